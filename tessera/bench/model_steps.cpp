@@ -30,8 +30,7 @@ class ModelSteps final : public TimedSteps {
   ModelSteps(shard::ParallelGroups& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
       : model_(model),
         runtime_(parallel, model.options.types, options),
-        program_({model.options.layout, parallel.rank, model.options.types, options}, runtime_,
-                 model.costs.segment_seconds),
+        program_(runtime_, model.costs.segment_seconds),
         module_(program_, of_rank(model.options, parallel.rank)) {}
 
   void step(int microbatches) override {
@@ -40,7 +39,7 @@ class ModelSteps final : public TimedSteps {
     program_.begin_step(schedule::StepKind::train, microbatches);
     for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(true);
     program_.end_step();
-    module_.update(program_.trace(), program_.backward_weights());
+    module_.update(program_.trace(), program_.parameters().backward_weights());
   }
 
   runtime::Runtime& runtime() override { return runtime_; }

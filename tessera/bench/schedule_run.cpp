@@ -54,7 +54,7 @@ ScheduleTimes measure_schedule(const ScheduleRun& run) {
     times.exposed_seconds = std::max(times.exposed_seconds, seen.exposed_seconds);
     if (world.rank() != 0) return;
     times.trace = program->runtime().trace();
-    times.sizes = program->runtime().sizes();
+    times.sizes = program->runtime().parameters().sizes();
     first = std::move(seen);
     if (!run.options.scheduled) return;
     const schedule::Schedule* schedule = program->runtime().schedule(schedule::StepKind::train, run.microbatches);

@@ -29,33 +29,23 @@ void TimedProgram::compute() {
   pass_time(runtime_.parallel(), segments_[event]);
 }
 
-ParameterId TimedProgram::add(shard::ParameterSpec spec) {
-  runtime_.add(spec);
-  return DryRun::add(std::move(spec));
-}
-
-void TimedProgram::add_backward_weights() {
-  runtime_.add_backward_weights();
-  DryRun::add_backward_weights();
-}
-
 void TimedProgram::begin_step(schedule::StepKind kind, int microbatches) {
-  runtime_.begin_step(kind, microbatches);
+  program_.begin_step(kind, microbatches);
   DryRun::begin_step(kind, microbatches);
 }
 
 void TimedProgram::begin_microbatch() {
-  runtime_.begin_microbatch();
+  program_.begin_microbatch();
   DryRun::begin_microbatch();
 }
 
 void TimedProgram::end_microbatch() {
-  runtime_.end_microbatch();
+  program_.end_microbatch();
   DryRun::end_microbatch();
 }
 
 void TimedProgram::end_step() {
-  runtime_.end_step();
+  program_.end_step();
   DryRun::end_step();
   travelling_.clear();
 }
@@ -64,45 +54,46 @@ void TimedProgram::end_step() {
 void TimedProgram::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : weights) {
     compute();
-    runtime_.publish(id);
+    program_.publish(id);
     DryRun::publish({&id, 1});
   }
 }
 
 void TimedProgram::reduce_amaxes(std::span<float> amaxes) {
   compute();
-  runtime_.reduce_amaxes(amaxes);
+  program_.reduce_amaxes(amaxes);
   DryRun::reduce_amaxes(amaxes);
 }
 
 runtime::WeightView TimedProgram::consume(ParameterId weight, Pass pass) {
   compute();
-  runtime_.consume(weight, pass);
+  program_.consume(weight, pass);
   return DryRun::consume(weight, pass);
 }
 
 void TimedProgram::release(ParameterId weight, Pass pass) {
   compute();
-  runtime_.release(weight, pass);
+  program_.release(weight, pass);
   DryRun::release(weight, pass);
 }
 
 runtime::GradientBuffer TimedProgram::grad_buffer(ParameterId weight) {
-  const runtime::GradientBuffer gradient = runtime_.grad_buffer(weight);
-  const auto elements = static_cast<std::size_t>(local_compute(weight).size);
+  const runtime::GradientBuffer gradient = program_.grad_buffer(weight);
+  const auto elements = static_cast<std::size_t>(parameters().local_compute(weight).size);
   if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
   return DryRun::grad_buffer(weight);
 }
 
 void TimedProgram::produce(ParameterId weight) {
   compute();
-  runtime_.produce(weight);
+  program_.produce(weight);
   DryRun::produce(weight);
 }
 
 void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/, void* /*out*/, Pass /*pass*/,
                                const std::optional<base::Fence>& /*written*/) {
-  TESSERA_CHECK(false, "rows of '{}' are read by index, which a timed step does not support", spec(weight).name);
+  TESSERA_CHECK(false, "rows of '{}' are read by index, which a timed step does not support",
+                parameters().name(weight));
 }
 
 Issued TimedProgram::issue(const ProgramCollective& collective) {
@@ -113,14 +104,14 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   const std::int64_t all = size * std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   const bool is_cut =
       collective.kind == ProgramCollectiveKind::all_gather || collective.kind == ProgramCollectiveKind::reduce_scatter;
-  const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank())] : 0;
+  const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank(collective.domain))] : 0;
   const bool gathers = collective.kind == ProgramCollectiveKind::all_gather;
   std::pair<base::Buffer, base::Buffer> memory(zeros(gathers || !is_cut ? own : all),
                                                zeros(gathers || !is_cut ? all : own));
   ProgramCollective real = collective;
   real.in = memory.first.data();
   real.out = memory.second.data();
-  Issued issued = runtime_.issue(real);
+  Issued issued = program_.issue(real);
   const int event = DryRun::issue(collective).event;
   TESSERA_CHECK(issued.event == event, "a collective is event {} of the step but event {} of its dry run", issued.event,
                 event);
@@ -130,25 +121,25 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
 
 void TimedProgram::wait(const Issued& issued) {
   if (issued.event < 0) return;
-  runtime_.wait(issued);
+  program_.wait(issued);
   DryRun::wait(issued);
   travelling_.erase(issued.event);
 }
 
 void TimedProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
   compute();
-  runtime_.stash(bytes, pass, way);
+  program_.stash(bytes, pass, way);
   DryRun::stash(bytes, pass, way);
 }
 
 void TimedProgram::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
   compute();
-  runtime_.fetch(bytes, pass, way);
+  program_.fetch(bytes, pass, way);
   DryRun::fetch(bytes, pass, way);
 }
 
 void TimedProgram::count_product(quant::Format format, std::int64_t flops) {
-  runtime_.count_product(format, flops);
+  program_.count_product(format, flops);
   DryRun::count_product(format, flops);
 }
 

@@ -13,13 +13,11 @@ namespace tessera::bench {
 // One rank's program; used by one thread. Rows by index are not supported, since their ids are unknown.
 class TimedProgram final : public runtime::DryRun {
  public:
-  // dry: with the runtime's sharding of parameters on this rank. segments: seconds by event of a step. `segments`, the
-  // runtime and its groups must outlive the program.
-  TimedProgram(runtime::DryRun dry, runtime::Runtime& runtime, const std::vector<double>& segments)
-      : DryRun(std::move(dry)), runtime_(runtime), segments_(segments) {}
+  // Shares the runtime's parameters. segments: seconds by event of a step. `segments`, the runtime and its groups must
+  // outlive the program.
+  TimedProgram(runtime::Runtime& runtime, const std::vector<double>& segments)
+      : DryRun(runtime.parameters()), runtime_(runtime), program_(runtime.program()), segments_(segments) {}
 
-  schedule::ParameterId add(shard::ParameterSpec spec) override;
-  void add_backward_weights() override;
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override;
   void end_microbatch() override;
@@ -43,6 +41,7 @@ class TimedProgram final : public runtime::DryRun {
   void compute();
 
   runtime::Runtime& runtime_;
+  runtime::Program& program_;  // of the runtime
   const std::vector<double>& segments_;
   std::map<int, std::pair<base::Buffer, base::Buffer>> travelling_;  // by event: a collective's input and output
 };

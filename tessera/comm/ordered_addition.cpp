@@ -192,4 +192,15 @@ void OrderedAddition::sum(const quant::Kernels& kernels, const void* source, con
   }
 }
 
+void OrderedAddition::round(const quant::Kernels& kernels, const void* sums, void* target, DType type) const {
+  for (const Cell& cell : cells_) {
+    const std::int64_t runs = cell.stride == cell.cols ? 1 : cell.rows, elements = cell.rows * cell.cols / runs;
+    for (std::int64_t run = 0; run < runs; ++run) {
+      const std::int64_t at = cell.offset + run * cell.stride;
+      kernels.cast(advance(sums, at, addends_.accumulator), addends_.accumulator, advance(target, at, type), type,
+                   elements);
+    }
+  }
+}
+
 }  // namespace tessera::comm

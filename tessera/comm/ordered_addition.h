@@ -16,14 +16,14 @@
 
 namespace tessera::comm {
 
-// What an addition is between: layouts over some ranks of a group, in ascending order of ranks.
+// The ranks and types of an addition. Its layouts are over some ranks of a group, in ascending order of ranks.
 struct Addends {
   std::vector<int> members;         // of the group, by rank of the layouts
   std::vector<quant::DType> types;  // of the part that each of them gives
   quant::DType accumulator{};       // of the sums
 };
 
-// What a sum begins with: its first part, or the value that stands in the target before.
+// The first term of a sum: its first part, or the old value of the target.
 enum class Start { nothing, target };
 
 // Made ready for one rank; data only. It must live until what it has enqueued is done.
@@ -39,7 +39,7 @@ class OrderedAddition {
   quant::DType own_type() const { return addends_.types[static_cast<std::size_t>(rank_)]; }
 
   // Adds what this rank sends and receives for one Communicator::exchange over the group, and enqueues on its lane the
-  // packing of what does not lie in one run. source: this rank's buffer of `from`.
+  // packing of messages that are not one run. source: this rank's buffer of `from`.
   void add_messages(Communicator& group, const void* source, std::byte* scratch, std::vector<Send>& sends,
                     std::vector<Receive>& receives) const;
   // After the exchange, on a lane that waits for it. target: this rank's buffer of `to`, of the accumulator type.
@@ -47,6 +47,9 @@ class OrderedAddition {
   // target go (quant::Kernels::ordered_sum_squares); then the target is dense, of rows of one width.
   void sum(const quant::Kernels& kernels, const void* source, const std::byte* scratch, void* target, Start start,
            double* squares = nullptr) const;
+  // After sum, on the same lane: rounds the sums once to `type`. target: a buffer of `to`, of that type. Elements that
+  // no part covers are left alone.
+  void round(const quant::Kernels& kernels, const void* sums, void* target, quant::DType type) const;
 
  private:
   // To or from another rank of the layouts.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/operation.h"
@@ -15,7 +17,7 @@ namespace {
 using layout::Transfer;
 using quant::DType;
 
-// Of all messages of all ranks.
+// Returns whether no message of any rank needs packing.
 bool needs_no_packing(const layout::TransferPlan& plan) {
   if (plan.adds) return false;
   struct Runs {
@@ -35,45 +37,11 @@ bool needs_no_packing(const layout::TransferPlan& plan) {
   return true;
 }
 
-// sum of every target element from -0.0, which added to x gives x for every x, -0.0 too.
-class Sums {
- public:
-  Sums(const quant::Kernels& kernels, std::int64_t size, DType type)
-      : kernels_(kernels),
-        type_(type),
-        accumulator_(quant::accumulator_of(type)),
-        values_(kernels.scratch(bytes_of(size, accumulator_))) {
-    kernels.fill(values_.data(), accumulator_, -0.0, size);
-  }
-  void add(const Transfer& transfer, const void* data, Side from) {
-    const Side to = target_of(transfer);
-    for_each_run(transfer, from.stride, [&](std::int64_t row, std::int64_t count) {
-      const void* part = advance(data, from.offset + row * from.stride, type_);
-      kernels_.ordered_sum(advance(values_.data(), to.offset + row * to.stride, accumulator_), accumulator_, true,
-                           std::span(&part, 1), type_, count);
-    });
-  }
-  void write(const Transfer& transfer, void* target) const {
-    const Side to = target_of(transfer);
-    for_each_run(transfer, to.stride, [&](std::int64_t row, std::int64_t count) {
-      const std::int64_t at = to.offset + row * to.stride;
-      kernels_.cast(advance(values_.data(), at, accumulator_), accumulator_, advance(target, at, type_), type_, count);
-    });
-  }
-
- private:
-  // visit(first row, elements): rows one by one, or all at once where they are dense on both sides.
-  template <typename Visit>
-  static void for_each_run(const Transfer& transfer, std::int64_t stride, Visit visit) {
-    const auto& box = transfer.box;
-    if (stride == box.cols && transfer.target_stride == box.cols) return visit(0, box.elements());
-    for (std::int64_t row = 0; row < box.rows; ++row) visit(row, box.cols);
-  }
-
-  const quant::Kernels& kernels_;
-  DType type_, accumulator_;
-  base::Scratch values_;
-};
+std::vector<int> all_ranks(int ranks) {
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 
 }  // namespace
 
@@ -83,22 +51,35 @@ std::int64_t received_bytes(const layout::Collective& collective, int ranks, std
   return all_reduce_received(bytes(collective.counts.front()), ranks);
 }
 
-Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank) : rank_(rank) {
+Redistribution::Redistribution(const layout::Layout& from, const layout::Layout& to, int rank, DType type)
+    : type_(type), rank_(rank) {
   const layout::TransferPlan plan = layout::redistribute(from, to);
   TESSERA_CHECK(rank >= 0 && rank < plan.ranks, "redistribution: expected a rank in [0, {}), got {}", plan.ranks, rank);
   collective_ = layout::recognise(plan, from, to);
   ranks_ = plan.ranks;
   adds_ = plan.adds;
   contiguous_ = needs_no_packing(plan);
-  target_size_ = to.ranks[static_cast<std::size_t>(rank)].size;
   received_ = plan.elements_received(rank);
+  if (adds_ && is_exchange()) {
+    target_size_ = to.ranks[static_cast<std::size_t>(rank)].size;
+    addition_.emplace(from, to, rank,
+                      Addends{.members = all_ranks(ranks_),
+                              .types = std::vector(static_cast<std::size_t>(ranks_), type),
+                              .accumulator = quant::accumulator_of(type)});
+    return;
+  }
   BoxMessages messages = box_messages(plan, rank);
   for (BoxMessage& message : messages.sends)
     if (message.run) message.transfers = {};
   for (BoxMessage& message : messages.receives)
-    if (message.run && !adds_ && message.peer != rank) message.transfers = {};
+    if (message.run && message.peer != rank) message.transfers = {};
   sends_ = std::move(messages.sends);
   receives_ = std::move(messages.receives);
+}
+
+bool Redistribution::is_exchange() const {
+  return collective_.kind == layout::CollectiveKind::all_to_all ||
+         collective_.kind == layout::CollectiveKind::transfers;
 }
 
 void Redistribution::check_group(const Communicator& group) const {
@@ -112,6 +93,8 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
   if (adds_ && !quant::is_floating(type))
     throw Error("redistribution on {}: expected a floating type for a plan that adds, got {}", group.name(),
                 name_of(type));
+  TESSERA_CHECK(!addition_ || type == type_, "redistribution on {}: made for sums of {}, got {}", group.name(),
+                name_of(type_), name_of(type));
   using enum layout::CollectiveKind;
   switch (collective_.kind) {
     case none:
@@ -129,9 +112,9 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
     }
     case all_to_all:
     case transfers:
-      return adds_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
+      return addition_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
   }
-  throw Error("redistribution on {}: no such collective", group.name());
+  throw Error("redistribution on {}: unknown kind of collective", group.name());
 }
 
 // The part that stays on this rank, box by box.
@@ -183,9 +166,8 @@ std::vector<Receive> Redistribution::arrivals(const quant::Kernels& kernels, Sta
     const BoxMessage& message = receives_[i];
     if (message.peer == rank_) continue;
     const std::size_t bytes = bytes_of(message.elements, type);
-    const bool direct = message.run && !adds_;
     void* data =
-        direct ? advance(target, *message.run, type) : staging.arrived[i].emplace(kernels.scratch(bytes)).data();
+        message.run ? advance(target, *message.run, type) : staging.arrived[i].emplace(kernels.scratch(bytes)).data();
     receives.push_back({.peer = message.peer, .data = data, .bytes = bytes});
   }
   return receives;
@@ -212,24 +194,19 @@ base::Fence Redistribution::run_copies(Communicator& group, const void* source, 
 }
 
 base::Fence Redistribution::run_sums(Communicator& group, const void* source, void* target, DType type) const {
-  const auto staging = make_staging();
-  auto sends = pack(group, staging, source, type);
-  auto receives = arrivals(group.kernels(), *staging, target, type);
+  const DType accumulator = quant::accumulator_of(type);
+  const bool rounds = type != accumulator;
+  const quant::Kernels& kernels = group.kernels();
+  const auto parts = std::make_shared<base::Scratch>(kernels.scratch(addition_->scratch_bytes()));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  addition_->add_messages(group, source, parts->data(), sends, receives);
   group.exchange(std::move(sends), std::move(receives));
-  group.lane().run([this, &kernels = group.kernels(), staging, source, target, type] {
-    Sums sums(kernels, target_size_, type);
-    for (std::size_t i = 0; i < receives_.size(); ++i) {
-      std::int64_t at = 0;
-      for (const Transfer& transfer : receives_[i].transfers) {
-        if (receives_[i].peer == rank_)
-          sums.add(transfer, source, source_of(transfer));
-        else
-          sums.add(transfer, staging->arrived[i]->data(), {at, transfer.box.cols});
-        at += transfer.box.elements();
-      }
-    }
-    for (const BoxMessage& message : receives_)
-      for (const Transfer& transfer : message.transfers) sums.write(transfer, target);
+  group.lane().run([this, &kernels, parts, source, target, type, accumulator, rounds] {
+    if (!rounds) return addition_->sum(kernels, source, parts->data(), target, Start::nothing);
+    base::Scratch sums = kernels.scratch(bytes_of(target_size_, accumulator));
+    addition_->sum(kernels, source, parts->data(), sums.data(), Start::nothing);
+    addition_->round(kernels, sums.data(), target, type);
   });
   return group.lane().record();
 }

@@ -8,6 +8,7 @@
 
 #include "tessera/base/fence.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/ordered_addition.h"
 #include "tessera/comm/packing.h"
 #include "tessera/layout/redistribute.h"
 #include "tessera/quant/dtype.h"
@@ -24,8 +25,10 @@ std::int64_t received_bytes(const layout::Collective& collective, int ranks, std
 // until the fences of its runs are done.
 class Redistribution {
  public:
-  // `from` and `to` are over the group's ranks in order. Errors as layout::redistribute.
-  Redistribution(const layout::Layout& from, const layout::Layout& to, int rank);
+  // `from` and `to` are over the group's ranks in order. type: of the elements, used only if the plan adds. Throws the
+  // errors of layout::redistribute.
+  Redistribution(const layout::Layout& from, const layout::Layout& to, int rank,
+                 quant::DType type = quant::DType::fp32);
 
   const layout::Collective& collective() const { return collective_; }
   std::int64_t elements_received() const { return received_; }  // by this rank, from others
@@ -38,9 +41,10 @@ class Redistribution {
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
   // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
-  // floating. Both are memory of group.kernels().device(). source and target must not overlap, but for collectives: a
-  // shard may lie at its own place in the whole, and an all_reduce be in place. Padding of target is
-  // left alone. Elements of target that no transfer covers are left alone.
+  // floating and, unless the plan is one collective, the type of the constructor. Both are memory of
+  // group.kernels().device(). source and target must not overlap, but for collectives: a shard may be at its own place
+  // in the whole, and an all_reduce be in place. Padding of target is left alone. Elements of target that no transfer
+  // covers are left alone.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
@@ -48,6 +52,7 @@ class Redistribution {
 
   friend base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
+  bool is_exchange() const;  // not recognised as one collective
   void check_group(const Communicator& group) const;
   void copy_own(const quant::Kernels& kernels, const void* source, void* target, quant::DType type) const;
   base::Fence run_local(Communicator& group, const void* source, void* target, quant::DType type) const;
@@ -59,15 +64,17 @@ class Redistribution {
   std::vector<Receive> arrivals(const quant::Kernels& kernels, Staging& staging, void* target, quant::DType type) const;
 
   layout::Collective collective_;
+  quant::DType type_;
   int rank_ = 0, ranks_ = 0;
   bool adds_ = false, contiguous_ = false;
-  std::int64_t target_size_ = 0;  // elements of the target buffer
+  std::optional<OrderedAddition> addition_;  // of an exchange that adds
+  std::int64_t target_size_ = 0;             // elements of its target buffer
   std::int64_t received_ = 0;
   // None empty. Their transfers are left out where the run is enough.
   std::vector<BoxMessage> sends_, receives_;
 };
 
-// What run_together takes: a redistribution, and the memory that it moves.
+// The argument of run_together: a redistribution, and the memory that it moves.
 struct Movement {
   const Redistribution* redistribution = nullptr;
   const void* source = nullptr;

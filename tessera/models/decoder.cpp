@@ -24,11 +24,12 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
     : config_(config), context_(context) {
   const int size = context.tp_size();
   const TpParts parts = options.parts ? *options.parts : even_parts(config, size);
-  for (shard::ParameterSpec& spec : decoder_parameters(config, {.tp_size = size,
-                                                               .partial_norms = context.sequence_parallel && size > 1,
-                                                               .embedding = options.embedding,
-                                                               .parts = parts}))
-    context.program.add(std::move(spec));
+  for (shard::ParameterSpec& spec :
+       decoder_parameters(config, {.tp_size = size,
+                                  .partial_norms = context.sequence_parallel && context.has_tp(),
+                                  .embedding = options.embedding,
+                                  .parts = parts}))
+    context.program.parameters().add(std::move(spec));
   const DecoderIds ids = decoder_ids(config);
   const HeadPart heads = head_part(config, parts.heads[static_cast<std::size_t>(context.tp_rank())]);
 
@@ -41,12 +42,12 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   norm_ = norm(ids.norm);
   output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
 
-  const at::ScalarType type = ops::to_scalar_type(context.program.types().model);
+  const at::ScalarType type = ops::to_scalar_type(context.program.parameters().types().model);
   rope_ = ops::make_rope_table(options.max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
   const at::Device device = ops::to_device(context.program.device());
   rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
   anchor_ = at::zeros({}).requires_grad_();
-  context.program.add_backward_weights();
+  context.program.parameters().add_backward_weights();
 }
 
 nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {
@@ -65,15 +66,16 @@ nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads)
 
 ops::IdRanges Decoder::ids_of(schedule::ParameterId id) const {
   ops::IdRanges ids;
-  for (const layout::Piece& piece : context_.program.local_compute(id).pieces) ids.add(piece.box.row, piece.box.rows);
+  for (const layout::Piece& piece : context_.program.parameters().local_compute(id).pieces)
+    ids.add(piece.box.row, piece.box.rows);
   return ids;
 }
 
 // This rank's shard determines the weight's local extent along the sharded dimension. The other extent is that of the
 // logical tensor.
 nn::Weight Decoder::weight(schedule::ParameterId id, Cut cut) const {
-  const shard::ParameterSpec& spec = context_.program.spec(id);
-  const std::int64_t local = context_.program.local_compute(id).size;
+  const shard::ParameterSpec& spec = context_.program.parameters().spec(id);
+  const std::int64_t local = context_.program.parameters().local_compute(id).size;
   const layout::Shape shape = spec.compute.shape;
   nn::Weight weight{.id = id, .product = spec.product};
   weight.rows = cut == Cut::cols ? shape.rows : local / shape.cols;
@@ -83,7 +85,7 @@ nn::Weight Decoder::weight(schedule::ParameterId id, Cut cut) const {
 }
 
 nn::Weight Decoder::vector(schedule::ParameterId id) const {
-  return {.id = id, .cols = context_.program.local_compute(id).size, .is_vector = true};
+  return {.id = id, .cols = context_.program.parameters().local_compute(id).size, .is_vector = true};
 }
 
 nn::Norm Decoder::norm(schedule::ParameterId id) const {

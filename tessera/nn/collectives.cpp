@@ -47,7 +47,7 @@ Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind
 }  // namespace
 
 Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
-  if (context.tp_size() == 1 || !context.sequence_parallel) return Arriving(x);
+  if (!context.has_tp() || !context.sequence_parallel) return Arriving(x);
   const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
 }
@@ -71,7 +71,7 @@ Arriving start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp 
 }  // namespace
 
 Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
-  if (context.tp_size() == 1) return Arriving(part);
+  if (!context.has_tp()) return Arriving(part);
   const at::Tensor whole = part.contiguous();
   if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
   const std::int64_t tokens = part.size(0), width = part.size(1);
@@ -88,11 +88,11 @@ at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pas
 }
 
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
-  if (context.tp_size() > 1) start_all_reduce(context, x, op, pass, true).take();
+  if (context.has_tp()) start_all_reduce(context, x, op, pass, true).take();
 }
 
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op) {
-  if (context.tp_size() > 1) start_all_reduce(context, x, op, schedule::Pass::forward, false).take();
+  if (context.has_tp()) start_all_reduce(context, x, op, schedule::Pass::forward, false).take();
 }
 
 }  // namespace tessera::nn

@@ -21,6 +21,8 @@ struct Context {
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
 
+  // Whether activations have collectives over tp.
+  bool has_tp() const { return program.nominal_size() > 1; }
   int tp_rank() const { return program.group_rank(); }
   int tp_size() const { return program.group_size(); }
   // Returns the number of a microbatch's tokens that tp rank `rank` holds under sequence parallelism.

@@ -12,7 +12,7 @@ namespace tessera::nn {
 namespace {
 
 bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
-  return context.program.by_rows(embedding.weight.id);
+  return context.program.parameters().by_rows(embedding.weight.id);
 }
 
 // Returns the tokens as rows of this rank's part of the table. The result points into `ids`.
@@ -28,8 +28,8 @@ at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const 
                        const at::Tensor& early_tokens) {
   const Weight& weight = embedding.weight;
   const at::Tensor ids = early_tokens.defined() ? early_tokens : tokens.contiguous();
-  at::Tensor y =
-      at::empty({ids.size(0), weight.cols}, tokens.options().dtype(ops::to_scalar_type(context.program.types().model)));
+  at::Tensor y = at::empty({ids.size(0), weight.cols},
+                           tokens.options().dtype(ops::to_scalar_type(context.program.parameters().types().model)));
   std::optional<base::Fence> written;
   if (early_tokens.defined()) written.emplace();  // before the microbatch started: no fence to wait for
   context.program.gather_rows(weight.id, row_ids(embedding, ids), y.mutable_data_ptr(), context.pass, written);

@@ -86,14 +86,14 @@ std::function<Factor()> start_codes(Context& context, const Weight& weight, Role
 
 bool travels_quantized(const Context& context, const Weight& weight) {
   return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
-         context.tp_size() > 1;
+         context.has_tp();
 }
 
 }  // namespace
 
 void add_scales(Context& context, Weight& weight) {
   if (weight.product != Format::fp8 || context.scales == nullptr) return;
-  const std::string& name = context.program.spec(weight.id).name;
+  const std::string& name = context.program.parameters().spec(weight.id).name;
   weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, Role::input).element);
   weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
 }
@@ -155,7 +155,7 @@ SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight,
 }
 
 bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens) {
-  const bool gathered = tokens == Tokens::own && context.sequence_parallel && context.tp_size() > 1;
+  const bool gathered = tokens == Tokens::own && context.sequence_parallel && context.has_tp();
   return weight.product != Format::bf16 && context.policy != Recompute::selective && !gathered &&
          is_trainable(context, weight);
 }

@@ -25,7 +25,7 @@ std::string numbered(const char* what, std::int64_t number) {
 
 void stash(AutogradContext* ctx, Context& context, bool kept, std::int64_t bytes, Tokens tokens) {
   if (!kept) return;
-  const bool split = tokens == Tokens::own && context.sequence_parallel && context.tp_size() > 1;
+  const bool split = tokens == Tokens::own && context.sequence_parallel && context.has_tp();
   const std::string way = split ? "shard" : "keep";
   const auto stashes = ctx->saved_data.find("stashes");
   const std::int64_t number = stashes == ctx->saved_data.end() ? 0 : stashes->second.toInt();

@@ -38,7 +38,7 @@ ConsumedWeight::~ConsumedWeight() noexcept(false) {
 }
 
 bool is_trainable(const Context& context, const Weight& weight) {
-  return context.program.spec(weight.id).trainable;
+  return context.program.parameters().spec(weight.id).trainable;
 }
 
 at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight) {

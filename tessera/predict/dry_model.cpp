@@ -27,7 +27,7 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
     : program_(program),
       scales_(options.products, program.device()),
       context_{.program = program,
-               .sequence_parallel = options.sequence_parallel && program.group_size() > 1,
+               .sequence_parallel = options.sequence_parallel && program.nominal_size() > 1,
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
@@ -49,18 +49,18 @@ void DryModel::microbatch(bool trains) {
 void DryModel::update(const schedule::Trace& trace, const std::vector<ParameterId>& backward_weights) {
   if (scales_.size() > 0) program_.reduce_amaxes(scales_.found());
   std::vector<ParameterId> order = schedule::order_of_first_uses(trace, static_cast<int>(backward_weights.size()));
-  std::erase_if(order, [&](ParameterId id) { return !program_.spec(id).trainable; });
-  const auto elements = [&](ParameterId id) { return program_.spec(id).compute.shape.elements(); };
+  std::erase_if(order, [&](ParameterId id) { return !program_.parameters().spec(id).trainable; });
+  const auto elements = [&](ParameterId id) { return program_.parameters().spec(id).compute.shape.elements(); };
   for (const std::vector<ParameterId>& bucket : schedule::optimizer_buckets(order, elements)) {
     std::vector<ParameterId> cast = bucket;
     for (const ParameterId id : bucket)
       if (const ParameterId backward_weight = backward_weights[static_cast<std::size_t>(id)];
           backward_weight != schedule::kNoParameter)
         cast.push_back(backward_weight);
-    const auto encoded =
-        std::ranges::count_if(cast, [&](ParameterId id) { return program_.spec(id).encoding.has_value(); });
+    const auto encoded = std::ranges::count_if(
+        cast, [&](ParameterId id) { return program_.parameters().spec(id).encoding.has_value(); });
     const bool has_whole = std::ranges::any_of(cast, [&](ParameterId id) {
-      const std::optional<quant::Encoding>& encoding = program_.spec(id).encoding;
+      const std::optional<quant::Encoding>& encoding = program_.parameters().spec(id).encoding;
       return encoding && shard::has_tensor_scale(*encoding);
     });
     std::vector<float> amaxes(static_cast<std::size_t>(encoded));

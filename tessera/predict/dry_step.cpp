@@ -25,9 +25,9 @@ DryStep dry_step(const DryOptions& options) {
   step.work.resize(step.microbatch.size() + 1);
   step.flops = program.flops();
   step.activations = program.activations();
-  step.parameters = program.specs();
-  step.cuts = program.cuts();
-  step.backward_weights = program.backward_weights();
+  step.parameters = program.parameters().specs();
+  step.cuts = program.parameters().cuts();
+  step.backward_weights = program.parameters().backward_weights();
   if (!trains) return step;
   model.update(step.microbatch, step.backward_weights);
   step.optimizer.assign(program.trace().begin() + static_cast<std::ptrdiff_t>(step.microbatch.size()),

@@ -21,7 +21,8 @@ using schedule::EventKind;
 class Writer {
  public:
   explicit Writer(runtime::Runtime& runtime) : trace_(runtime.trace()) {
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) names_.push_back(runtime.parameter(id).spec.name);
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
+      names_.push_back(runtime.parameter(id).spec.name);
   }
 
   TraceSpan labelled(const TimelineSpan& span) const {

@@ -4,7 +4,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/run/metrics/metrics.h"
-#include "tessera/runtime/statistics.h"
+#include "tessera/runtime/watch/statistics.h"
 
 namespace tessera::run {
 

@@ -1,4 +1,4 @@
-// Buffers that are taken and given back many times a step; freed memory is kept for the next taker of that size.
+// Keeps buffers that are taken and returned many times a step, for the next request of the same size.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace tessera::runtime {
 
-// One thread.
+// Used by one thread.
 class BufferPool {
  public:
   explicit BufferPool(base::Device device = {}) : device_(device) {}
@@ -17,7 +17,7 @@ class BufferPool {
   void give_back(base::Buffer buffer);
   void free_unused();
 
-  std::size_t peak_bytes() const { return peak_; }  // the most that was out at a time
+  std::size_t peak_bytes() const { return peak_; }  // the most that was taken at a time
 
  private:
   base::Device device_;

@@ -1,4 +1,4 @@
-// The lanes of a run, while what they are given goes into one graph.
+// The lanes of a run while their work is captured into one graph.
 #pragma once
 #include <functional>
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace tessera::runtime {
 
-// From when compute's stream began to be captured until that ends. Every lane goes on from compute at the beginning,
-// and compute from every lane at join().
+// Lives while compute's stream is captured. Every lane waits for compute at construction, and compute waits for every
+// lane at join().
 class CapturedLanes {
  public:
   explicit CapturedLanes(shard::ParallelGroups& parallel);

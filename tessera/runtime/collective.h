@@ -1,31 +1,44 @@
-// A collective of the program: what a layer asks its ranks for, and what it gets while that is under way.
+// A collective of the program: what a layer issues, its handle, and the traffic that it causes.
 #pragma once
 #include <cstdint>
 #include <span>
 
 #include "tessera/base/fence.h"
 #include "tessera/quant/dtype.h"
+#include "tessera/quant/formats/format.h"
 #include "tessera/schedule/events.h"
+#include "tessera/shard/domain.h"
 
 namespace tessera::runtime {
 
 enum class ProgramCollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
 
-// A collective of the program over the compute ranks of the first domain; every one of them issues it.
+// Runs over the compute ranks of a domain; each of them issues it.
 struct ProgramCollective {
   ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
-  const void* in = nullptr;              // not of an all_reduce, which is in place
-  void* out = nullptr;                   // memory of the device; both stay until the wait
-  std::span<const std::int64_t> counts;  // elements of each rank's part; of an all_reduce one number, the whole's
+  const void* in = nullptr;              // not used by an all_reduce, which works in place
+  void* out = nullptr;                   // memory of the device; `in` and `out` stay until the wait
+  std::span<const std::int64_t> counts;  // elements of each rank's part; an all_reduce has one number, for the whole
   quant::DType type = quant::DType::fp32;
   schedule::Pass pass = schedule::Pass::forward;
-  bool is_recorded = true;  // false: of a step that does once what no schedule foresees
+  int domain = 0;           // 0: the dense domain, of activations and samples
+  bool is_recorded = true;  // false: no event, for a collective that later steps skip
 };
 
-// A collective under way.
+// A collective in flight.
 struct Issued {
   base::Fence done;
-  int event = -1;  // its place in the step's trace; -1: it is not recorded
+  int event = -1;  // index in the step's trace; -1: not recorded
 };
+
+// The name of a collective in events, and its bytes on one rank.
+struct CollectiveTraffic {
+  const char* op = "";
+  std::int64_t given = 0;     // bytes that this rank contributes; the bytes of the event
+  std::int64_t received = 0;  // bytes that this rank receives from others
+  quant::Format format = quant::Format::bf16;
+};
+// Returns the traffic on the rank that `group` describes.
+CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::ComputeGroup& group);
 
 }  // namespace tessera::runtime

@@ -1,54 +1,41 @@
-// Steps that only say what they would do: a program without memory, without groups, and without other ranks. Its trace
-// is what Runtime records of the same step of the same rank; views and buffers are null. That calls come in order is
-// checked by Runtime alone.
+// A program that only records its steps: without memory, groups and other ranks. Its trace equals the trace that
+// Runtime records of the same step on the same rank. Views and buffers are null.
 #pragma once
 #include <array>
-#include <string>
-#include <unordered_set>
+#include <memory>
 #include <vector>
 
-#include "tessera/runtime/event_numbers.h"
 #include "tessera/runtime/program.h"
-#include "tessera/runtime/runtime_options.h"
-#include "tessera/shard/rank_layout.h"
+#include "tessera/runtime/recorder.h"
 
 namespace tessera::runtime {
 
-// One rank's; one thread. Ranks that are not asked about cost nothing.
+// Stands for one rank; used by one thread. Other ranks cost nothing.
 class DryRun : public Program {
  public:
-  // Of `rank` of the mesh. types, options: as Runtime's.
-  DryRun(const shard::RankLayout& layout, int rank, shard::ParameterTypes types, const RuntimeOptions& options);
+  // types, options: as in Runtime.
+  DryRun(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types, const RuntimeOptions& options);
+  // Shares the parameters of a runtime, which outlive the dry run.
+  explicit DryRun(ParameterTable& parameters) : parameters_(parameters), recorder_(parameters_) {}
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
 
-  const schedule::Trace& trace() const { return trace_; }  // of the last step begun
-  // By event of that step: of a collective, the last event before the program waits for it; of others, the event
-  // itself.
+  const schedule::Trace& trace() const { return recorder_.trace(); }  // of the last step begun
+  // By event of that step: for a collective, the last event before the program waits for it; for others, the event.
   const std::vector<int>& waits() const { return waits_; }
-  // By format of weights, operations of the products of that step, and bytes that its collectives bring this rank.
+  // By format: operations of that step's products with weights, and bytes that its collectives bring to this rank.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
-  int weights() const { return weights_; }  // ids from here on are backward weights
-  // By id; backward weights follow the weights.
-  const std::vector<shard::ParameterSpec>& specs() const { return specs_; }
-  // By weight: what backward passes read instead, or kNoParameter.
-  std::vector<schedule::ParameterId> backward_weights() const;
-  const std::vector<shard::Cuts>& cuts() const { return cuts_; }  // by domain
 
-  schedule::ParameterId add(shard::ParameterSpec spec) override;
-  void add_backward_weights() override;
-  const shard::ParameterSpec& spec(schedule::ParameterId id) const override;
-  const layout::LocalLayout& local_compute(schedule::ParameterId id) const override;
-  bool by_rows(schedule::ParameterId id) const override;
-  const shard::ParameterTypes& types() const override { return types_; }
+  ParameterTable& parameters() override { return parameters_; }
   base::Device device() const override { return base::kNoDevice; }
-  int group_rank() const override { return places_.front().compute; }
-  int group_size() const override { return group_size_; }
-  bool is_training() const override { return numbers_.kind() == schedule::StepKind::train; }
+  shard::ComputeGroup compute_group(int domain) const override { return parameters_.compute_group(domain); }
+  bool is_training() const override { return recorder_.is_training(); }
 
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override;
   void end_microbatch() override;
-  void end_step() override;
+  void end_step() override { recorder_.end_step(); }
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override;
 
@@ -68,33 +55,18 @@ class DryRun : public Program {
   }
 
  private:
-  // What a parameter is beside its spec.
-  struct Known {
-    quant::DType staging = quant::DType::fp32;  // of its gradient
-    bool by_rows = false;                       // its rows travel, not the whole
-    std::int64_t row_bytes = 0;                 // that a read of rows brings
-    schedule::ParameterId backward_weight = schedule::kNoParameter;
-    int users = 0;
+  struct Use {
+    int users = 0;          // consumes without a release
     bool produced = false;  // in this microbatch
   };
-  schedule::ParameterId register_parameter(shard::ParameterSpec spec);
-  Known& known(schedule::ParameterId id);
-  schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId id) const;
+  Use& use(schedule::ParameterId id);
   void record(const schedule::Event& event);
-  void happens(const schedule::Event& event);
+  void record_update(const schedule::Event& event);
 
-  std::vector<shard::Cuts> cuts_;     // by domain
-  std::vector<shard::Place> places_;  // by domain
-  std::string group_name_;
-  int group_size_ = 1, world_size_ = 1;
-  shard::ParameterTypes types_;
-  RuntimeOptions options_;
-  std::vector<shard::ParameterSpec> specs_;
-  std::vector<Known> known_;
-  std::unordered_set<std::string> names_;
-  int weights_ = -1;  // the parameters before the backward weights, once these are added
-  EventNumbers numbers_;
-  schedule::Trace trace_;
+  std::unique_ptr<ParameterTable> own_;  // null: the parameters of a runtime
+  ParameterTable& parameters_;
+  Recorder recorder_;
+  std::vector<Use> uses_;  // by parameter
   std::vector<int> waits_;
   std::array<std::int64_t, quant::kFormats> flops_{}, activations_{};
 };

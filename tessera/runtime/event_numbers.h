@@ -1,42 +1,33 @@
-// Numbers a step's events: how often each has happened in its microbatch (schedule/events.h). One definition for steps
-// that run and for dry ones.
+// Numbers the events of a step: the ordinal of an event counts its equals in the same microbatch (schedule/events.h).
 #pragma once
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/runtime/program.h"
 #include "tessera/schedule/events.h"
 
 namespace tessera::runtime {
-
-// What a collective of the program is in the trace, and what it moves. ranks: of its group.
-struct CollectiveTraffic {
-  const char* op = "";
-  std::int64_t given = 0;     // bytes that this rank brings: of the event
-  std::int64_t received = 0;  // bytes that this rank receives
-  quant::Format format = quant::Format::bf16;
-};
-CollectiveTraffic traffic_of(const ProgramCollective& collective, int rank, int ranks);
 
 class EventNumbers {
  public:
   void begin_step(schedule::StepKind kind);
   void begin_microbatch();
   void end_microbatch() { in_microbatch_ = false; }
-  // Of what comes behind the microbatches.
+  // Events after this belong to the optimizer.
   void end_step() { others_.clear(); }
 
   schedule::StepKind kind() const { return kind_; }
   int microbatch() const { return microbatch_; }  // the last begun, from 0
   bool in_microbatch() const { return in_microbatch_; }
 
-  // The event of a parameter that would be recorded now.
+  // Returns the event of a parameter that this call would record. Does not count it.
   schedule::Event next(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
-  // It has happened.
+  // Counts the event.
   void happened(const schedule::Event& event);
-  // An event without a parameter, which happens.
+  // Returns an event without a parameter, and counts it.
   schedule::Event other(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
                         schedule::Pass pass);
 

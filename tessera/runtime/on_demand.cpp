@@ -8,88 +8,87 @@
 namespace tessera::runtime {
 
 shard::Recording OnDemand::record_last(schedule::ParameterId id) {
-  const schedule::Trace& trace = agreement_.trace();
-  return record(timeline_, trace, trace.size() - 1, {&id, 1});
+  const schedule::Trace& trace = step_.recorder.trace();
+  return record(step_.timeline, trace, trace.size() - 1, {&id, 1});
 }
 
 void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
-  const int domain = entry.parameter.spec.domain;
-  comm::Communicator& demand = parallel_.of(domain, shard::Via::demand);
-  waits_.for_agreement(demand);
+  const int domain = entry.domain();
+  comm::Communicator& demand = step_.parallel.of(domain, shard::Via::demand);
+  step_.waits.for_agreement(demand);
   // The unpacked weight if there is one, then what is gathered.
-  entry.demand_weight = pool_.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
-  entry.view = entry.demand_weight.data();
-  std::byte* gathered = entry.demand_weight.data() + entry.materializer.unpacked_bytes();
-  const shard::Materializer::Groups groups{demand, parallel_.has(domain, shard::Via::gather_compute)
-                                                       ? &parallel_.of(domain, shard::Via::gather_compute)
+  base::Buffer weight = step_.pool.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
+  std::byte* const unpacked = weight.data();
+  std::byte* const gathered = unpacked + entry.materializer.unpacked_bytes();
+  entry.hold_weight(std::move(weight));
+  const shard::Materializer::Groups groups{demand, step_.parallel.has(domain, shard::Via::gather_compute)
+                                                       ? &step_.parallel.of(domain, shard::Via::gather_compute)
                                                        : nullptr};
-  const double start = host_seconds(parallel_);
-  waits_.until_done(entry.materializer.start(entry.parameter, groups, gathered, {}, record_last(id)),
-                    schedule::Activity::gather, {&id, 1});
-  entry.materializer.unpack(entry.parameter, gathered, entry.demand_weight.data(), parallel_.kernels());
-  statistics_.count_gathered(entry.format, total_bytes(entry.ways.gather));
-  measure_.gathered(id, host_seconds(parallel_) - start);
-  ++statistics_.demand_gathers;
+  const double start = host_seconds(step_.parallel);
+  step_.waits.until_done(entry.materializer.start(entry.parameter, groups, gathered, {}, record_last(id)),
+                         schedule::Activity::gather, {&id, 1});
+  entry.materializer.unpack(entry.parameter, gathered, unpacked, step_.parallel.kernels());
+  step_.statistics.count_gathered(entry.format, total_bytes(entry.ways.gather));
+  step_.measure.gathered(id, host_seconds(step_.parallel) - start);
+  ++step_.statistics.demand_gathers;
 }
 
-// Whoever takes the buffer next may write at once.
+// The next user of the buffer may write at once.
 void OnDemand::release(ParameterEntry& entry) {
-  if (entry.demand_weight.size() == 0) return;
-  parallel_.compute->synchronize();
-  pool_.give_back(std::exchange(entry.demand_weight, {}));
+  base::Buffer weight = entry.take_weight();
+  if (weight.size() == 0) return;
+  step_.parallel.compute->synchronize();
+  step_.pool.give_back(std::move(weight));
 }
 
-std::byte* OnDemand::staging(ParameterEntry& entry) {
-  entry.demand_staging = pool_.take(entry.reducer.staging_bytes());
-  return entry.demand_staging.data();
+void OnDemand::stage(ParameterEntry& entry) {
+  entry.hold_staging(step_.pool.take(entry.reducer.staging_bytes()));
 }
 
 void OnDemand::reduce_microbatch() {
-  for (comm::Communicator* demand : parallel_.made(shard::Via::demand)) waits_.for_agreement(*demand);
-  const double start = host_seconds(parallel_);
-  const std::int64_t before = statistics_.reduced_bytes;
-  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
-    ParameterEntry& entry = *entries_[static_cast<std::size_t>(id)];
-    if (!entry.produced) continue;
-    TESSERA_CHECK(!entry.replicas_summed, "'{}': a gradient is produced after the last was summed over the replicas",
+  for (comm::Communicator* demand : step_.parallel.made(shard::Via::demand)) step_.waits.for_agreement(*demand);
+  const double start = host_seconds(step_.parallel);
+  const std::int64_t before = step_.statistics.reduced_bytes;
+  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(step_.entries.size()); ++id) {
+    ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
+    if (!entry.is_produced()) continue;
+    TESSERA_CHECK(!entry.replicas_summed(), "'{}': a gradient is produced after the last was summed over the replicas",
                   entry.name());
-    base::Buffer scratch = pool_.take(entry.reducer.scratch_bytes());
-    shard::Reducing member{&entry.parameter, &entry.reducer, entry.staging, scratch.data()};
-    exchanges_.push_back({id, reduce({&member, 1}, parallel_, /*is_last=*/false, record_last(id)),
-                          std::exchange(entry.demand_staging, {}), std::move(scratch)});
-    statistics_.reduced_bytes += total_bytes(entry.ways.reduce);
-    entry.staging = nullptr;
-    entry.produced = false;
+    base::Buffer scratch = step_.pool.take(entry.reducer.scratch_bytes());
+    shard::Reducing member{&entry.parameter, &entry.reducer, entry.take_gradient(), scratch.data()};
+    exchanges_.push_back({id, reduce({&member, 1}, step_.parallel, /*is_last=*/false, record_last(id)),
+                          entry.take_staging(), std::move(scratch)});
+    step_.statistics.reduced_bytes += total_bytes(entry.ways.reduce);
   }
   for (Exchange& exchange : exchanges_) {
-    waits_.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
-    if (exchange.staging.size() > 0) pool_.give_back(std::move(exchange.staging));
-    pool_.give_back(std::move(exchange.scratch));
+    step_.waits.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
+    if (exchange.staging.size() > 0) step_.pool.give_back(std::move(exchange.staging));
+    step_.pool.give_back(std::move(exchange.scratch));
   }
   exchanges_.clear();
-  measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
+  step_.measure.reduced(host_seconds(step_.parallel) - start, step_.statistics.reduced_bytes - before);
 }
 
 void OnDemand::reduce_replicas() {
-  const double start = host_seconds(parallel_);
-  const std::int64_t before = statistics_.reduced_bytes;
+  const double start = host_seconds(step_.parallel);
+  const std::int64_t before = step_.statistics.reduced_bytes;
   std::vector<std::pair<schedule::ParameterId, base::Fence>> sums;
-  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(entries_.size()); ++id) {
-    ParameterEntry& entry = *entries_[static_cast<std::size_t>(id)];
-    if (!entry.parameter.spec.trainable || entry.replicas_summed) continue;
+  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(step_.entries.size()); ++id) {
+    ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
+    if (!entry.parameter.spec.trainable || entry.replicas_summed()) continue;
     const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
     // Compute has waited for the sums that a schedule issued before the step left it.
-    sums.emplace_back(id, sum_entry(entry, parallel_, parallel_.compute->record(), statistics_, mark));
+    sums.emplace_back(id, sum_entry(entry, step_, step_.parallel.compute->record(), mark));
   }
-  for (const auto& [id, summed] : sums) waits_.until_done(summed, schedule::Activity::replicas, {&id, 1});
-  measure_.reduced(host_seconds(parallel_) - start, statistics_.reduced_bytes - before);
+  for (const auto& [id, summed] : sums) step_.waits.until_done(summed, schedule::Activity::replicas, {&id, 1});
+  step_.measure.reduced(host_seconds(step_.parallel) - start, step_.statistics.reduced_bytes - before);
 }
 
-base::Fence sum_entry(ParameterEntry& entry, shard::ParallelGroups& parallel, const base::Fence& written,
-                      StepStatistics& statistics, const base::LaneMark& mark) {
-  entry.replicas_summed = true;
-  statistics.reduced_bytes += total_bytes(entry.ways.replicas);
-  return entry.replicas.sum(entry.parameter, parallel, written, mark);
+base::Fence sum_entry(ParameterEntry& entry, StepContext& step, const base::Fence& written,
+                      const base::LaneMark& mark) {
+  entry.sum_replicas();
+  step.statistics.reduced_bytes += total_bytes(entry.ways.replicas);
+  return entry.replicas.sum(entry.parameter, step.parallel, written, mark);
 }
 
 }  // namespace tessera::runtime

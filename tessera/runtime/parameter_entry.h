@@ -1,8 +1,14 @@
-// What a runtime keeps of one parameter.
+// One parameter of a running rank: its shard, its ways between ranks, and where its gathered weight and its gradient
+// are now. Only the functions below change that state.
+//
+//   gathered weight   show (Replay: in an arena; OnDemand: hold_weight) -> consumed ... released -> not readable
+//   gradient          stage -> produced -> take_gradient (its reduction is issued), once a microbatch;
+//                     sum_replicas once a step, after the last microbatch's reduction
 #pragma once
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/buffer.h"
@@ -16,47 +22,57 @@
 
 namespace tessera::runtime {
 
-struct ParameterEntry {
-  ParameterEntry(shard::ShardedParameter made, const shard::ParallelGroups& parallel, const shard::Cuts& cuts)
-      : parameter(std::move(made)),
-        ways(shard::WayBytes(parameter.spec, parameter.layouts, parameter.types, cuts, parameter.by_rows)
-                 .at(parameter.place)),
-        materializer(parameter, parallel, ways.gather),
-        reducer(parameter, parallel, cuts, ways.reduce),
-        replicas(parameter, parallel) {
-    if (parameter.by_rows) rows.emplace(parameter, parallel);
-    if (parameter.spec.encoding) format = format_of(*parameter.spec.encoding);
-  }
+class ParameterEntry {
+ public:
+  ParameterEntry(shard::ShardedParameter made, const shard::ParallelGroups& parallel, const shard::Cuts& cuts);
 
   const std::string& name() const { return parameter.spec.name; }
+  int domain() const { return parameter.spec.domain; }
 
   shard::ShardedParameter parameter;
-  shard::Ways ways;                            // what this rank receives by each
-  quant::Format format = quant::Format::bf16;  // of its gathers
-  // Of a weight: what backward passes read instead, if anything.
-  schedule::ParameterId backward_weight = schedule::kNoParameter;
+  // Set once, by the constructor.
+  shard::Ways ways;                            // bytes that this rank receives
+  quant::Format format = quant::Format::bf16;  // in which the weight travels
   shard::Materializer materializer;
   shard::Reducer reducer;
   shard::Replicas replicas;
-  std::optional<shard::RowGather> rows;  // of a table whose rows travel by index
+  std::optional<shard::RowGather> rows;  // only for a table whose rows travel by index
 
-  int users = 0;                    // consumes not yet released
-  const std::byte* view = nullptr;  // the gathered weight while there are users
-  base::Buffer demand_weight;       // it, where no schedule foresaw it
+  void begin_step();
 
-  std::byte* staging = nullptr;  // of this microbatch's gradient; null: not asked for, or on its way
-  base::Buffer demand_staging;   // it, where no schedule foresaw it
-  bool produced = false;         // in this microbatch, and not yet on its way
-  bool replicas_summed = false;  // in this step: main_grad holds the sum over replicas, or it is on its way
+  // The gathered weight. RunningProgram counts its users; Replay or OnDemand says where it is.
+  bool is_consumed() const { return users_ > 0; }
+  const std::byte* view() const { return view_; }
+  void show(const std::byte* weight) { view_ = weight; }
+  void consumed() { ++users_; }
+  bool released() { return --users_ == 0; }  // only while is_consumed; returns whether it was the last user
+  // A buffer that OnDemand gathered the weight into. Without one, take_weight returns an empty buffer.
+  void hold_weight(base::Buffer weight);
+  base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
+
+  // The gradient of the current microbatch.
+  std::byte* staging() const { return staging_; }  // null: grad_buffer was not called, or its reduction is issued
+  bool is_produced() const { return produced_; }   // and its reduction is not issued yet
+  void stage(std::byte* staging) { staging_ = staging; }
+  void hold_staging(base::Buffer staging);  // stages in a buffer of OnDemand
+  void produced() { produced_ = true; }
+  // Only while is_produced: returns the staging of the gradient, whose reduction the caller then issues.
+  std::byte* take_gradient();
+  base::Buffer take_staging() { return std::exchange(demand_staging_, {}); }  // empty if Replay staged the gradient
+
+  // Whether the sum over replicas of this step is in main_grad or in flight.
+  bool replicas_summed() const { return replicas_summed_; }
+  void sum_replicas() { replicas_summed_ = true; }
+
+ private:
+  int users_ = 0;  // consumes without a release
+  const std::byte* view_ = nullptr;
+  base::Buffer demand_weight_;
+  std::byte* staging_ = nullptr;
+  base::Buffer demand_staging_;
+  bool produced_ = false, replicas_summed_ = false;
 };
 
-using ParameterEntries = std::vector<std::unique_ptr<ParameterEntry>>;
-
-// For messages, by parameter.
-inline std::vector<std::string> names_of(const ParameterEntries& entries) {
-  std::vector<std::string> names;
-  for (const auto& entry : entries) names.push_back(entry->name());
-  return names;
-}
+using ParameterEntries = std::vector<std::unique_ptr<ParameterEntry>>;  // by id
 
 }  // namespace tessera::runtime

@@ -7,47 +7,11 @@
 
 namespace tessera::runtime {
 
-void Arenas::withdraw(shard::ParallelGroups& parallel) {
-  for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
-    for (comm::Communicator* group : parallel.made(via)) group->share({});
-}
-
-std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
-  if (pushes) withdraw(parallel);
-  auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
-    if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
-    buffer = base::Buffer();  // before the new one is taken
-    buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
-  };
-  grown(gather, schedule.gather_arena);
-  grown(reduce, schedule.reduce_arena);
-  grown(scratch, schedule.scratch);
-  if (!pushes) return "not asked for";
-  std::string first_problem;
-  const auto share = [&](shard::Via via, const base::Buffer& memory) {
-    for (comm::Communicator* group : parallel.made(via)) {
-      std::string problem = group->share({const_cast<std::byte*>(memory.data()), memory.size()});
-      if (first_problem.empty()) first_problem = std::move(problem);
-    }
-  };
-  share(shard::Via::gather, gather);
-  share(shard::Via::reduce, scratch);
-  return first_problem;
-}
-
-Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, ParameterEntries& entries,
-               shard::ParallelGroups& parallel, Arenas& arenas, Waits& waits, StepStatistics& statistics,
-               Timeline& timeline, const ReplayOptions& options)
+Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, StepContext& step)
     : trace_(std::move(trace)),
       schedule_(std::move(schedule)),
-      entries_(entries),
-      parallel_(parallel),
-      arenas_(arenas),
-      waits_(waits),
-      statistics_(statistics),
-      timeline_(timeline),
-      options_(options),
-      random_(options.delay_seed + static_cast<std::uint64_t>(parallel.rank)),
+      step_(step),
+      random_(step.options.replay.delay_seed + static_cast<std::uint64_t>(step.parallel.rank)),
       stays_(schedule_.residencies.size()),
       summed_(schedule_.reductions.size()) {
   index_events();
@@ -60,8 +24,8 @@ void Replay::index_events() {
   passed_.resize(slots);
   residency_of_.assign(slots, -1);
   reduction_of_.assign(slots, -1);
-  gathered_.resize(entries_.size());
-  reduced_.resize(entries_.size());
+  gathered_.resize(step_.entries.size());
+  reduced_.resize(step_.entries.size());
   for (int unit = 0; unit < static_cast<int>(schedule_.gather_units.size()); ++unit)
     for (const schedule::ParameterId id : at(schedule_.gather_units, unit)) at(gathered_, id).unit = unit;
   for (int unit = 0; unit < static_cast<int>(schedule_.reduce_units.size()); ++unit)
@@ -71,7 +35,7 @@ void Replay::index_events() {
     const schedule::Residency& residency = at(schedule_.residencies, i);
     at(actions_, slot(residency.issue)).gathers.push_back(i);
     at(actions_, slot(residency.free)).fence = true;
-    if (options_.poison) index_poison(residency);
+    if (step_.options.replay.poison) index_poison(residency);
   }
   for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
     at(actions_, at(schedule_.reductions, i).issue).reductions.push_back(i);
@@ -127,7 +91,7 @@ bool Replay::is_current(const Stay& stay, const schedule::Residency& residency) 
   const schedule::Unit& unit = at(schedule_.gather_units, residency.unit);
   if (!stay.issued) return false;
   for (std::size_t i = 0; i < unit.size(); ++i)
-    if (stay.versions[i] != entry(unit[i]).parameter.version) return false;
+    if (stay.versions[i] != entry(unit[i]).parameter.version()) return false;
   return true;
 }
 
@@ -142,7 +106,7 @@ bool Replay::begin_step() {
     const int index = static_cast<int>(i);
     if (stays_[i].issued)
       wait(stays_[i].arrived, schedule::Activity::gather, index);  // of weights that were replaced since
-    at(passed_, slot(residency.free)) = parallel_.compute->record();
+    at(passed_, slot(residency.free)) = step_.parallel.compute->record();
     issue_gather(index);
   }
   return prepared;
@@ -156,12 +120,12 @@ void Replay::wait(const base::Fence& fence, schedule::Activity activity, int ind
   const schedule::Unit& unit = activity == schedule::Activity::gather
                                    ? at(schedule_.gather_units, at(schedule_.residencies, index).unit)
                                    : at(schedule_.reduce_units, at(schedule_.reductions, index).unit);
-  waits_.until(fence, activity, unit);
+  step_.waits.until(fence, activity, unit);
 }
 
 void Replay::delay(base::Lane& lane) {
-  if (options_.delay_seed == 0) return;
-  lane.delay(std::uniform_real_distribution<double>(0, options_.longest_delay)(random_));
+  if (step_.options.replay.delay_seed == 0) return;
+  lane.delay(std::uniform_real_distribution<double>(0, step_.options.replay.longest_delay)(random_));
 }
 
 int Replay::residency_of_next(const ParameterEntry& entry) {
@@ -170,7 +134,7 @@ int Replay::residency_of_next(const ParameterEntry& entry) {
   const Stay& stay = at(stays_, index);
   TESSERA_CHECK(is_current(stay, at(schedule_.residencies, index)),
                 "event {}: '{}' was gathered {}, the stored weight has version {}", next_, entry.name(),
-                stay.issued ? "in another version" : "never", entry.parameter.version);
+                stay.issued ? "in another version" : "never", entry.parameter.version());
   return index;
 }
 
@@ -184,33 +148,34 @@ void Replay::arrive(ParameterEntry& entry, schedule::ParameterId id) {
   }
   stay.awaited = true;
   const Member& member = at(gathered_, id);
-  entry.view = arenas_.gather.data() + (schedule_.unpacks(residency.unit) ? residency.unpacked_offset + member.unpacked
-                                                                          : residency.offset + member.offset);
+  entry.show(step_.arenas.gather.data() + (schedule_.unpacks(residency.unit)
+                                               ? residency.unpacked_offset + member.unpacked
+                                               : residency.offset + member.offset));
 }
 
 // The packed bytes of a residency have arrived: compute writes the weights that are used.
 void Replay::unpack(const schedule::Residency& residency) {
-  arenas_.gather_peak =
-      std::max(arenas_.gather_peak, residency.unpacked_offset + at(schedule_.unpacked_bytes, residency.unit));
-  std::byte* gathered = arenas_.gather.data() + residency.offset;
-  std::byte* unpacked = arenas_.gather.data() + residency.unpacked_offset;
+  step_.arenas.gather_peak =
+      std::max(step_.arenas.gather_peak, residency.unpacked_offset + at(schedule_.unpacked_bytes, residency.unit));
+  std::byte* gathered = step_.arenas.gather.data() + residency.offset;
+  std::byte* unpacked = step_.arenas.gather.data() + residency.unpacked_offset;
   for (const schedule::ParameterId id : at(schedule_.gather_units, residency.unit))
     entry(id).materializer.unpack(entry(id).parameter, gathered + at(gathered_, id).offset,
-                                  unpacked + at(gathered_, id).unpacked, parallel_.kernels());
+                                  unpacked + at(gathered_, id).unpacked, step_.parallel.kernels());
 }
 
 std::byte* Replay::staging(schedule::ParameterId id) {
   const int index = at(reduction_of_, next_);
   TESSERA_CHECK(index >= 0, "event {}: '{}' has no staging in the schedule", next_, entry(id).name());
-  return arenas_.reduce.data() + at(schedule_.reductions, index).offset + at(reduced_, id).offset;
+  return step_.arenas.reduce.data() + at(schedule_.reductions, index).offset + at(reduced_, id).offset;
 }
 
 void Replay::passed() {
   const int position = schedule_.position_of(next_++);
   const Actions& actions = at(actions_, slot(position));
   for (const auto& [offset, bytes] : actions.poison)
-    parallel_.kernels().fill(arenas_.gather.data() + offset, quant::DType::u8, 0xFF, bytes);
-  if (actions.fence) at(passed_, slot(position)) = parallel_.compute->record();
+    step_.parallel.kernels().fill(step_.arenas.gather.data() + offset, quant::DType::u8, 0xFF, bytes);
+  if (actions.fence) at(passed_, slot(position)) = step_.parallel.compute->record();
   for (const int i : actions.reductions) issue_reduction(i);
   for (const int i : actions.gathers) issue_gather(i);
   for (const int i : actions.finishes) wait(at(summed_, i), schedule::Activity::reduce, i);
@@ -221,7 +186,7 @@ void Replay::note_versions(int index) {
   stay.issued = true;
   stay.versions.clear();
   for (const schedule::ParameterId id : at(schedule_.gather_units, at(schedule_.residencies, index).unit))
-    stay.versions.push_back(entry(id).parameter.version);
+    stay.versions.push_back(entry(id).parameter.version());
 }
 
 void Replay::issue_gather(int index) {
@@ -230,41 +195,43 @@ void Replay::issue_gather(int index) {
   const base::Fence& free = at(passed_, slot(residency.free));
   note_versions(index);
   for (const schedule::ParameterId id : at(schedule_.gather_units, residency.unit))
-    lane.wait(entry(id).parameter.published);
+    lane.wait(entry(id).parameter.published());
   lane.wait(free);
-  if (!is_ahead(index) || !parallel_.compute->is_captured()) return start_gather(index, free);
-  for (comm::Communicator* group : parallel_.made(shard::Via::gather_compute)) lane.wait(group->lane().record());
+  if (!is_ahead(index) || !step_.parallel.compute->is_captured()) return start_gather(index, free);
+  for (comm::Communicator* group : step_.parallel.made(shard::Via::gather_compute)) lane.wait(group->lane().record());
   Stay& stay = at(stays_, index);
   stay.may_begin = lane.record(stay.beginning);
 }
 
 base::Lane& Replay::gather_lane(int index) {
   const schedule::Unit& unit = at(schedule_.gather_units, at(schedule_.residencies, index).unit);
-  return parallel_.of(entry(unit.front()).parameter.spec.domain, shard::Via::gather).lane();
+  return step_.parallel.of(entry(unit.front()).domain(), shard::Via::gather).lane();
 }
 
 // A graph waits for the signal. Elsewhere a collective's own fence says more than its lane's.
 void Replay::note_arrival(base::Lane& lane, Stay& stay) {
-  if (parallel_.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
+  if (step_.parallel.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
 }
 
 void Replay::start_gather(int index, const base::Fence& free) {
   const schedule::Residency& residency = at(schedule_.residencies, index);
   const schedule::Unit& unit = at(schedule_.gather_units, residency.unit);
   Stay& stay = at(stays_, index);
-  std::byte* buffer = arenas_.gather.data() + residency.offset;
-  arenas_.gather_peak = std::max(arenas_.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
-  const int domain = entry(unit.front()).parameter.spec.domain;
-  comm::Communicator& storage = parallel_.of(domain, shard::Via::gather);
-  comm::Communicator* const compute =
-      parallel_.has(domain, shard::Via::gather_compute) ? &parallel_.of(domain, shard::Via::gather_compute) : nullptr;
+  std::byte* buffer = step_.arenas.gather.data() + residency.offset;
+  step_.arenas.gather_peak =
+      std::max(step_.arenas.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
+  const int domain = entry(unit.front()).domain();
+  comm::Communicator& storage = step_.parallel.of(domain, shard::Via::gather);
+  comm::Communicator* const compute = step_.parallel.has(domain, shard::Via::gather_compute)
+                                          ? &step_.parallel.of(domain, shard::Via::gather_compute)
+                                          : nullptr;
   for (const schedule::ParameterId id : unit)
-    statistics_.count_gathered(entry(id).format, total_bytes(entry(id).ways.gather));
+    step_.statistics.count_gathered(entry(id).format, total_bytes(entry(id).ways.gather));
   delay(storage.lane());
   if (compute) delay(compute->lane());
   // Behind the body the next step's are issued.
   const shard::Recording recording =
-      record(timeline_, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
+      record(step_.timeline, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
   if (unit.size() == 1) {
     const ParameterEntry& only = entry(unit.front());
     stay.arrived = only.materializer.start(only.parameter, {storage, compute}, buffer, free, recording);
@@ -287,30 +254,29 @@ void Replay::start_gather(int index, const base::Fence& free) {
 void Replay::issue_reduction(int index) {
   const schedule::Reduction& reduction = at(schedule_.reductions, index);
   const std::int64_t bytes = at(schedule_.reduce_bytes, reduction.unit);
-  std::byte* staging = arenas_.reduce.data() + reduction.offset;
+  std::byte* staging = step_.arenas.reduce.data() + reduction.offset;
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
-  base::Lane& lane = parallel_.of(entry(unit.front()).parameter.spec.domain, shard::Via::reduce).lane();
+  base::Lane& lane = step_.parallel.of(entry(unit.front()).domain(), shard::Via::reduce).lane();
   for (const int earlier : reduction.scratch_waits) lane.wait(at(summed_, earlier));
-  std::byte* scratch = arenas_.scratch.data() + reduction.scratch;
-  arenas_.reduce_peak = std::max(arenas_.reduce_peak, reduction.offset + bytes);
+  std::byte* scratch = step_.arenas.scratch.data() + reduction.scratch;
+  step_.arenas.reduce_peak = std::max(step_.arenas.reduce_peak, reduction.offset + bytes);
   std::vector<shard::Reducing> members;
   for (const schedule::ParameterId id : unit) {
     ParameterEntry& member = entry(id);
-    TESSERA_CHECK(member.produced, "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
+    TESSERA_CHECK(member.is_produced(), "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
                   member.name());
     members.push_back({&member.parameter, &member.reducer, staging + at(reduced_, id).offset, scratch});
     scratch += member.reducer.scratch_bytes();
-    statistics_.reduced_bytes += total_bytes(member.ways.reduce);
-    member.produced = false;
-    member.staging = nullptr;
+    step_.statistics.reduced_bytes += total_bytes(member.ways.reduce);
+    member.take_gradient();
   }
   delay(lane);
-  if (parallel_.sums) delay(*parallel_.sums);
+  if (step_.parallel.sums) delay(*step_.parallel.sums);
   std::span<std::byte> poisoned;
-  if (options_.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
-  const shard::Recording recording = record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit);
+  if (step_.options.replay.poison) poisoned = {staging, static_cast<std::size_t>(bytes)};
+  const shard::Recording recording = record(step_.timeline, trace_, static_cast<std::size_t>(reduction.issue), unit);
   const bool is_last = reduction.microbatch + 1 == schedule_.microbatches;
-  at(summed_, index) = reduce(members, parallel_, is_last, recording, poisoned);
+  at(summed_, index) = reduce(members, step_.parallel, is_last, recording, poisoned);
   if (reduction.replicas && is_last) issue_replicas(index);
 }
 
@@ -319,16 +285,16 @@ void Replay::issue_replicas(int index) {
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
   std::int64_t bytes = 0;
   for (const schedule::ParameterId id : unit) bytes += total_bytes(entry(id).ways.replicas);
-  const base::LaneMark mark = record(timeline_, trace_, static_cast<std::size_t>(reduction.issue), unit)
+  const base::LaneMark mark = record(step_.timeline, trace_, static_cast<std::size_t>(reduction.issue), unit)
                                   .mark(schedule::Activity::replicas, bytes);
   for (const schedule::ParameterId id : unit)
-    replicas_.emplace_back(index, sum_entry(entry(id), parallel_, at(summed_, index), statistics_, mark));
+    replicas_.emplace_back(index, sum_entry(entry(id), step_, at(summed_, index), mark));
 }
 
 void Replay::repeat() {
   for (next_ = 0; next_ < schedule_.events; ++next_) {
     const schedule::Event& event = at(trace_, next_);
-    if (event.kind == schedule::EventKind::publish) ++entry(event.parameter).parameter.version;
+    if (event.kind == schedule::EventKind::publish) entry(event.parameter).parameter.make_version();
     if (event.kind == schedule::EventKind::consume && !entry(event.parameter).materializer.is_resident())
       residency_of_next(entry(event.parameter));
     for (const int i : at(actions_, slot(schedule_.position_of(next_))).gathers) note_versions(i);
@@ -337,7 +303,7 @@ void Replay::repeat() {
 }
 
 void Replay::launched(const base::Fence& end) {
-  for (auto& entry : entries_) entry->parameter.published = {};  // may_begin is behind it
+  for (auto& entry : step_.entries) entry->parameter.set_published({});  // may_begin is behind it
   for (int i = 0; i < static_cast<int>(stays_.size()); ++i) {
     Stay& stay = at(stays_, i);
     if (!is_ahead(i)) {
@@ -345,15 +311,15 @@ void Replay::launched(const base::Fence& end) {
       continue;
     }
     for (const shard::Via via : {shard::Via::gather, shard::Via::gather_compute})
-      for (comm::Communicator* group : parallel_.made(via)) group->lane().wait(stay.may_begin);
+      for (comm::Communicator* group : step_.parallel.made(via)) group->lane().wait(stay.may_begin);
     start_gather(i, {});
   }
-  for (auto& entry : entries_) entry->parameter.published = end;
+  for (auto& entry : step_.entries) entry->parameter.set_published(end);
   std::ranges::fill(passed_, end);
   std::ranges::fill(summed_, end);
 }
 
-// What is issued from now on is for the next step.
+// Later gathers are for the next step.
 void Replay::forget_issued() {
   for (Stay& stay : stays_) stay.issued = false;
 }
@@ -376,7 +342,7 @@ void Replay::drain() {
   for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
   replicas_.clear();
   std::ranges::fill(passed_,
-                    parallel_.compute->record());  // what reads handed-out views comes before what is issued next
+                    step_.parallel.compute->record());  // what reads handed-out views comes before what is issued next
 }
 
 }  // namespace tessera::runtime

@@ -4,31 +4,37 @@
 #include <functional>
 #include <optional>
 
-#include "tessera/runtime/replay.h"
+#include "tessera/schedule/plan/plan.h"
 #include "tessera/shard/format_policy.h"
 
 namespace tessera::runtime {
+
+struct ReplayOptions {
+  bool poison = false;           // buffers are filled with NaN at the end of their intervals
+  std::uint64_t delay_seed = 0;  // not 0: gathers and reductions are delayed by random times
+  double longest_delay = 0.003;  // seconds
+};
 
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   bool zero = false;      // the optimizer's state is cut over replicas (ZeRO-1): each replica updates a part
   int node = 1;           // consecutive ranks whose gradients are added first (reduction_tree.h); 1: sequential
-  // Bytes, kMinimum, kUnlimited; absent: the smallest with which a step is predicted to take at most 0.25 % longer than
-  // with unlimited ones.
+  // Bytes, kMinimum or kUnlimited. Absent: the smallest budgets whose predicted step is at most 0.25 % longer than with
+  // unlimited budgets.
   std::optional<std::int64_t> gather_budget, reduce_budget;
-  std::int64_t coalesce_bytes = 0;  // neighbours travel together up to this
+  std::int64_t coalesce_bytes = 0;  // small neighbours travel together up to this size
   ReplayOptions replay;
-  int patience = 3;              // steps in a row that leave their schedule before a new one is made
-  shard::FormatPolicy wire;      // number formats of matrices as they are stored and sent ...
-  shard::FormatPolicy products;  // ... and as they are multiplied
-  std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, of what backward passes read; absent: `wire`
-  // What a parameter is cut over, by number in ParallelGroups::domains; null: as its spec says.
+  int patience = 3;                                  // departed steps in a row before a new schedule is made
+  shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent
+  shard::FormatPolicy products;                      // number formats in which matrices are multiplied
+  std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, for backward weights; absent: `wire`
+  // Returns a parameter's domain, an index into ParallelGroups::domains. Null: the domain of the spec.
   std::function<int(const shard::ParameterSpec& spec)> domain_of;
   bool pushes = true;  // GPUs of a host write to each other's arenas
 };
 
-// A parameter as the options make it of what a model says: with its domain, its number formats and those of its
-// backward weight. types: the run's. Errors (InputError): those of shard/format_policy.h.
+// Returns the spec with the domain, the number formats and those of the backward weight that the options choose. types:
+// of the run. Throws the errors of shard/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
 // Returns the cuts of a domain (shard::cuts_of) with the fields that depend on options set.

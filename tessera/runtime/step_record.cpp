@@ -120,6 +120,16 @@ const PostedSteps::Step* PostedSteps::find(std::int64_t number) const {
   return found == steps.end() ? nullptr : &*found;
 }
 
+void StepHistory::begin_step() {
+  const std::int64_t number = step() + 1;
+  steps_.back().end();
+  if (steps_.size() < kKeptSteps)
+    steps_.emplace_back();
+  else
+    std::ranges::rotate(steps_, steps_.begin() + 1);
+  steps_.back().begin(number);
+}
+
 std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped) {
   std::string bytes;
   put(bytes, static_cast<std::uint32_t>(steps.size()));

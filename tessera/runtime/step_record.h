@@ -1,4 +1,4 @@
-// What a rank has done in its last steps, and what it tells the others of it.
+// The events of a rank's last steps, and the part of them that it posts for other ranks.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace tessera::runtime {
 
-// One step as its rank records it. A stage is a microbatch, or what follows the last.
+// One step as its rank records it. A stage is a microbatch, or the events after the last microbatch.
 class StepRecord {
  public:
   void begin(std::int64_t number);
@@ -20,10 +20,10 @@ class StepRecord {
   std::int64_t number() const { return number_; }
   const schedule::Trace& trace() const { return trace_; }
   std::uint64_t hash() const { return hash_; }
-  // Before each stage begun, and of a step that is over at its end.
+  // The hash before each stage begun, and the hash at the end of a step that is over.
   std::size_t hashes() const { return ends_.size() + (is_over_ ? 1 : 0); }
   std::uint64_t hash_before(std::size_t stage) const { return stage < ends_.size() ? ends_[stage] : hash_; }
-  // Of a stage, as indices of the trace; of one that has not begun the trace's end, twice.
+  // The range of a stage in the trace. It is empty, at the trace's end, for a stage that has not begun.
   std::size_t begin_of(std::size_t stage) const { return stage < begins_.size() ? begins_[stage] : trace_.size(); }
   std::size_t end_of(std::size_t stage) const { return begin_of(stage + 1); }
   bool is_over() const { return is_over_; }
@@ -37,6 +37,26 @@ class StepRecord {
   std::vector<std::size_t> begins_;  // where they begin in trace_
 };
 
+// The number of steps that a rank remembers and posts, the current one included.
+inline constexpr std::size_t kKeptSteps = 4;
+
+// The last steps of one rank.
+class StepHistory {
+ public:
+  StepHistory() : steps_(1) { steps_.reserve(kKeptSteps); }
+
+  void begin_step();
+  void add(const schedule::Event& event) { steps_.back().add(event); }
+
+  std::int64_t step() const { return steps_.back().number(); }            // number of the last step begun, from 1
+  const schedule::Trace& trace() const { return steps_.back().trace(); }  // of that step
+  std::uint64_t hash() const { return steps_.back().hash(); }             // of that trace
+  const std::vector<StepRecord>& steps() const { return steps_; }         // the oldest first
+
+ private:
+  std::vector<StepRecord> steps_;
+};
+
 // A stage of a step.
 struct Stage {
   std::int64_t step = -1;
@@ -45,7 +65,7 @@ struct Stage {
   bool operator<(const Stage& other) const { return std::tie(step, index) < std::tie(other.step, other.index); }
 };
 
-// What is posted: of each step the newest hashes, and the events of one stage.
+// The posted part: the newest hashes of each step, and the events of one stage.
 struct PostedSteps {
   struct Step {
     std::int64_t number = 0;
@@ -62,9 +82,10 @@ struct PostedSteps {
   const Step* find(std::int64_t number) const;
 };
 
-// At most rendezvous::kLongestStatus bytes: of many events the first. `dumped` may be no stage of the steps.
+// Returns at most rendezvous::kLongestStatus bytes; of many events only the first. `dumped` may be a stage of another
+// step.
 std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped);
-// An empty text gives no steps. Errors: it ends too early.
+// An empty text gives no steps. Throws Error if the text ends too early.
 PostedSteps parse_posted_steps(const std::string& bytes);
 
 }  // namespace tessera::runtime

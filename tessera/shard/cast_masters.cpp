@@ -66,7 +66,7 @@ quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParame
           .tiles = {.end = quant::scale_extent(encoding, rows).elements()},
           .scales = target.scales,
           .tensor_amax = target.tensor_amax,
-          .not_finite = parameter.not_finite};
+          .not_finite = parameter.not_finite()};
 }
 
 DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,

@@ -113,8 +113,7 @@ mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
 RunRoles run_roles(const Mesh& mesh, const Domain& first) {
   using enum mesh::Purpose;
   const Axes all = mesh.all_axes();
-  return {.program = {program, first.compute},
-          .losses = {losses, together(first.storage, first.replicas)},
+  return {.losses = {losses, together(first.storage, first.replicas)},
           .norm = {norm, all},
           .world = {agreement, all},
           .casts = {casts, all}};
@@ -133,6 +132,16 @@ std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains
   return classes;
 }
 
+ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, int rank) {
+  const std::vector<int> group = mesh.group_of(rank, domain.compute);
+  return {
+      .rank = place_in(group, rank), .size = static_cast<int>(group.size()), .nominal_size = mesh.size(domain.compute)};
+}
+
+mesh::Role program_role(const Domain& domain) {
+  return {mesh::Purpose::program, domain.compute};
+}
+
 std::string program_name(const Domain& domain) {
   return fmt::format("{}", fmt::join(domain.compute, "-"));
 }
@@ -145,17 +154,17 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
                                                                   {"replicas", Via::replicas},
                                                                   {schedule::kRowGroup, Via::rows}}};
   schedule::RoleGroups groups;
+  std::map<std::string, mesh::Role> added;  // by name
   const auto add = [&](const std::string& name, const mesh::Role& role) {
-    const bool is_new =
-        groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)}).second;
-    TESSERA_CHECK(is_new, "the compute axes of a domain are named '{}', as a role of its schedules", name);
+    TESSERA_CHECK(added.emplace(name, role).first->second == role,
+                  "the compute axes of a domain are named '{}', as a role of its schedules", name);
+    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)});
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
     for (const auto& [hop, via] : hops)
       add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via));
-  const RunRoles roles = run_roles(mesh, domains.front());
-  add(program_name(domains.front()), roles.program);
-  add(schedule::kCastGroup, roles.casts);
+  for (const Domain& domain : domains) add(program_name(domain), program_role(domain));
+  add(schedule::kCastGroup, run_roles(mesh, domains.front()).casts);
   return groups;
 }
 

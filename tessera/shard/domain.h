@@ -1,5 +1,5 @@
-// What parameters are cut over: axes of the mesh, and into how many parts. Dense weights have one domain, experts
-// another of the same ranks.
+// A domain: the axes of the mesh that cut a parameter, and the numbers of parts. Dense weights have one domain, experts
+// another domain of the same ranks.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ struct Domain {
   mesh::Axes replicas;    // ranks of different replicas of the model, whose gradients are added once a step
 };
 
-// What ranks of a domain talk to each other for.
+// The purposes for which ranks of a domain communicate.
 enum class Via : std::uint8_t {
   gather,          // weights: the ranks that store a part ...
   gather_compute,  // ... then those that use overlapping parts
@@ -64,10 +64,22 @@ Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 // The ranks that `via` is among. Replicas meet part by part; where places are dead, all that store a compute part meet.
 mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
 
+// The compute ranks of a domain, as one of them sees them. Collectives of the program run over them.
+struct ComputeGroup {
+  int rank = 0;          // index of this rank among the live ranks
+  int size = 1;          // number of live ranks
+  int nominal_size = 1;  // number of places, dead ones included
+};
+ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
+// Returns the role of the program's collectives over the domain, and the name of their group in events: the names of
+// the compute axes. Domains with the same compute axes share both.
+mesh::Role program_role(const Domain& domain);
+std::string program_name(const Domain& domain);
+
 // The roles that do not belong to a parameter's ways. `losses`: the ranks that read different samples. `norm`, `world`
 // and `casts`: all ranks.
 struct RunRoles {
-  mesh::Role program, losses, norm, world, casts;
+  mesh::Role losses, norm, world, casts;
 };
 // `first`: the domain of activations and samples.
 RunRoles run_roles(const mesh::Mesh& mesh, const Domain& first);
@@ -76,10 +88,9 @@ RunRoles run_roles(const mesh::Mesh& mesh, const Domain& first);
 // same in a step, and carry out one schedule. Ranks that share a part or a matrix are of one class.
 std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
-// The groups that a schedule's calls are proved with: of every way of every domain, of the program's own collectives
-// (by program_name) and of those over all ranks. Errors: program_name is the name of another role.
+// Returns the groups that a schedule's calls are proved with: those of every way of every domain, those of the
+// program's collectives over every domain (by program_name), and those over all ranks. Throws Error if a program_name
+// is the name of another role.
 schedule::RoleGroups role_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
-// How events name the program's collectives over the compute ranks of the first domain: by the names of its axes.
-std::string program_name(const Domain& domain);
 
 }  // namespace tessera::shard

@@ -91,7 +91,7 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   }
   comm::Communicator& first = over_storage.empty() && !over_compute.empty() ? *groups.compute : groups.storage;
   first.lane().wait(free);
-  first.lane().wait(parameter.published);
+  first.lane().wait(parameter.published());
   // Where nothing moves, the stored planes can be read once `free` and the publish are done.
   base::Fence done = over_storage.empty() && over_compute.empty() ? first.lane().record() : base::Fence();
   if (!over_storage.empty()) {

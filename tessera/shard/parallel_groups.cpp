@@ -31,7 +31,8 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   ParallelGroups parallel{.mesh = std::move(layout.mesh), .domains = std::move(layout.domains), .rank = world.rank()};
   for (const Domain& domain : parallel.domains)
     parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
-                                   .place = place_of(parallel.mesh, domain, parallel.rank)});
+                                   .place = place_of(parallel.mesh, domain, parallel.rank),
+                                   .compute = compute_group_of(parallel.mesh, domain, parallel.rank)});
   TESSERA_CHECK(parallel.all_placed.front().cuts.duplicates == 1,
                 "the first domain, whose ranks read different samples, stores {} duplicates in a replica, expected 1",
                 parallel.all_placed.front().cuts.duplicates);
@@ -42,8 +43,8 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   const auto make = [&](const mesh::Role& role, comm::Traffic traffic = comm::Traffic::small) {
     return &parallel.roles->make(role, traffic);
   };
-  parallel.program = make(roles.program, comm::Traffic::any);
-  parallel.program_name = program_name(parallel.domains.front());
+  for (std::size_t domain = 0; domain < parallel.domains.size(); ++domain)
+    parallel.all_placed[domain].program = make(program_role(parallel.domains[domain]), comm::Traffic::any);
   parallel.losses = make(roles.losses);
   parallel.norm = make(roles.norm);
   parallel.world = make(roles.world);

@@ -23,21 +23,22 @@ struct ParallelGroups {
   std::unique_ptr<base::Lane> compute;        // the program itself
   std::unique_ptr<base::Lane> sums;           // of arrived gradients; null: on the lane of Via::reduce
   std::unique_ptr<comm::RoleGroups> roles;    // owns the communicators here and those of groups()
-  comm::Communicator* program = nullptr;      // the program's own collectives: the compute ranks of the first domain
-  std::string program_name;                   // of it, in events
   comm::Communicator* losses = nullptr;       // all ranks that read different samples, and of one compute part
   comm::Communicator* norm = nullptr;         // all ranks: the gradient's norm; graphs are launched on its lane
   comm::Communicator* world = nullptr;        // all ranks
   std::vector<int> class_of;                  // by rank (domain.h)
   comm::Communicator* alike = nullptr;        // the ranks of this one's class, which compare what they do
   comm::Communicator* casts = nullptr;        // all ranks: amaxes of whole weights; null where no format asks for them
-  std::unique_ptr<rendezvous::Board> board;   // what each rank last did, for whoever waits too long
+  std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null where time is real
 
   // How a domain cuts parameters, and where this rank is in it. What the run's options say of cuts is not set: zero,
   // node.
   const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
   const Place& place(int domain = 0) const { return placed(domain).place; }
+  const ComputeGroup& compute_group(int domain = 0) const { return placed(domain).compute; }
+  // The communicator of the program's collectives over the domain's compute ranks. Domains with equal groups share it.
+  comm::Communicator& program(int domain = 0) const { return *placed(domain).program; }
 
   // Makes the communicators that a parameter's ways need, if they are not there. Collective over the world: every rank
   // does it with the same parameters in the same order, before the first of their ways is made ready. cuts: those of
@@ -72,6 +73,8 @@ struct ParallelGroups {
   struct Placed {
     Cuts cuts;
     Place place;
+    ComputeGroup compute;
+    comm::Communicator* program = nullptr;
     std::array<comm::Communicator*, 7> made{};  // by Via
   };
   std::vector<Placed> all_placed;
@@ -81,7 +84,7 @@ struct ParallelGroups {
   comm::Communicator* at(int domain, Via via) const;
 };
 
-// Collective over the world, which outlives the result; `casts` only if it is asked for. Every rank has the same mesh
+// Collective over the world, which outlives the result; `casts` only if it is requested. Every rank has the same mesh
 // and domains. Errors (InputError): a mesh of another number of ranks than the run; those of cuts_of.
 ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool with_casts = false);
 

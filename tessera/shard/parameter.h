@@ -1,4 +1,4 @@
-// A sharded parameter: data only. Its name, logical shape, layouts, and this rank's buffers.
+// A sharded parameter on one rank: its name, logical shape, layouts, and this rank's buffers.
 //
 // Four layouts say everything (docs/layouts.md), over the ranks of the parameter's domain (domain.h):
 //   compute  over the compute ranks: the part each needs while an operation runs; parts may overlap
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/buffer.h"
@@ -97,6 +98,7 @@ inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes
   return spec.produced_once && !sums_compute ? types.wire : types.accumulator;
 }
 
+// Data, and the state that steps change. The state is private: its functions are its transitions.
 struct ShardedParameter : RankParts {
   ParameterSpec spec;
   ParameterTypes types;
@@ -105,19 +107,8 @@ struct ShardedParameter : RankParts {
   base::Buffer master;        // local_state.size of the accumulator type; empty when it is the weight itself
   base::Buffer tensor_scale;  // the fp32 number of an encoding that belongs to the whole matrix; else empty
   base::Buffer main_grad;     // local_storage.size of the accumulator type; empty for a frozen parameter
-  std::int64_t version = 0;
-  base::Fence published;           // the newest version is written when this is done
-  bool main_grad_written = false;  // in this step: its first microbatch's sum overwrites, later ones add
-  // Where the step's last sum of this rank's part leaves the squares of its rows (quant/device_kernels.h), if somebody
-  // asks for them by giving a place, local_storage's rows long; whether it has done so in this step.
-  double* row_squares = nullptr;
-  bool row_squares_written = false;
-  // Where a cast of the master to an encoding leaves whether this rank's part of it is finite (quant::MasterSlice);
-  // memory of the device. Null: nowhere.
-  float* not_finite = nullptr;
-
-  bool by_rows = false;     // exchanges_rows(): its rows travel by index, never the whole
-  base::Buffer row_states;  // by_rows: a byte a stored row of main_grad, what is known of it (row_kernels.h)
+  bool by_rows = false;       // exchanges_rows(): its rows travel by index, never the whole
+  base::Buffer row_states;    // by_rows: a byte a stored row of main_grad, what is known of it (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
@@ -135,6 +126,43 @@ struct ShardedParameter : RankParts {
   std::byte* state_weight() { return planes.front().state_data(); }
   std::byte* state_gradient() { return main_grad.data() + types.accumulator_bytes(state_offset); }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
+
+  // The stored weight. A publish makes a new version, and then says when it can be read. A gather notes the version
+  // that it reads, and each consume compares the two.
+  std::int64_t version() const { return version_; }
+  const base::Fence& published() const { return published_; }  // done: the newest version is written
+  void make_version() { ++version_; }
+  void set_published(base::Fence written) { published_ = std::move(written); }
+
+  // The gradient of a step. The first sum of a step overwrites main_grad, later sums add to it.
+  struct Sum {
+    bool accumulates = false;
+    double* row_squares = nullptr;  // where the sum writes the squares of its rows; null: nowhere
+  };
+  void begin_step() { main_grad_written_ = row_squares_written_ = false; }
+  // Returns how the next sum writes main_grad, and notes that it does. is_last: this step has no later sum.
+  Sum next_sum(bool is_last) {
+    double* const squares = is_last ? row_squares_ : nullptr;
+    row_squares_written_ = squares != nullptr;
+    return {std::exchange(main_grad_written_, true), squares};
+  }
+  bool main_grad_written() const { return main_grad_written_; }      // in this step
+  bool row_squares_written() const { return row_squares_written_; }  // in this step
+  // From now on the last sum of a step writes the squares of its rows there (quant/device_kernels.h), one number for
+  // each row of local_storage. Null: no longer.
+  void write_row_squares(double* place) { row_squares_ = place; }
+
+  // A cast of the master to an encoding writes there whether this rank's part is finite (quant::MasterSlice). Memory of
+  // the device; null: no longer.
+  void write_not_finite(float* place) { not_finite_ = place; }
+  float* not_finite() const { return not_finite_; }
+
+ private:
+  std::int64_t version_ = 0;
+  base::Fence published_;
+  bool main_grad_written_ = false, row_squares_written_ = false;
+  double* row_squares_ = nullptr;
+  float* not_finite_ = nullptr;
 };
 
 // The rows of a rank's state that it stands for where every element of the run counts once: in a sum over all ranks, in

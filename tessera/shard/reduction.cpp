@@ -32,7 +32,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
   if (sums_compute(parameter.spec, parameter.layouts)) {
     layout::Layout parts = parameter.spec.compute;
     parts.state = layout::State::partial;
-    over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute);
+    over_compute_.emplace(parts, parameter.layouts.home, parameter.place.compute, types_.accumulator);
     summed_bytes_ = base::align_up(size_in_bytes(home_elements_, types_.accumulator));
   }
   staging_type_ = shard::staging_type(parameter.spec, types_, over_compute_.has_value());
@@ -134,9 +134,8 @@ base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool i
     const std::byte* wire = reducer.wire_of(member);
     if (reducer.types_.wire != reducer.staging_type_ && !reducer.rounds_on_compute())
       lane.run([member, &kernels] { member.reducer->round(kernels, member); });
-    double* const squares = is_last ? member.parameter->row_squares : nullptr;
-    sums.push_back({member, wire, std::exchange(member.parameter->main_grad_written, true), squares});
-    member.parameter->row_squares_written = squares != nullptr;
+    const auto [accumulates, squares] = member.parameter->next_sum(is_last);
+    sums.push_back({member, wire, accumulates, squares});
   }
   Reducer::exchange(sums, group);
   const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };  // added on the exchange's lane

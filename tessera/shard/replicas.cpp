@@ -44,7 +44,8 @@ Replicas::Replicas(const ShardedParameter& parameter, const ParallelGroups& para
     std::vector<layout::LocalLayout> given = stored;
     if (!parameter.storage_by_replica.empty() && !parameter.layouts.is_cut) give_once(given, parameter);
     sum_.emplace(over_replicas(shape, std::move(given), partial),
-                 over_replicas(shape, parameter.splits_state() ? parameter.states : stored, replicated), rank);
+                 over_replicas(shape, parameter.splits_state() ? parameter.states : stored, replicated), rank,
+                 parameter.types.accumulator);
   }
   if (!parameter.splits_state()) return;
   for (const Plane& plane : parameter.planes) {

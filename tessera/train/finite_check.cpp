@@ -3,17 +3,18 @@
 namespace tessera::train {
 
 FiniteCheck::FiniteCheck(runtime::Runtime& runtime, nn::DelayedScales& scales) : runtime_(runtime), scales_(scales) {
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id)
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
     if (runtime.parameter(id).spec.encoding) ++encoded_;
   marks_ = base::Buffer(static_cast<std::size_t>(encoded_) * sizeof(float), runtime.parallel().device);
   marks_.fill_zero();
   float* next = marks_.as<float>().data();
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id)
-    if (runtime.parameter(id).spec.encoding) runtime.parameter(id).not_finite = next++;
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
+    if (runtime.parameter(id).spec.encoding) runtime.parameter(id).write_not_finite(next++);
 }
 
 FiniteCheck::~FiniteCheck() {
-  for (schedule::ParameterId id = 0; id < runtime_.size(); ++id) runtime_.parameter(id).not_finite = nullptr;
+  for (schedule::ParameterId id = 0; id < runtime_.parameters().size(); ++id)
+    runtime_.parameter(id).write_not_finite(nullptr);
 }
 
 void FiniteCheck::count(std::span<const float> amaxes, std::int64_t* counter) const {

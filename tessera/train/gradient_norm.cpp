@@ -33,7 +33,7 @@ void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayo
 
 GradientNorm::GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check) : runtime_(runtime), check_(check) {
   const shard::ParallelGroups& parallel = runtime.parallel();
-  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) continue;
     Part part{.id = id, .local = shard::counted_part(parameter)};
@@ -51,7 +51,7 @@ GradientNorm::GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check) 
 }
 
 GradientNorm::~GradientNorm() {
-  for (const Part& part : parts_) runtime_.parameter(part.id).row_squares = nullptr;
+  for (const Part& part : parts_) runtime_.parameter(part.id).write_row_squares(nullptr);
 }
 
 // Kernels that read main_grad also write the squares of its rows to row_sums_, in the order of row_square_sums.
@@ -61,7 +61,7 @@ void GradientNorm::let_sums_give_squares() {
     shard::ShardedParameter& parameter = runtime_.parameter(part.id);
     const bool can = parameter.types.accumulator == quant::DType::fp32 && part.local == parameter.local_storage &&
                      parameter.columns_of_sum(runtime_.parallel().cuts(parameter.spec.domain).replicas) > 0;
-    parameter.row_squares = can ? next : nullptr;
+    parameter.write_row_squares(can ? next : nullptr);
     next += part.rows;
   }
 }
@@ -71,7 +71,7 @@ void GradientNorm::write_row_sums() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {
     shard::ShardedParameter& parameter = runtime_.parameter(part.id);
-    if (!parameter.row_squares_written)
+    if (!parameter.row_squares_written())
       append_row_sums(parameter, part.local, next, runtime_.parallel().compute->stream());
     next += part.rows;
   }

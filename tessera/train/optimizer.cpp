@@ -19,7 +19,7 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
 Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order)
     : runtime_(runtime), options_(options), order_(order), cast_(runtime) {
   const base::Device device = runtime.parallel().device;
-  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const auto elements = static_cast<std::size_t>(parameter.spec.trainable ? parameter.state_elements() : 0);
     const std::size_t bytes = elements * quant::size_of(parameter.types.accumulator);
@@ -76,7 +76,7 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, Upd
   }
   update(shards);
   cast_.cast(left, !amaxes.empty());
-  runtime_.publish(bucket);
+  runtime_.program().publish(bucket);
 }
 
 void Optimizer::begin_update(double lr) {
@@ -150,7 +150,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
 void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
   const shard::ParallelGroups& parallel = runtime.parallel();
   WeightCast cast(runtime);
-  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     const quant::DType type = parameter.types.accumulator;
     std::byte* master = parameter.state_master();
@@ -159,7 +159,7 @@ void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
                 master + static_cast<std::size_t>(piece.offset) * quant::size_of(type), type,
                 parallel.compute->stream());
     cast.cast({&id, 1});
-    runtime.publish(id);
+    runtime.program().publish(id);
   }
 }
 

@@ -29,7 +29,7 @@ std::vector<models::Batch> room_for(std::vector<models::Batch> batches, at::Devi
 
 StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record)
     : runtime_(runtime),
-      schedules_(runtime.schedules_made()),
+      schedules_(runtime.graph().schedules_made()),
       scale_(scale),
       graph_(runtime.parallel().device),
       inputs_(room_for(std::move(batches), ops::to_device(runtime.parallel().device))) {
@@ -57,7 +57,8 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
 }
 
 bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const {
-  if (batches.size() != inputs_.size() || scale != scale_ || schedules_ != runtime_.schedules_made()) return false;
+  if (batches.size() != inputs_.size() || scale != scale_ || schedules_ != runtime_.graph().schedules_made())
+    return false;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const nn::TokenLayout &given = batches[i].layout, &own = inputs_[i].layout;
     if (given.batch != own.batch || given.seq_len != own.seq_len || !given.cu_seqlens.empty()) return false;
@@ -66,8 +67,8 @@ bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const
 }
 
 void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected) {
-  if (repeats) runtime_.repeat_step();
-  runtime_.bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
+  if (repeats) runtime_.graph().repeat_step();
+  runtime_.graph().bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto from = tensors_of(batches[i]), to = tensors_of(inputs_[i]);
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
@@ -79,7 +80,8 @@ void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();
   for (std::size_t i = 0; i < ahead_.size(); ++i) group.lane().follow(lanes_ahead[i]->record(ahead_[i]));
-  runtime_.launched(group.launch([this](base::CudaStream stream) { graph_.launch(stream); }, expected), statistics_);
+  runtime_.graph().launched(group.launch([this](base::CudaStream stream) { graph_.launch(stream); }, expected),
+                            statistics_);
 }
 
 }  // namespace tessera::train

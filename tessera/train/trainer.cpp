@@ -31,8 +31,8 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       parallel_(shard::make_parallel_groups(world, options.layout, needs_casts(options))),
       runtime_(parallel_, options.types, options.runtime),
       scales_(options.products, parallel_.device),
-      context_{.program = runtime_,
-               .sequence_parallel = options.sequence_parallel && parallel_.program->size() > 1,
+      context_{.program = runtime_.program(),
+               .sequence_parallel = options.sequence_parallel && runtime_.program().nominal_size() > 1,
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
@@ -92,13 +92,13 @@ models::Batch Trainer::on_device(models::Batch batch) const {
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    runtime_.begin_microbatch();
+    runtime_.program().begin_microbatch();
     const nn::Loss loss = model_->forward(batches(microbatch), scale);
     losses.push_back(loss.sum);
     loss.objective.backward();
-    runtime_.end_microbatch();
+    runtime_.program().end_microbatch();
   }
-  runtime_.end_step();
+  runtime_.program().end_step();
   return losses;
 }
 
@@ -110,7 +110,7 @@ void Trainer::update_weights() {
 
 void Trainer::update_scales() {
   if (scales_.size() == 0) return;
-  runtime_.reduce_amaxes(scales_.found());
+  runtime_.program().reduce_amaxes(scales_.found());
   scales_.update(&norm_.result()->applies, parallel_.compute->stream());
 }
 
@@ -161,8 +161,8 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
   const double scale = 1.0 / pending.tokens;
   optimizer_.begin_update(lr);
-  runtime_.begin_step(schedule::StepKind::train, input.microbatches);
-  if (options_.graph && !waits_for_scales() && runtime_.can_be_graph()) {
+  runtime_.program().begin_step(schedule::StepKind::train, input.microbatches);
+  if (options_.graph && !waits_for_scales() && runtime_.graph().can_be_graph()) {
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)
       pin(input.batch(microbatch), microbatch, pending);
     const std::span<const models::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
@@ -237,13 +237,13 @@ double Trainer::evaluate(const StepInput& input) {
   std::vector<at::Tensor> losses;
   for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
     const int end = std::min(first + kEvaluatedTogether, input.microbatches);
-    runtime_.begin_step(schedule::StepKind::evaluate, end - first);
+    runtime_.program().begin_step(schedule::StepKind::evaluate, end - first);
     for (int microbatch = first; microbatch < end; ++microbatch) {
-      runtime_.begin_microbatch();
+      runtime_.program().begin_microbatch();
       losses.push_back(model_->forward(on_device(input.batch(microbatch)), 0).sum);
-      runtime_.end_microbatch();
+      runtime_.program().end_microbatch();
     }
-    runtime_.end_step();
+    runtime_.program().end_step();
   }
   parallel_.compute->wait(evaluated_.start(losses, parallel_));
   runtime_.finish(runtime_.pending());

@@ -78,7 +78,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
     host.write_back();
   });
   if (parameter.spec.encoding || parameter.spec.backward) WeightCast(trainer.runtime()).cast({&id, 1});
-  trainer.runtime().publish(id);
+  trainer.runtime().program().publish(id);
 }
 
 // The settings, besides the amaxes, from which delayed scaling computes its scales.
@@ -171,7 +171,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   std::vector<HostView> views;
   std::vector<base::Buffer> weights;
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
-  for (schedule::ParameterId id : trainer.runtime().by_name()) {
+  for (schedule::ParameterId id : trainer.runtime().parameters().by_name()) {
     const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     const layout::LocalLayout part = shard::counted_part(parameter);
     base::Buffer rounded;
@@ -199,7 +199,8 @@ void check_state(const checkpoint::CheckpointReader& reader) {
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {
   trainer.runtime().settle();
-  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) load_parameter(trainer, id, source);
+  for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id)
+    load_parameter(trainer, id, source);
 }
 
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {

@@ -37,7 +37,7 @@ std::vector<WeightCast::Target> WeightCast::targets_of(std::span<const schedule:
   std::vector<Target> targets;
   for (const schedule::ParameterId id : ids) {
     targets.push_back({id, id});
-    if (const schedule::ParameterId backward_weight = runtime_.backward_weight(id);
+    if (const schedule::ParameterId backward_weight = runtime_.parameters().backward_weight(id);
         backward_weight != schedule::kNoParameter)
       targets.push_back({backward_weight, id});
   }
@@ -79,7 +79,7 @@ void WeightCast::cast(std::span<const schedule::ParameterId> ids, bool has_amaxe
   if (encoded.empty()) return;
   shard::DistributedCast& encoder = encoder_of(encoded);
   if (!has_amaxes) encoder.compute_amax();
-  if (encoder.needs_reduction()) runtime_.reduce_amaxes(encoder.shared_amaxes());
+  if (encoder.needs_reduction()) runtime_.program().reduce_amaxes(encoder.shared_amaxes());
   encoder.cast();
 }
 

@@ -22,7 +22,7 @@ class WeightCast {
 
   // Enqueues the casts on compute's lane. They write this rank's state part of every plane of these parameters and of
   // their backward weights. A weight that is its own master needs no cast. If amaxes of whole weights are
-  // needed, one message reduces them over all ranks (Runtime::reduce_amaxes). Every rank therefore calls this with the
+  // needed, one message reduces them over all ranks (Program::reduce_amaxes). Every rank therefore calls this with the
   // same parameters. The caller publishes the weights afterwards. Throws Error for planes of an unknown format.
   // has_amaxes: the amaxes of whole weights are already stored where places_of_amaxes(ids) returned.
   void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);

@@ -1,5 +1,5 @@
 // Checks that on the virtual clock a step's timeline equals the predicted timeline, span by span.
-#include "tessera/runtime/timeline.h"
+#include "tessera/runtime/watch/timeline.h"
 
 #include <gtest/gtest.h>
 
@@ -83,9 +83,9 @@ Key key_of(const schedule::Span& span, const schedule::Trace& trace, const sched
 
 schedule::Prediction predicted(SyntheticProgram& program, const Case& test, const schedule::Schedule& schedule) {
   const schedule::Trace& trace = program.runtime().trace();
-  return simulate(
-      trace, schedule,
-      exact_costs(kLink, test.degrees, trace, program.runtime().sizes(), schedule, program.segments(), false));
+  return simulate(trace, schedule,
+                  exact_costs(kLink, test.degrees, trace, program.runtime().parameters().sizes(), schedule,
+                              program.segments(), false));
 }
 
 void expect_times(const Times& actual, const Times& expected) {
@@ -148,7 +148,7 @@ TEST_P(TimelineOf, AProgramCollectiveLastsFromItsEventToTheEndOfItsWait) {
     }
     const auto comms = std::ranges::count(trace, schedule::EventKind::comm, &schedule::Event::kind);
     EXPECT_EQ(found, comms);
-    EXPECT_EQ(comms > 0, parallel.program->size() > 1);
+    EXPECT_EQ(comms > 0, parallel.program().size() > 1);
   });
 }
 

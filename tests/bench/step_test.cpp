@@ -169,7 +169,7 @@ std::vector<Held> held_by_rank(const StepBench& bench) {
   comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
     train::Trainer trainer(world, run::trainer_options(bench.config, *bench.model));
     Held& own = held[static_cast<std::size_t>(world.rank())];
-    for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
+    for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
       const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
       own.stored += static_cast<double>(parameter.shard_elements());
       own.updated += static_cast<double>(parameter.state_elements());

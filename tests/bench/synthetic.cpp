@@ -34,9 +34,10 @@ SyntheticProgram::SyntheticProgram(shard::ParallelGroups& parallel, SyntheticMod
     check_layer(model_.layers[layer]);
     if (weight_of(layer) != static_cast<ParameterId>(layer)) continue;
     const std::int64_t row = kColumns * kElement, rows = (model_.layers[layer].weight_bytes + row - 1) / row;
-    runtime_.add({.name = fmt::format("layer {}", layer),
-                  .dims = {rows, kColumns},
-                  .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.program->size())});
+    runtime_.parameters().add(
+        {.name = fmt::format("layer {}", layer),
+         .dims = {rows, kColumns},
+         .compute = layout::cut_rows({rows, kColumns}, {{"rows", rows}}, parallel.program().size())});
   }
 }
 
@@ -46,20 +47,20 @@ ParameterId SyntheticProgram::weight_of(std::size_t layer) const {
 
 void SyntheticProgram::step(int microbatches) {
   segments_.clear();
-  runtime_.begin_step(schedule::StepKind::train, microbatches);
+  runtime_.program().begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    runtime_.begin_microbatch();
+    runtime_.program().begin_microbatch();
     const auto takes_part = [&](std::size_t layer) { return microbatch == 0 || !model_.layers[layer].once; };
     for (std::size_t layer = 0; layer < model_.layers.size(); ++layer)
       if (takes_part(layer)) multiply(layer, Pass::forward);
     for (std::size_t layer = model_.layers.size(); layer-- > 0;)
       if (takes_part(layer)) backward(layer);
-    runtime_.end_microbatch();
+    runtime_.program().end_microbatch();
   }
-  runtime_.end_step();
+  runtime_.program().end_step();
   for (const ParameterId id : runtime_.by_first_use()) {
     compute(model_.layers[static_cast<std::size_t>(id)].update_seconds);
-    runtime_.publish(id);
+    runtime_.program().publish(id);
     happened();
   }
 }
@@ -67,30 +68,30 @@ void SyntheticProgram::step(int microbatches) {
 void SyntheticProgram::backward(std::size_t layer) {
   multiply(layer, Pass::backward);
   const ParameterId id = weight_of(layer);
-  const runtime::GradientBuffer gradient = runtime_.grad_buffer(id);
+  const runtime::GradientBuffer gradient = runtime_.program().grad_buffer(id);
   const auto elements = static_cast<std::size_t>(runtime_.parameter(id).local_compute.size);
   if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
   compute(model_.layers[layer].forward_seconds);
-  runtime_.produce(id);
+  runtime_.program().produce(id);
   happened();
 }
 
 void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
-  runtime_.consume(weight_of(layer), pass);
+  runtime_.program().consume(weight_of(layer), pass);
   happened();
   compute(model_.layers[layer].forward_seconds);
-  runtime_.release(weight_of(layer), pass);
+  runtime_.program().release(weight_of(layer), pass);
   happened();
   sum_over_tp(pass);
 }
 
 void SyntheticProgram::sum_over_tp(Pass pass) {
-  if (parallel_.program->size() == 1 || model_.activation_bytes == 0) return;
-  const int event = runtime_.comm(parallel_.program_name, "all_reduce sum", model_.activation_bytes, pass);
+  if (runtime_.program().nominal_size() == 1 || model_.activation_bytes == 0) return;
+  const std::int64_t elements = model_.activation_bytes / kElement;
+  const runtime::Issued issued =
+      runtime_.program().issue({.out = activations_.data(), .counts = {&elements, 1}, .pass = pass});
   happened();
-  runtime_.wait(
-      {parallel_.program->all_reduce(activations_.data(), model_.activation_bytes / kElement, quant::DType::fp32),
-       event});
+  runtime_.program().wait(issued);
 }
 
 void SyntheticProgram::compute(double seconds) {

@@ -137,7 +137,7 @@ TEST(Redistribute, SumsOfBfloat16AreRoundedOnce) {
   const Layout to = cut_cols({3, 50}, 3, 5);
   on_ranks(3, [&](Communicator& group) {
     using quant::bfloat16;
-    const Redistribution redistribution(from, to, group.rank());
+    const Redistribution redistribution(from, to, group.rank(), DType::bf16);
     EXPECT_EQ(redistribution.collective().kind, CollectiveKind::transfers);
     const Placed source(values_of<bfloat16>(group.rank(), 0, 150), group.kernels().device());
     Placed<bfloat16> sums(to.ranks[static_cast<std::size_t>(group.rank())].size, group.kernels().device());
@@ -146,6 +146,32 @@ TEST(Redistribute, SumsOfBfloat16AreRoundedOnce) {
     for_each_element(to, group.rank(), [&](std::int64_t logical, std::int64_t offset) {
       const auto part = [&](int rank) { return static_cast<float>(value_of<bfloat16>(rank, logical)); };
       EXPECT_EQ(target[static_cast<std::size_t>(offset)].bits, bfloat16(part(0) + part(1) + part(2)).bits);
+    });
+  });
+}
+
+// Columns with different holders are parts of rows, which are rounded where they are.
+TEST(Redistribute, SumsOfColumnsAreRoundedInTheirRows) {
+  if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
+  using quant::bfloat16;
+  Layout from = partial(layout::replicated({3, 50}, 2));
+  from.ranks[0] = {.pieces = {{.box = {.row = 0, .rows = 3, .col = 0, .cols = 30}, .stride = 30}}, .size = 90};
+  const Layout to = rows_by_rank({3, 50}, {{}, {{0, 3}}});
+  on_ranks(2, [&](Communicator& group) {
+    std::vector<bfloat16> values(static_cast<std::size_t>(from.ranks[static_cast<std::size_t>(group.rank())].size));
+    for_each_element(from, group.rank(), [&](std::int64_t logical, std::int64_t offset) {
+      values[static_cast<std::size_t>(offset)] = value_of<bfloat16>(group.rank(), logical);
+    });
+    const Placed source(values, group.kernels().device());
+    Placed<bfloat16> sums(to.ranks[static_cast<std::size_t>(group.rank())].size, group.kernels().device());
+    Redistribution(from, to, group.rank(), DType::bf16)
+        .run(group, source.data(), sums.data(), DType::bf16)
+        .synchronize();
+    const auto target = sums.values();
+    for_each_element(to, group.rank(), [&](std::int64_t logical, std::int64_t offset) {
+      const auto part = [&](int rank) { return static_cast<float>(value_of<bfloat16>(rank, logical)); };
+      const float sum = logical % 50 < 30 ? part(0) + part(1) : part(1);
+      EXPECT_EQ(target[static_cast<std::size_t>(offset)].bits, bfloat16(sum).bits) << logical;
     });
   });
 }
@@ -177,6 +203,9 @@ TEST(Redistribute, RefusesTheWrongGroupAndIntegerSums) {
     const Redistribution adding(partial(replicated(kShape, 2)), cut(2), group.rank());
     EXPECT_THAT([&] { adding.run(group, data, data, DType::i32); },
                 ThrowsMessage<Error>(HasSubstr("expected a floating type for a plan that adds, got i32")));
+    const Redistribution exchange(partial(replicated(kShape, 2)), cut_cols(kShape, 2), group.rank());
+    EXPECT_THAT([&] { exchange.run(group, data, data, DType::bf16); },
+                ThrowsMessage<Error>(HasSubstr("made for sums of fp32, got bf16")));
   });
   EXPECT_THAT([&] { Redistribution(cut(2), replicated(kShape, 2), 2); },
               ThrowsMessage<Error>(HasSubstr("expected a rank in [0, 2), got 2")));

@@ -54,21 +54,21 @@ Batch batch_of(std::int64_t sequences, std::int64_t length, std::int64_t vocab) 
 }
 
 void fill(runtime::Runtime& runtime) {
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
     auto values = runtime.parameter(id).weight().as<double>();
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = 0.4 * std::sin(static_cast<double>(i) * 1.7 + id) + (runtime.parameter(id).spec.decay ? 0.0 : 1.0);
-    runtime.publish(id);
+    runtime.program().publish(id);
   }
 }
 
 double loss_of(Model& model, runtime::Runtime& runtime, const Batch& batch) {
   const at::NoGradGuard none;
-  runtime.begin_step(schedule::StepKind::evaluate, 1);
-  runtime.begin_microbatch();
+  runtime.program().begin_step(schedule::StepKind::evaluate, 1);
+  runtime.program().begin_microbatch();
   const double loss = model.forward(batch, 0).sum.item<double>();
-  runtime.end_microbatch();
-  runtime.end_step();
+  runtime.program().end_microbatch();
+  runtime.program().end_step();
   return loss;
 }
 
@@ -88,7 +88,7 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout({}));
     constexpr quant::DType type = quant::DType::fp64;
     runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type});
-    nn::Context context{.program = runtime, .recompute = recompute};
+    nn::Context context{.program = runtime.program(), .recompute = recompute};
     DecoderConfig config = small_model();
     config.tie_word_embeddings = tied;
     config.has_qkv_bias = options.has_qkv_bias;
@@ -97,15 +97,15 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
     fill(runtime);
     const Batch batch = batch_of(2, 6, config.vocab_size);
 
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
     const nn::Loss loss = model.forward(batch, 1.0);
     loss.objective.backward();
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
     EXPECT_NEAR(loss.sum.item<double>(), loss_of(model, runtime, batch), 1e-12 * loss.sum.item<double>());
 
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);
       auto weights = parameter.weight().as<double>();
       const auto gradient = parameter.main_grad.as<double>();

@@ -35,13 +35,13 @@ std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<v
   comm::run_local(ranks.tp, {}, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = ranks.tp}));
     runtime::Runtime runtime(parallel, {});
-    Context context{.program = runtime, .sequence_parallel = ranks.sequence_parallel};
+    Context context{.program = runtime.program(), .sequence_parallel = ranks.sequence_parallel};
     context.split.weights = ranks.weights;
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
     use(context);
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
     if (world.rank() != 0) return;
     for (const schedule::Event& event : runtime.trace())
       events.push_back(std::string(name_of(event.pass)) + " " + event.op + " " + std::to_string(event.bytes));

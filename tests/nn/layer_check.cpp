@@ -207,7 +207,7 @@ Reference reference_of(const Layer& layer, const LayerCase& how) {
 
 Weight weight_of(const LayerWeight& weight, const runtime::Runtime& runtime, schedule::ParameterId id) {
   const layout::Shape shape = weight.compute.shape;
-  const std::int64_t local = runtime.local_compute(id).size;
+  const std::int64_t local = runtime.parameters().local_compute(id).size;
   if (weight.cut == WeightCut::vector) return {.id = id, .cols = local, .is_vector = true};
   if (weight.cut == WeightCut::columns) return {.id = id, .rows = shape.rows, .cols = local / shape.rows};
   return {.id = id, .rows = local / shape.cols, .cols = shape.cols};
@@ -219,18 +219,18 @@ LayerRank register_weights(const Layer& layer, const LayerCase& how, Context& co
     const layout::Shape shape = weight.compute.shape;
     std::vector<std::int64_t> dims{shape.rows, shape.cols};
     if (weight.cut == WeightCut::vector) dims.erase(dims.begin());
-    const schedule::ParameterId id = runtime.add({.name = weight.name,
-                                                  .dims = dims,
-                                                  .compute = weight.compute,
-                                                  .sharded = weight.sharded,
-                                                  .partial_gradient = weight.partial_gradient,
-                                                  .trainable = weight.name != how.frozen,
-                                                  .reads = weight.reads});
+    const schedule::ParameterId id = runtime.parameters().add({.name = weight.name,
+                                                               .dims = dims,
+                                                               .compute = weight.compute,
+                                                               .sharded = weight.sharded,
+                                                               .partial_gradient = weight.partial_gradient,
+                                                               .trainable = weight.name != how.frozen,
+                                                               .reads = weight.reads});
     shard::ShardedParameter& parameter = runtime.parameter(id);
     at::Tensor stored = ops::view_of(parameter.weight().data(), {parameter.local_storage.size}, how.type);
     const Places places = places_of(parameter.local_storage, shape.cols);
     stored.index_copy_(0, places.buffer, rounded(weight.value, how).flatten().index_select(0, places.logical));
-    runtime.publish(id);
+    runtime.program().publish(id);
     weights[weight.name] = weight_of(weight, runtime, id);
     if (weight.cut != WeightCut::vector) weights[weight.name].product = how.product;
   }
@@ -272,14 +272,14 @@ RankRecord run_step(const Layer& layer, const LayerCase& how, runtime::Runtime& 
                     const Reference& expected, schedule::StepKind kind) {
   const at::AutoGradMode mode(kind == schedule::StepKind::train);
   RankRecord record{.tp_rank = runtime.parallel().place().compute, .part = runtime.parallel().place().part};
-  runtime.begin_step(kind, how.microbatches);
+  runtime.program().begin_step(kind, how.microbatches);
   for (int microbatch = 0; microbatch < how.microbatches; ++microbatch) {
-    runtime.begin_microbatch();
+    runtime.program().begin_microbatch();
     run_microbatch(layer, how, rank, microbatch, expected, record);
-    runtime.end_microbatch();
+    runtime.program().end_microbatch();
   }
-  runtime.end_step();
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  runtime.program().end_step();
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     record.names.push_back(parameter.spec.name);
     if (!parameter.spec.trainable) continue;
@@ -397,7 +397,7 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = how.tp, .gtp = how.gtp}));
     const quant::DType accumulator = quant::accumulator_of(how.type);
     runtime::Runtime runtime(parallel, {.model = how.type, .accumulator = accumulator, .wire = accumulator});
-    Context context{.program = runtime, .sequence_parallel = how.sequence_parallel};
+    Context context{.program = runtime.program(), .sequence_parallel = how.sequence_parallel};
     context.policy = how.recompute;
     context.split = how.split;
     LayerRank rank = register_weights(layer, how, context, runtime);

@@ -184,14 +184,14 @@ class FormatLinear {
         parallel_(shard::make_parallel_groups(world, nn::rank_layout({.tp = how.tp}), /*with_casts=*/true)),
         runtime_(parallel_, {.model = quant::DType::bf16}),
         scales_(how.products, base::Device{}),
-        context_{.program = runtime_, .sequence_parallel = how.sequence_parallel, .products = how.products} {
+        context_{.program = runtime_.program(), .sequence_parallel = how.sequence_parallel, .products = how.products} {
     context_.policy = how.policy;
     context_.scales = is_delayed ? &scales_ : nullptr;
     const layout::Range part = part_of_weight(how, context_.tp_rank());
     const auto parts = uneven_parts_of_weight();
     const layout::Shape shape{how.out, how.in};
     Weight& weight = column_.weight;
-    weight.id = runtime_.add(
+    weight.id = runtime_.parameters().add(
         {.name = "weight",
          .dims = {how.out, how.in},
          .compute = how.is_column ? layout::rows_by_rank(shape, parts) : layout::cols_by_rank(shape, parts)});
@@ -202,7 +202,7 @@ class FormatLinear {
     row_.weight = weight;
     ops::view_of(parameter().weight().data(), {weight.rows, weight.cols}, quant::DType::bf16)
         .copy_(narrowed(weight_matrix(how), how.is_column ? 0 : 1, part));
-    runtime_.publish(weight.id);
+    runtime_.program().publish(weight.id);
   }
 
   DelayedScales& scales() { return scales_; }
@@ -219,8 +219,8 @@ class FormatLinear {
 
   at::Tensor evaluate(const LinearMatrices& matrices) {
     const at::AutoGradMode mode(false);
-    runtime_.begin_step(schedule::StepKind::evaluate, 1);
-    runtime_.begin_microbatch();
+    runtime_.program().begin_step(schedule::StepKind::evaluate, 1);
+    runtime_.program().begin_microbatch();
     const at::Tensor y = forward(own_x(matrices.x)).clone();
     end_step();
     return y;
@@ -229,8 +229,8 @@ class FormatLinear {
   // Runs one microbatch with a use of each. y and dx are by use; dw is the sum and is stored for the first.
   std::vector<LinearProducts> train(const std::vector<LinearMatrices>& uses) {
     const at::AutoGradMode mode(true);
-    runtime_.begin_step(schedule::StepKind::train, 1);
-    runtime_.begin_microbatch();
+    runtime_.program().begin_step(schedule::StepKind::train, 1);
+    runtime_.program().begin_microbatch();
     std::vector<at::Tensor> inputs, outputs, gradients;
     for (const LinearMatrices& matrices : uses) {
       inputs.push_back(own_x(matrices.x).clone().requires_grad_());
@@ -265,8 +265,8 @@ class FormatLinear {
   }
   shard::ShardedParameter& parameter() { return runtime_.parameter(column_.weight.id); }
   void end_step() {
-    runtime_.end_microbatch();
-    runtime_.end_step();
+    runtime_.program().end_microbatch();
+    runtime_.program().end_step();
   }
 
   const FormatCase& how_;
@@ -349,7 +349,7 @@ TEST(LinearOfDelayedScales, UsesTheAmaxesOfThePreviousStep) {
   for (const FormatCase& how : fp8_cases())
     on_format_ranks(how, /*is_delayed=*/true, [&](FormatLinear& linear) {
       linear.train({linear_matrices(how, 3)});
-      linear.runtime().reduce_amaxes(linear.scales().found());
+      linear.runtime().program().reduce_amaxes(linear.scales().found());
       linear.scales().update(nullptr, nullptr);
       linear.scales().set_known();
       const auto [x, dy] = linear_matrices(how, 3);

@@ -30,17 +30,17 @@ void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
     shard::ParallelGroups parallel =
         shard::make_parallel_groups(world, nn::rank_layout({.tp = 2}), /*with_casts=*/true);
     runtime::Runtime runtime(parallel, {.model = quant::DType::bf16});
-    const schedule::ParameterId id =
-        runtime.add({.name = "weight", .dims = {32, 16}, .compute = layout::cut_rows({32, 16}, {{"all", 32}}, 2)});
-    Context context{.program = runtime, .sequence_parallel = true};
+    const schedule::ParameterId id = runtime.parameters().add(
+        {.name = "weight", .dims = {32, 16}, .compute = layout::cut_rows({32, 16}, {{"all", 32}}, 2)});
+    Context context{.program = runtime.program(), .sequence_parallel = true};
     context.scales = scales_of(context);
     Weight weight{.id = id, .rows = 16, .cols = 16, .product = product};
     add_scales(context, weight);
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
     use(context, weight);
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
   });
 }
 
@@ -50,7 +50,7 @@ at::Tensor part_of(const Context& context) {
 }
 
 std::size_t messages(const Context& context) {
-  const schedule::Trace& trace = static_cast<const runtime::Runtime&>(context.program).trace();
+  const schedule::Trace& trace = static_cast<const runtime::RunningProgram&>(context.program).trace();
   return static_cast<std::size_t>(
       std::ranges::count(trace, schedule::EventKind::comm, [](const schedule::Event& event) { return event.kind; }));
 }

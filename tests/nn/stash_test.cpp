@@ -37,14 +37,14 @@ Events events_of_two_stashes(int tp, bool sequence_parallel, bool requires_grad)
   comm::run_local(tp, {}, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = tp}));
     runtime::Runtime runtime(parallel, {});
-    Context context{.program = runtime, .sequence_parallel = sequence_parallel};
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
+    Context context{.program = runtime.program(), .sequence_parallel = sequence_parallel};
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
     const at::Tensor x = at::empty({3}, at::kFloat).fill_(1).requires_grad_(requires_grad);
     const at::Tensor y = TwoStashes::apply(x, &context, is_kept(x));
     if (requires_grad) y.sum().backward();
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
     if (world.rank() != 0) return;
     for (const schedule::Event& event : runtime.trace())
       events.push_back(std::string(name_of(event.pass)) + " " + std::string(name_of(event.kind)) + " " + event.op +

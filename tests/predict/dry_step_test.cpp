@@ -106,8 +106,8 @@ Recorded recorded(comm::World& world, const Case& it) {
   const DryOptions options = options_of(it, world.rank());
   shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.layout);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
-  nn::DelayedScales scales(options.products, runtime.device());
-  nn::Context context{.program = runtime,
+  nn::DelayedScales scales(options.products, runtime.program().device());
+  nn::Context context{.program = runtime.program(),
                       .sequence_parallel = it.sequence_parallel,
                       .recompute = it.recompute,
                       .products = options.products,
@@ -116,14 +116,14 @@ Recorded recorded(comm::World& world, const Case& it) {
   const std::unique_ptr<models::Model> model = options.model(context);
   const bool train = it.kind == schedule::StepKind::train;
   const at::AutoGradMode gradients(train);
-  runtime.begin_step(it.kind, it.microbatches);
+  runtime.program().begin_step(it.kind, it.microbatches);
   for (int microbatch = 0; microbatch < it.microbatches; ++microbatch) {
-    runtime.begin_microbatch();
+    runtime.program().begin_microbatch();
     const nn::Loss loss = model->forward(make_batch(), train ? 1.0 : 0.0);
     if (train) loss.objective.backward();
-    runtime.end_microbatch();
+    runtime.program().end_microbatch();
   }
-  runtime.end_step();
+  runtime.program().end_step();
   return {runtime.trace(), runtime.statistics()};
 }
 

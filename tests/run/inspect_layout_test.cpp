@@ -39,7 +39,7 @@ CountedBytes count(const StepPlanRequest& request) {
     train::Trainer trainer(world, trainer_options(request.config, *request.model));
     runtime::Runtime& runtime = trainer.runtime();
     const std::lock_guard lock(mutex);
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       const shard::ShardedParameter& parameter = runtime.parameter(id);
       const auto at = [&](Counted& all) -> std::int64_t& {
         all[parameter.spec.name].resize(static_cast<std::size_t>(world.size()));
@@ -53,7 +53,7 @@ CountedBytes count(const StepPlanRequest& request) {
       }
       std::int64_t& state = at(counted.state);
       state = static_cast<std::int64_t>(parameter.master.size());
-      if (id >= runtime.weights()) continue;
+      if (id >= runtime.parameters().weights()) continue;
       const train::Optimizer::Moments& moments = trainer.optimizer().moments(id);
       state += static_cast<std::int64_t>(moments.exp_avg.size() + moments.exp_avg_sq.size());
     }

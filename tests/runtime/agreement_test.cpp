@@ -1,5 +1,5 @@
 // Ranks that do other things are told so: at the end of a step, or while they do the next one.
-#include "tessera/runtime/agreement.h"
+#include "tessera/runtime/watch/agreement.h"
 
 #include <gtest/gtest.h>
 
@@ -12,14 +12,22 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/rendezvous/board.h"
-#include "tessera/runtime/measure.h"
+#include "tessera/runtime/watch/measure.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/shard/dense_parallel.h"
 
 namespace tessera::runtime {
 namespace {
 
-const ParameterEntries kNoEntries;
+// What an agreement compares, on one rank without parameters.
+struct Compared {
+  explicit Compared(shard::ParallelGroups& parallel)
+      : table({.mesh = parallel.mesh, .domains = parallel.domains}, parallel.rank, {}, {}),
+        agreement(parallel, history, table) {}
+  ParameterTable table;
+  StepHistory history;
+  Agreement agreement;
+};
 
 schedule::Event stash(int microbatch, std::int64_t ordinal, const std::string& way) {
   return {.kind = schedule::EventKind::stash,
@@ -36,17 +44,17 @@ struct Difference {
 
 // Steps of two microbatches of three events each. As a rank that differs does them, the second event of the second
 // microbatch is another one, or one more comes behind the last.
-void do_step(Agreement& agreement, int rank, int step, const Difference& difference) {
+void do_step(Compared& own, int rank, int step, const Difference& difference) {
   const bool differs = rank == difference.rank && step == difference.step;
-  agreement.begin_step();
+  own.history.begin_step();
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
     for (int i = 0; i < 3; ++i) {
       const bool other = differs && difference.what == Difference::What::other && microbatch == 1 && i == 1;
-      agreement.add(stash(microbatch, i, other ? "shard" : "keep"));
+      own.history.add(stash(microbatch, i, other ? "shard" : "keep"));
     }
     if (differs && difference.what == Difference::What::more && microbatch == 1)
-      agreement.add(stash(microbatch, 3, "keep"));
-    agreement.post();
+      own.history.add(stash(microbatch, 3, "keep"));
+    own.agreement.post();
   }
 }
 
@@ -55,14 +63,14 @@ std::string error_of(int steps, int late, const Difference& difference) {
   try {
     comm::run_local(3, {}, [&](comm::World& world) {
       shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
-      Agreement agreement(parallel);
+      Compared own(parallel);
       for (int step = 1; step <= steps; ++step) {
-        do_step(agreement, world.rank(), step, difference);
-        agreement.compare_later(kNoEntries);
-        agreement.settle(step - late, kNoEntries);
+        do_step(own, world.rank(), step, difference);
+        own.agreement.compare_later();
+        own.agreement.settle(step - late);
         EXPECT_TRUE(difference.rank < 0 || step < difference.step + std::min(late, static_cast<int>(kKeptSteps) - 1));
       }
-      agreement.settle(steps, kNoEntries);
+      own.agreement.settle(steps);
     });
   } catch (const Error& error) {
     return error.what();
@@ -89,13 +97,13 @@ TEST(Agreement, ADifferenceIsNamedWhenItIsSeenAStepLater) {
 TEST(Agreement, TwoWeightsThatOneRankSwapsAreADifference) {
   const auto swapped = [](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
-    Agreement agreement(parallel);
-    agreement.begin_step();
+    Compared own(parallel);
+    own.history.begin_step();
     for (const schedule::ParameterId id : world.rank() == 1 ? std::array{0, 2, 1} : std::array{0, 1, 2})
-      agreement.add({.kind = schedule::EventKind::consume, .microbatch = 0, .parameter = id});
-    agreement.post();
-    agreement.compare_later(kNoEntries);
-    agreement.settle(1, kNoEntries);
+      own.history.add({.kind = schedule::EventKind::consume, .microbatch = 0, .parameter = id});
+    own.agreement.post();
+    own.agreement.compare_later();
+    own.agreement.settle(1);
   };
   try {
     comm::run_local(3, {}, swapped);
@@ -125,12 +133,12 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   try {
     comm::run_local(2, {}, [](comm::World& world) {
       shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
-      Agreement agreement(parallel);
+      Compared own(parallel);
       const Difference difference{.rank = 1, .step = 1, .what = Difference::What::other};
       const int steps = world.rank() == 0 ? 3 : 1;
-      for (int step = 1; step <= steps; ++step) do_step(agreement, world.rank(), step, difference);
+      for (int step = 1; step <= steps; ++step) do_step(own, world.rank(), step, difference);
       const base::Promise never;
-      agreement.wait_on_host(never.fence(), kNoEntries);
+      own.agreement.wait_on_host(never.fence());
     });
     FAIL() << "no error";
   } catch (const Error& error) {
@@ -140,15 +148,15 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
 
 // Ranks 0 and 2 differ and wait in `collective` for rank 1, which comes when they have left: what it reads of them, and
 // their lanes write, may be gone by then.
-void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Agreement&)>& collective) {
+void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Compared&)>& collective) {
   std::latch left(2);
   const auto leave = [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
-    Agreement agreement(parallel);
-    do_step(agreement, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
+    Compared own(parallel);
+    do_step(own, world.rank(), 1, {.rank = 2, .step = 1, .what = Difference::What::other});
     if (world.rank() == 1) left.wait();
     try {
-      collective(parallel, agreement);
+      collective(parallel, own);
     } catch (const std::exception& error) {
       if (world.rank() == 1) throw;
       EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
@@ -162,23 +170,23 @@ void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Ag
 }
 
 TEST(Agreement, NoComparisonIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
-    agreement.compare(*parallel.world, agreement.hash(), "what a step did", kNoEntries);
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Compared& own) {
+    own.agreement.compare(*parallel.world, own.history.hash(), "what a step did");
   });
 }
 
 TEST(Agreement, NoMeasureIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
-    Measure(parallel).agree(agreement.trace(), 0, schedule::kUnlimited, agreement, kNoEntries);
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Compared& own) {
+    Measure(parallel).agree(own.history.trace(), 0, schedule::kUnlimited, own.agreement);
   });
 }
 
 TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
-  leave_with_a_difference([](shard::ParallelGroups& parallel, Agreement& agreement) {
+  leave_with_a_difference([](shard::ParallelGroups& parallel, Compared& own) {
     std::vector<double> values(1000, parallel.rank);
     const auto count = static_cast<std::int64_t>(values.size());
-    agreement.wait_on_host(parallel.world->all_reduce(values.data(), count, quant::DType::fp64), kNoEntries,
-                           std::chrono::milliseconds(100));
+    own.agreement.wait_on_host(parallel.world->all_reduce(values.data(), count, quant::DType::fp64),
+                               std::chrono::milliseconds(100));
   });
 }
 

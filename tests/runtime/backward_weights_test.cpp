@@ -32,23 +32,23 @@ void with_runtime(const RuntimeOptions& options, Body body) {
   comm::run_local(3, {}, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1, /*with_casts=*/true);
     Runtime runtime(parallel, {.model = quant::DType::bf16}, options);
-    for (const char* name : {"second", "plain", "first"}) runtime.add(matrix_named(name));
+    for (const char* name : {"second", "plain", "first"}) runtime.parameters().add(matrix_named(name));
     body(runtime);
   });
 }
 
 TEST(BackwardCopies, StandBehindAllWeights) {
   with_runtime(forward_and_backward(Format::nvfp4, Format::mxfp8), [](Runtime& runtime) {
-    runtime.add_backward_weights();
-    EXPECT_EQ(runtime.weights(), 3);
-    EXPECT_EQ(runtime.size(), 5);
-    EXPECT_EQ(runtime.backward_weight(0), 3);
-    EXPECT_EQ(runtime.backward_weight(1), schedule::kNoParameter);
-    EXPECT_EQ(runtime.backward_weight(2), 4);
+    runtime.parameters().add_backward_weights();
+    EXPECT_EQ(runtime.parameters().weights(), 3);
+    EXPECT_EQ(runtime.parameters().size(), 5);
+    EXPECT_EQ(runtime.parameters().backward_weight(0), 3);
+    EXPECT_EQ(runtime.parameters().backward_weight(1), schedule::kNoParameter);
+    EXPECT_EQ(runtime.parameters().backward_weight(2), 4);
     EXPECT_EQ(runtime.parameter(4).spec.name, "first (backward)");
-    EXPECT_THAT(runtime.by_name(), ElementsAre(2, 1, 0));
+    EXPECT_THAT(runtime.parameters().by_name(), ElementsAre(2, 1, 0));
     EXPECT_THAT(runtime.by_first_use(), ElementsAre(0, 1, 2));
-    EXPECT_EQ(runtime.sizes().size(), 5U);
+    EXPECT_EQ(runtime.parameters().sizes().size(), 5U);
     const shard::ShardedParameter& backward_weight = runtime.parameter(3);
     EXPECT_EQ(backward_weight.master.size() + backward_weight.main_grad.size(), 0U);
     EXPECT_EQ(backward_weight.local_storage, runtime.parameter(0).local_storage);
@@ -57,25 +57,25 @@ TEST(BackwardCopies, StandBehindAllWeights) {
 
 TEST(BackwardCopies, AreReadInBackwardPassesAndPublishedWithTheirWeights) {
   with_runtime(forward_and_backward(Format::mxfp8, Format::fp8), [](Runtime& runtime) {
-    runtime.add_backward_weights();
-    for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) runtime.publish(id);
-    EXPECT_EQ(runtime.parameter(3).version, 1);
+    runtime.parameters().add_backward_weights();
+    for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) runtime.program().publish(id);
+    EXPECT_EQ(runtime.parameter(3).version(), 1);
     for (int step = 0; step < 3; ++step) {
-      runtime.begin_step(schedule::StepKind::train, 1);
-      runtime.begin_microbatch();
+      runtime.program().begin_step(schedule::StepKind::train, 1);
+      runtime.program().begin_microbatch();
       for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward}) {
-        runtime.consume(0, pass);
-        runtime.release(0, pass);
+        runtime.program().consume(0, pass);
+        runtime.program().release(0, pass);
       }
-      runtime.end_microbatch();
-      runtime.end_step();
-      runtime.publish(0);
+      runtime.program().end_microbatch();
+      runtime.program().end_step();
+      runtime.program().publish(0);
       std::vector<schedule::ParameterId> used;
       for (const schedule::Event& event : runtime.trace())
         if (event.kind != schedule::EventKind::release) used.push_back(event.parameter);
       EXPECT_THAT(used, ElementsAre(0, 0, 3, 0, 3));
       EXPECT_THAT(runtime.by_first_use(), ElementsAre(0, 1, 2));
-      EXPECT_EQ(runtime.parameter(3).version, step + 2);
+      EXPECT_EQ(runtime.parameter(3).version(), step + 2);
     }
     EXPECT_NE(runtime.schedule(schedule::StepKind::train, 1), nullptr);
   });
@@ -83,13 +83,13 @@ TEST(BackwardCopies, AreReadInBackwardPassesAndPublishedWithTheirWeights) {
 
 TEST(BackwardCopies, AreAddedOnceAndInTime) {
   with_runtime(forward_and_backward(Format::mxfp8, Format::fp8), [](Runtime& runtime) {
-    EXPECT_THAT([&] { runtime.begin_step(schedule::StepKind::train, 1); },
+    EXPECT_THAT([&] { runtime.program().begin_step(schedule::StepKind::train, 1); },
                 ThrowsMessage<Error>(HasSubstr("'second' has another format in backward passes")));
-    runtime.add_backward_weights();
-    EXPECT_THAT([&] { runtime.add_backward_weights(); }, ThrowsMessage<Error>(HasSubstr("added twice")));
-    EXPECT_THAT([&] { runtime.add(matrix_named("late")); },
+    runtime.parameters().add_backward_weights();
+    EXPECT_THAT([&] { runtime.parameters().add_backward_weights(); }, ThrowsMessage<Error>(HasSubstr("added twice")));
+    EXPECT_THAT([&] { runtime.parameters().add(matrix_named("late")); },
                 ThrowsMessage<Error>(HasSubstr("after the backward weights")));
-    EXPECT_THAT([&] { runtime.publish(4); }, ThrowsMessage<Error>(HasSubstr("weight 4 of 3")));
+    EXPECT_THAT([&] { runtime.program().publish(4); }, ThrowsMessage<Error>(HasSubstr("weight 4 of 3")));
   });
 }
 

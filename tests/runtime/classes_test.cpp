@@ -20,32 +20,33 @@ constexpr int kWeights = 3, kBlocks = 6;
 // gradient is not made. backward_reversed: gradients are made in another order.
 void step(Runtime& runtime, bool reversed, int skipped = -1, bool backward_reversed = false) {
   const int microbatches = kBlocks / runtime.parallel().cuts().parts;
-  runtime.begin_step(schedule::StepKind::train, microbatches);
+  runtime.program().begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    runtime.begin_microbatch();
+    runtime.program().begin_microbatch();
     for (int k = 0; k < kWeights; ++k) {
       const int id = reversed ? kWeights - 1 - k : k;
-      runtime.consume(id, Pass::forward);
-      runtime.release(id, Pass::forward);
+      runtime.program().consume(id, Pass::forward);
+      runtime.program().release(id, Pass::forward);
     }
     for (int k = 0; k < kWeights; ++k) {
       const int id = backward_reversed ? k : kWeights - 1 - k;
-      runtime.consume(id, Pass::backward);
-      runtime.release(id, Pass::backward);
+      runtime.program().consume(id, Pass::backward);
+      runtime.program().release(id, Pass::backward);
       if (id == skipped) continue;
-      std::ranges::fill_n(static_cast<float*>(runtime.grad_buffer(id).data), runtime.parameter(id).local_compute.size,
-                          static_cast<float>(id + 1));
-      runtime.produce(id);
+      std::ranges::fill_n(static_cast<float*>(runtime.program().grad_buffer(id).data),
+                          runtime.parameter(id).local_compute.size, static_cast<float>(id + 1));
+      runtime.program().produce(id);
     }
-    runtime.end_microbatch();
+    runtime.program().end_microbatch();
   }
-  runtime.end_step();
+  runtime.program().end_step();
 }
 
 // The first is as large as the others together, which may join then.
 void add_weight(Runtime& runtime, int id) {
   const std::int64_t rows = id == 0 ? 36 : 6;
-  runtime.add({.name = "w" + std::to_string(id), .dims = {rows, 4}, .compute = layout::replicated({rows, 4}, 1)});
+  runtime.parameters().add(
+      {.name = "w" + std::to_string(id), .dims = {rows, 4}, .compute = layout::replicated({rows, 4}, 1)});
 }
 
 // Calls body on every rank of replicas of 3 and 2. Gradients of class `joined` travel together.
@@ -72,7 +73,7 @@ void run_classes(int reversed, int joined = -1) {
       step(runtime, i == 3 && its_class == reversed);
       for (int id = 0; id < kWeights; ++id)
         for (const float sum : runtime.parameter(id).main_grad.as<float>()) ASSERT_EQ(sum, 2 * kBlocks * (id + 1));
-      for (int id = 0; id < kWeights; ++id) runtime.publish(id);
+      for (int id = 0; id < kWeights; ++id) runtime.program().publish(id);
       runtime.finish(runtime.pending());
     }
     EXPECT_EQ(runtime.schedule_statistics().planned, 1);
@@ -91,13 +92,15 @@ TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
     comm::run_local(5, {}, [&](comm::World& world) {
       shard::ParallelGroups parallel =
           shard::make_parallel_groups(world, {.mesh = mesh::Mesh({grid}, places), .domains = {domain}});
-      Agreement agreement(parallel);
+      const ParameterTable table({.mesh = parallel.mesh, .domains = parallel.domains}, parallel.rank, {}, {});
+      const StepHistory history;
+      Agreement agreement(parallel, history, table);
       const auto order_of = [&](int rank) {
         return schedule::CallOrder{
             .roles = {"gather"},
             .calls = {{0, "of a replica of " + std::to_string(parallel.mesh.group_of(rank, {"b"}).size()), 1}}};
       };
-      const std::vector<schedule::CallOrder> orders = agreement.orders_of_classes(order_of(world.rank()), {});
+      const std::vector<schedule::CallOrder> orders = agreement.orders_of_classes(order_of(world.rank()));
       ASSERT_EQ(orders.size(), 2u);
       for (int rank = 0; rank < 5; ++rank)
         EXPECT_EQ(orders[static_cast<std::size_t>(parallel.class_of[static_cast<std::size_t>(rank)])], order_of(rank));
@@ -133,7 +136,7 @@ TEST(Classes, SchedulesThatDoNotMatchAreRefused) {
       on_classes([&](Runtime& runtime, int its_class) {
         for (int i = 0; i < 2; ++i) {
           step(runtime, false, -1, its_class == reversed);
-          for (int id = 0; id < kWeights; ++id) runtime.publish(id);
+          for (int id = 0; id < kWeights; ++id) runtime.program().publish(id);
         }
       });
       FAIL() << "no error";

@@ -1,5 +1,5 @@
 // What a recorded step took: by the host's clock on the CPU, by compute's own marks on a GPU.
-#include "tessera/runtime/measure.h"
+#include "tessera/runtime/watch/measure.h"
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,6 @@
 namespace tessera::runtime {
 namespace {
 
-const ParameterEntries kNothingPending;
-
 // A stash, a collective of the program that compute then waits for, and a fetch.
 schedule::Trace trace_of_three() {
   return {{.kind = schedule::EventKind::stash, .microbatch = 0, .op = "keep", .bytes = 8},
@@ -30,8 +28,10 @@ schedule::Trace trace_of_three() {
 }
 
 schedule::Costs costs_of(shard::ParallelGroups& parallel, Measure& measure, const schedule::Trace& trace) {
-  Agreement agreement(parallel);
-  EXPECT_EQ(measure.agree(trace, 0, schedule::kUnlimited, agreement, kNothingPending), schedule::kUnlimited);
+  const ParameterTable table({.mesh = parallel.mesh, .domains = parallel.domains}, parallel.rank, {}, {});
+  const StepHistory history;
+  Agreement agreement(parallel, history, table);
+  EXPECT_EQ(measure.agree(trace, 0, schedule::kUnlimited, agreement), schedule::kUnlimited);
   return measure.costs(trace, {}, {});
 }
 
@@ -98,9 +98,11 @@ TEST(Measures, TheRoomOfTheFullestRankCounts) {
     const schedule::Trace trace = trace_of_three();
     Measure measure(parallel);
     measure.begin_step();
-    Agreement agreement(parallel);
+    const ParameterTable table({.mesh = parallel.mesh, .domains = parallel.domains}, parallel.rank, {}, {});
+    const StepHistory history;
+    Agreement agreement(parallel, history, table);
     const std::int64_t room = std::array{7000, 5000, 6000}[static_cast<std::size_t>(world.rank())];
-    EXPECT_EQ(measure.agree(trace, 0, room, agreement, kNothingPending), 5000);
+    EXPECT_EQ(measure.agree(trace, 0, room, agreement), 5000);
   });
 }
 
@@ -116,21 +118,22 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
       shard::ParallelGroups parallel = shard::dense_parallel(world, 2, 2, 1);
       Runtime runtime(parallel, {});
       for (const char* name : {"first", "second"})
-        runtime.add({.name = name, .dims = {64, 16}, .compute = layout::cut_cols({64, 16}, 2), .trainable = false});
+        runtime.parameters().add(
+            {.name = name, .dims = {64, 16}, .compute = layout::cut_cols({64, 16}, 2), .trainable = false});
       std::vector<float> numbers(elements);
       const auto count = static_cast<std::int64_t>(elements);
       const auto step = [&] {
-        runtime.begin_step(schedule::StepKind::evaluate, 1);
-        runtime.begin_microbatch();
-        runtime.consume(0, schedule::Pass::forward);
-        const Issued issued = runtime.issue({.out = numbers.data(), .counts = {&count, 1}});
-        runtime.stash(8, schedule::Pass::forward, "keep");
-        runtime.wait(issued);
-        runtime.release(0, schedule::Pass::forward);
-        runtime.consume(1, schedule::Pass::forward);
-        runtime.release(1, schedule::Pass::forward);
-        runtime.end_microbatch();
-        runtime.end_step();
+        runtime.program().begin_step(schedule::StepKind::evaluate, 1);
+        runtime.program().begin_microbatch();
+        runtime.program().consume(0, schedule::Pass::forward);
+        const Issued issued = runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}});
+        runtime.program().stash(8, schedule::Pass::forward, "keep");
+        runtime.program().wait(issued);
+        runtime.program().release(0, schedule::Pass::forward);
+        runtime.program().consume(1, schedule::Pass::forward);
+        runtime.program().release(1, schedule::Pass::forward);
+        runtime.program().end_microbatch();
+        runtime.program().end_step();
       };
       step();
       step();

@@ -84,15 +84,15 @@ void reduce_once(int ranks, int node, DType wire, bool sharded, std::int64_t row
   comm::run_local(ranks, {}, [&](comm::World& world) {
     ParallelGroups parallel = shard::dense_parallel(world, 1, ranks, 1);
     runtime::Runtime runtime(parallel, {.wire = wire}, {.node = node});
-    const schedule::ParameterId id = runtime.add(
+    const schedule::ParameterId id = runtime.parameters().add(
         {.name = "w", .dims = {rows, cols}, .compute = layout::replicated({rows, cols}, 1), .sharded = sharded});
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
-    auto* gradient = static_cast<float*>(runtime.grad_buffer(id).data);
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
+    auto* gradient = static_cast<float*>(runtime.program().grad_buffer(id).data);
     for (std::int64_t i = 0; i < rows * cols; ++i) gradient[i] = value(world.rank(), i);
-    runtime.produce(id);
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().produce(id);
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
     const ShardedParameter& parameter = runtime.parameter(id);
     const auto sum = parameter.main_grad.as<float>();
     const std::lock_guard lock(mutex);

@@ -15,15 +15,15 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
   for (const bool zero : {false, true}) {
     run(GetParam(), {.zero = zero, .coalesce_bytes = 1024}, [zero](Model& model) {
       Runtime& runtime = model.runtime;
-      const bool gathers = runtime.parallel().cuts().parts * runtime.parallel().program->size() > 1;
+      const bool gathers = runtime.parallel().cuts().parts * runtime.parallel().program().size() > 1;
       // Returns what was gathered, for the next step too. Replicas would give each other weights in the graph.
       const auto repeat = [&](std::int64_t in_graph = 0) {
-        runtime.begin_step(schedule::StepKind::train, 2);
-        EXPECT_TRUE(runtime.can_be_graph());
-        runtime.repeat_step();
+        runtime.program().begin_step(schedule::StepKind::train, 2);
+        EXPECT_TRUE(runtime.graph().can_be_graph());
+        runtime.graph().repeat_step();
         runtime.settle();  // a graph waits for what was gathered ahead of it
         if (!zero) model.write_updates();
-        runtime.launched({}, {.gathered_bytes = in_graph});
+        runtime.graph().launched({}, {.gathered_bytes = in_graph});
         return runtime.finish(runtime.pending()).gathered_bytes;
       };
       for (int step = 0; step < 3; ++step) {
@@ -33,13 +33,14 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
       }
       const std::vector<schedule::Event> events = runtime.trace();
       std::vector<std::int64_t> versions;
-      for (schedule::ParameterId id = 0; id < runtime.size(); ++id) versions.push_back(runtime.parameter(id).version);
+      for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
+        versions.push_back(runtime.parameter(id).version());
       const std::int64_t ahead = repeat();
       EXPECT_TRUE(ahead > 0 || runtime.parallel().cuts().parts == 1);  // over tp alone some ranks receive nothing
       EXPECT_EQ(repeat(17), 17 + ahead);
       EXPECT_TRUE(std::ranges::equal(runtime.trace(), events, schedule::is_same));
-      for (schedule::ParameterId id = 0; id < runtime.size(); ++id)
-        EXPECT_EQ(runtime.parameter(id).version,
+      for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
+        EXPECT_EQ(runtime.parameter(id).version(),
                   versions[static_cast<std::size_t>(id)] + (runtime.parameter(id).spec.trainable ? 2 : 0));
       model.train(2);
       EXPECT_TRUE(model.starts_prepared);
@@ -65,10 +66,10 @@ TEST(Replay, ARepeatedStepThatWouldUseAnotherVersionIsAnError) {
       model.train(2);
       model.update();
     }
-    model.runtime.begin_step(schedule::StepKind::train, 2);
-    ++model.runtime.parameter(1).version;
+    model.runtime.program().begin_step(schedule::StepKind::train, 2);
+    model.runtime.parameter(1).make_version();
     try {
-      model.runtime.repeat_step();
+      model.runtime.graph().repeat_step();
       FAIL() << "no error";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("'stacked' was gathered in another version"), std::string::npos)

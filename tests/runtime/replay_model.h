@@ -58,48 +58,51 @@ class Model {
  public:
   Model(shard::ParallelGroups& parallel, const RuntimeOptions& options)
       : parallel_(parallel), runtime(parallel, {}, options) {
-    const int tp = parallel.program->size();
+    const int tp = parallel.program().size();
     const std::int64_t overlapping = std::int64_t{2} * tp + 3;
     std::vector<std::vector<layout::Range>> overlap;
     for (std::int64_t rank = 0; rank < tp; ++rank)
       overlap.push_back({{rank * 2, rank * 2 + 2}, {overlapping - 3, overlapping}});
-    runtime.add({.name = "tied", .dims = {26, 11}, .compute = layout::cut_rows({26, 11}, {{"vocabulary", 26}}, tp)});
-    runtime.add({.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)});
-    runtime.add({.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)});
-    runtime.add(
+    runtime.parameters().add(
+        {.name = "tied", .dims = {26, 11}, .compute = layout::cut_rows({26, 11}, {{"vocabulary", 26}}, tp)});
+    runtime.parameters().add(
+        {.name = "stacked", .dims = {14, 5}, .compute = layout::cut_rows({14, 5}, {{"a", 7}, {"b", 7}}, tp)});
+    runtime.parameters().add({.name = "columns", .dims = {6, 7}, .compute = layout::cut_cols({6, 7}, tp)});
+    runtime.parameters().add(
         {.name = "overlap", .dims = {overlapping, 4}, .compute = layout::rows_by_rank({overlapping, 4}, overlap)});
-    runtime.add({.name = "norm",
-                 .dims = {9},
-                 .compute = layout::replicated({1, 9}, tp),
-                 .sharded = false,
-                 .partial_gradient = true});
-    runtime.add({.name = "frozen", .dims = {5, 3}, .compute = layout::replicated({5, 3}, tp), .trainable = false});
-    runtime.add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
-    runtime.add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
+    runtime.parameters().add({.name = "norm",
+                              .dims = {9},
+                              .compute = layout::replicated({1, 9}, tp),
+                              .sharded = false,
+                              .partial_gradient = true});
+    runtime.parameters().add(
+        {.name = "frozen", .dims = {5, 3}, .compute = layout::replicated({5, 3}, tp), .trainable = false});
+    runtime.parameters().add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
+    runtime.parameters().add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
     // 8-bit data and fp32 scales by tile, of rows in blocks and of columns; sizes that tiles do not divide.
     const std::vector<shard::PlaneSpec> planes{{.name = "data", .type = quant::DType::u8},
                                                {.name = "scales", .tile = {.rows = 3, .cols = 4}}};
-    runtime.add({.name = "planes by rows",
-                 .dims = {26, 10},
-                 .compute = layout::cut_rows({26, 10}, {{"a", 15}, {"b", 11}}, tp),
-                 .planes = planes});
-    runtime.add(
+    runtime.parameters().add({.name = "planes by rows",
+                              .dims = {26, 10},
+                              .compute = layout::cut_rows({26, 10}, {{"a", 15}, {"b", 11}}, tp),
+                              .planes = planes});
+    runtime.parameters().add(
         {.name = "planes by columns", .dims = {13, 9}, .compute = layout::cut_cols({13, 9}, tp), .planes = planes});
     // A type of its own, beside neighbours that it may travel with.
-    runtime.add({.name = "half",
-                 .dims = {10, 3},
-                 .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
-                 .types = shard::ParameterTypes{.model = quant::DType::bf16}});
-    EXPECT_EQ(runtime.parameter(runtime.size() - 1).planes.front().spec.type, quant::DType::bf16);
-    updates_.assign(static_cast<std::size_t>(runtime.size()), 0);
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    runtime.parameters().add({.name = "half",
+                              .dims = {10, 3},
+                              .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
+                              .types = shard::ParameterTypes{.model = quant::DType::bf16}});
+    EXPECT_EQ(runtime.parameter(runtime.parameters().size() - 1).planes.front().spec.type, quant::DType::bf16);
+    updates_.assign(static_cast<std::size_t>(runtime.parameters().size()), 0);
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       write(id);
-      runtime.publish(id);
+      runtime.program().publish(id);
     }
   }
 
   void use(schedule::ParameterId id, schedule::Pass pass) {
-    const WeightView view = runtime.consume(id, pass);
+    const WeightView view = runtime.program().consume(id, pass);
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
       ASSERT_EQ(view.planes[p].type, parameter.planes[p].spec.type);
@@ -107,7 +110,7 @@ class Model {
       with_plane_type(view.planes[p].type,
                       [&](auto element) { check_plane<decltype(element)>(id, p, view.planes[p].data); });
     }
-    runtime.release(id, pass);
+    runtime.program().release(id, pass);
   }
 
   template <typename T>
@@ -123,7 +126,7 @@ class Model {
   void give(schedule::ParameterId id, int use) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) return;
-    const GradientBuffer buffer = runtime.grad_buffer(id);
+    const GradientBuffer buffer = runtime.program().grad_buffer(id);
     addresses.push_back(buffer.data);
     EXPECT_EQ(buffer.accumulate, use > 0);
     auto* data = static_cast<float*>(buffer.data);
@@ -131,26 +134,28 @@ class Model {
       const float value = gradient_value(id, block_, use, parallel_.place().compute, i);
       data[at] = use > 0 ? data[at] + value : value;
     });
-    runtime.produce(id);
+    runtime.program().produce(id);
   }
 
   void forward(schedule::Pass pass, const Flags& flags) {
     for (int turn = 0; turn < 2; ++turn) {  // the layers are used twice
-      for (schedule::ParameterId id = 1; id < runtime.size(); ++id)
+      for (schedule::ParameterId id = 1; id < runtime.parameters().size(); ++id)
         if (!(flags.skip_branch && id == 6)) use(id, pass);
-      runtime.comm("users", "all_reduce", 64, pass);
+      const auto count = static_cast<std::int64_t>(activations_.size());
+      runtime.program().wait(
+          runtime.program().issue({.out = activations_.data(), .counts = {&count, 1}, .pass = pass}));
     }
   }
 
   void train(int microbatches, const Flags& flags = {}) {
     const int gtp = parallel_.cuts().parts;
-    runtime.begin_step(schedule::StepKind::train, microbatches);
+    runtime.program().begin_step(schedule::StepKind::train, microbatches);
     addresses.clear();
-    starts_prepared = runtime.can_be_graph();
+    starts_prepared = runtime.graph().can_be_graph();
     for (int mb = 0; mb < microbatches; ++mb) {
       block_ = ((step_ * parallel_.cuts().replicas + parallel_.place().replica) * microbatches + mb) * gtp +
                parallel_.place().part;
-      runtime.begin_microbatch();
+      runtime.program().begin_microbatch();
       use(0, schedule::Pass::forward);
       forward(schedule::Pass::forward, flags);
       if (parallel_.rank == flags.rank_that_differs) use(1, schedule::Pass::forward);
@@ -159,29 +164,29 @@ class Model {
       give(0, 0);
       forward(schedule::Pass::recompute, flags);
       for (int turn = 0; turn < 2; ++turn)
-        for (schedule::ParameterId id = runtime.size() - 1; id >= 1; --id) {
+        for (schedule::ParameterId id = runtime.parameters().size() - 1; id >= 1; --id) {
           if (flags.skip_branch && id == 6) continue;
           use(id, schedule::Pass::backward);
           give(id, turn);
         }
       give(0, 1);
-      runtime.end_microbatch();
+      runtime.program().end_microbatch();
     }
-    runtime.end_step();
+    runtime.program().end_step();
     check_gradients(microbatches, flags);
     ++step_;
   }
 
   void evaluate() {
-    runtime.begin_step(schedule::StepKind::evaluate, 2);
+    runtime.program().begin_step(schedule::StepKind::evaluate, 2);
     for (int mb = 0; mb < 2; ++mb) {
-      runtime.begin_microbatch();
+      runtime.program().begin_microbatch();
       use(0, schedule::Pass::forward);
       forward(schedule::Pass::forward, {});
       use(0, schedule::Pass::forward);
-      runtime.end_microbatch();
+      runtime.program().end_microbatch();
     }
-    runtime.end_step();
+    runtime.program().end_step();
   }
 
   // The optimizer: other values everywhere, published in the order of first use.
@@ -191,29 +196,29 @@ class Model {
       if (write_update(id)) bucket.push_back(id);
       if (bucket.size() < 3) continue;
       if (with_amaxes) reduce_amaxes();
-      runtime.publish(bucket);
+      runtime.program().publish(bucket);
       bucket.clear();
     }
     if (with_amaxes) reduce_amaxes();
-    runtime.publish(bucket);
+    runtime.program().publish(bucket);
   }
   // As the cast of a bucket does. Behind an update it is an event of the step.
   void reduce_amaxes() {
     std::array<float, 2> amaxes{static_cast<float>(parallel_.rank), -static_cast<float>(parallel_.rank)};
-    runtime.reduce_amaxes(amaxes);
+    runtime.program().reduce_amaxes(amaxes);
     EXPECT_EQ(amaxes, (std::array<float, 2>{static_cast<float>(parallel_.world->size() - 1), 0}));
   }
   // A graph has updated them: written, and published by the step that it repeats.
   void write_updates() {
     runtime.settle();  // what was gathered for the step, and the graph would have waited for
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) write_update(id);
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) write_update(id);
   }
   // Something outside the steps replaces a weight.
   void replace(schedule::ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
     runtime.settle();
     write(id);
-    runtime.publish(id);
+    runtime.program().publish(id);
   }
 
  private:
@@ -272,7 +277,7 @@ class Model {
   }
 
   void check_gradients(int microbatches, const Flags& flags) {
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);
       if (!parameter.spec.trainable) continue;
       const auto* data = reinterpret_cast<const float*>(parameter.state_gradient());
@@ -286,6 +291,7 @@ class Model {
   shard::ParallelGroups& parallel_;
   std::int64_t step_ = 0, block_ = 0;
   std::vector<std::int64_t> updates_;
+  std::array<float, 16> activations_{};
 
  public:
   bool starts_prepared = false;        // the last training step

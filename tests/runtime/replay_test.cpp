@@ -83,9 +83,9 @@ TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
   run(GetParam(), {.replay = {.poison = true}}, [](Model& model) {
     Runtime& runtime = model.runtime;
     const int dp = runtime.parallel().cuts().replicas;
-    std::vector<std::vector<double>> squares(static_cast<std::size_t>(runtime.size()));
+    std::vector<std::vector<double>> squares(static_cast<std::size_t>(runtime.parameters().size()));
     int giving = 0;
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);
       const std::int64_t columns = parameter.columns_of_sum(dp);
       EXPECT_TRUE(columns == 0 || columns == parameter.local_storage.pieces.front().box.cols);
@@ -93,7 +93,7 @@ TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
       ++giving;
       auto& own = squares[static_cast<std::size_t>(id)];
       own.assign(static_cast<std::size_t>(parameter.local_storage.size / columns), -1);
-      parameter.row_squares = own.data();
+      parameter.write_row_squares(own.data());
     }
     if (dp > 1) {
       EXPECT_EQ(giving, 0);
@@ -103,14 +103,14 @@ TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
     for (int step = 0; step < 3; ++step) {
       const Flags flags{.skip_branch = step == 2};
       model.train(2, flags);
-      for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+      for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
         shard::ShardedParameter& parameter = runtime.parameter(id);
         const auto& own = squares[static_cast<std::size_t>(id)];
         const bool written = step == 1 && !own.empty();  // by a schedule, all of it
         if (step < 2) {
-          EXPECT_EQ(parameter.row_squares_written, written) << parameter.spec.name;
+          EXPECT_EQ(parameter.row_squares_written(), written) << parameter.spec.name;
         }
-        if (!parameter.row_squares_written) continue;
+        if (!parameter.row_squares_written()) continue;
         std::vector<double> expected(own.size());
         const std::int64_t columns = parameter.columns_of_sum(dp);
         quant::host_kernels().ordered_sum_squares(parameter.main_grad.data(), quant::DType::fp32, true, {},

@@ -102,39 +102,40 @@ class Rank {
  public:
   Rank(ParallelGroups& parallel, const Case& chosen)
       : case_(chosen), parallel_(parallel), runtime_(parallel, types(), options(chosen)) {
-    table_ = runtime_.add({.name = "table",
-                           .dims = {kRows, kColumns},
-                           .compute = layout::cut_rows({kRows, kColumns}, {{"rows", kRows}}, chosen.tp),
-                           .reads = {.per_microbatch = kTokens, .lookup = chosen.lookup}});
-    other_ = runtime_.add({.name = "other", .dims = {4, 2}, .compute = layout::replicated({4, 2}, chosen.tp)});
-    runtime_.publish(other_);
+    table_ = runtime_.parameters().add({.name = "table",
+                                        .dims = {kRows, kColumns},
+                                        .compute = layout::cut_rows({kRows, kColumns}, {{"rows", kRows}}, chosen.tp),
+                                        .reads = {.per_microbatch = kTokens, .lookup = chosen.lookup}});
+    other_ =
+        runtime_.parameters().add({.name = "other", .dims = {4, 2}, .compute = layout::replicated({4, 2}, chosen.tp)});
+    runtime_.program().publish(other_);
     part_ = layout::even_part(kRows, parallel.place().compute, chosen.tp);
     write(0);
   }
 
   void step(int step) {
     const int share = kBlocks / case_.dp, microbatches = share / case_.gtp;
-    runtime_.begin_step(schedule::StepKind::train, microbatches);
+    runtime_.program().begin_step(schedule::StepKind::train, microbatches);
     for (int mb = 0; mb < microbatches; ++mb) {
       const int block = parallel_.place().replica * share + mb * case_.gtp + parallel_.place().part;
-      runtime_.begin_microbatch();
+      runtime_.program().begin_microbatch();
       const std::vector<std::int64_t> tokens = tokens_of(block);
       read(step, tokens);
       use_other();
       give(step, block, tokens);
-      runtime_.end_microbatch();
+      runtime_.program().end_microbatch();
     }
-    runtime_.end_step();
+    runtime_.program().end_step();
     EXPECT_EQ(runtime_.statistics().recorded, step == 0);
     EXPECT_FALSE(runtime_.statistics().departed);
   }
 
   void evaluate(int step) {
-    runtime_.begin_step(schedule::StepKind::evaluate, 1);
-    runtime_.begin_microbatch();
+    runtime_.program().begin_step(schedule::StepKind::evaluate, 1);
+    runtime_.program().begin_microbatch();
     read(step, tokens_of(parallel_.place().part));
-    runtime_.end_microbatch();
-    runtime_.end_step();
+    runtime_.program().end_microbatch();
+    runtime_.program().end_step();
   }
 
   // New weights; where replicas give them to each other, late.
@@ -148,8 +149,8 @@ class Rank {
                     parameter.state_weight() + static_cast<std::size_t>(piece.offset + i) * quant::size_of(case_.model),
                     case_.model, 1);
       }
-    runtime_.publish(table_);
-    if (step > 0) runtime_.publish(other_);
+    runtime_.program().publish(table_);
+    if (step > 0) runtime_.program().publish(other_);
   }
 
   // As bits, so that signs of zeros count.
@@ -193,15 +194,15 @@ class Rank {
     const std::size_t bytes = kColumns * quant::size_of(case_.model);
     std::vector<std::byte> found(tokens.size() * bytes, std::byte{0x7F});
     if (by_rows()) {
-      runtime_.gather_rows(table_, ids(tokens), found.data(), schedule::Pass::forward);
+      runtime_.program().gather_rows(table_, ids(tokens), found.data(), schedule::Pass::forward, {});
     } else {
       const auto* table =
-          static_cast<const std::byte*>(runtime_.consume(table_, schedule::Pass::forward).weight().data);
+          static_cast<const std::byte*>(runtime_.program().consume(table_, schedule::Pass::forward).weight().data);
       for (std::size_t at = 0; at < rows.size(); ++at) {
         if (rows[at] < 0) std::fill_n(&found[at * bytes], bytes, std::byte{0});
         if (rows[at] >= 0) std::copy_n(table + static_cast<std::size_t>(rows[at]) * bytes, bytes, &found[at * bytes]);
       }
-      runtime_.release(table_, schedule::Pass::forward);
+      runtime_.program().release(table_, schedule::Pass::forward);
     }
     std::vector<float> values(tokens.size() * kColumns);
     quant::cast(found.data(), case_.model, values.data(), DType::fp32, static_cast<std::int64_t>(values.size()));
@@ -213,10 +214,10 @@ class Rank {
   }
 
   void use_other() {
-    runtime_.consume(other_, schedule::Pass::forward);
-    runtime_.release(other_, schedule::Pass::forward);
-    std::fill_n(static_cast<float*>(runtime_.grad_buffer(other_).data), 8, 1.0F);
-    runtime_.produce(other_);
+    runtime_.program().consume(other_, schedule::Pass::forward);
+    runtime_.program().release(other_, schedule::Pass::forward);
+    std::fill_n(static_cast<float*>(runtime_.program().grad_buffer(other_).data), 8, 1.0F);
+    runtime_.program().produce(other_);
   }
 
   // Adds the tokens' gradients in their order to rows of zeros.
@@ -225,19 +226,19 @@ class Rank {
     float* sums = nullptr;
     std::int64_t size = part_.size();
     if (by_rows()) {
-      const runtime::RowGradient gradient = runtime_.grad_rows(table_, ids(tokens));
+      const runtime::RowGradient gradient = runtime_.program().grad_rows(table_, ids(tokens));
       sums = static_cast<float*>(gradient.data);
       targets.assign(gradient.slots, gradient.slots + tokens.size());
       size = static_cast<std::int64_t>(tokens.size());
     } else {
-      sums = static_cast<float*>(runtime_.grad_buffer(table_).data);
+      sums = static_cast<float*>(runtime_.program().grad_buffer(table_).data);
     }
     std::fill_n(sums, size * kColumns, 0.0F);
     for (std::size_t at = 0; at < tokens.size(); ++at)
       for (std::int64_t column = 0; targets[at] >= 0 && column < kColumns; ++column)
         sums[targets[at] * kColumns + column] +=
             gradient_value(step, block, static_cast<std::int64_t>(at), tokens[at], column);
-    runtime_.produce(table_);
+    runtime_.program().produce(table_);
   }
 
   Case case_;
@@ -330,7 +331,7 @@ TEST(RowsTraffic, IsStaticAndCounted) {
     EXPECT_GE(statistics.gathered_bytes, messages + others - shard);  // "other" may stay
     EXPECT_EQ((statistics.gathered_bytes - messages) % (others - shard), 0);
     // The table has no place in the gather arena, and staging for its rows alone.
-    const std::vector<schedule::ParameterSize> sizes = rank.runtime().sizes();
+    const std::vector<schedule::ParameterSize> sizes = rank.runtime().parameters().sizes();
     EXPECT_EQ(sizes[0].gathered, 0);
     EXPECT_EQ(sizes[0].staging, 4 * 256);  // rows, indices, slots and a map
     EXPECT_EQ(rank.runtime().by_first_use(), (std::vector<schedule::ParameterId>{0, 1}));
@@ -425,21 +426,22 @@ TEST(RowsCalls, AreRefusedForOtherTables) {
     std::array<float, 8 * kColumns> out{};
     const std::vector<std::int64_t> tokens{4, -1, 7, 4, kRows, 7, 1};
     const RowIds one{tokens.data(), 1}, most{tokens.data(), kTokens}, many{tokens.data(), kTokens + 1};
-    EXPECT_THROW(runtime.gather_rows(table, one, out.data(), schedule::Pass::forward), Error);  // outside a microbatch
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
-    EXPECT_THROW(runtime.consume(table, schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.grad_buffer(table), Error);
-    EXPECT_THROW(runtime.gather_rows(other, one, out.data(), schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.grad_rows(other, one), Error);
-    EXPECT_THROW(runtime.gather_rows(table, many, out.data(), schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.grad_rows(table, many), Error);
-    const runtime::RowGradient gradient = runtime.grad_rows(table, most);
+    EXPECT_THROW(runtime.program().gather_rows(table, one, out.data(), schedule::Pass::forward, {}),
+                 Error);  // outside a microbatch
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
+    EXPECT_THROW(runtime.program().consume(table, schedule::Pass::forward), Error);
+    EXPECT_THROW(runtime.program().grad_buffer(table), Error);
+    EXPECT_THROW(runtime.program().gather_rows(other, one, out.data(), schedule::Pass::forward, {}), Error);
+    EXPECT_THROW(runtime.program().grad_rows(other, one), Error);
+    EXPECT_THROW(runtime.program().gather_rows(table, many, out.data(), schedule::Pass::forward, {}), Error);
+    EXPECT_THROW(runtime.program().grad_rows(table, many), Error);
+    const runtime::RowGradient gradient = runtime.program().grad_rows(table, most);
     EXPECT_EQ(std::vector(gradient.slots, gradient.slots + kTokens), (std::vector<std::int64_t>{0, -1, 2, 0, -1, 2}));
-    runtime.produce(table);
-    EXPECT_THROW(runtime.grad_rows(table, one), Error);
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().produce(table);
+    EXPECT_THROW(runtime.program().grad_rows(table, one), Error);
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
   });
 }
 

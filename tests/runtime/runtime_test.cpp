@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -80,42 +81,42 @@ float expected_gradient(const shard::ParameterSpec& spec, int p, int blocks, int
 }
 
 void fill_weights(Runtime& runtime) {
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     auto data = parameter.weight().as<float>();
     for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       data[static_cast<std::size_t>(at)] = weight_value(id, i);
     });
-    runtime.publish(id);
+    runtime.program().publish(id);
   }
 }
 
 void run_microbatch(Runtime& runtime, int block, bool skip_first) {
-  runtime.begin_microbatch();
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  runtime.program().begin_microbatch();
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
-    const WeightView view = runtime.consume(id, schedule::Pass::forward);
+    const WeightView view = runtime.program().consume(id, schedule::Pass::forward);
     const auto* weight = static_cast<const float*>(view.weight().data);
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       ASSERT_EQ(weight[at], weight_value(id, i)) << parameter.spec.name << " element " << i;
     });
-    runtime.release(id, schedule::Pass::forward);
+    runtime.program().release(id, schedule::Pass::forward);
     if (skip_first && id == 0) continue;
-    const GradientBuffer buffer = runtime.grad_buffer(id);
+    const GradientBuffer buffer = runtime.program().grad_buffer(id);
     EXPECT_FALSE(buffer.accumulate);
     const bool parts = parameter.spec.sharded || parameter.spec.partial_gradient;
     const int tp = parts ? runtime.parallel().place().compute : 0;
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       static_cast<float*>(buffer.data)[at] = gradient_value(id, block, tp, i);
     });
-    runtime.produce(id);
+    runtime.program().produce(id);
   }
-  runtime.end_microbatch();
+  runtime.program().end_microbatch();
 }
 
 void check_gradients(Runtime& runtime, int blocks_a_replica, bool skipped_first) {
   const int replicas = runtime.parallel().cuts().replicas;
-  for (schedule::ParameterId id = skipped_first ? 1 : 0; id < runtime.size(); ++id) {
+  for (schedule::ParameterId id = skipped_first ? 1 : 0; id < runtime.parameters().size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     const auto data = parameter.main_grad.as<float>();
     for_each_element(parameter.local_storage, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
@@ -135,15 +136,15 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
     comm::run_local(tp * gtp * dp, {}, [&, tp = tp, gtp = gtp, dp = dp](comm::World& world) {
       shard::ParallelGroups parallel = shard::dense_parallel(world, tp, gtp, dp);
       Runtime runtime(parallel, {});
-      for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.add(std::move(spec));
+      for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.parameters().add(std::move(spec));
       fill_weights(runtime);
       constexpr int microbatches = 3;
       const int blocks = microbatches * gtp;  // a replica
       for (int step = 0; step < 2; ++step) {
-        runtime.begin_step(schedule::StepKind::train, microbatches);
+        runtime.program().begin_step(schedule::StepKind::train, microbatches);
         for (int mb = 0; mb < microbatches; ++mb)
           run_microbatch(runtime, parallel.place().replica * blocks + mb * gtp + parallel.place().part, false);
-        runtime.end_step();
+        runtime.program().end_step();
         check_gradients(runtime, blocks, false);
       }
     });
@@ -155,12 +156,12 @@ TEST_P(RuntimeOnMesh, AParameterWithoutAGradientHasGradientZero) {
   comm::run_local(tp * gtp * dp, {}, [tp = tp, gtp = gtp, dp = dp](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, tp, gtp, dp);
     Runtime runtime(parallel, {});
-    for (shard::ParameterSpec& spec : specs(tp, true)) runtime.add(std::move(spec));
+    for (shard::ParameterSpec& spec : specs(tp, true)) runtime.parameters().add(std::move(spec));
     fill_weights(runtime);
     for (float& element : runtime.parameter(0).main_grad.as<float>()) element = 7;
-    runtime.begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_step(schedule::StepKind::train, 1);
     run_microbatch(runtime, parallel.place().replica * gtp + parallel.place().part, true);
-    runtime.end_step();
+    runtime.program().end_step();
     check_gradients(runtime, gtp, true);
     for (const float element : runtime.parameter(0).main_grad.as<float>()) EXPECT_EQ(element, 0);
     EXPECT_EQ(runtime.statistics().unproduced, 1);
@@ -179,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RuntimeOnMesh,
 // One rank, one 2 x 3 parameter: for the rules of calling.
 struct Single {
   explicit Single(comm::World& world) : parallel(shard::dense_parallel(world, 1, 1, 1)), runtime(parallel, {}) {
-    id = runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
+    id = runtime.parameters().add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
   }
   shard::ParallelGroups parallel;
   Runtime runtime;
@@ -190,24 +191,25 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
   comm::run_local(1, {}, [](comm::World& world) {
     Single single(world);
     Runtime& runtime = single.runtime;
-    EXPECT_THROW(runtime.consume(single.id, schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.end_step(), Error);
-    EXPECT_THROW(runtime.begin_step(schedule::StepKind::train, 0), Error);
-    runtime.begin_step(schedule::StepKind::train, 1);
-    EXPECT_THROW(runtime.begin_step(schedule::StepKind::train, 1), Error);
-    EXPECT_THROW(runtime.end_step(), Error);  // a microbatch is missing
-    runtime.begin_microbatch();
-    EXPECT_THROW(runtime.produce(single.id), Error);
-    EXPECT_THROW(runtime.release(single.id, schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.consume(7, schedule::Pass::forward), Error);
-    runtime.consume(single.id, schedule::Pass::forward);
-    EXPECT_THROW(runtime.end_microbatch(), Error);
-    EXPECT_THROW(runtime.publish(single.id), Error);
-    runtime.release(single.id, schedule::Pass::forward);
-    runtime.end_microbatch();
-    EXPECT_THROW(runtime.begin_microbatch(), Error);
-    runtime.end_step();
-    EXPECT_THROW(runtime.add({.name = "w", .dims = {1, 1}, .compute = layout::replicated({1, 1}, 1)}), Error);
+    EXPECT_THROW(runtime.program().consume(single.id, schedule::Pass::forward), Error);
+    EXPECT_THROW(runtime.program().end_step(), Error);
+    EXPECT_THROW(runtime.program().begin_step(schedule::StepKind::train, 0), Error);
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    EXPECT_THROW(runtime.program().begin_step(schedule::StepKind::train, 1), Error);
+    EXPECT_THROW(runtime.program().end_step(), Error);  // a microbatch is missing
+    runtime.program().begin_microbatch();
+    EXPECT_THROW(runtime.program().produce(single.id), Error);
+    EXPECT_THROW(runtime.program().release(single.id, schedule::Pass::forward), Error);
+    EXPECT_THROW(runtime.program().consume(7, schedule::Pass::forward), Error);
+    runtime.program().consume(single.id, schedule::Pass::forward);
+    EXPECT_THROW(runtime.program().end_microbatch(), Error);
+    EXPECT_THROW(runtime.program().publish(single.id), Error);
+    runtime.program().release(single.id, schedule::Pass::forward);
+    runtime.program().end_microbatch();
+    EXPECT_THROW(runtime.program().begin_microbatch(), Error);
+    runtime.program().end_step();
+    EXPECT_THROW(runtime.parameters().add({.name = "w", .dims = {1, 1}, .compute = layout::replicated({1, 1}, 1)}),
+                 Error);
   });
 }
 
@@ -219,16 +221,16 @@ TEST(Runtime, AStepMayHaveManyMicrobatches) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});
     const schedule::ParameterId id =
-        runtime.add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
+        runtime.parameters().add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
     for (int step = 0; step < 2; ++step) {  // recorded, then scheduled
-      runtime.begin_step(schedule::StepKind::evaluate, many);
+      runtime.program().begin_step(schedule::StepKind::evaluate, many);
       for (int i = 0; i < many; ++i) {
-        runtime.begin_microbatch();
-        runtime.consume(id, schedule::Pass::forward);
-        runtime.release(id, schedule::Pass::forward);
-        runtime.end_microbatch();
+        runtime.program().begin_microbatch();
+        runtime.program().consume(id, schedule::Pass::forward);
+        runtime.program().release(id, schedule::Pass::forward);
+        runtime.program().end_microbatch();
       }
-      runtime.end_step();
+      runtime.program().end_step();
     }
     EXPECT_EQ(runtime.trace().size(), 2U * many);
   });
@@ -238,17 +240,17 @@ TEST(Runtime, ASecondUseInAMicrobatchAccumulates) {
   comm::run_local(1, {}, [](comm::World& world) {
     Single single(world);
     Runtime& runtime = single.runtime;
-    runtime.begin_step(schedule::StepKind::train, 1);
-    runtime.begin_microbatch();
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
     for (int use = 0; use < 2; ++use) {
-      const GradientBuffer buffer = runtime.grad_buffer(single.id);
+      const GradientBuffer buffer = runtime.program().grad_buffer(single.id);
       EXPECT_EQ(buffer.accumulate, use == 1);
       auto* data = static_cast<float*>(buffer.data);
       for (int i = 0; i < 6; ++i) data[i] = (buffer.accumulate ? data[i] : 0.0f) + static_cast<float>(i + 1);
-      runtime.produce(single.id);
+      runtime.program().produce(single.id);
     }
-    runtime.end_microbatch();
-    runtime.end_step();
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
     const auto gradient = runtime.parameter(single.id).main_grad.as<float>();
     for (int i = 0; i < 6; ++i) EXPECT_EQ(gradient[static_cast<std::size_t>(i)], 2.0f * static_cast<float>(i + 1));
   });
@@ -262,12 +264,13 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
     comm::run_local(3, {}, [&](comm::World& world) {
       shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
       Runtime runtime(parallel, types);
-      const schedule::ParameterId id =
-          runtime.add({.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
-      EXPECT_EQ(runtime.sizes()[0].staging, once ? 512 : 1024 + 512);  // 200 elements, aligned; rounded behind them
-      runtime.begin_step(schedule::StepKind::train, 1);
-      runtime.begin_microbatch();
-      const GradientBuffer buffer = runtime.grad_buffer(id);
+      const schedule::ParameterId id = runtime.parameters().add(
+          {.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
+      EXPECT_EQ(runtime.parameters().sizes()[0].staging,
+                once ? 512 : 1024 + 512);  // 200 elements, aligned; rounded behind them
+      runtime.program().begin_step(schedule::StepKind::train, 1);
+      runtime.program().begin_microbatch();
+      const GradientBuffer buffer = runtime.program().grad_buffer(id);
       EXPECT_EQ(buffer.dtype, once ? quant::DType::bf16 : quant::DType::fp32);
       for (int i = 0; i < 200; ++i) {
         const float value = gradient_value(0, world.rank(), 0, i);
@@ -276,12 +279,12 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
         else
           static_cast<float*>(buffer.data)[i] = value;
       }
-      runtime.produce(id);
+      runtime.program().produce(id);
       if (once) {
-        EXPECT_THROW(runtime.grad_buffer(id), Error);
+        EXPECT_THROW(runtime.program().grad_buffer(id), Error);
       }
-      runtime.end_microbatch();
-      runtime.end_step();
+      runtime.program().end_microbatch();
+      runtime.program().end_step();
       if (world.rank() != 0) return;
       const auto sum = runtime.parameter(id).main_grad.as<float>();
       sums.emplace_back(sum.begin(), sum.end());
@@ -295,31 +298,32 @@ TEST(Runtime, EventsHaveIdentities) {
   comm::run_local(1, {}, [](comm::World& world) {
     Single single(world);
     Runtime& runtime = single.runtime;
-    runtime.begin_step(schedule::StepKind::evaluate, 2);
+    std::array<float, 16> numbers{};
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    runtime.program().begin_step(schedule::StepKind::evaluate, 2);
     for (int mb = 0; mb < 2; ++mb) {
-      runtime.begin_microbatch();
+      runtime.program().begin_microbatch();
       for (int use = 0; use < 2; ++use) {
-        runtime.consume(single.id, schedule::Pass::forward);
-        runtime.release(single.id, schedule::Pass::forward);
+        runtime.program().consume(single.id, schedule::Pass::forward);
+        runtime.program().release(single.id, schedule::Pass::forward);
       }
-      runtime.comm("users", "all_reduce", 64, schedule::Pass::forward);
-      runtime.end_microbatch();
+      runtime.program().wait(runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}}));
+      runtime.program().end_microbatch();
     }
-    runtime.end_step();
+    runtime.program().end_step();
     const schedule::Trace& trace = runtime.trace();
     ASSERT_EQ(trace.size(), 10u);
     for (std::size_t i = 0; i < trace.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(trace[i] == trace[j]) << to_string(trace[i]);
     EXPECT_EQ(to_string(trace[2], {"w"}), "evaluate mb 0 forward consume w (1)");
-    EXPECT_EQ(to_string(trace[9]), "evaluate mb 1 forward comm users all_reduce 64 bytes");
+    EXPECT_EQ(to_string(trace[9]), "evaluate mb 1 forward comm users all_reduce sum 64 bytes");
   });
 }
 
 TEST(ParallelGroups, ARunMustFillTheMesh) {
   const auto too_many = [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); };
   EXPECT_THAT([&] { comm::run_local(3, {}, too_many); },
-              ::testing::ThrowsMessage<InputError>(
-                  ::testing::HasSubstr("users 2 x keepers 1 x replicas 1 = 2 ranks, but the run has 3")));
+              ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("= 2 ranks, but the run has 3")));
 }
 
 }  // namespace

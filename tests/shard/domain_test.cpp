@@ -61,6 +61,20 @@ TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
       ThrowsMessage<Error>(HasSubstr("the compute axes of a domain are named 'gather', as a role of its schedules")));
 }
 
+TEST(Domain, TheProgramsCollectivesCountLiveRanksAndPlaces) {
+  const Mesh mesh = without({{"a", 3}, {"b", 2}, {"c", 1}}, {1});
+  const Domain over_a{{"a"}, {"b"}, {}, {"c"}};
+  const ComputeGroup cut = compute_group_of(mesh, over_a, 1), whole = compute_group_of(mesh, over_a, 2);
+  EXPECT_EQ(std::tuple(cut.rank, cut.size, cut.nominal_size), std::tuple(1, 2, 3));
+  EXPECT_EQ(std::tuple(whole.rank, whole.size, whole.nominal_size), std::tuple(0, 3, 3));
+}
+
+TEST(Domain, DomainsWithTheSameComputeAxesShareTheProgramsGroup) {
+  const Domain other{.compute = {"a"}, .storage = {"b", "w"}, .duplicates = {}, .replicas = {"c"}};
+  const Mesh mesh = without(kDuplicated, {});
+  EXPECT_EQ(role_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
+}
+
 TEST(Domain, ReplicasMeetPartByPartUnlessPlacesAreDead) {
   EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
   EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));

@@ -90,7 +90,7 @@ void reduce_two_blocks(WayRank& rank, const WayMesh& mesh) {
     write_staging(rank, reducer, staging.data(), block);
     Reducing member{&parameter, &reducer, staging.data(), scratch.data()};
     reduce({&member, 1}, rank.parallel, /*is_last=*/block == 1, {}, staging.span()).wait();
-    EXPECT_TRUE(parameter.main_grad_written);
+    EXPECT_TRUE(parameter.main_grad_written());
     EXPECT_TRUE(staging.is_all_poison());
     EXPECT_TRUE(scratch.is_guard_whole());
   }

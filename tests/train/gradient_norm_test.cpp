@@ -118,8 +118,8 @@ ops::Clip clip_of_rank(comm::World& world, const Mesh& mesh, quant::DType type, 
   runtime::Runtime runtime(parallel, {.model = type, .accumulator = type, .wire = type}, {.zero = mesh.zero});
   std::vector<shard::ParameterSpec> specs = specs_of(mesh.tp);
   if (mesh.backwards) std::ranges::reverse(specs);
-  for (shard::ParameterSpec& spec : specs) runtime.add(std::move(spec));
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+  for (shard::ParameterSpec& spec : specs) runtime.parameters().add(std::move(spec));
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) continue;
     if (type == quant::DType::fp32)

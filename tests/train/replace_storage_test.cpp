@@ -20,9 +20,10 @@ class FlatBuffers {
     runtime.settle();
     trainer.parallel().compute->synchronize();
     std::size_t bytes = 0;
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) bytes += shard::storage_bytes(runtime.parameter(id));
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
+      bytes += shard::storage_bytes(runtime.parameter(id));
     std::byte* next = make(bytes);
-    for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
+    for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);
       const shard::FlatMemory memory{.data = next, .bytes = shard::storage_bytes(parameter)};
       shard::replace_storage(parameter, memory);

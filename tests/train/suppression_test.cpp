@@ -32,13 +32,13 @@ struct StoppedRank {
               quant::DType type = quant::DType::bf16)
       : parallel(shard::make_parallel_groups(world, nn::rank_layout({.gtp = gtp, .dp = dp}), /*with_casts=*/true)),
         runtime(parallel, {.model = type}, options) {
-    for (shard::ParameterSpec& spec : stopped_specs()) runtime.add(std::move(spec));
-    runtime.add_backward_weights();
+    for (shard::ParameterSpec& spec : stopped_specs()) runtime.parameters().add(std::move(spec));
+    runtime.parameters().add_backward_weights();
     set_initial_values(runtime, 5);
   }
   // Sets every element of the gradient to this number.
   void set_gradient(double value) {
-    for (schedule::ParameterId id = 0; id < runtime.weights(); ++id)
+    for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id)
       parallel.kernels().fill(runtime.parameter(id).main_grad.data(), quant::DType::fp32, value,
                               runtime.parameter(id).shard_elements());
   }
@@ -149,10 +149,10 @@ std::vector<std::vector<std::byte>> lasting_bytes(StoppedRank& rank, Optimizer& 
     all.emplace_back(buffer.size());
     if (buffer.size() > 0) base::copy_bytes(all.back().data(), buffer.data(), buffer.size());
   };
-  for (schedule::ParameterId id = 0; id < rank.runtime.size(); ++id) {
+  for (schedule::ParameterId id = 0; id < rank.runtime.parameters().size(); ++id) {
     shard::ShardedParameter& parameter = rank.runtime.parameter(id);
     for (const shard::Plane& plane : parameter.planes) add(plane.data);
-    if (id >= rank.runtime.weights()) continue;
+    if (id >= rank.runtime.parameters().weights()) continue;
     add(parameter.master);
     add(optimizer.moments(id).exp_avg);
     add(optimizer.moments(id).exp_avg_sq);

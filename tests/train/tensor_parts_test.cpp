@@ -132,7 +132,7 @@ TEST(UnevenParts, DetermineTheElementsOfEachRank) {
   std::map<std::string, std::vector<std::int64_t>> elements;  // by name, then by rank
   options.at_end = [&](Trainer& trainer) {
     const std::lock_guard lock(mutex);
-    for (schedule::ParameterId id = 0; id < trainer.runtime().size(); ++id) {
+    for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().size(); ++id) {
       const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
       auto& of_ranks = elements[parameter.spec.name];
       of_ranks.resize(2);

@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Types, ContinuedRun,
 // Calls check(weight, master) for this rank's part of every parameter.
 void for_each_master(Trainer& trainer,
                      const std::function<void(std::span<const float>, std::span<const float>)>& check) {
-  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
+  for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     ASSERT_TRUE(parameter.has_master());
     const std::int64_t count = parameter.state_elements();

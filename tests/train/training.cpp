@@ -213,7 +213,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   if (world.rank() == 0 && trainer.scales().size() > 0)
     result.scales = trainer.scales().state(*trainer.parallel().compute);
   trainer.runtime().settle();  // wait until the replicas have exchanged their weights
-  for (schedule::ParameterId id = 0; id < trainer.runtime().weights(); ++id) {
+  for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
@@ -297,7 +297,7 @@ void set_elements(Trainer& trainer, const std::string& name,
       }
   base::copy_bytes(parameter.state_master(), host.data(), host.size());
   WeightCast(runtime).cast({&id, 1});
-  runtime.publish(id);
+  runtime.program().publish(id);
 }
 
 }  // namespace tessera::train::testing

@@ -83,7 +83,7 @@ ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedul
 }
 
 void write_masters(runtime::Runtime& runtime, int round) {
-  for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
+  for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     auto* master = reinterpret_cast<float*>(parameter.state_master());
     runtime::for_each_element(parameter.local_state, parameter.storage.shape.cols,
@@ -117,15 +117,15 @@ bool take_amaxes_before(runtime::Runtime& runtime, WeightCast& cast, std::span<c
 }
 
 void check_weights(runtime::Runtime& runtime, int round) {
-  runtime.begin_step(schedule::StepKind::evaluate, 1);
-  runtime.begin_microbatch();
-  for (schedule::ParameterId id = 0; id < runtime.size(); ++id) {
-    const runtime::WeightView view = runtime.consume(id, schedule::Pass::forward);
+  runtime.program().begin_step(schedule::StepKind::evaluate, 1);
+  runtime.program().begin_microbatch();
+  for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
+    const runtime::WeightView view = runtime.program().consume(id, schedule::Pass::forward);
     check_view(view, expected_weight(runtime.parameter(id), id, round), runtime.parameter(id).spec.name, round);
-    runtime.release(id, schedule::Pass::forward);
+    runtime.program().release(id, schedule::Pass::forward);
   }
-  runtime.end_microbatch();
-  runtime.end_step();
+  runtime.program().end_microbatch();
+  runtime.program().end_step();
 }
 
 TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
@@ -142,7 +142,7 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
                                   .coalesce_bytes = zero ? 0 : 1 << 16,
                                   .replay = {.poison = true},
                                   .wire = {.format = format}});
-        for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
+        for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.parameters().add(std::move(spec));
         WeightCast cast(runtime);
         const std::vector<std::vector<schedule::ParameterId>> buckets{{2, 0}, {3, 1}};
         for (int round = 0; round < 4; ++round) {  // first on demand, then by a schedule
@@ -151,7 +151,7 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
             const bool has_amaxes = round % 2 == 1 && take_amaxes_before(runtime, cast, bucket);
             EXPECT_EQ(has_amaxes, round % 2 == 1 && format == Format::fp8);
             cast.cast(bucket, has_amaxes);
-            runtime.publish(bucket);
+            runtime.program().publish(bucket);
           }
           check_weights(runtime, round);
         }
@@ -163,21 +163,21 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
 
 // Runs a step in which every weight is read in both passes.
 void check_both_passes(runtime::Runtime& runtime, int round) {
-  runtime.begin_step(schedule::StepKind::train, 1);
-  runtime.begin_microbatch();
+  runtime.program().begin_step(schedule::StepKind::train, 1);
+  runtime.program().begin_microbatch();
   for (const schedule::Pass pass : {schedule::Pass::forward, schedule::Pass::recompute, schedule::Pass::backward})
-    for (schedule::ParameterId id = 0; id < runtime.weights(); ++id) {
-      const schedule::ParameterId backward_weight = runtime.backward_weight(id);
+    for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
+      const schedule::ParameterId backward_weight = runtime.parameters().backward_weight(id);
       const bool reads_backward_weight = pass == schedule::Pass::backward && backward_weight != schedule::kNoParameter;
       const shard::ShardedParameter& read = runtime.parameter(reads_backward_weight ? backward_weight : id);
-      const runtime::WeightView view = runtime.consume(id, pass);
+      const runtime::WeightView view = runtime.program().consume(id, pass);
       ASSERT_EQ(view.encoded.has_value(), read.spec.product == Format::mxfp8);
       EXPECT_TRUE(!view.encoded || view.encoding == *read.spec.encoding);
       check_view(view, expected_weight(read, id, round), read.spec.name, round);
-      runtime.release(id, pass);
+      runtime.program().release(id, pass);
     }
-  runtime.end_microbatch();
-  runtime.end_step();
+  runtime.program().end_microbatch();
+  runtime.program().end_step();
 }
 
 TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
@@ -202,18 +202,18 @@ TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
                                   .wire = {.format = formats.forward},
                                   .products = {.format = formats.product},
                                   .wire_backward = {{.format = formats.backward}}});
-        for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.add(std::move(spec));
-        runtime.add_backward_weights();
-        ASSERT_EQ(runtime.size(), 2 * runtime.weights());
+        for (shard::ParameterSpec& spec : specs(mesh.tp)) runtime.parameters().add(std::move(spec));
+        runtime.parameters().add_backward_weights();
+        ASSERT_EQ(runtime.parameters().size(), 2 * runtime.parameters().weights());
         WeightCast cast(runtime);
         for (int round = 0; round < 4; ++round) {  // first on demand, then by a schedule
           write_masters(runtime, round);
           for (const std::vector<schedule::ParameterId>& bucket : {std::vector{2, 0}, std::vector{3, 1}}) {
             cast.cast(bucket);
-            runtime.publish(bucket);
+            runtime.program().publish(bucket);
           }
-          for (schedule::ParameterId id = 0; id < runtime.size(); ++id)
-            EXPECT_EQ(runtime.parameter(id).version, round + 1);
+          for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
+            EXPECT_EQ(runtime.parameter(id).version(), round + 1);
           check_both_passes(runtime, round);
         }
         EXPECT_NE(runtime.schedule(schedule::StepKind::train, 1), nullptr);

@@ -28,8 +28,9 @@ std::vector<mesh::Role> roles_of(const shard::RankLayout& layout) {
     for (const Via via :
          {Via::gather, Via::gather_compute, Via::demand, Via::rows, Via::reduce_compute, Via::reduce, Via::replicas})
       add(role_of(layout.mesh, domain, via));
+  for (const shard::Domain& domain : layout.domains) add(program_role(domain));
   const shard::RunRoles run = run_roles(layout.mesh, layout.domains.front());
-  for (const mesh::Role& role : {run.program, run.losses, run.norm, run.world, run.casts}) add(role);
+  for (const mesh::Role& role : {run.losses, run.norm, run.world, run.casts}) add(role);
   return roles;
 }
 

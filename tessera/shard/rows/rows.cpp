@@ -111,7 +111,7 @@ base::Fence RowGather::place(const ShardedParameter& parameter, comm::Communicat
 base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                              const base::Fence& written, void* out, const base::Fence& free) {
   group.lane().wait(written);
-  bring(parameter, group, ids, parameter.published);
+  bring(parameter, group, ids, parameter.published());
   return place(parameter, group, ids.count, out, free);
 }
 

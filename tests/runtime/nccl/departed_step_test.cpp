@@ -28,43 +28,44 @@ class DepartedStep : public comm::NcclTest {
     const RuntimeOptions budgets{.gather_budget = schedule::kMinimum, .reduce_budget = schedule::kMinimum};
     runtime_.emplace(*parallel_, shard::ParameterTypes{}, budgets);
     for (const char* name : {"first", "second"})
-      runtime_->add({.name = name, .dims = {kRows, kCols}, .compute = layout::replicated({kRows, kCols}, 1)});
-    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) {
+      runtime_->parameters().add(
+          {.name = name, .dims = {kRows, kCols}, .compute = layout::replicated({kRows, kCols}, 1)});
+    for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) {
       runtime_->parameter(id).planes.front().data.fill_zero();
-      runtime_->publish(id);
+      runtime_->program().publish(id);
     }
   }
 
   // Compute is slow: what reads the gradient too early finds its memory without it.
   void use(int step, int microbatch, schedule::ParameterId id) {
-    runtime_->consume(id, schedule::Pass::backward);
-    runtime_->release(id, schedule::Pass::backward);
-    const GradientBuffer buffer = runtime_->grad_buffer(id);
+    runtime_->program().consume(id, schedule::Pass::backward);
+    runtime_->program().release(id, schedule::Pass::backward);
+    const GradientBuffer buffer = runtime_->program().grad_buffer(id);
     ASSERT_FALSE(buffer.accumulate);
     parallel_->compute->delay(0.2);
     parallel_->compute->run([&] {
       parallel_->kernels().fill(buffer.data, quant::DType::fp32, gradient_of(step, microbatch, rank(), id),
                                 kRows * kCols);
     });
-    runtime_->produce(id);
+    runtime_->program().produce(id);
   }
 
   // departs: the second microbatch uses no weight. Nothing makes the host wait before it sums over the replicas.
   void train(int step, bool departs) {
-    runtime_->begin_step(schedule::StepKind::train, 2);
+    runtime_->program().begin_step(schedule::StepKind::train, 2);
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
-      runtime_->begin_microbatch();
-      for (schedule::ParameterId id = 0; id < runtime_->size() && (microbatch == 0 || !departs); ++id)
+      runtime_->program().begin_microbatch();
+      for (schedule::ParameterId id = 0; id < runtime_->parameters().size() && (microbatch == 0 || !departs); ++id)
         use(step, microbatch, id);
-      runtime_->end_microbatch();
+      runtime_->program().end_microbatch();
     }
-    runtime_->end_step();
-    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) runtime_->publish(id);
+    runtime_->program().end_step();
+    for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) runtime_->program().publish(id);
     runtime_->finish(runtime_->pending());
   }
 
   void expect_sums(int step, bool departs) {
-    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) {
+    for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) {
       float expected = 0;
       for (int replica = 0; replica < ranks(); ++replica)
         for (int microbatch = 0; microbatch < (departs ? 1 : 2); ++microbatch)

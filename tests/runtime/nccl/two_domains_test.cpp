@@ -44,39 +44,40 @@ class TwoDomains : public comm::NcclTest {
     for (int layer = 0; layer < layers; ++layer)
       for (int weight = 0; weight < 4; ++weight) {
         const layout::Shape shape{kHeights[weight], kWidth};
-        shard::ParameterSpec spec{.name = "w" + std::to_string(runtime_->size()),
+        shard::ParameterSpec spec{.name = "w" + std::to_string(runtime_->parameters().size()),
                                   .dims = {shape.rows, shape.cols},
                                   .compute = layout::replicated(shape, 1),
                                   .trainable = false};
         spec.domain = weight / 2;
-        runtime_->add(std::move(spec));
+        runtime_->parameters().add(std::move(spec));
       }
-    seen_ = base::Buffer(static_cast<std::size_t>(runtime_->size()) * 2 * sizeof(float), parallel_->device);
+    seen_ =
+        base::Buffer(static_cast<std::size_t>(runtime_->parameters().size()) * 2 * sizeof(float), parallel_->device);
   }
 
   // Compute waits for a random time before it reads the first and the last element of the weight.
   void use(schedule::ParameterId id) {
-    const WeightView view = runtime_->consume(id, schedule::Pass::forward);
+    const WeightView view = runtime_->program().consume(id, schedule::Pass::forward);
     parallel_->compute->delay(std::uniform_real_distribution<double>(0, 0.002)(random_));
     const auto* elements = static_cast<const float*>(view.weight().data);
-    const std::int64_t last = runtime_->local_compute(id).size - 1;
+    const std::int64_t last = runtime_->parameters().local_compute(id).size - 1;
     auto* seen = reinterpret_cast<float*>(seen_.data()) + 2 * id;
     parallel_->compute->run([&] {
       parallel_->kernels().copy(elements, seen, sizeof(float));
       parallel_->kernels().copy(elements + last, seen + 1, sizeof(float));
     });
-    runtime_->release(id, schedule::Pass::forward);
+    runtime_->program().release(id, schedule::Pass::forward);
   }
 
   void step(int number) {
-    runtime_->begin_step(schedule::StepKind::train, 1);
-    runtime_->begin_microbatch();
-    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) use(id);
-    for (schedule::ParameterId id = runtime_->size() - 1; id >= 0; --id) use(id);
-    runtime_->end_microbatch();
-    runtime_->end_step();
+    runtime_->program().begin_step(schedule::StepKind::train, 1);
+    runtime_->program().begin_microbatch();
+    for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) use(id);
+    for (schedule::ParameterId id = runtime_->parameters().size() - 1; id >= 0; --id) use(id);
+    runtime_->program().end_microbatch();
+    runtime_->program().end_step();
     expect_values(number);
-    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) publish(number + 1, id);
+    for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) publish(number + 1, id);
     runtime_->finish(runtime_->pending());
   }
 
@@ -85,14 +86,14 @@ class TwoDomains : public comm::NcclTest {
     parallel_->compute->run([&] {
       parallel_->kernels().fill(plane.data.data(), quant::DType::fp32, value_of(step, id), plane.local_storage.size);
     });
-    runtime_->publish(id);
+    runtime_->program().publish(id);
   }
 
   void expect_values(int step) {
-    std::vector<float> seen(static_cast<std::size_t>(runtime_->size()) * 2);
+    std::vector<float> seen(static_cast<std::size_t>(runtime_->parameters().size()) * 2);
     parallel_->compute->synchronize();
     base::copy_bytes(seen.data(), seen_.data(), seen.size() * sizeof(float));
-    for (schedule::ParameterId id = 0; id < runtime_->size(); ++id)
+    for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id)
       for (std::size_t i = 0; i < 2; ++i)
         EXPECT_EQ(seen[2 * static_cast<std::size_t>(id) + i], value_of(step, id)) << "step " << step << ", w" << id;
   }
@@ -110,7 +111,7 @@ TEST_F(TwoDomains, ComputeReadsTheWeightsThatItConsumes) {
       SCOPED_TRACE(std::to_string(layers) + " layers, budget " + std::to_string(budget));
       runtime_.emplace(*parallel_, shard::ParameterTypes{}, RuntimeOptions{.gather_budget = budget});
       add_weights(layers);
-      for (schedule::ParameterId id = 0; id < runtime_->size(); ++id) publish(0, id);
+      for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) publish(0, id);
       for (int number = 0; number < 6; ++number) step(number);
       EXPECT_EQ(runtime_->schedule_statistics().planned, 1);
       EXPECT_EQ(runtime_->schedule_statistics().departed_steps, 0);

@@ -51,8 +51,8 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
 
   const at::NoGradGuard no_gradients;
   runtime::Runtime& runtime = trainer.runtime();
-  runtime.begin_step(schedule::StepKind::evaluate, 1);
-  runtime.begin_microbatch();
+  runtime.program().begin_step(schedule::StepKind::evaluate, 1);
+  runtime.program().begin_microbatch();
   const at::Tensor hidden = decoder->hidden(batch_of(tokens));
   {
     const nn::ConsumedWeight weight(*context, decoder->output().weight, schedule::Pass::forward);
@@ -64,8 +64,8 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
         if (const std::int64_t at = ids.row_of(id); at >= 0)
           row[static_cast<std::size_t>(id)] = values[(&row - logits.data()) * part.size(1) + at];
   }
-  runtime.end_microbatch();
-  runtime.end_step();
+  runtime.program().end_microbatch();
+  runtime.program().end_step();
 }
 
 }  // namespace

@@ -1,29 +1,28 @@
-// What a recorded step took, as costs that every rank agrees on.
+// Measures a recorded step and turns it into costs that every rank agrees on.
 #pragma once
 #include <vector>
 
-#include "tessera/runtime/agreement.h"
-#include "tessera/runtime/fence_pairs.h"
-#include "tessera/runtime/parameter_entry.h"
-#include "tessera/runtime/statistics.h"
+#include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/fence_pairs.h"
+#include "tessera/runtime/watch/statistics.h"
 #include "tessera/schedule/simulate.h"
 
 namespace tessera::runtime {
 
-// One rank's watch over a step, or the part of it, that runs on demand. Time in which the host waits for communication
-// counts apart. Where compute is a queue, segments are what lies between its own marks: how the host carries out what
-// follows from an event is none of them.
+// Measures the part of a step that runs on demand, on one rank. Waits of the host for communication are counted
+// separately. On a GPU, a segment is the time between two marks in compute's stream; host work between two events is
+// not part of it.
 class Measure {
  public:
   explicit Measure(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   void begin_step();
-  // The one at this index of the trace has happened. waits: of compute's lane since the step began.
+  // The event at this index of the trace is recorded. waits: of compute's lane since the step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
-  // Compute has waited for a collective of the program. collective: the index of its event. behind: that of the last
-  // event before the wait. seconds: how long the host waited; waits: how long compute's lane did, where it is a queue.
+  // Compute waited for a collective of the program. collective: the index of its event. behind: the index of the last
+  // event before the wait. seconds: of the host's wait; waits: of compute's lane, on a GPU.
   void waited(int collective, int behind, double seconds, FencePairs waits);
-  // Compute goes on, after what followed from an event or was done between two.
+  // Compute continues after the work that followed an event.
   void passed(const FencePairs& waits);
   void gathered(schedule::ParameterId id, double seconds);
   void reduced(double seconds, std::int64_t bytes) {
@@ -31,16 +30,15 @@ class Measure {
     reduce_bytes_ += static_cast<double>(bytes);
   }
 
-  // Collective over the class: the longest of its ranks. The traces must have been compared. Returns the smallest
-  // `room`.
-  std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement,
-                     const ParameterEntries& entries);
-  // Of a schedule for the trace that was agreed on.
+  // Takes the maximum of each cost over the ranks of the class; collective. The traces must have been compared. Returns
+  // the smallest `room`.
+  std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement);
+  // Returns the costs of a schedule for the trace that was agreed on.
   schedule::Costs costs(const schedule::Trace& trace, const schedule::Schedule& schedule,
                         const std::vector<schedule::ParameterSize>& sizes) const;
 
  private:
-  // Of a queue, before an event.
+  // The time on a GPU before an event.
   struct Stretch {
     std::size_t event = 0;
     base::Fence begin, end;

@@ -1,4 +1,4 @@
-#include "tessera/runtime/agreement.h"
+#include "tessera/runtime/watch/agreement.h"
 
 #include <fmt/format.h>
 
@@ -47,7 +47,7 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::span<const schedule::Event> theirs(pair.theirs.events);
   std::size_t alike = 0;
   while (alike < own.size() && alike < theirs.size() && is_same(own[alike], theirs[alike])) ++alike;
-  // Where one's events end it may go on, unless it has ended the stage.
+  // A rank whose events end may continue, unless it has ended the stage.
   const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
     if (alike < events.size()) return to_string(events[alike], names);
     if (!ended) return {};
@@ -64,29 +64,19 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
 
 }  // namespace
 
-void Agreement::begin_step() {
-  const std::int64_t number = step() + 1;
-  steps_.back().end();
-  if (steps_.size() < kKeptSteps)
-    steps_.emplace_back();
-  else
-    std::ranges::rotate(steps_, steps_.begin() + 1);
-  steps_.back().begin(number);
+void Agreement::post() const {
+  parallel_.board->post(encode_posted_steps(history_.steps(), {}));
 }
 
-void Agreement::post() {
-  parallel_.board->post(encode_posted_steps(steps_, {}));
-}
-
-std::string Agreement::difference(const ParameterEntries& entries) {
-  const std::vector<std::string> names = names_of(entries);
-  if (trace().empty() && steps_.size() == 1) return {};
+std::string Agreement::difference() const {
+  const std::vector<std::string> names = parameters_.names();
+  if (history_.trace().empty() && history_.steps().size() == 1) return {};
   std::optional<Stage> wanted;
   const int own_class = parallel_.class_of[static_cast<std::size_t>(parallel_.rank)];
   for (int rank = 0; rank < parallel_.world->size(); ++rank) {
     if (rank == parallel_.rank || parallel_.class_of[static_cast<std::size_t>(rank)] != own_class) continue;
     const PostedSteps posted = parse_posted_steps(parallel_.board->read(rank));
-    for (const StepRecord& own : steps_) {
+    for (const StepRecord& own : history_.steps()) {
       const PostedSteps::Step* theirs = posted.find(own.number());
       const auto stage = theirs ? last_alike(own, *theirs) : std::nullopt;
       if (!stage) continue;
@@ -95,19 +85,19 @@ std::string Agreement::difference(const ParameterEntries& entries) {
       std::string found;
       if (posted.dumped == place) found = difference_in({own, parallel_.rank, posted, *theirs, rank, *stage}, names);
       if (!found.empty()) {
-        parallel_.board->post(encode_posted_steps(steps_, place));  // so that the other sees it too
+        parallel_.board->post(encode_posted_steps(history_.steps(), place));  // so that the other sees it too
         return found;
       }
       break;
     }
   }
-  parallel_.board->post(encode_posted_steps(steps_, wanted.value_or(Stage{})));
+  parallel_.board->post(encode_posted_steps(history_.steps(), wanted.value_or(Stage{})));
   return {};
 }
 
-void Agreement::look(const ParameterEntries& entries) {
+void Agreement::look() {
   try {
-    const std::string found = difference(entries);
+    const std::string found = difference();
     if (found.empty()) return;
     std::this_thread::sleep_for(200ms);  // the others read what this rank has posted
     throw Error("{}", found);
@@ -119,24 +109,22 @@ void Agreement::look(const ParameterEntries& entries) {
   }
 }
 
-void Agreement::look_until(const base::Fence& fence, const ParameterEntries& entries,
-                           std::chrono::milliseconds patience) {
-  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look(entries);
+void Agreement::look_until(const base::Fence& fence, std::chrono::milliseconds patience) {
+  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look();
   // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
-    look(entries);
+    look();
     std::this_thread::sleep_for(50ms);
   }
 }
 
-void Agreement::wait(const base::Fence& fence, const ParameterEntries& entries) {
-  look_until(fence, entries, kPatience);
+void Agreement::wait(const base::Fence& fence) {
+  look_until(fence, kPatience);
   parallel_.compute->wait(fence);
 }
 
-void Agreement::wait_on_host(const base::Fence& fence, const ParameterEntries& entries,
-                             std::chrono::milliseconds patience) {
-  look_until(fence, entries, patience);
+void Agreement::wait_on_host(const base::Fence& fence, std::chrono::milliseconds patience) {
+  look_until(fence, patience);
   fence.synchronize();
 }
 
@@ -148,30 +136,28 @@ void Agreement::begin(Comparison& comparison) const {
       group.all_gather(&comparison.own, comparison.all.data(), comm::equal_counts(group.size(), 1), quant::DType::i64);
 }
 
-void Agreement::finish(const Comparison& comparison, const ParameterEntries& entries) {
-  wait_on_host(comparison.done, entries);
+void Agreement::finish(const Comparison& comparison) {
+  wait_on_host(comparison.done);
   const auto is_own = [&](std::uint64_t number) { return number == comparison.own; };
   const auto other = std::ranges::find_if_not(comparison.all, is_own);
   if (other == comparison.all.end()) return;
   const auto until = std::chrono::steady_clock::now() + kSearch;
   while (std::chrono::steady_clock::now() < until) {
-    look(entries);
+    look();
     std::this_thread::sleep_for(20ms);
   }
   throw Error("{} differs in {}: {:x} on its rank {}, {:x} on its rank {}", comparison.what, comparison.group->name(),
               comparison.own, comparison.group->rank(), *other, other - comparison.all.begin());
 }
 
-void Agreement::compare(comm::Communicator& group, std::uint64_t number, const std::string& what,
-                        const ParameterEntries& entries) {
+void Agreement::compare(comm::Communicator& group, std::uint64_t number, const std::string& what) {
   if (group.size() == 1) return;
-  Comparison comparison{.step = step(), .group = &group, .what = what, .own = number, .all = {}, .done = {}};
+  Comparison comparison{.step = history_.step(), .group = &group, .what = what, .own = number, .all = {}, .done = {}};
   begin(comparison);
-  finish(comparison, entries);
+  finish(comparison);
 }
 
-std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own,
-                                                              const ParameterEntries& entries) {
+std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::CallOrder& own) {
   const std::vector<int>& class_of = parallel_.class_of;
   const int own_class = class_of[static_cast<std::size_t>(parallel_.rank)];
   const bool speaks = std::ranges::find(class_of, own_class) - class_of.begin() == parallel_.rank;
@@ -179,10 +165,9 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   const auto own_size = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> sizes(class_of.size());
   comm::Communicator& world = *parallel_.world;
-  wait_on_host(world.all_gather(&own_size, sizes.data(), comm::equal_counts(world.size(), 1), quant::DType::i64),
-               entries);
+  wait_on_host(world.all_gather(&own_size, sizes.data(), comm::equal_counts(world.size(), 1), quant::DType::i64));
   std::string all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())), ' ');
-  wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8), entries);
+  wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8));
   // The world's members stand in the order of their places.
   const std::vector<int> members = parallel_.mesh.group_of(parallel_.rank, parallel_.mesh.all_axes());
   std::vector<schedule::CallOrder> orders(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
@@ -196,17 +181,21 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   return orders;
 }
 
-void Agreement::compare_later(const ParameterEntries& entries) {
+void Agreement::compare_later() {
   if (parallel_.alike->size() == 1) return;
-  settle(step() - static_cast<std::int64_t>(kKeptSteps) + 1, entries);  // while the step is still remembered
+  settle(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // while the step is still remembered
   // Devices come there together; hosts do not, and a device would stand by for the last of them.
   parallel_.alike->lane().wait(parallel_.compute->record());
-  begin(open_.emplace_back(Comparison{
-      .step = step(), .group = parallel_.alike, .what = "what a step did", .own = hash(), .all = {}, .done = {}}));
+  begin(open_.emplace_back(Comparison{.step = history_.step(),
+                                      .group = parallel_.alike,
+                                      .what = "what a step did",
+                                      .own = history_.hash(),
+                                      .all = {},
+                                      .done = {}}));
 }
 
-void Agreement::settle(std::int64_t step, const ParameterEntries& entries) {
-  for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front(), entries);
+void Agreement::settle(std::int64_t step) {
+  for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front());
 }
 
 }  // namespace tessera::runtime

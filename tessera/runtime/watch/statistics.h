@@ -1,4 +1,4 @@
-// What a step moved and waited for.
+// Counters of a step.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,18 +10,17 @@ namespace tessera::runtime {
 // Since the last begin_step, on this rank.
 struct StepStatistics {
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
-  // The gathered ones by their number format; those of weights without one count as bf16, whatever their type.
+  // The gathered bytes by number format. Weights without a format count as bf16, whatever their type.
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};
   // Received by collectives of the program, by number format; activations and gradients without one count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
-  // Of this rank's matrix products with weights, by the format they were made in.
+  // Operations of this rank's matrix products with weights, by the format of the product.
   std::array<std::int64_t, quant::kFormats> flops_by_format{};
-  // Compute waited for communication. NaN where compute is a GPU's and the step was recorded or its waits were not
-  // measured.
+  // Time in which compute waited for communication. NaN on a GPU if the step was recorded or did not measure its waits.
   double exposed_seconds = 0;
-  std::int64_t demand_gathers = 0;  // gathers that no schedule foresaw
+  std::int64_t demand_gathers = 0;  // gathers without a schedule
   bool recorded = false;            // the step had no schedule
-  bool departed = false;            // the step left its schedule
+  bool departed = false;            // the step departed from its schedule
   int unproduced = 0;               // trainable parameters without a gradient in the whole step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {

@@ -1,26 +1,27 @@
-// Compute waits for what is under way.
+// Makes compute wait for communication, and measures the waits.
 #pragma once
-#include "tessera/runtime/agreement.h"
-#include "tessera/runtime/fence_pairs.h"
-#include "tessera/runtime/statistics.h"
-#include "tessera/runtime/timeline.h"
+#include "tessera/runtime/recorder.h"
+#include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/fence_pairs.h"
+#include "tessera/runtime/watch/statistics.h"
+#include "tessera/runtime/watch/timeline.h"
 
 namespace tessera::runtime {
 
-// One rank's. One thread.
+// Belongs to one rank; used by one thread.
 class Waits {
  public:
-  Waits(const shard::ParallelGroups& parallel, const ParameterEntries& entries, Agreement& agreement,
+  Waits(const shard::ParallelGroups& parallel, Agreement& agreement, const Recorder& recorder,
         StepStatistics& statistics, Timeline& timeline)
-      : parallel_(parallel), entries_(entries), agreement_(agreement), statistics_(statistics), timeline_(timeline) {}
+      : parallel_(parallel), agreement_(agreement), recorder_(recorder), statistics_(statistics), timeline_(timeline) {}
 
-  // What compute does next comes after the fence. Where compute is the host, it waits here and the time counts as
-  // exposed. Errors: Agreement::wait's.
+  // Later work of compute starts after the fence. On a CPU the host waits here, and the time counts as exposed. Throws
+  // the errors of Agreement::wait.
   void until(const base::Fence& fence, schedule::Activity activity,
              std::span<const schedule::ParameterId> weights = {}) {
     if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
     if (!is_measured_ || parallel_.compute->is_captured()) return parallel_.compute->wait(fence);
-    if (fence.done() && !fence.error()) return;  // nor is there anything to measure
+    if (fence.done() && !fence.error()) return;  // there is nothing to measure
     const Moment begin = compute_now(parallel_);
     parallel_.compute->wait(fence);
     const Moment end = compute_now(parallel_);
@@ -32,27 +33,28 @@ class Waits {
                   std::span<const schedule::ParameterId> weights = {}) {
     if (fence.done() && !parallel_.clock) return fence.synchronize();
     const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
-    agreement_.wait(fence, entries_);
+    agreement_.wait(fence);
   }
-  // For all of `group` to say that they did the same.
+  // Waits until the ranks of the group have compared the step so far.
   void for_agreement(comm::Communicator& group) {
     const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, schedule::Activity::agreement);
-    agreement_.compare(group, agreement_.hash(), "what a step did", entries_);
+    agreement_.compare(group, recorder_.history().hash(), "what a step did");
   }
 
-  // measured: waits of compute's lane in this step, by two events each, which cost a GPU some microseconds.
+  // measured: whether the waits of compute's lane are measured in this step. Each costs a GPU two events and some
+  // microseconds.
   void begin_step(bool measured) {
     on_device_.clear();
     is_measured_ = measured || timeline_.is_on();
   }
   bool is_measured() const { return is_measured_; }
-  // Before and after each wait of compute's lane in this step; none where compute is the host.
+  // The points before and after each wait of compute's lane in this step; empty on a CPU.
   const FencePairs& on_device() const { return on_device_; }
 
  private:
   const shard::ParallelGroups& parallel_;
-  const ParameterEntries& entries_;
   Agreement& agreement_;
+  const Recorder& recorder_;
   StepStatistics& statistics_;
   Timeline& timeline_;
   FencePairs on_device_;

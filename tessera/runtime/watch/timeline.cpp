@@ -1,4 +1,4 @@
-#include "tessera/runtime/timeline.h"
+#include "tessera/runtime/watch/timeline.h"
 
 #include <cmath>
 #include <memory>

@@ -1,5 +1,5 @@
-// What a step did and when, as measured: spans of compute, of what it waited for, and of what each lane carried out.
-// Off until asked for; then the host notes its own times, and lanes mark theirs between their work.
+// A measured timeline of a step: spans of compute, of its waits, and of the work of each lane. It is off by default.
+// When it is on, the host notes its own times, and lanes mark theirs between their work.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -20,47 +20,49 @@ namespace tessera::runtime {
 struct TimelineSpan {
   schedule::Activity activity = schedule::Activity::compute;
   bool is_wait = false;  // compute waited, for `activity`
-  // Index of the event that it is for: the next one of compute and of a wait; a gather's first consume, a reduction's
-  // last produce, a publish, a comm. At the end of the trace: none.
+  // Index of the event of the span: the next event for compute and waits; a gather's first consume, a reduction's last
+  // produce, a publish, a comm. The size of the trace if there is no later event.
   int event = 0;
-  int microbatch = -1;  // of that event, but for compute and waits
+  int microbatch = -1;  // of that event; -1 for compute and waits
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
-  std::int64_t bytes = 0;     // received from other ranks; of comm: the event's
+  std::int64_t bytes = 0;     // received from other ranks; for comm, the event's bytes
   double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for it may begin before
 };
 
-// A point in time that compute has come to: seconds of the host's clock where compute is the host, else a timed fence.
+// A point in time that compute has reached: seconds of the host's clock on a CPU, a timed fence on a GPU.
 struct Moment {
   double seconds = 0;
   base::Fence fence;
 };
 Moment compute_now(const shard::ParallelGroups& parallel);
 
-// One rank's. Used by one thread; only the marks run on lanes.
+// Belongs to one rank; used by one thread. Only the marks run on lanes.
 class Timeline {
  public:
-  // `parallel` outlives the timeline; marks under way do not need it.
+  // `parallel` outlives the timeline; pending marks do not need it.
   explicit Timeline(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
-  // Turned on, it is complete from the next begin_step on, and includes gathers for that step that are issued before;
-  // turned off, it forgets.
+  // Turned on, it is complete from the next begin_step on, including earlier gathers for that step. Turned off, it
+  // drops its spans.
   void record(bool on);
   bool is_on() const { return on_; }
 
   void begin_step();
-  void begin_event(std::size_t event);  // compute has come to it
-  void end_event(std::size_t next);     // ... and goes on
+  void begin_event(std::size_t event);  // compute has reached it
+  void end_event(std::size_t next);     // compute continues
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
-  // The event just over is a collective; and it has now been waited for. event: its place.
+  // The last event is a collective; later, compute has waited for it. event: its index.
   void began(int event);
   void finished(int event, const schedule::Event& comm);
 
-  // What is about to be enqueued; `what` without times. is_ahead: it is for the next step.
+  // Returns a mark for work that is enqueued next. what: its span without times. is_ahead: the work is for the next
+  // step.
   base::LaneMark mark(TimelineSpan what, bool is_ahead = false);
 
-  // Of the last step begun: all that was waited for or has ended. On a GPU compute's lane must have come to its end.
+  // Returns the spans of the last step begun: everything that ended or was waited for. On a GPU, compute's lane must be
+  // idle.
   std::vector<TimelineSpan> spans() const;
 
  private:
@@ -81,11 +83,11 @@ class Timeline {
   std::vector<Marked> marked_;
 };
 
-// Of an operation for `trace[event]`; nothing while `timeline` is off.
+// Returns the recording of an operation for `trace[event]`. It records nothing while `timeline` is off.
 shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::size_t event,
                         std::span<const schedule::ParameterId> weights, bool is_ahead = false);
 
-// The host waits while this lives: the time is added to `seconds` and is a span.
+// Measures a wait of the host: adds its lifetime to `seconds` and makes a span of it.
 class Waiting {
  public:
   Waiting(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,

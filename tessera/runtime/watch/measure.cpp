@@ -1,4 +1,4 @@
-#include "tessera/runtime/measure.h"
+#include "tessera/runtime/watch/measure.h"
 
 #include <algorithm>
 #include <numeric>
@@ -64,7 +64,7 @@ void Measure::gathered(schedule::ParameterId id, double seconds) {
 }
 
 std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room,
-                            Agreement& agreement, const ParameterEntries& entries) {
+                            Agreement& agreement) {
   read_stretches();
   segments_.resize(trace.size());
   gathers_.resize(parameters);
@@ -81,8 +81,7 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
   all.push_back(-static_cast<double>(room));
   agreement.wait(parallel_.alike->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
-                                             comm::ReduceOp::max),
-                 entries);
+                                             comm::ReduceOp::max));
   auto at = all.begin();
   agreed_.segment_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());

@@ -1,0 +1,35 @@
+#include "tessera/runtime/arenas.h"
+
+#include <utility>
+
+namespace tessera::runtime {
+
+void Arenas::withdraw(shard::ParallelGroups& parallel) {
+  for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
+    for (comm::Communicator* group : parallel.made(via)) group->share({});
+}
+
+std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
+  if (pushes) withdraw(parallel);
+  auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
+    buffer = base::Buffer();  // before the new one is taken
+    buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
+  };
+  grown(gather, schedule.gather_arena);
+  grown(reduce, schedule.reduce_arena);
+  grown(scratch, schedule.scratch);
+  if (!pushes) return "not asked for";
+  std::string first_problem;
+  const auto share = [&](shard::Via via, const base::Buffer& memory) {
+    for (comm::Communicator* group : parallel.made(via)) {
+      std::string problem = group->share({const_cast<std::byte*>(memory.data()), memory.size()});
+      if (first_problem.empty()) first_problem = std::move(problem);
+    }
+  };
+  share(shard::Via::gather, gather);
+  share(shard::Via::reduce, scratch);
+  return first_problem;
+}
+
+}  // namespace tessera::runtime

@@ -1,0 +1,26 @@
+// The memory of the schedules of one runtime.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "tessera/base/buffer.h"
+#include "tessera/schedule/schedule.h"
+#include "tessera/shard/parallel_groups.h"
+
+namespace tessera::runtime {
+
+// Schedules take turns, so all share the same arenas. Addresses stay until a schedule needs a larger arena.
+struct Arenas {
+  base::Buffer gather, reduce, scratch;
+  std::int64_t gather_peak = 0, reduce_peak = 0;  // bytes that schedules have used
+
+  // Makes the arenas large enough for the schedule. Collective over the groups of gathers and reductions; nothing may
+  // be in flight. With `pushes` the ranks of a group let each other write into their arenas. Returns why some peers
+  // cannot (Communicator::share), or an empty text.
+  std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
+  // Ends the peers' access. Collective. Called before the memory is freed.
+  static void withdraw(shard::ParallelGroups& parallel);
+  std::int64_t bytes() const { return static_cast<std::int64_t>(gather.size() + reduce.size() + scratch.size()); }
+};
+
+}  // namespace tessera::runtime

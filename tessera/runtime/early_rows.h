@@ -1,0 +1,36 @@
+// The rows that a graph's step reads first. Their ids are known before the graph is launched, so the rows travel before
+// it, and the graph only copies them to where the step reads them.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/fence.h"
+#include "tessera/runtime/parameter_entry.h"
+#include "tessera/shard/parallel_groups.h"
+
+namespace tessera::runtime {
+
+// Belongs to one rank; used by one thread. At most one table of a step has early rows.
+class EarlyRows {
+ public:
+  explicit EarlyRows(shard::ParallelGroups& parallel) : parallel_(parallel) {}
+
+  // While a graph is captured: the rows of the table travel before each launch. Throws Error for a second table.
+  void note(ParameterEntry& table, const shard::RowIds& ids);
+  // The table, if the entry is it, was published: early rows of the next step travel after this.
+  void published(const ParameterEntry& entry);
+  // Before a launch: sends the rows of `ids`, as many as in the captured step. Does nothing without a table. Collective
+  // over the ranks that store the table.
+  void bring(const std::int64_t* ids);
+  // A graph was launched: rows of the next step travel after the point of the graph that publishes the table.
+  void launched() { after_ = may_begin_; }
+
+ private:
+  shard::ParallelGroups& parallel_;
+  ParameterEntry* table_ = nullptr;
+  shard::RowIds ids_;  // of the captured step
+  base::Signal beginning_;
+  base::Fence may_begin_;  // in the graph: the table is published, and the rows that arrived for its own step are read
+  base::Fence after_;      // the rows of the next step wait for it
+};
+
+}  // namespace tessera::runtime

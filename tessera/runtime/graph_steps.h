@@ -1,0 +1,37 @@
+// Steps that a captured graph carries out (docs/schedule.md). The graph holds everything from begin_step to the last
+// publish of a step that follows its schedule; train/step_graph.h captures and launches it.
+#pragma once
+#include <cstdint>
+
+#include "tessera/runtime/plans.h"
+
+namespace tessera::runtime {
+
+// Belongs to one rank; used by one thread.
+class GraphSteps {
+ public:
+  GraphSteps(StepContext& step, Plans& plans) : step_(step), plans_(plans) {}
+
+  // After begin_step: whether a graph can hold this step. The step follows a schedule whose earlier work is in flight,
+  // and records no timeline.
+  bool can_be_graph() const;
+  // Changes with the schedules. A graph that was captured under another number is useless.
+  int schedules_made() const { return plans_.made(); }
+  // Directly before a launch: sends the rows that the step reads first, if their ids are known before it (gather_rows).
+  // ids: as many as in the captured step, in memory that the device reads, until the step is over. Collective over the
+  // ranks that store the table.
+  void bring_rows(const std::int64_t* ids) { step_.early_rows.bring(ids); }
+  // After begin_step of a step that can be a graph: stands for everything that the graph contains. Compute first waits
+  // for what the graph itself does not wait for. Throws Error if a weight would be used in another version than the
+  // stored one.
+  void repeat_step();
+  // After repeat_step, or after the step that was captured: a launch of the graph is done with `end`. statistics: those
+  // of the captured step. Collective.
+  void launched(const base::Fence& end, const StepStatistics& statistics);
+
+ private:
+  StepContext& step_;
+  Plans& plans_;
+};
+
+}  // namespace tessera::runtime

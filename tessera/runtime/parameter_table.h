@@ -1,0 +1,102 @@
+// The parameters of a program and how this rank cuts them: everything that follows from registration, without memory.
+// Runtime and DryRun use the same class.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/runtime/runtime_options.h"
+#include "tessera/schedule/events.h"
+#include "tessera/schedule/schedule.h"
+#include "tessera/shard/rank_layout.h"
+
+namespace tessera::runtime {
+
+// Belongs to one rank; used by one thread. Functions with an id throw Error for an unknown id.
+class ParameterTable {
+ public:
+  // Called with the id of each new parameter, whose spec is then complete.
+  using Added = std::function<void(schedule::ParameterId id)>;
+
+  // types: of parameters whose spec names none. Throws the errors of shard::cuts_of.
+  ParameterTable(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types,
+                 const RuntimeOptions& options, Added added = {});
+
+  // Registers a weight. The options set its domain and its number formats. Every rank registers the same weights in the
+  // same order, before the first step. Throws Error for a repeated name and after add_backward_weights.
+  schedule::ParameterId add(shard::ParameterSpec spec);
+  // Registers the weights that backward passes read in another number format, after the last add. A layer names only
+  // the weight: in the backward pass, consume and release act on its backward weight.
+  void add_backward_weights();
+  // Ends registration; called by each begin_step. Throws Error if backward weights are missing.
+  void close();
+
+  int size() const { return static_cast<int>(specs_.size()); }      // backward weights included
+  int weights() const { return weights_ < 0 ? size() : weights_; }  // ids from here to size() are backward weights
+  const std::vector<shard::ParameterSpec>& specs() const { return specs_; }  // by id
+  const shard::ParameterSpec& spec(schedule::ParameterId id) const { return specs_[index(id)]; }
+  const std::string& name(schedule::ParameterId id) const { return spec(id).name; }
+  std::vector<std::string> names() const;  // by id, for messages
+  const shard::ParameterTypes& types() const { return types_; }
+  const shard::ParameterTypes& types(schedule::ParameterId id) const { return types_of(spec(id), types_); }
+  // Returns the part of the weight that this rank reads.
+  const layout::LocalLayout& local_compute(schedule::ParameterId id) const;
+  // Whether rows travel by index. Then the layer calls gather_rows and grad_rows, not consume and grad_buffer.
+  bool by_rows(schedule::ParameterId id) const { return traits_[index(id)].by_rows; }
+  quant::DType staging_type(schedule::ParameterId id) const { return traits_[index(id)].staging; }  // of its gradient
+  // Returns the bytes that this rank receives in one read of rows.
+  std::int64_t row_bytes(schedule::ParameterId id) const { return traits_[index(id)].row_bytes; }
+  // Returns the sizes that a schedule is planned with, by id.
+  std::vector<schedule::ParameterSize> sizes() const;
+  // Returns the ids of weights by name: the order of checkpoints.
+  std::vector<schedule::ParameterId> by_name() const;
+
+  // Returns the backward weight of a weight, or kNoParameter if both passes read the weight itself.
+  schedule::ParameterId backward_weight(schedule::ParameterId weight) const;
+  std::vector<schedule::ParameterId> backward_weights() const;  // by weight
+  // Returns the parameter that a consume of the weight reads in this pass.
+  schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId weight) const;
+  // Returns the weights, each followed by its backward weight: the order of publishes.
+  std::vector<schedule::ParameterId> with_backward_weights(std::span<const schedule::ParameterId> weights) const;
+
+  int ranks() const { return ranks_; }                            // of the run
+  const std::vector<shard::Cuts>& cuts() const { return cuts_; }  // by domain
+  const shard::Cuts& cuts(int domain) const { return cuts_[domain_index(domain)]; }
+  const shard::ComputeGroup& compute_group(int domain) const { return domains_[domain_index(domain)].compute; }
+  // Returns the name of the domain's program collectives in events.
+  const std::string& program_group(int domain) const { return domains_[domain_index(domain)].program; }
+
+ private:
+  struct Traits {
+    quant::DType staging = quant::DType::fp32;
+    bool by_rows = false;
+    std::int64_t row_bytes = 0;
+    schedule::ParameterId backward_weight = schedule::kNoParameter;
+  };
+  struct DomainOnRank {
+    shard::Place place;
+    shard::ComputeGroup compute;
+    std::string program;
+  };
+  schedule::ParameterId register_parameter(shard::ParameterSpec spec);
+  Traits traits_of(const shard::ParameterSpec& spec) const;
+  std::size_t index(schedule::ParameterId id) const;
+  std::size_t domain_index(int domain) const;
+
+  int ranks_ = 1;
+  std::vector<shard::Cuts> cuts_;
+  std::vector<DomainOnRank> domains_;
+  shard::ParameterTypes types_;
+  RuntimeOptions options_;
+  Added added_;
+  std::vector<shard::ParameterSpec> specs_;
+  std::vector<Traits> traits_;
+  std::unordered_map<std::string, schedule::ParameterId> ids_;
+  int weights_ = -1;  // number of weights once the backward weights are registered
+  bool is_closed_ = false;
+};
+
+}  // namespace tessera::runtime

@@ -1,0 +1,67 @@
+// Records the events of a rank's steps. Runtime and DryRun share it: events, their numbers and the checks of the order
+// of calls are defined here once.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tessera/runtime/collective.h"
+#include "tessera/runtime/event_numbers.h"
+#include "tessera/runtime/parameter_table.h"
+#include "tessera/runtime/step_record.h"
+
+namespace tessera::runtime {
+
+// Belongs to one rank; used by one thread.
+//
+// A caller first asks for the event that a call would record (weight_event, rows_event), acts on it, and then records
+// it. A function that returns an event without a parameter also counts it, so its event must be recorded.
+class Recorder {
+ public:
+  explicit Recorder(ParameterTable& parameters) : parameters_(parameters) {}
+
+  // Each throws Error if it is called out of order.
+  void begin_step(schedule::StepKind kind, int microbatches);
+  void begin_microbatch();
+  void end_microbatch();
+  void end_step();
+  // Records all events of a step at once and ends it: the step runs as a graph.
+  void repeat_step(const schedule::Trace& trace);
+  // Throw Error if begin_step (or another call between steps), end_microbatch or end_step would be out of order.
+  void check_between_steps(const char* call) const;
+  void check_in_microbatch() const;
+  void check_microbatches_done() const;
+
+  schedule::StepKind kind() const { return numbers_.kind(); }  // of the last step begun
+  bool is_training() const { return kind() == schedule::StepKind::train; }
+  int microbatches() const { return microbatches_; }
+  int microbatch() const { return numbers_.microbatch(); }  // the last begun, from 0; -1: none
+  bool in_step() const { return in_step_; }
+  bool in_microbatch() const { return numbers_.in_microbatch(); }
+  // Whether optimizer events are recorded: between a training step and the next step.
+  bool records_updates() const { return has_step_ && is_training(); }
+
+  schedule::Event weight_event(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
+  schedule::Event rows_event(schedule::Pass pass, schedule::ParameterId id) const;
+  schedule::Event collective_event(const ProgramCollective& collective, const CollectiveTraffic& traffic);
+  // kind: stash or fetch. way: "shard" (own tokens only) or "keep".
+  schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::Pass pass,
+                                   std::string_view way);
+  schedule::Event amaxes_event(std::int64_t count);
+
+  void record(const schedule::Event& event);         // an event of a step
+  void record_update(const schedule::Event& event);  // an event of the optimizer, after the step
+
+  const schedule::Trace& trace() const { return history_.trace(); }  // of the last step begun
+  int last() const { return static_cast<int>(trace().size()) - 1; }  // index of the last event
+  const StepHistory& history() const { return history_; }
+
+ private:
+  ParameterTable& parameters_;
+  StepHistory history_;
+  EventNumbers numbers_;
+  int microbatches_ = 0;
+  bool in_step_ = false, has_step_ = false;
+};
+
+}  // namespace tessera::runtime

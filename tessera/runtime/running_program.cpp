@@ -1,0 +1,336 @@
+#include "tessera/runtime/running_program.h"
+
+#include "tessera/base/error.h"
+#include "tessera/shard/encoded.h"
+
+namespace tessera::runtime {
+
+using schedule::EventKind, schedule::ParameterId, schedule::Pass;
+
+void RunningProgram::begin_step(schedule::StepKind kind, int microbatches) {
+  step_.recorder.check_between_steps("begin_step");
+  plans_.end_step();
+  step_.recorder.begin_step(kind, microbatches);
+  step_.statistics = {};
+  step_.timeline.begin_step();
+  for (auto& entry : step_.entries) entry->begin_step();
+  plans_.begin_step();
+  step_.measure.begin_step();
+  step_.waits.begin_step(measures_waits_ || step_.statistics.recorded);
+  plans_.prefetch();
+}
+
+void RunningProgram::end_microbatch() {
+  Recorder& recorder = step_.recorder;
+  recorder.check_in_microbatch();
+  for (const auto& entry : step_.entries)
+    TESSERA_CHECK(!entry->is_consumed(), "end of microbatch {}: '{}' is consumed and not released",
+                  recorder.microbatch(), entry->name());
+  if (plans_.current() && !plans_.current()->ends_microbatch(recorder.microbatch())) plans_.depart(nullptr);
+  step_.agreement.post();
+  if (recorder.is_training() && !plans_.current()) {
+    on_demand_.reduce_microbatch();
+    step_.measure.passed(step_.waits.on_device());
+  }
+  recorder.end_microbatch();
+}
+
+void RunningProgram::end_step() {
+  Recorder& recorder = step_.recorder;
+  recorder.check_microbatches_done();
+  Replay* const replay = plans_.current();
+  if (replay) {
+    TESSERA_CHECK(replay->is_at_end_of_body(), "the step ends at event {} of its schedule's {}", replay->next(),
+                  replay->schedule().body);
+    replay->finish();
+  }
+  if (recorder.is_training()) {
+    if (!replay) check_produced();
+    fill_unproduced();
+    if (!replay) {
+      on_demand_.reduce_replicas();
+      step_.measure.passed(step_.waits.on_device());
+    }
+  }
+  if (!step_.parallel.is_asynchronous())
+    step_.waits.for_agreement(*step_.parallel.alike);
+  else if (!step_.parallel.compute->is_captured())
+    step_.agreement.compare_later();
+  for (ParameterId id = 0; id < step_.parameters.size(); ++id) {
+    const ParameterEntry& entry = step_.entry(id);
+    TESSERA_CHECK(!entry.is_produced(), "'{}': a gradient was produced and not reduced", entry.name());
+    // The optimizer writes next, also weights that this step did not use.
+    step_.waits.until(entry.parameter.published(), schedule::Activity::publish, {&id, 1});
+  }
+  plans_.count_demand_gathers();
+  recorder.end_step();
+}
+
+// Collective over the world if ranks are of several classes. Within a class events are compared. Between classes only
+// this shows that all have gradients of the same weights, before these are summed over replicas.
+void RunningProgram::check_produced() {
+  if (!step_.parallel.has_classes()) return;
+  std::vector<double> some, none;
+  for (const auto& entry : step_.entries) {
+    some.push_back(entry->parameter.main_grad_written() ? 1 : 0);
+    none.push_back(1 - some.back());
+  }
+  std::vector<double> all = some;
+  all.insert(all.end(), none.begin(), none.end());
+  step_.agreement.wait(step_.parallel.world->all_reduce(all.data(), static_cast<std::int64_t>(all.size()),
+                                                        quant::DType::fp64, comm::ReduceOp::max));
+  for (std::size_t i = 0; i < some.size(); ++i)
+    TESSERA_CHECK(all[i] + all[some.size() + i] < 2,
+                  "the microbatches of a step give '{}' a gradient on some ranks and none on others",
+                  step_.entries[i]->name());
+}
+
+// A parameter without a gradient in any microbatch has gradient zero, on every rank alike.
+void RunningProgram::fill_unproduced() {
+  for (auto& entry : step_.entries) {
+    shard::ShardedParameter& parameter = entry->parameter;
+    if (!parameter.spec.trainable || parameter.main_grad_written()) continue;
+    ++step_.statistics.unproduced;
+    step_.parallel.kernels().fill(parameter.main_grad.data(), parameter.types.accumulator, 0,
+                                  parameter.shard_elements());
+    entry->sum_replicas();
+  }
+}
+
+// Records the event. The step departs from its schedule if the schedule has another event next.
+void RunningProgram::begin_event(const schedule::Event& event) {
+  step_.timeline.begin_event(step_.recorder.trace().size());
+  if (plans_.current() && !plans_.current()->is_next(event)) plans_.depart(&event);
+  step_.recorder.record(event);
+  if (!plans_.current())
+    step_.measure.event(static_cast<std::size_t>(step_.recorder.last()), step_.statistics, step_.waits.on_device());
+}
+
+// Starts what the schedule has after the event.
+void RunningProgram::end_event() {
+  if (plans_.current())
+    plans_.current()->passed();
+  else
+    step_.measure.passed(step_.waits.on_device());
+  step_.timeline.end_event(step_.recorder.trace().size());
+}
+
+void RunningProgram::record(const schedule::Event& event) {
+  begin_event(event);
+  end_event();
+}
+
+// Records an event of the optimizer. Returns whether it belongs to the step's trace: weights also change outside of
+// steps, for example when a checkpoint is loaded.
+bool RunningProgram::record_update(const schedule::Event& event) {
+  if (plans_.current() && !plans_.current()->is_next(event)) plans_.drop_prefetches();
+  if (plans_.current()) plans_.current()->passed();
+  if (!step_.recorder.records_updates()) return false;
+  step_.recorder.record_update(event);
+  if (plans_.current()) return true;
+  step_.measure.event(static_cast<std::size_t>(step_.recorder.last()), step_.statistics, step_.waits.on_device());
+  step_.measure.passed(step_.waits.on_device());
+  return true;
+}
+
+WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
+  const ParameterId id = step_.parameters.read_in(pass, weight);
+  ParameterEntry& entry = step_.entry(id);
+  shard::ShardedParameter& parameter = entry.parameter;
+  TESSERA_CHECK(step_.recorder.in_microbatch(), "'{}' is consumed outside a microbatch", entry.name());
+  TESSERA_CHECK(!parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
+  begin_event(step_.recorder.weight_event(EventKind::consume, pass, id));
+  const bool moves = !entry.materializer.is_resident();
+  // A gather waits for the publish; a weight that stays in place has none.
+  if (!moves) step_.waits.until(parameter.published(), schedule::Activity::publish, {&id, 1});
+  if (plans_.current() && moves) plans_.current()->arrive(entry, id);
+  if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);
+  entry.consumed();
+  end_event();
+  WeightView view;
+  if (is_unpacked(parameter.spec)) {
+    view.planes[0] = {entry.view(), parameter.types.model};
+    return view;
+  }
+  for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
+    const shard::Plane& plane = parameter.planes[p];
+    view.planes[p] = {moves ? entry.view() + entry.materializer.offset_of(p) : plane.data.data(), plane.spec.type};
+  }
+  if (parameter.spec.encoding) {
+    const auto plane = [&](std::size_t p) { return static_cast<std::byte*>(const_cast<void*>(view.planes[p].data)); };
+    view.encoded = encoded_matrix(parameter, plane(0), parameter.planes.size() > 1 ? plane(1) : nullptr);
+    view.encoding = *parameter.spec.encoding;
+  }
+  return view;
+}
+
+void RunningProgram::release(ParameterId weight, Pass pass) {
+  const ParameterId id = step_.parameters.read_in(pass, weight);
+  ParameterEntry& entry = step_.entry(id);
+  TESSERA_CHECK(entry.is_consumed(), "'{}' is released more often than consumed", entry.name());
+  begin_event(step_.recorder.weight_event(EventKind::release, pass, id));
+  if (entry.released()) on_demand_.release(entry);
+  end_event();
+}
+
+GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
+  ParameterEntry& entry = step_.entry(id);
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
+  TESSERA_CHECK(!entry.is_produced() || !entry.parameter.spec.produced_once,
+                "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
+  return {staging_of(entry, id), entry.reducer.staging_type(), entry.is_produced()};
+}
+
+std::byte* RunningProgram::staging_of(ParameterEntry& entry, ParameterId id) {
+  TESSERA_CHECK(step_.recorder.in_microbatch() && is_training(),
+                "the gradient of '{}' is requested outside a training microbatch", entry.name());
+  TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
+  const schedule::Event produce = step_.recorder.weight_event(EventKind::produce, Pass::backward, id);
+  if (plans_.current() && !plans_.current()->is_next(produce)) plans_.depart(&produce);
+  if (entry.staging()) return entry.staging();
+  if (plans_.current())
+    entry.stage(plans_.current()->staging(id));
+  else
+    on_demand_.stage(entry);
+  return entry.staging();
+}
+
+void RunningProgram::produce(ParameterId id) {
+  ParameterEntry& entry = step_.entry(id);
+  TESSERA_CHECK(entry.staging(), "'{}' is produced without grad_buffer", entry.name());
+  begin_event(step_.recorder.weight_event(EventKind::produce, Pass::backward, id));
+  entry.produced();
+  end_event();
+}
+
+namespace {
+
+void check_count(const ParameterEntry& entry, const shard::RowIds& ids) {
+  const std::int64_t most = entry.parameter.spec.reads.per_microbatch;
+  TESSERA_CHECK(ids.count <= most, "'{}': {} rows of at most {} a microbatch", entry.name(), ids.count, most);
+}
+
+}  // namespace
+
+comm::Communicator& RunningProgram::rows_group(const ParameterEntry& entry) {
+  return step_.parallel.of(entry.domain(), shard::Via::rows);
+}
+
+void RunningProgram::gather_rows(ParameterId id, const shard::RowIds& ids, void* out, Pass pass,
+                                 const std::optional<base::Fence>& written) {
+  ParameterEntry& entry = step_.entry(id);
+  TESSERA_CHECK(step_.recorder.in_microbatch(), "rows of '{}' are read outside a microbatch", entry.name());
+  TESSERA_CHECK(entry.rows, "'{}' is gathered whole: consume", entry.name());
+  check_count(entry, ids);
+  const schedule::Event event = step_.recorder.rows_event(pass, id);
+  record(event);
+  const int place = step_.recorder.last();
+  step_.timeline.began(place);
+  step_.statistics.count_gathered(entry.format, event.bytes);
+  const base::Lane& lane = *step_.parallel.compute;
+  const base::Fence compute = step_.parallel.compute->record();
+  const bool is_first = event.microbatch == 0 && pass == Pass::forward && event.ordinal == 0;
+  if (is_first && written && lane.is_captured() && entry.parameter.spec.trainable) {
+    step_.early_rows.note(entry, ids);
+    return wait({entry.rows->place(entry.parameter, rows_group(entry), ids.count, out, compute), place});
+  }
+  wait({entry.rows->start(entry.parameter, rows_group(entry), ids, written.value_or(compute), out, compute), place});
+}
+
+RowGradient RunningProgram::grad_rows(ParameterId id, const shard::RowIds& ids) {
+  ParameterEntry& entry = step_.entry(id);
+  TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
+  const shard::RowReducer* rows = entry.reducer.rows();
+  TESSERA_CHECK(rows, "'{}' has a gradient of the whole: grad_buffer", entry.name());
+  TESSERA_CHECK(!entry.is_produced(), "'{}': rows are produced twice in a microbatch", entry.name());
+  check_count(entry, ids);
+  std::byte* staging = staging_of(entry, id);
+  return {staging, entry.parameter.types.accumulator, rows->find_slots(ids, staging)};
+}
+
+void RunningProgram::publish(std::span<const ParameterId> weights) {
+  const std::vector<ParameterId> published = step_.parameters.with_backward_weights(weights);
+  const std::span<const ParameterId> ids(published);
+  for (const ParameterId id : ids)
+    TESSERA_CHECK(!step_.entry(id).is_consumed(), "'{}' is published while it is consumed", step_.entry(id).name());
+  const std::size_t first = step_.recorder.trace().size();
+  step_.timeline.begin_event(first);
+  const base::Fence written = step_.parallel.compute->record();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ParameterEntry& entry = step_.entry(ids[i]);
+    shard::ShardedParameter& parameter = entry.parameter;
+    const std::int64_t bytes = total_bytes(entry.ways.publish);
+    const base::LaneMark mark = runtime::record(step_.timeline, step_.recorder.trace(), first + i, ids.subspan(i, 1))
+                                    .mark(schedule::Activity::publish, bytes);
+    parameter.make_version();
+    parameter.set_published(
+        parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
+    step_.statistics.count_gathered(entry.format, bytes);
+    step_.early_rows.published(entry);
+  }
+  for (const ParameterId id : ids) record_update(step_.recorder.weight_event(EventKind::publish, Pass::forward, id));
+  step_.timeline.end_event(step_.recorder.trace().size());
+}
+
+void RunningProgram::reduce_amaxes(std::span<float> amaxes) {
+  step_.recorder.check_between_steps("reduce_amaxes");
+  TESSERA_CHECK(step_.parallel.casts, "amaxes of whole weights are needed, and the groups were made without `casts`");
+  comm::Communicator& casts = *step_.parallel.casts;
+  const auto count = static_cast<std::int64_t>(amaxes.size());
+  if (casts.size() == 1) return;
+  step_.timeline.begin_event(step_.recorder.trace().size());
+  casts.lane().wait(step_.parallel.compute->record());
+  const base::Fence reduced = casts.all_reduce(amaxes.data(), count, quant::DType::fp32, comm::ReduceOp::max);
+  const bool is_recorded = record_update(step_.recorder.amaxes_event(count));
+  step_.timeline.end_event(step_.recorder.trace().size());
+  if (!is_recorded) return step_.waits.until(reduced, schedule::Activity::comm);
+  step_.timeline.began(step_.recorder.last());
+  wait({reduced, step_.recorder.last()});
+}
+
+Issued RunningProgram::issue(const ProgramCollective& collective) {
+  const CollectiveTraffic traffic = traffic_of(collective, compute_group(collective.domain));
+  int event = -1;
+  if (collective.is_recorded) {
+    record(step_.recorder.collective_event(collective, traffic));
+    event = step_.recorder.last();
+    step_.timeline.began(event);
+    step_.statistics.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
+  }
+  comm::Communicator& group = step_.parallel.program(collective.domain);
+  if (step_.parallel.is_asynchronous()) group.lane().wait(step_.parallel.compute->record());
+  const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
+  switch (collective.kind) {
+    case ProgramCollectiveKind::all_gather:
+      return {group.all_gather(collective.in, collective.out, counts, collective.type), event};
+    case ProgramCollectiveKind::reduce_scatter:
+      return {group.reduce_scatter(collective.in, collective.out, counts, collective.type), event};
+    case ProgramCollectiveKind::all_reduce_sum:
+      return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::sum), event};
+    case ProgramCollectiveKind::all_reduce_max:
+      return {group.all_reduce(collective.out, counts.front(), collective.type, comm::ReduceOp::max), event};
+  }
+  throw Error("a collective of an unknown kind");
+}
+
+void RunningProgram::wait(const Issued& issued) {
+  const double before = step_.statistics.exposed_seconds;
+  const auto first = static_cast<std::ptrdiff_t>(step_.waits.on_device().size());
+  step_.waits.until(issued.done, schedule::Activity::comm);
+  if (issued.event < 0) return;
+  const FencePairs& waits = step_.waits.on_device();
+  if (!plans_.current())
+    step_.measure.waited(issued.event, step_.recorder.last(), step_.statistics.exposed_seconds - before,
+                         {waits.begin() + first, waits.end()});
+  step_.timeline.finished(issued.event, step_.recorder.trace()[static_cast<std::size_t>(issued.event)]);
+}
+
+void RunningProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
+  record(step_.recorder.activation_event(EventKind::stash, bytes, pass, way));
+}
+
+void RunningProgram::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
+  record(step_.recorder.activation_event(EventKind::fetch, bytes, pass, way));
+}
+
+}  // namespace tessera::runtime

@@ -1,0 +1,75 @@
+// The program of steps that run. It records each call as an event, and lets the step's schedule (Replay) act on it, or
+// OnDemand if the step has no schedule or departed from it.
+//
+// How a gradient travels: grad_buffer stages it in the schedule's arena or in a buffer of OnDemand. The layer writes it
+// there, and produce ends the writing. The reduction is issued at the event that the schedule names, or at
+// end_microbatch on demand; it adds the ranks' parts to main_grad. After the last microbatch main_grad is summed over
+// replicas. end_step makes compute wait for all of it.
+#pragma once
+#include "tessera/runtime/on_demand.h"
+#include "tessera/runtime/plans.h"
+#include "tessera/runtime/program.h"
+
+namespace tessera::runtime {
+
+// Belongs to one rank; used by one thread.
+class RunningProgram final : public Program {
+ public:
+  RunningProgram(StepContext& step, Plans& plans) : step_(step), plans_(plans), on_demand_(step) {}
+
+  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
+  // Waits of compute are measured from the next step on (Runtime::measure_waits).
+  void measure_waits(bool on) { measures_waits_ = on; }
+
+  ParameterTable& parameters() override { return step_.parameters; }
+  base::Device device() const override { return step_.parallel.device; }
+  shard::ComputeGroup compute_group(int domain) const override { return step_.parameters.compute_group(domain); }
+  bool is_training() const override { return step_.recorder.is_training(); }
+
+  void begin_step(schedule::StepKind kind, int microbatches) override;
+  void begin_microbatch() override { step_.recorder.begin_microbatch(); }
+  void end_microbatch() override;
+  // A gradient that no microbatch produced is zero. Throws Error for missing microbatches and unreleased weights, and
+  // for a rank that did other things (with the first different event). On a CPU that error is thrown here; on a GPU by
+  // Runtime::finish, or kKeptSteps steps later.
+  void end_step() override;
+
+  WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
+  void release(schedule::ParameterId weight, schedule::Pass pass) override;
+  GradientBuffer grad_buffer(schedule::ParameterId id) override;
+  void produce(schedule::ParameterId id) override;
+  // At most reads.per_microbatch ids. Collective over the ranks that store the table.
+  void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
+                   const std::optional<base::Fence>& written) override;
+  RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
+  using Program::publish;
+  // If the state is split (ZeRO-1), replicas give each other their parts. Collective over them.
+  void publish(std::span<const schedule::ParameterId> weights) override;
+  // An event of the optimizer. Collective over the world.
+  void reduce_amaxes(std::span<float> amaxes) override;
+
+  Issued issue(const ProgramCollective& collective) override;
+  void wait(const Issued& issued) override;
+  void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
+  void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
+  void count_product(quant::Format format, std::int64_t flops) override {
+    step_.statistics.flops_by_format[static_cast<std::size_t>(format)] += flops;
+  }
+
+ private:
+  void begin_event(const schedule::Event& event);
+  void end_event();
+  void record(const schedule::Event& event);
+  bool record_update(const schedule::Event& event);
+  std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
+  comm::Communicator& rows_group(const ParameterEntry& entry);
+  void check_produced();
+  void fill_unproduced();
+
+  StepContext& step_;
+  Plans& plans_;
+  OnDemand on_demand_;
+  bool measures_waits_ = true;
+};
+
+}  // namespace tessera::runtime

@@ -1,0 +1,45 @@
+// The state that the parts of one runtime share: groups, parameters, the record of the current step, and everything
+// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take it as one argument.
+#pragma once
+#include "tessera/runtime/arenas.h"
+#include "tessera/runtime/buffer_pool.h"
+#include "tessera/runtime/early_rows.h"
+#include "tessera/runtime/parameter_entry.h"
+#include "tessera/runtime/parameter_table.h"
+#include "tessera/runtime/recorder.h"
+#include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/measure.h"
+#include "tessera/runtime/watch/statistics.h"
+#include "tessera/runtime/watch/timeline.h"
+#include "tessera/runtime/watch/waits.h"
+
+namespace tessera::runtime {
+
+// Belongs to one rank; used by one thread.
+struct StepContext {
+  // `parallel` outlives the context.
+  StepContext(shard::ParallelGroups& parallel, const shard::ParameterTypes& types, const RuntimeOptions& options);
+  StepContext(const StepContext&) = delete;
+  StepContext& operator=(const StepContext&) = delete;
+
+  ParameterEntry& entry(schedule::ParameterId id);  // throws Error for an unknown id
+
+  shard::ParallelGroups& parallel;
+  RuntimeOptions options;
+  ParameterTable parameters;
+  ParameterEntries entries;  // one for each of `parameters`
+  Recorder recorder;
+  Agreement agreement;
+  StepStatistics statistics;  // of the last step begun
+  Measure measure;
+  Timeline timeline;
+  Waits waits;
+  Arenas arenas;         // memory of steps that follow a schedule
+  BufferPool pool;       // memory of other steps
+  EarlyRows early_rows;  // of steps that run as graphs
+
+ private:
+  void make_entry(schedule::ParameterId id);
+};
+
+}  // namespace tessera::runtime

@@ -1,0 +1,18 @@
+// A step that the host has enqueued and that compute may not have finished. Runtime::finish waits for it.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/fence.h"
+#include "tessera/runtime/watch/fence_pairs.h"
+#include "tessera/runtime/watch/statistics.h"
+
+namespace tessera::runtime {
+
+struct PendingStep {
+  std::int64_t number = 0;    // of the runtime's steps
+  base::Fence end;            // compute has finished the step
+  StepStatistics statistics;  // without the waits
+  FencePairs waits;           // of compute's lane on a GPU
+};
+
+}  // namespace tessera::runtime

@@ -1,0 +1,102 @@
+// Tests the registration of parameters, without memory and other ranks.
+#include "tessera/runtime/parameter_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/runtime/dry_run.h"
+
+namespace tessera::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Two compute ranks, each of whose parts is stored by 3 ranks.
+shard::RankLayout layout_of_six() {
+  const mesh::Grid grid{{"a", 2}, {"b", 3}, {"c", 1}};
+  return {.mesh = mesh::Mesh(grid),
+          .domains = {{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}}}};
+}
+
+shard::ParameterSpec matrix(const char* name) {
+  return {.name = name, .dims = {64, 32}, .compute = layout::cut_rows({64, 32}, {{"rows", 64}}, 2)};
+}
+
+TEST(ParameterTable, KnowsThePartOfItsRank) {
+  for (int rank = 0; rank < 6; ++rank) {
+    ParameterTable table(layout_of_six(), rank, {}, {});
+    const schedule::ParameterId id = table.add(matrix("w"));
+    EXPECT_EQ(table.local_compute(id).pieces.front().box.row, rank % 2 == 0 ? 0 : 32);
+    EXPECT_EQ(table.compute_group(0).rank, rank % 2);
+    EXPECT_EQ(table.cuts(0).parts, 3);
+    EXPECT_EQ(table.program_group(0), "a");
+    EXPECT_EQ(table.ranks(), 6);
+  }
+}
+
+TEST(ParameterTable, OrdersWeightsByNameAndPublishesBehindEach) {
+  const std::vector<shard::FormatRule> plain{{"plain", quant::Format::bf16}};
+  const RuntimeOptions options{.wire = {.format = quant::Format::nvfp4, .rules = plain},
+                               .wire_backward = {{.format = quant::Format::mxfp8, .rules = plain}}};
+  ParameterTable table(layout_of_six(), 0, {.model = quant::DType::bf16}, options);
+  for (const char* name : {"second", "plain", "first"}) table.add(matrix(name));
+  table.add_backward_weights();
+  EXPECT_EQ(table.weights(), 3);
+  EXPECT_THAT(table.by_name(), ElementsAre(2, 1, 0));
+  EXPECT_THAT(table.backward_weights(), ElementsAre(3, schedule::kNoParameter, 4));
+  const std::vector<schedule::ParameterId> published{2, 1};
+  EXPECT_THAT(table.with_backward_weights(published), ElementsAre(2, 4, 1));
+  EXPECT_EQ(table.read_in(schedule::Pass::backward, 0), 3);
+  EXPECT_EQ(table.read_in(schedule::Pass::forward, 0), 0);
+  EXPECT_EQ(table.read_in(schedule::Pass::backward, 1), 1);
+}
+
+TEST(ParameterTable, ARegistrationThatFailsLeavesItUnchanged) {
+  bool fails = true;
+  ParameterTable table(layout_of_six(), 0, {}, {}, [&](schedule::ParameterId id) {
+    EXPECT_EQ(id, 0);
+    if (fails) throw Error("no memory");
+  });
+  EXPECT_THAT([&] { table.add(matrix("w")); }, ThrowsMessage<Error>(HasSubstr("no memory")));
+  EXPECT_EQ(table.size(), 0);
+  fails = false;
+  EXPECT_EQ(table.add(matrix("w")), 0);
+}
+
+TEST(ParameterTable, RefusesUnknownIdsAndDomainsAndLateWeights) {
+  ParameterTable table(layout_of_six(), 0, {}, {});
+  table.add(matrix("w"));
+  EXPECT_THAT([&] { table.add(matrix("w")); }, ThrowsMessage<Error>(HasSubstr("'w' is added twice")));
+  shard::ParameterSpec elsewhere = matrix("elsewhere");
+  elsewhere.domain = 1;
+  EXPECT_THAT([&] { table.add(elsewhere); }, ThrowsMessage<Error>(HasSubstr("domain 1 of 1")));
+  EXPECT_THAT([&] { table.spec(1); }, ThrowsMessage<Error>(HasSubstr("parameter 1 of 1")));
+  EXPECT_THAT([&] { table.spec(-1); }, ThrowsMessage<Error>(HasSubstr("parameter -1 of 1")));
+  EXPECT_THAT([&] { table.backward_weight(1); }, ThrowsMessage<Error>(HasSubstr("weight 1 of 1")));
+  table.close();
+  EXPECT_THAT([&] { table.add(matrix("late")); },
+              ThrowsMessage<Error>(HasSubstr("'late' is added after the first step began")));
+}
+
+TEST(DryRun, RefusesCallsOutOfOrder) {
+  DryRun dry(layout_of_six(), 0, {}, {});
+  const schedule::ParameterId id = dry.parameters().add(matrix("w"));
+  EXPECT_THROW(dry.begin_microbatch(), Error);
+  dry.begin_step(schedule::StepKind::train, 1);
+  EXPECT_THROW(dry.end_step(), Error);  // a microbatch is missing
+  dry.begin_microbatch();
+  EXPECT_THROW(dry.release(id, schedule::Pass::forward), Error);
+  dry.consume(id, schedule::Pass::forward);
+  EXPECT_THROW(dry.end_microbatch(), Error);  // not released
+  dry.release(id, schedule::Pass::forward);
+  dry.end_microbatch();
+  EXPECT_THROW(dry.begin_microbatch(), Error);
+  dry.end_step();
+  EXPECT_EQ(dry.trace().size(), 2U);
+}
+
+}  // namespace
+}  // namespace tessera::runtime
