@@ -20,7 +20,7 @@ int run_inspect_layout(Arguments arguments) {
   if (command.help) {
     fmt::print(
         "tessera inspect layout: shows the mesh of a run, its groups of ranks, and the parts of every parameter that "
-        "each rank holds.\n\n  --json     print as JSON\n\nThe other flags are those of train; only --model is "
+        "each rank holds.\n\n  --json     print as JSON, on one line\n\nThe other flags are those of train; only --model is "
         "required.\n");
     return 0;
   }
@@ -30,7 +30,7 @@ int run_inspect_layout(Arguments arguments) {
       models::find_model_config(command.config.model, base::read_environment().configs.value_or(TESSERA_CONFIGS)));
   const run::TrainConfig config = run::resolve_plan_config(command.config, *model);
   const nlohmann::ordered_json inspected = run::inspect_layout(config, *model);
-  fmt::print("{}", prints_json ? inspected.dump(2) + "\n" : run::layout_text(inspected));
+  fmt::print("{}", prints_json ? inspected.dump() + "\n" : run::layout_text(inspected));
   return 0;
 }
 

@@ -86,13 +86,13 @@ TEST_P(InspectedLayout, HasTheBytesOfATrainersBuffers) {
 INSTANTIATE_TEST_SUITE_P(
     Meshes, InspectedLayout,
     ::testing::Values(
-        Words{}, Words{{"tp", "2"}}, Words{{"gtp", "3"}}, Words{{"dp", "2"}}, Words{{"dp", "3"}, {"zero", "true"}},
+        Words{}, Words{{"tp", "2"}}, Words{{"gtp", "3"}}, Words{{"dp", "2"}}, Words{{"dp", "3"}, {"zero", "on"}},
         Words{{"tp", "2"}, {"gtp", "2"}, {"dtype", "bf16"}},
-        Words{{"tp", "3"}, {"gtp", "2"}, {"dp", "2"}, {"zero", "true"}, {"dtype", "bf16"}},
+        Words{{"tp", "3"}, {"gtp", "2"}, {"dp", "2"}, {"zero", "on"}, {"dtype", "bf16"}},
         Words{{"tp", "2"}, {"gtp", "5"}}, Words{{"gtp", "4"}, {"dtype", "bf16"}, {"wire_format", "fp8"}},
-        Words{{"gtp", "2"}, {"dp", "2"}, {"zero", "true"}, {"dtype", "bf16"}, {"wire_format", "nvfp4"}},
+        Words{{"gtp", "2"}, {"dp", "2"}, {"zero", "on"}, {"dtype", "bf16"}, {"wire_format", "fp8_block"}},
         Words{{"gtp", "3"}, {"dtype", "bf16"}, {"wire_format", "mxfp8"}, {"wire_format_backward", "fp8_block"}},
-        Words{{"tp", "5"}, {"sequence_parallel", "true"}}));
+        Words{{"tp", "5"}, {"sequence_parallel", "on"}}));
 
 TEST(InspectedLayouts, ListGroupsAndParts) {
   const StepPlanRequest request = request_of({{"tp", "2"}, {"gtp", "2"}, {"dp", "2"}});
@@ -105,13 +105,14 @@ TEST(InspectedLayouts, ListGroupsAndParts) {
   EXPECT_EQ(groups.at("program over tp"), "[[0,1],[2,3],[4,5],[6,7]]");
   EXPECT_EQ(groups.at("losses over gtp, dp"), "[[0,2,4,6],[1,3,5,7]]");
   EXPECT_EQ(groups.at("norm over tp, gtp, dp"), "[[0,1,2,3,4,5,6,7]]");
-  // The feed-forward output of hidden size 8 has 12 columns, 6 for each tp rank; each gtp rank stores 4 of the 8 rows.
+  // The feed-forward output of hidden size 8 has 12 columns, 6 for each tp rank; each gtp rank stores 4 of the 8 rows,
+  // of which each replica updates 2.
   for (const nlohmann::ordered_json& parameter : inspected["parameters"]) {
     if (parameter["name"] != "layers.1.mlp.down.weight") continue;
-    EXPECT_EQ(parameter["parts"][1]["ranks"].dump(), "[1,5]");
+    EXPECT_EQ(parameter["parts"][1]["ranks"].dump(), "[1]");
     EXPECT_EQ(parameter["parts"][1]["storage"].dump(), "[[0,4,6,12]]");
     EXPECT_EQ(parameter["parts"][1]["compute"].dump(), "[[0,8,6,12]]");
-    EXPECT_EQ(parameter["parts"][1]["state"].dump(), "[[0,4,6,12]]");
+    EXPECT_EQ(parameter["parts"][1]["state"].dump(), "[[0,2,6,12]]");
   }
   const std::string text = layout_text(inspected, /*most_groups=*/3);
   for (const char* line : {"8 ranks", "  tp 2 x gtp 2 x dp 2\n", "gather over gtp", "[0 2] [1 3] [4 6] and 1 more\n",
