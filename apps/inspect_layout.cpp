@@ -20,7 +20,8 @@ int run_inspect_layout(Arguments arguments) {
   if (command.help) {
     fmt::print(
         "tessera inspect layout: shows the mesh of a run, its groups of ranks, and the parts of every parameter that "
-        "each rank holds.\n\n  --json     print as JSON, on one line\n\nThe other flags are those of train; only --model is "
+        "each rank holds.\n\n  --json     print as JSON, on one line\n\nThe other flags are those of train; only "
+        "--model is "
         "required.\n");
     return 0;
   }
