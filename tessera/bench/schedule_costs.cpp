@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/comm/operation.h"
+#include "tessera/predict/costs.h"
 #include "tessera/schedule/collectives_in_time.h"
 #include "tessera/schedule/way_costs.h"
 
@@ -41,10 +42,11 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
                             const std::vector<ParameterSize>& sizes, const schedule::Schedule& schedule,
                             std::vector<double> segments, bool on_demand) {
   schedule::Costs costs{.segment_seconds = std::move(segments)};
+  const shard::RankLayout layout = nn::rank_layout(degrees);
   const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
   for (std::size_t i = 0; i < trace.size(); ++i) {
-    const int ranks = trace[i].group == schedule::kCastGroup ? static_cast<int>(degrees.places()) : degrees.tp;
-    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? collective_seconds(link, ranks, trace[i]) : 0);
+    const auto ranks = [&] { return predict::ranks_of_group(layout, trace[i].group); };
+    costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? collective_seconds(link, ranks(), trace[i]) : 0);
     if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
   }
   costs.end_seconds = compare_seconds(link, static_cast<int>(degrees.places()));

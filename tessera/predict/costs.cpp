@@ -145,21 +145,12 @@ class Placer {
       const MachineLink& link = input_.machine.link(ranks_of(input_.layout, domain).replica);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
-    const int ranks = ranks_of_group(event.group);
+    const int ranks = ranks_of_group(input_.layout, event.group);
     const MachineLink& link = input_.machine.link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
     const double received = event.op == "all_gather" ? others * given : others / all * given;
     return link.latency_s + (event.op.starts_with("all_reduce") ? 2 : 1) * received / link.bytes_per_second;
-  }
-
-  // Returns the number of ranks of a collective's group: all ranks, or the compute ranks of a domain.
-  int ranks_of_group(const std::string& group) const {
-    const shard::RankLayout& layout = input_.layout;
-    if (group == schedule::kCastGroup) return layout.mesh.world_size();
-    const auto domain = std::ranges::find(layout.domains, group, [](const auto& it) { return program_name(it); });
-    TESSERA_CHECK(domain != layout.domains.end(), "an event names the group '{}', which no domain has", group);
-    return layout.mesh.size(domain->compute);
   }
 
   std::int64_t all_shards() const {
@@ -186,6 +177,13 @@ double seconds_of(const MachineLink& link, double received) {
 }
 
 }  // namespace
+
+int ranks_of_group(const shard::RankLayout& layout, const std::string& group) {
+  if (group == schedule::kCastGroup) return layout.mesh.world_size();
+  const auto domain = std::ranges::find(layout.domains, group, [](const auto& it) { return program_name(it); });
+  TESSERA_CHECK(domain != layout.domains.end(), "an event names the group '{}', which no domain has", group);
+  return layout.mesh.size(domain->compute);
+}
 
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters) {

@@ -23,6 +23,9 @@ struct StepCosts {
   std::vector<std::string> work;  // by event: names of the operators that compute runs before it
 };
 
+// Returns the number of ranks of a collective of the program: all ranks, or the compute ranks of the domain that the
+// group names (shard::program_name). Throws Error if no domain has the name.
+int ranks_of_group(const shard::RankLayout& layout, const std::string& group);
 // Returns the durations of segments and of the program's collectives. `trace` is dry.trace() with any number of
 // microbatches, or a trace that a run recorded. An event that is not in `dry` takes no time. Throws InputError if the
 // machine has no flops for the type.

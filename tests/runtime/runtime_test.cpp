@@ -323,7 +323,8 @@ TEST(Runtime, EventsHaveIdentities) {
 TEST(ParallelGroups, ARunMustFillTheMesh) {
   const auto too_many = [](comm::World& world) { shard::dense_parallel(world, 2, 1, 1); };
   EXPECT_THAT([&] { comm::run_local(3, {}, too_many); },
-              ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("= 2 ranks, but the run has 3")));
+              ::testing::ThrowsMessage<InputError>(
+                  ::testing::HasSubstr("users 2 x keepers 1 x replicas 1 = 2 ranks, but the run has 3")));
 }
 
 }  // namespace
