@@ -15,7 +15,7 @@ namespace {
 using layout::Transfer;
 using quant::DType;
 
-// Of all messages of all ranks.
+// Returns whether no message of any rank needs packing.
 bool needs_no_packing(const layout::TransferPlan& plan) {
   if (plan.adds) return false;
   struct Runs {
@@ -35,7 +35,7 @@ bool needs_no_packing(const layout::TransferPlan& plan) {
   return true;
 }
 
-// sum of every target element from -0.0, which added to x gives x for every x, -0.0 too.
+// Sums of the target elements. Each sum starts at -0.0, because -0.0 + x equals x for every x, including -0.0.
 class Sums {
  public:
   Sums(const quant::Kernels& kernels, std::int64_t size, DType type)
@@ -62,7 +62,7 @@ class Sums {
   }
 
  private:
-  // visit(first row, elements): rows one by one, or all at once where they are dense on both sides.
+  // Calls visit(first row, elements): once for each row, or once for all rows if they are dense on both sides.
   template <typename Visit>
   static void for_each_run(const Transfer& transfer, std::int64_t stride, Visit visit) {
     const auto& box = transfer.box;
@@ -131,10 +131,10 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
     case transfers:
       return adds_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
   }
-  throw Error("redistribution on {}: no such collective", group.name());
+  throw Error("redistribution on {}: unknown kind of collective", group.name());
 }
 
-// The part that stays on this rank, box by box.
+// Copies the part that stays on this rank, box by box.
 void Redistribution::copy_own(const quant::Kernels& kernels, const void* source, void* target, DType type) const {
   for (const BoxMessage& message : receives_) {
     if (message.peer != rank_) continue;
@@ -149,8 +149,8 @@ base::Fence Redistribution::run_local(Communicator& group, const void* source, v
   return group.lane().record();
 }
 
-// A message leaves from, and arrives in, the tensor itself where it is one run of it; else a packed buffer, here by
-// the message's index.
+// Buffers for messages that are not contiguous in the tensor, by index of the message. A contiguous message is sent
+// from the tensor, or received into it, directly.
 struct Redistribution::Staging {
   std::vector<std::optional<base::Scratch>> packed, arrived;
 };
@@ -249,8 +249,9 @@ base::Fence run_together(Communicator& group, std::span<const Movement> movement
     const Redistribution& how = *movement.redistribution;
     how.check_group(group);
     if (!how.is_contiguous())
-      throw Error("redistributions on {}: expected contiguous ones, got number {} which adds or needs packing ({})",
-                  group.name(), m, layout::name_of(how.collective().kind));
+      throw Error(
+          "redistributions on {}: expected contiguous redistributions, but number {} adds or needs packing ({})",
+          group.name(), m, layout::name_of(how.collective().kind));
     for (const auto& message : how.sends_)
       sends.push_back({.peer = message.peer,
                        .data = advance(movement.source, *message.run, movement.type),

@@ -1,5 +1,5 @@
-// A redistribution plan carried out over a communicator: recognised collectives run as one, the rest as packed
-// messages.
+// Carries out a redistribution plan over a communicator. A plan that is recognised as a collective runs as that
+// collective, and any other plan as packed messages.
 #pragma once
 #include <memory>
 #include <optional>
@@ -16,15 +16,16 @@ namespace tessera::comm {
 
 struct Movement;
 
-// Bytes that a rank receives from others when a plan over `ranks` ranks, recognised as `collective`, is carried out.
-// `elements`: those that the plan brings the rank. An all_reduce sends parts of sums, not every rank's whole part.
+// Returns the bytes that a rank receives from others when a plan over `ranks` ranks is carried out as `collective`.
+// `elements` is the number of elements that the plan brings the rank. An all_reduce transfers parts of sums, not every
+// rank's whole buffer.
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 
-// A plan made ready for one rank: what to pack, send, receive, unpack. Build once, run often. Data only; it must live
-// until the fences of its runs are done.
+// A plan that is prepared for one rank: the messages to pack, send, receive and unpack. It is built once and run often.
+// It contains only data, and must live until the fences of its runs are done.
 class Redistribution {
  public:
-  // `from` and `to` are over the group's ranks in order. Errors as layout::redistribute.
+  // `from` and `to` are over the group's ranks, in order. Throws the errors of layout::redistribute.
   Redistribution(const layout::Layout& from, const layout::Layout& to, int rank);
 
   const layout::Collective& collective() const { return collective_; }
@@ -32,15 +33,15 @@ class Redistribution {
   std::int64_t received_bytes(quant::DType type) const {
     return comm::received_bytes(collective_, ranks_, received_, type);
   }
-  // Whether nothing needs packing: the plan only copies, and what any rank sends another is one run on both sides. The
-  // same on every rank.
+  // Returns whether no message needs packing: the plan only copies, and each message is contiguous in the source and in
+  // the target. The result is the same on every rank.
   bool is_contiguous() const { return contiguous_; }
 
-  // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
-  // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
-  // floating. Both are memory of group.kernels().device(). source and target must not overlap, but for collectives: a
-  // shard may lie at its own place in the whole, and an all_reduce be in place. Padding of target is
-  // left alone. Elements of target that no transfer covers are left alone.
+  // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). An adding plan
+  // sums in rank order in `type`'s accumulator and writes the sum in `type`, which must be a floating type. Both
+  // buffers are memory of group.kernels().device(). They must not overlap, except for collectives: a shard may be in
+  // place inside the whole, and an all_reduce may be in place. Keeps the padding of `target` and the elements that no
+  // transfer covers.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
@@ -61,13 +62,13 @@ class Redistribution {
   layout::Collective collective_;
   int rank_ = 0, ranks_ = 0;
   bool adds_ = false, contiguous_ = false;
-  std::int64_t target_size_ = 0;  // elements of the target buffer
+  std::int64_t target_size_ = 0;  // number of elements of the target buffer
   std::int64_t received_ = 0;
-  // None empty. Their transfers are left out where the run is enough.
+  // Contains no empty messages. A message's transfers are dropped if its run is sufficient.
   std::vector<BoxMessage> sends_, receives_;
 };
 
-// What run_together takes: a redistribution, and the memory that it moves.
+// An argument of run_together: a redistribution, and the memory that it reads and writes.
 struct Movement {
   const Redistribution* redistribution = nullptr;
   const void* source = nullptr;
@@ -75,9 +76,9 @@ struct Movement {
   quant::DType type = quant::DType::fp32;
 };
 
-// Carries out several redistributions in one exchange. Each moves what its own run() would move. Errors: a
-// redistribution that is not contiguous (is_contiguous) or was made for another group or rank. The redistributions must
-// live until the fence is done; the span need not.
+// Carries out several redistributions in one exchange. Each one moves the data that its own run() would move. Throws
+// Error if a redistribution is not contiguous (is_contiguous), or if it was made for another group or rank. The
+// redistributions must live until the fence is done; the span need not.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

@@ -148,7 +148,7 @@ TEST(LocalArguments, AreRefusedOnTheCallingRank) {
     };
     refused([&] { group->all_gather(&data, &data, two, DType::fp32); }, "expected 1 counts to receive, got 2");
     refused([&] { group->reduce_scatter(&data, &data, negative, DType::fp32); }, "of at least 0, got -1");
-    refused([&] { group->all_gather(&data, &data, huge, DType::fp32); }, "more bytes than there can be");
+    refused([&] { group->all_gather(&data, &data, huge, DType::fp32); }, "more bytes than fit in 64 bits");
     refused([&] { group->broadcast(&data, 1, DType::fp32, 1); }, "expected a root in [0, 1), got 1");
     refused([&] { group->all_reduce(nullptr, 1, DType::fp32); }, "recv is null");
     refused([&] { group->exchange({{.peer = 3, .data = &data, .bytes = 4}}, {}); }, "expected a peer in [0, 1), got 3");

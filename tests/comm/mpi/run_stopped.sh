@@ -35,8 +35,8 @@ if [ "$late" = yes ]; then
   exit 1
 fi
 case $scenario in
-  stop-at-start) expected='rank [02]: MPI_Init_thread: expected all ranks within 2000 ms, got no end' ;;
-  stop-at-end) expected='rank [02]: MPI_Finalize: expected all ranks within 2000 ms, got no end' ;;
+  stop-at-start) expected='rank [02]: MPI_Init_thread: expected all ranks within 2000 ms, but the call did not return' ;;
+  stop-at-end) expected='rank [02]: MPI_Finalize: expected all ranks within 2000 ms, but the call did not return' ;;
 esac
 echo "$output" | grep -q "tessera: $expected" || exit 1
 if [ "$scenario" = stop-at-end ]; then echo "$output" | grep -q 'rank [02] is done' || exit 1; fi

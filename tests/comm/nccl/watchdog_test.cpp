@@ -60,7 +60,7 @@ TEST(NcclWatchdog, HearsOfFailuresElsewhere) {
   store->set("failed", "a cause");
   EXPECT_EQ(failed.get_future().get(), "a cause");
   EXPECT_TRUE(faults->broken());
-  EXPECT_EQ(store->find("state/0.0/1"), "nothing was called");
+  EXPECT_EQ(store->find("state/0.0/1"), "no operation called");
 }
 
 }  // namespace
