@@ -64,7 +64,7 @@ TEST(FailureExchange, SayThatTheStoreIsGone) {
       make_limited_store(open, {.connect = milliseconds(9000), .answer = milliseconds(100)}, "here"), 0);
   silence->begin();
   EXPECT_EQ(exchange.report({.states = {{"0.0", "at rest"}}, .cause = "a cause", .group = "0.0", .peers = {1}}),
-            "the store is gone");
+            "the store cannot be reached");
   silence->end();
 }
 

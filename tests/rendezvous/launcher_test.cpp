@@ -166,7 +166,8 @@ TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {
 }
 
 TEST(Launcher, RefusalsSayWhatWasExpectedAndWhatIsThere) {
-  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "LOCAL_RANK: expected a number in [0, 1], got nothing");
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+            "LOCAL_RANK: expected a number in [0, 1], but the variable is not set");
   EXPECT_EQ(refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}),
             "RANK: expected a number in [0, 1], got '2'");
   EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "two"}, {"LOCAL_RANK", "0"}}),
