@@ -1,5 +1,5 @@
-// A library to load before a program (LD_PRELOAD) that counts its calls of CUDA which allocate, give back or make the
-// host wait. Each process writes what it has counted so far to TESSERA_COUNTS.PID, one line a call: NAME COUNT.
+// A library for LD_PRELOAD. It counts a program's CUDA calls that allocate or free memory, or that make the host wait.
+// Each process writes its counts to TESSERA_COUNTS.PID, one line for each function: NAME COUNT.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ constexpr const char* kNames[] = {
     "cudaFreeHost", "cudaMemcpy", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"};
 constexpr std::size_t kCalls = std::size(kNames), kLine = 64;
 
-// The file itself, mapped: what a process that ends without cleaning up has counted is there too.
+// The counts, in a mapped file. They are therefore also written if a process ends without cleaning up.
 class Counts {
  public:
   Counts() {
@@ -49,7 +49,7 @@ class Counts {
 };
 
 Counts& counts() {
-  static Counts* const counts = new Counts;  // outlives whatever calls at the end
+  static Counts* const counts = new Counts;  // never destroyed, because calls may come during exit
   return *counts;
 }
 

@@ -1,7 +1,7 @@
-// Preloaded (LD_PRELOAD), makes file systems as awkward as some are: TESSERA_TEST_UNLINK_MS, how long it takes to
-// remove a part of a checkpoint; TESSERA_TEST_FSYNC_MS, how long it takes to bring a file to the disk;
-// TESSERA_TEST_NO_LOCKS, there are no locks; TESSERA_TEST_FULL=WORD:BYTES, the disk is full when a file with WORD in
-// its path holds BYTES.
+// A library for LD_PRELOAD that makes file systems slow, full or without locks. TESSERA_TEST_UNLINK_MS is the time to
+// remove a part of a checkpoint. TESSERA_TEST_FSYNC_MS is the time to write a file to the disk. With
+// TESSERA_TEST_NO_LOCKS there are no locks. With TESSERA_TEST_FULL=WORD:BYTES the disk is full when a file with WORD in
+// its path has BYTES bytes.
 #include <dlfcn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ void take_time(const char* path) {
     std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(milliseconds)));
 }
 
-// The bytes that the file may still take, at most `count`.
+// Returns the number of bytes that may still be written to the file, at most `count`.
 std::size_t room_of(int file, std::size_t count) {
   const char* full = std::getenv("TESSERA_TEST_FULL");
   const char* bytes = full != nullptr ? std::strchr(full, ':') : nullptr;

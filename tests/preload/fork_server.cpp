@@ -1,11 +1,11 @@
-// Preloaded (LD_PRELOAD) into a program, starts it many times for the price of one: libtorch takes 0.2 s to load. With
-// TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each request
-// runs main() in a fork, with the arguments, the folder and the files of the request and the server's environment. The
-// server ends when its standard input closes. tests/e2e/program.py is the client.
+// A library for LD_PRELOAD that starts a program many times and loads it only once, because loading libtorch takes 0.2
+// s. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each
+// request runs main() in a fork, with the arguments, the folder and the files of the request and the server's
+// environment. The server ends when its standard input closes. tests/e2e/program.py is the client.
 //
-// A request is one message with three files (standard input, output and error) and the 4-byte length of its text, then
-// the text: strings, each with a zero behind it: the folder, then the arguments. The answer is the process id, 4 bytes,
-// and when the process has ended its wait status, 4 bytes.
+// A request is one message with three files (standard input, output and error) and the 4-byte length of its text,
+// followed by the text. The text consists of zero-terminated strings: the folder, then the arguments. The answer is the
+// process id in 4 bytes. When the process has ended, its wait status follows in 4 bytes.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ namespace {
 
 using Main = int (*)(int, char**, char**);
 
-Main program_main = nullptr;  // of the program that this library is loaded into
+Main program_main = nullptr;  // main() of the program that loaded this library
 
 struct Request {
   std::array<int, 3> files{};
@@ -62,7 +62,7 @@ std::optional<Request> receive(int socket) {
   return request;
 }
 
-// The request's strings, which live as long as `text`.
+// Returns the request's strings, which are valid as long as `text`.
 std::vector<char*> strings_of(std::string& text) {
   std::vector<char*> strings;
   for (std::size_t at = 0; at < text.size(); at += std::strlen(&text[at]) + 1) strings.push_back(&text[at]);
@@ -75,14 +75,14 @@ int run_main(Request& request) {
   if (arguments.empty() || chdir(arguments.front()) != 0) return 127;
   arguments.erase(arguments.begin());
   arguments.push_back(nullptr);
-  // What libraries have set since the start stays.
+  // Keeps variables that libraries have set since the start.
   unsetenv("LD_PRELOAD");
   unsetenv("TESSERA_TEST_SERVER");
   const int code = program_main(static_cast<int>(arguments.size()) - 1, arguments.data(), environ);
-  std::exit(code);  // while the strings live
+  std::exit(code);  // while the strings are valid
 }
 
-// In a process of its own: one request, from its first byte to its answer.
+// Handles one request in a separate process, from its first byte to its answer.
 [[noreturn]] void serve_one(int socket) {
   std::optional<Request> request = receive(socket);
   if (!request) _exit(1);
@@ -129,7 +129,7 @@ int serve_or_run(int count, char** arguments, char** variables) {
 
 }  // namespace
 
-// Called by the program's first code, with its main().
+// Replaces libc's function, which the program's start code calls with its main().
 extern "C" int __libc_start_main(Main main, int count, char** arguments, void (*init)(), void (*fini)(),
                                  void (*rtld_fini)(), void* stack_end) {
   program_main = main;
