@@ -1,8 +1,8 @@
 // One group of ranks on one lane. All operations are asynchronous and run in the order of the calls. Every rank of the
 // group calls the same operations in the same order. Buffers must stay valid until the returned fence is done.
 //
-// Failures. An operation fails if a peer calls another operation, count or type, if a peer does not join within the
-// time limit, or if a peer has failed. `local` always checks that the calls match; the other backends check it in debug
+// Failures. An operation fails if a peer calls another operation, count or type. It also fails if a peer does not join
+// within the time limit or has failed. `local` always checks that the calls match; the other backends check it in debug
 // mode. After a failure the fence stores an Error that names the group, the operation, this rank and the peers. The
 // communicator is then broken, and every later fence stores the same error.
 //

@@ -23,7 +23,7 @@ void check_counts(const Operation& operation, const GroupIdentity& group, std::s
   std::int64_t room = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(operation.type));
   for (const std::int64_t count : counts) {
     if (count < 0) refuse(operation, group, fmt::format("expected {} of at least 0, got {}", what, count));
-    if (count > room) refuse(operation, group, fmt::format("the sum of {} is more bytes than fit in 64 bits", what));
+    if (count > room) refuse(operation, group, fmt::format("{}: more bytes than fit in 64 bits", what));
     room -= count;
   }
 }

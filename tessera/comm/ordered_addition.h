@@ -33,7 +33,7 @@ enum class Start { nothing, target };
 class OrderedAddition {
  public:
   // `rank` is this rank's number in the layouts. from.state is partial. Throws the errors of layout::redistribute_add.
-  // Also throws Error if `rank` is not in the layouts, or if the number of members or types differs from the number of
+  // Throws Error if `rank` is not in the layouts, or if the number of members or types differs from the number of
   // ranks in the layouts.
   OrderedAddition(const layout::Layout& from, const layout::Layout& to, int rank, Addends addends);
 
