@@ -1,4 +1,5 @@
-// What a backend implements, and the communicator in front of it: argument checks, the lane, the order of operations.
+// The interface that a backend implements. The communicator in front of it checks arguments, owns the lane and keeps
+// the order of operations.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -13,32 +14,33 @@
 
 namespace tessera::comm {
 
-// One member of one group. perform() is called on the communicator's lane, one operation at a time.
+// One member of one group. The communicator calls perform() on its lane, one operation at a time.
 class Backend {
  public:
   virtual ~Backend() = default;
-  // Carries the operation out and returns when this member's buffers are free again. `clock` is the lane's, null where
-  // time is real. Throws Error on failure; within the time limit in every case.
+  // Carries out the operation. Returns when this member's buffers are free again, or throws Error on failure. Takes no
+  // longer than the time limit in either case. `clock` is the lane's clock; it is null if time is real.
   virtual void perform(const Operation& operation, base::VirtualClock* clock) = 0;
-  // The owner is being unwound by an exception: pending and later operations of this member fail at once. Any thread.
+  // Pending and later operations of this member fail at once. Called when an exception destroys the owner. Any thread
+  // may call it.
   virtual void cancel() = 0;
   virtual const quant::Kernels& kernels() const { return quant::host_kernels(); }
-  // Communicator::launch, on the lane.
+  // Implements Communicator::launch. Called on the lane.
   virtual void launch(const std::function<void(base::CudaStream)>&, std::chrono::milliseconds expected);
-  // Communicator::share, with the lane's work done.
+  // Implements Communicator::share. Called when the lane's work is complete.
   virtual std::string share(std::span<std::byte>) { return {}; }
 };
 
-// The communicator has a thread lane of its own, under `host`'s time if there is one. Its destructor finishes the
-// lane's queue.
+// Makes a communicator with its own thread lane. The lane uses the virtual time of `host`, if `host` is not null. The
+// communicator's destructor finishes the lane's queue.
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::shared_ptr<base::VirtualClock> host = nullptr);
-// On this lane, which it then owns and ends before the backend.
+// Makes a communicator on `lane`. The communicator owns the lane and destroys it before the backend.
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::unique_ptr<base::Lane> lane);
 
-// The index of the group that holds `rank`, -1 if none does. Errors: an empty group, a rank out of the world, a rank
-// twice.
+// Returns the index of the group that contains `rank`, or -1 if no group contains it. Throws Error if a group is empty,
+// if a rank is not in the world, or if a rank appears twice.
 int find_group(const std::string& name, const std::vector<std::vector<int>>& groups, int world_size, int rank);
 
 }  // namespace tessera::comm

@@ -90,13 +90,13 @@ class LaneCommunicator final : public Communicator {
   GroupIdentity identity_;
   int exceptions_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<base::Lane> lane_;  // last: destroyed first, which finishes its queue
+  std::unique_ptr<base::Lane> lane_;  // the last member: its destructor runs first and finishes the queue
 };
 
 }  // namespace
 
 void Backend::launch(const std::function<void(base::CudaStream)>&, std::chrono::milliseconds) {
-  throw Error("a graph is launched: expected GPUs");
+  throw Error("launch of a graph: expected a communicator of GPUs");
 }
 
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,

@@ -12,7 +12,7 @@ std::int64_t at(const std::vector<std::int64_t>& counts, int rank) {
   return counts[static_cast<std::size_t>(rank)];
 }
 
-// Puts messages together; leaves out what is empty.
+// Collects messages and omits empty ones.
 class Writer {
  public:
   void send(int peer, const void* data, std::size_t bytes) {
@@ -57,7 +57,7 @@ Messages of_all_to_all(const Operation& operation, const GroupIdentity& group) {
   return writer.take();
 }
 
-// Those of `messages` with this rank that are not empty.
+// Returns the messages of an exchange whose peer is this rank itself and that are not empty.
 template <typename Message>
 std::vector<Message> with_self(const std::vector<Message>& messages, const GroupIdentity& group) {
   std::vector<Message> own;
@@ -76,22 +76,23 @@ Messages of_exchange(const Operation& operation, const GroupIdentity& group) {
   const std::vector<Receive> receives = with_self(operation.receives, group);
   for (std::size_t i = 0; i < receives.size(); ++i) {
     if (i >= sends.size() || sends[i].bytes != receives[i].bytes)
-      throw Error("the calls do not match: receive {} from itself, of {} bytes, has no such send", i,
+      throw Error("the calls do not match: receive {} from itself, of {} bytes, has no matching send", i,
                   receives[i].bytes);
     writer.keep(sends[i].data, receives[i].data, sends[i].bytes);
   }
   if (receives.size() != sends.size())
-    throw Error("the calls do not match: {} sends to itself, {} receives", sends.size(), receives.size());
+    throw Error("the calls do not match: {} sends to itself, but {} receives from itself", sends.size(),
+                receives.size());
   return writer.take();
 }
 
-// Elements that this rank sums.
+// Returns the number of elements that this rank sums.
 std::int64_t count_to_sum(const Operation& operation, const GroupIdentity& group) {
   const bool is_all = operation.kind == OperationKind::all_reduce;
   return is_all ? operation.recv_counts[0] : at(operation.send_counts, group.rank);
 }
 
-// Bytes between two parts in scratch.
+// Returns the bytes between the starts of two parts in scratch.
 std::size_t room_of(const Operation& operation, const GroupIdentity& group) {
   return base::align_up(bytes_of(count_to_sum(operation, group), operation.type));
 }
@@ -107,7 +108,7 @@ Messages messages_of(const Operation& operation, const GroupIdentity& group) {
     case OperationKind::exchange:
       return of_exchange(operation, group);
     default:
-      throw Error("{} is not made of messages alone", name_of(operation.kind));
+      throw Error("{} does not consist of messages alone", name_of(operation.kind));
   }
 }
 

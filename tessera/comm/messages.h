@@ -1,5 +1,6 @@
-// Collectives as messages: what one member sends to others, receives from them and keeps. Peers are group ranks, in the
-// order of for_each_peer, so that not all send to the same one at once; of an exchange in its own order.
+// Expresses collectives as messages: the data that one member sends, receives and copies within its memory. Peers are
+// group ranks. They are in the order of for_each_peer, so that members do not all send to the same peer at once. The
+// messages of an exchange keep the order of its lists.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,35 +10,39 @@
 
 namespace tessera::comm {
 
-// From one place that this rank reaches to another.
+// A copy between two addresses that this rank can access.
 struct Copy {
   const void* source = nullptr;
   void* target = nullptr;
   std::size_t bytes = 0;
 };
 
-// None is empty or to this rank, no copy is to its own place.
+// Contains no empty messages, no messages to this rank, and no copies whose source and target are equal.
 struct Messages {
   std::vector<Send> sends;
   std::vector<Receive> receives;
   std::vector<Copy> own;  // within this rank's memory
 };
 
-// Of an all_gather, all_to_all or exchange. Errors: an exchange whose sends and receives with this rank do not fit.
+// Returns the messages of an all_gather, all_to_all or exchange. Throws Error for another operation, and if an
+// exchange's sends to this rank do not match its receives from this rank.
 Messages messages_of(const Operation& operation, const GroupIdentity& group);
 
-// A reduction as messages and a sum: every member's part comes to who sums it.
+// A reduction as messages and a sum: each member receives the parts that it sums.
 struct PartsToSum {
   Messages messages;
-  std::vector<const void*> parts;  // by group rank, `count` elements each: this rank's where it lies, others in scratch
+  // By group rank, `count` elements each. This rank's part is in its own buffer; the parts of peers are in scratch.
+  std::vector<const void*> parts;
   std::int64_t count = 0;
 };
-// Bytes of scratch that parts_to_sum needs.
+// Returns the bytes of scratch that parts_to_sum needs.
 std::size_t scratch_bytes(const Operation& operation, const GroupIdentity& group);
-// Of a reduce_scatter; of an all_reduce so that each member sums everything.
+// Accepts a reduce_scatter or an all_reduce. For an all_reduce, each member receives every part in full and sums all
+// elements.
 PartsToSum parts_to_sum(const Operation& operation, const GroupIdentity& group, std::byte* scratch);
 
-// An all_reduce as two operations: each member sums a part, dense and about equal, in place, and gives it to all.
+// An all_reduce as two operations. Each member sums one part in place and then sends the sum to all members. The parts
+// are contiguous and about equal in size.
 struct AllReduceHalves {
   Operation reduce_scatter, all_gather;
 };

@@ -1,4 +1,4 @@
-// What stands in for NCCL where the library is built without CUDA.
+// Replaces the NCCL backend if the library is built without CUDA.
 #include "tessera/base/error.h"
 #include "tessera/comm/nccl/world.h"
 

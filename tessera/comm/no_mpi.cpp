@@ -1,4 +1,4 @@
-// Built where MPI is not found.
+// Replaces the MPI backend if CMake finds no MPI.
 #include <cstdlib>
 
 #include "tessera/base/error.h"
@@ -12,7 +12,8 @@ bool mpi_available() {
 
 std::unique_ptr<World> make_mpi_world(const WorldOptions&, std::chrono::milliseconds) {
   throw InputError(
-      "backend mpi: this build has no MPI; expected a build on a machine with an MPI library, or --backend local");
+      "backend mpi: this program was built without MPI; build it where an MPI library is installed, or use --backend "
+      "local");
 }
 
 void abort_mpi(int exit_code) {

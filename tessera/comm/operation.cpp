@@ -23,7 +23,7 @@ void check_counts(const Operation& operation, const GroupIdentity& group, std::s
   std::int64_t room = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(operation.type));
   for (const std::int64_t count : counts) {
     if (count < 0) refuse(operation, group, fmt::format("expected {} of at least 0, got {}", what, count));
-    if (count > room) refuse(operation, group, fmt::format("{} add up to more bytes than there can be", what));
+    if (count > room) refuse(operation, group, fmt::format("{}: more bytes than fit in 64 bits", what));
     room -= count;
   }
 }
@@ -31,7 +31,7 @@ void check_counts(const Operation& operation, const GroupIdentity& group, std::s
 void check_pointer(const Operation& operation, const GroupIdentity& group, const void* pointer, std::int64_t elements,
                    const char* what) {
   if (pointer == nullptr && elements > 0)
-    refuse(operation, group, fmt::format("{} is null, expected room for {} elements", what, elements));
+    refuse(operation, group, fmt::format("{} is null, expected a buffer of {} elements", what, elements));
 }
 
 template <typename Message>
@@ -64,7 +64,7 @@ std::vector<std::int64_t> sizes_with(const std::vector<Message>& messages, int p
   return sizes;
 }
 
-// From `a` to `b` only; the caller asks for both directions.
+// Compares only the messages from `a` to `b`; the caller also compares the other direction.
 std::string message_mismatch(const GroupIdentity& group, int a, const Operation& call_a, int b,
                              const Operation& call_b) {
   const int from = group.members[static_cast<std::size_t>(a)], to = group.members[static_cast<std::size_t>(b)];
@@ -245,7 +245,8 @@ std::vector<std::int64_t> to_numbers(const Operation& operation) {
 Operation from_numbers(std::span<const std::int64_t> numbers) {
   std::size_t at = 0;
   const auto next = [&] {
-    TESSERA_CHECK(at < numbers.size(), "a peer's description of its operation is cut short at {} numbers", at);
+    TESSERA_CHECK(at < numbers.size(), "a peer's description of its operation ends after {} numbers; expected more",
+                  at);
     return numbers[at++];
   };
   Operation operation;

@@ -1,4 +1,4 @@
-// One call of a collective as data: what the front end hands to a backend, and what peers compare.
+// One call of a collective as data. The communicator passes it to a backend, and peers compare it.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -22,54 +22,53 @@ struct Operation {
   int root = 0;
   const void* send = nullptr;
   void* recv = nullptr;
-  // Elements by group rank. all_gather: recv_counts; reduce_scatter: send_counts; all_to_all: both; all_reduce and
-  // broadcast: recv_counts holds the one count.
+  // Numbers of elements by group rank. all_gather uses recv_counts, reduce_scatter uses send_counts, and all_to_all
+  // uses both. For all_reduce and broadcast, recv_counts contains the one count.
   std::vector<std::int64_t> send_counts, recv_counts;
   std::vector<Send> sends;  // exchange only
   std::vector<Receive> receives;
 };
 
-// Who a communicator is.
+// The identity of a communicator: its group, and this rank's place in the group.
 struct GroupIdentity {
   std::string name;          // "gtp[0,2]"
   int rank = 0;              // in the group
   std::vector<int> members;  // world ranks
   int size() const { return static_cast<int>(members.size()); }
   int world_rank() const { return members[static_cast<std::size_t>(rank)]; }
-  // visit(group rank) for every other member, from the next one on.
+  // Calls visit(group rank) for every other member, starting with the next one.
   template <typename Visit>
   void for_each_peer(Visit visit) const {
     for (int step = 1; step < size(); ++step) visit((rank + step) % size());
   }
 };
 
-// Elements before rank `index` in a buffer with these counts.
+// Returns the number of elements before rank `index`'s part in a buffer with these counts.
 std::int64_t offset_of(std::span<const std::int64_t> counts, int index);
-// Bytes of `count` elements.
 std::size_t bytes_of(std::int64_t count, quant::DType type);
-// `data` moved on by `count` elements.
+// Returns the address `count` elements after `data`.
 const std::byte* advance(const void* data, std::int64_t count, quant::DType type);
 std::byte* advance(void* data, std::int64_t count, quant::DType type);
 
-// Throws Error (group, operation, what was expected, what was given) when the call cannot be right whatever the peers
-// do.
+// Throws Error if the arguments are invalid regardless of the peers' calls. The message contains the group, the
+// operation, the expected and the given value.
 void check_arguments(const Operation& operation, const GroupIdentity& group);
 
-// "all_gather(fp32, counts [3, 4])"
+// Returns the call as text, e.g. "all_gather(fp32, counts [3, 4])".
 std::string describe(const Operation& operation);
 
-// Bytes that `group`'s rank receives from the others in its `operation`, in the fewest that the collective needs: every
-// part once; all_reduce as reduce_scatter and all_gather.
+// Returns the bytes that this rank receives from the other members. Counts the fewest bytes that the collective needs:
+// each part once, and an all_reduce as a reduce_scatter and an all_gather.
 std::int64_t received_bytes(const Operation& operation, const GroupIdentity& group);
-// Returns how many bytes each of `ranks` ranks receives in an all_reduce of `bytes`, rounded down. A reduce_scatter and
-// an all_gather bring it (ranks - 1) / ranks of the bytes each.
+// Returns the bytes that each of `ranks` ranks receives in an all_reduce of `bytes`, rounded down. The reduce_scatter
+// and the all_gather each bring (ranks - 1) / ranks of the bytes.
 std::int64_t all_reduce_received(std::int64_t bytes, std::int64_t ranks);
 
-// What does not fit between the calls of two members `a` and `b` (group ranks), naming both by world rank; empty when
-// all does.
+// Returns a description of the difference between the calls of members `a` and `b` (group ranks), with both world
+// ranks. Returns an empty string if the calls match.
 std::string mismatch(const GroupIdentity& group, int a, const Operation& call_a, int b, const Operation& call_b);
 
-// An operation without its addresses, as numbers that can be sent to a peer, and back.
+// Converts an operation, without its addresses, to numbers that can be sent to a peer, and back.
 std::vector<std::int64_t> to_numbers(const Operation& operation);
 Operation from_numbers(std::span<const std::int64_t> numbers);
 

@@ -16,7 +16,8 @@ namespace {
 using layout::Box, layout::Holding, layout::Transfer;
 using quant::DType;
 
-// Calls visit(box, holders) for parts of a strip of columns, top to bottom: each has one set of holders.
+// Divides a strip of columns into boxes, top to bottom, such that each box has one set of holders. Calls visit(box,
+// holders) for each box that has holders.
 template <typename Visit>
 void for_each_run_of_rows(layout::Range cols, const std::vector<Holding>& parts, Visit visit) {
   std::vector<std::int64_t> cuts;
@@ -52,7 +53,7 @@ void OrderedAddition::make_messages(const layout::TransferPlan& plan) {
   for (BoxMessage& message : messages.sends) sends_.push_back({std::move(message)});
   for (BoxMessage& message : messages.receives)
     if (message.peer != rank_) receives_.push_back({std::move(message)});
-  std::vector<std::pair<Message*, DType>> stored;  // in the scratch
+  std::vector<std::pair<Message*, DType>> stored;  // messages that use the scratch
   for (Message& message : sends_)
     if (!message.run) stored.emplace_back(&message, own_type());
   for (Message& message : receives_) {
@@ -60,7 +61,7 @@ void OrderedAddition::make_messages(const layout::TransferPlan& plan) {
     received_ += static_cast<std::int64_t>(bytes_of(message.elements, type));
     stored.emplace_back(&message, type);
   }
-  // Wide elements first: then all are aligned without gaps.
+  // Messages with wide elements come first, so that all messages are aligned without gaps.
   std::ranges::stable_sort(stored, std::greater(), [](const auto& entry) { return quant::size_of(entry.second); });
   for (auto& [message, type] : stored) {
     message->place = scratch_;
@@ -69,11 +70,11 @@ void OrderedAddition::make_messages(const layout::TransferPlan& plan) {
 }
 
 void OrderedAddition::make_cells(const layout::TransferPlan& plan, const layout::LocalLayout& target) {
-  // By number of the transfer: its part of the source, where this rank finds it.
+  // By index of the transfer: this rank's address of the transfer's source part.
   std::vector<Term> terms(plan.transfers.size());
   std::map<int, std::size_t> places;
   for (const Message& message : receives_) places[message.peer] = message.place;
-  std::map<int, std::int64_t> before;  // elements of a message
+  std::map<int, std::int64_t> before;  // by peer: elements that precede the next transfer in the message
   std::vector<Holding> holdings;
   for (std::size_t i = 0; i < plan.transfers.size(); ++i) {
     const Transfer& transfer = plan.transfers[i];
@@ -114,7 +115,7 @@ bool OrderedAddition::Cell::is_dense() const {
   return holds(stride) && std::ranges::all_of(terms, [&](const Term& term) { return holds(term.stride); });
 }
 
-// Makes one cell of two that follow each other densely in the target and in every part.
+// Joins two cells if `next` follows `cell` densely in the target and in every part. Returns whether it did.
 bool OrderedAddition::join(Cell& cell, const Cell& next) {
   const std::int64_t elements = cell.rows * cell.cols;
   if (!cell.is_dense() || !next.is_dense() || next.cols != cell.cols || next.offset != cell.offset + elements ||
@@ -155,7 +156,7 @@ void OrderedAddition::add_messages(Communicator& group, const void* source, std:
   }
 }
 
-// Neighbouring parts of one type are added at once.
+// Consecutive parts of the same type are added in one call.
 void OrderedAddition::add_rows(const quant::Kernels& kernels, const Cell& cell, std::int64_t row, std::int64_t rows,
                                const std::byte* source, const std::byte* scratch, std::byte* target, Start start,
                                double* squares) const {

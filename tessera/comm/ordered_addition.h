@@ -1,8 +1,9 @@
-// A redistribution that adds: each element of the target layout becomes what it starts from plus the parts of the ranks
-// that hold it in the source layout, in rank order, rounded to the accumulator type after each.
+// A redistribution that adds in rank order. Each element of the target layout receives its starting value plus the
+// parts of the ranks that hold the element in the source layout. The sum is rounded to the accumulator type after each
+// part.
 //
-// It is made of an exchange, which several additions can share, and of sums after it. All memory is the caller's, so
-// that addresses stay the same from step to step.
+// An addition consists of an exchange, which several additions can share, and of sums after the exchange. The caller
+// owns all memory, so that addresses stay the same from step to step.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,35 +17,40 @@
 
 namespace tessera::comm {
 
-// The ranks and types of an addition. Its layouts are over some ranks of a group, in ascending order of ranks.
+// The ranks and types of an addition. The layouts are over some ranks of a group, in ascending order of ranks.
 struct Addends {
-  std::vector<int> members;         // of the group, by rank of the layouts
-  std::vector<quant::DType> types;  // of the part that each of them gives
-  quant::DType accumulator{};       // of the sums
+  std::vector<int> members;         // group ranks, by rank of the layouts
+  std::vector<quant::DType> types;  // the type of each member's part
+  quant::DType accumulator{};       // the type of the sums
 };
 
-// The first term of a sum: its first part, or the old value of the target.
+// The starting value of a sum: `nothing` starts with the first part, `target` with the value that is already in the
+// target.
 enum class Start { nothing, target };
 
-// Made ready for one rank; data only. It must live until what it has enqueued is done.
+// An addition that is prepared for one rank. It contains only data, and must live until the work that it has enqueued
+// is done.
 class OrderedAddition {
  public:
-  // `rank`: this one's in the layouts; from.state is partial. Errors: as layout::redistribute; a rank or a number of
-  // members or types that is not that of the layouts.
+  // `rank` is this rank's number in the layouts. from.state is partial. Throws the errors of layout::redistribute_add.
+  // Throws Error if `rank` is not in the layouts, or if the number of members or types differs from the number of
+  // ranks in the layouts.
   OrderedAddition(const layout::Layout& from, const layout::Layout& to, int rank, Addends addends);
 
   std::int64_t received_bytes() const { return received_; }  // by this rank, from others
-  std::size_t scratch_bytes() const { return scratch_; }     // what is packed before it is sent, and what arrives
-  std::size_t sums() const { return cells_.size(); }         // runs of elements that sum() adds up one after the other
+  std::size_t scratch_bytes() const { return scratch_; }     // packed messages to send, and received messages
+  std::size_t sums() const { return cells_.size(); }         // boxes of the target that sum() adds up one by one
   quant::DType own_type() const { return addends_.types[static_cast<std::size_t>(rank_)]; }
 
-  // Adds what this rank sends and receives for one Communicator::exchange over the group, and enqueues on its lane the
-  // packing of messages that are not one run. source: this rank's buffer of `from`.
+  // Appends this rank's messages to `sends` and `receives`, for one Communicator::exchange over the group. Enqueues on
+  // the group's lane the packing of messages that are not contiguous in `source`. `source` is this rank's buffer of
+  // `from`.
   void add_messages(Communicator& group, const void* source, std::byte* scratch, std::vector<Send>& sends,
                     std::vector<Receive>& receives) const;
-  // After the exchange, on a lane that waits for it. target: this rank's buffer of `to`, of the accumulator type.
-  // Elements that no part covers are left alone. squares: null, or where the sums of the squares of each row of the
-  // target go (quant::Kernels::ordered_sum_squares); then the target is dense, of rows of one width.
+  // Computes the sums. Called on a lane that waits for the exchange. `target` is this rank's buffer of `to`, in the
+  // accumulator type. Elements without a part keep their value. If `squares` is not null, it receives the sum of
+  // squares of each row of the target (quant::Kernels::ordered_sum_squares). The target must then be dense, with rows
+  // of equal width.
   void sum(const quant::Kernels& kernels, const void* source, const std::byte* scratch, void* target, Start start,
            double* squares = nullptr) const;
   // After sum, on the same lane: rounds the sums once to `type`. target: a buffer of `to`, of that type. Elements that
@@ -52,19 +58,19 @@ class OrderedAddition {
   void round(const quant::Kernels& kernels, const void* sums, void* target, quant::DType type) const;
 
  private:
-  // To or from another rank of the layouts.
+  // A message to or from another rank of the layouts.
   struct Message : BoxMessage {
-    std::size_t place = 0;  // in the scratch
+    std::size_t place = 0;  // byte offset in the scratch
   };
-  // A part of a cell: of this rank's own buffer, or of what has arrived.
+  // A part of a cell: in this rank's own buffer, or in a received message.
   struct Term {
     quant::DType type{};
     bool is_own = false;
-    std::size_t place = 0;  // of the message in the scratch
+    std::size_t place = 0;  // byte offset of the message in the scratch
     std::int64_t offset = 0, stride = 0;
     bool operator==(const Term&) const = default;
   };
-  // A box of the target whose elements are sums over the same ranks.
+  // A box of the target. All its elements are sums over the same ranks.
   struct Cell {
     std::int64_t rows = 0, cols = 0, offset = 0, stride = 0;
     std::vector<Term> terms;  // in rank order

@@ -1,4 +1,4 @@
-// The boxes of a message between a tensor's local buffer and one dense run of memory.
+// Packs the boxes of a message from a tensor's local buffer into one dense buffer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tessera::comm {
 
-// Where a box lies in a buffer, in elements.
+// The position of a box in a buffer, in elements.
 struct Side {
   std::int64_t offset = 0, stride = 0;
 };
@@ -21,11 +21,11 @@ inline Side target_of(const layout::Transfer& transfer) {
   return {transfer.target_offset, transfer.target_stride};
 }
 
-// One side of a message's transfers: whether they lie one behind the other there.
+// Tracks whether a message's transfers are contiguous in one of the two buffers, in the order of the message.
 class Run {
  public:
   void add(const layout::Transfer& transfer, Side side);
-  // Where they begin, if they do.
+  // Returns the offset of the first transfer if the transfers are contiguous.
   std::optional<std::int64_t> begin() const { return broken_ ? std::nullopt : std::optional(begin_); }
 
  private:
@@ -35,23 +35,24 @@ class Run {
 std::optional<std::int64_t> run_of(const std::vector<layout::Transfer>& transfers,
                                    Side (*side)(const layout::Transfer&));
 
-// All boxes that go to or come from one rank, one behind the other, each dense by rows.
+// All boxes that one rank sends to this rank or receives from it, in order. In the message each box is dense by rows.
 struct BoxMessage {
   int peer = 0;
   std::int64_t elements = 0;
-  std::optional<std::int64_t> run;  // where they lie in the local buffer, if one behind the other there too
+  std::optional<std::int64_t> run;  // offset in the local buffer, if the boxes are contiguous there too
   std::vector<layout::Transfer> transfers;
 };
-// What one rank sends to others, and what it receives, its own part included. Both are in order of peers.
+// The messages that one rank sends to others, and those that it receives, including its own part. Both lists are in
+// order of peers.
 struct BoxMessages {
   std::vector<BoxMessage> sends, receives;
 };
 BoxMessages box_messages(const layout::TransferPlan& plan, int rank);
 
-// Copies the box of a transfer between two places.
+// Copies the box of a transfer between two buffers.
 void copy_box(const quant::Kernels& kernels, const layout::Transfer& transfer, const void* source, Side from,
               void* target, Side to, quant::DType type);
-// Copies all boxes of a message into `packed`, one behind the other.
+// Copies all boxes of a message into `packed`, contiguously and in order.
 void pack_boxes(const quant::Kernels& kernels, const std::vector<layout::Transfer>& transfers, const void* source,
                 void* packed, quant::DType type);
 

@@ -55,7 +55,7 @@ std::unique_ptr<PeerMailbox> PeerMailbox::create(const std::string& prefix, int 
   const std::size_t bytes = offsetof(Contents, queues) + static_cast<std::size_t>(senders) * sizeof(Queue);
   const File file{shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600)};
   if (file.descriptor < 0) fail_system(name, "shm_open");
-  // Taken now: a page that is missing later would be a signal.
+  // Allocates all pages now. If a page were missing later, the access would raise SIGBUS.
   if (const int error = posix_fallocate(file.descriptor, 0, static_cast<off_t>(bytes)); error != 0) {
     shm_unlink(name.c_str());
     errno = error;

@@ -1,4 +1,5 @@
-// Where the ranks of one host tell each other where their messages go: memory of a receiver that its senders map too.
+// A receiver on a host tells senders on the same host where to write their messages. The mailbox is memory of the
+// receiver that its senders also map.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,34 +9,36 @@
 
 namespace tessera::comm {
 
-// Of a message that somebody is about to send here.
+// The destination of a message that a sender is about to send.
 struct Destination {
-  static constexpr std::int64_t kNowhere = -1;  // not in memory that the sender may write
-  std::int64_t offset = kNowhere;               // in the receiver's shared memory
+  static constexpr std::int64_t kNowhere = -1;  // the destination is not in memory that the sender can write
+  std::int64_t offset = kNowhere;               // bytes from the start of the receiver's shared memory
   std::int64_t bytes = 0;
 };
 
-// A queue of destinations from the receiver to each sender. One thread of the receiver posts, one of each sender takes.
+// Queues of destinations, one from the receiver to each sender. One thread of the receiver posts, and one thread of
+// each sender takes.
 class PeerMailbox {
  public:
-  static constexpr std::size_t kPending = 1024;  // destinations of a sender that it has not taken
+  static constexpr std::size_t kPending = 1024;  // the most destinations that a sender has not taken yet
 
-  // The receiver's. `prefix` begins the name under which the host's processes find it. Errors: no shared memory
-  // (Error).
+  // Makes a mailbox; called by the receiver. The mailbox's name starts with `prefix`, and processes on the host open it
+  // by its name. Throws Error if shared memory cannot be allocated.
   static std::unique_ptr<PeerMailbox> create(const std::string& prefix, int senders);
-  // A sender's. Errors: no such mailbox, one for another number of senders (Error).
+  // Opens a mailbox; called by a sender. Throws Error if no mailbox has this name, or if the mailbox is for another
+  // number of senders.
   static std::unique_ptr<PeerMailbox> open(const std::string& name, int senders);
   ~PeerMailbox();
   PeerMailbox(const PeerMailbox&) = delete;
   PeerMailbox& operator=(const PeerMailbox&) = delete;
 
   const std::string& name() const { return name_; }
-  // Nobody opens it any more; it goes with the last who has it.
+  // Removes the name, so that the mailbox can no longer be opened. The memory is freed when the last process unmaps it.
   void unlink();
 
-  // False while kPending are not taken.
+  // Posts a destination for `sender`. Returns false if the sender has not taken kPending earlier destinations yet.
   bool try_post(int sender, const Destination& destination);
-  // Nothing while nothing is posted.
+  // Takes the next destination for `sender`. Returns nullopt if no destination is posted.
   std::optional<Destination> try_take(int sender);
 
  private:

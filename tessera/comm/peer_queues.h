@@ -1,11 +1,12 @@
-// Messages by peer, in the order of each peer, so that a peer that is not ready holds up no other one.
+// Queues of messages by peer. Each peer's messages keep their order, and a peer that is not ready does not delay the
+// messages of other peers.
 #pragma once
 #include <cstddef>
 #include <vector>
 
 namespace tessera::comm {
 
-// Message: Send or Receive.
+// `Message` is Send or Receive.
 template <typename Message>
 class PeerQueues {
  public:
@@ -27,7 +28,7 @@ class PeerQueues {
       if (next_[peer] < queues_[peer].size()) return false;
     return true;
   }
-  // Hands each peer's next messages to handle(message) until it returns false. Returns whether one was handled.
+  // Calls handle(message) for each peer's next messages until it returns false. Returns whether a message was handled.
   template <typename Handle>
   bool advance(Handle handle) {
     bool any = false;
@@ -41,9 +42,9 @@ class PeerQueues {
   std::vector<std::size_t> next_;
 };
 
-// Posts receives and takes sends by turns until all are done; post and take return false where a peer is not ready.
-// It must alternate: two ranks that only post fill each other's mailboxes and then wait forever. patience: called when
-// no message moved.
+// Alternates between posting receives and taking sends until all messages are done. `post` and `take` return false if
+// the peer is not ready. Alternating is necessary: two ranks that only post fill each other's mailboxes and then wait
+// forever. Calls `patience` when no message was handled.
 template <typename Receive, typename Send, typename Post, typename Take, typename Patience>
 void in_turns(PeerQueues<Receive>& receives, PeerQueues<Send>& sends, Post post, Take take, const Patience& patience) {
   while (!receives.empty() || !sends.empty()) {

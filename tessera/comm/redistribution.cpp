@@ -117,7 +117,7 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
   throw Error("redistribution on {}: unknown kind of collective", group.name());
 }
 
-// The part that stays on this rank, box by box.
+// Copies the part that stays on this rank, box by box.
 void Redistribution::copy_own(const quant::Kernels& kernels, const void* source, void* target, DType type) const {
   for (const BoxMessage& message : receives_) {
     if (message.peer != rank_) continue;
@@ -132,8 +132,8 @@ base::Fence Redistribution::run_local(Communicator& group, const void* source, v
   return group.lane().record();
 }
 
-// A message leaves from, and arrives in, the tensor itself where it is one run of it; else a packed buffer, here by
-// the message's index.
+// Buffers for messages that are not contiguous in the tensor, by index of the message. A contiguous message is sent
+// from the tensor, or received into it, directly.
 struct Redistribution::Staging {
   std::vector<std::optional<base::Scratch>> packed, arrived;
 };
@@ -226,8 +226,9 @@ base::Fence run_together(Communicator& group, std::span<const Movement> movement
     const Redistribution& how = *movement.redistribution;
     how.check_group(group);
     if (!how.is_contiguous())
-      throw Error("redistributions on {}: expected contiguous ones, got number {} which adds or needs packing ({})",
-                  group.name(), m, layout::name_of(how.collective().kind));
+      throw Error(
+          "redistributions on {}: expected contiguous redistributions, but number {} adds or needs packing ({})",
+          group.name(), m, layout::name_of(how.collective().kind));
     for (const auto& message : how.sends_)
       sends.push_back({.peer = message.peer,
                        .data = advance(movement.source, *message.run, movement.type),

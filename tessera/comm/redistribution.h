@@ -1,5 +1,5 @@
-// A redistribution plan carried out over a communicator: recognised collectives run as one, the rest as packed
-// messages.
+// Carries out a redistribution plan over a communicator. A plan that is recognised as a collective runs as that
+// collective, and any other plan as packed messages.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,12 +17,13 @@ namespace tessera::comm {
 
 struct Movement;
 
-// Bytes that a rank receives from others when a plan over `ranks` ranks, recognised as `collective`, is carried out.
-// `elements`: those that the plan brings the rank. An all_reduce sends parts of sums, not every rank's whole part.
+// Returns the bytes that a rank receives from others when a plan over `ranks` ranks is carried out as `collective`.
+// `elements` is the number of elements that the plan brings the rank. An all_reduce transfers parts of sums, not every
+// rank's whole buffer.
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 
-// A plan made ready for one rank: what to pack, send, receive, unpack. Build once, run often. Data only; it must live
-// until the fences of its runs are done.
+// A plan that is prepared for one rank: the messages to pack, send, receive and unpack. It is built once and run often.
+// It contains only data, and must live until the fences of its runs are done.
 class Redistribution {
  public:
   // `from` and `to` are over the group's ranks in order. type: of the elements, used only if the plan adds. Throws the
@@ -35,8 +36,8 @@ class Redistribution {
   std::int64_t received_bytes(quant::DType type) const {
     return comm::received_bytes(collective_, ranks_, received_, type);
   }
-  // Whether nothing needs packing: the plan only copies, and what any rank sends another is one run on both sides. The
-  // same on every rank.
+  // Returns whether no message needs packing: the plan only copies, and each message is contiguous in the source and in
+  // the target. The result is the same on every rank.
   bool is_contiguous() const { return contiguous_; }
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
@@ -70,7 +71,7 @@ class Redistribution {
   std::optional<OrderedAddition> addition_;  // of an exchange that adds
   std::int64_t target_size_ = 0;             // elements of its target buffer
   std::int64_t received_ = 0;
-  // None empty. Their transfers are left out where the run is enough.
+  // Contains no empty messages. A message's transfers are dropped if its run is sufficient.
   std::vector<BoxMessage> sends_, receives_;
 };
 
@@ -82,9 +83,9 @@ struct Movement {
   quant::DType type = quant::DType::fp32;
 };
 
-// Carries out several redistributions in one exchange. Each moves what its own run() would move. Errors: a
-// redistribution that is not contiguous (is_contiguous) or was made for another group or rank. The redistributions must
-// live until the fence is done; the span need not.
+// Carries out several redistributions in one exchange. Each one moves the data that its own run() would move. Throws
+// Error if a redistribution is not contiguous (is_contiguous), or if it was made for another group or rank. The
+// redistributions must live until the fence is done; the span need not.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

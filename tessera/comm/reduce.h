@@ -1,4 +1,4 @@
-// The arithmetic of all_reduce and reduce_scatter, the same for every backend.
+// The arithmetic of all_reduce and reduce_scatter. It is the same for every backend.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,14 +9,15 @@
 
 namespace tessera::comm {
 
-// Errors: a type that has no such reduction (u8 has no sum: it would wrap).
+// Throws Error if the type does not support the reduction. u8 has no sum, because it would overflow.
 void check_reducible(quant::DType type, ReduceOp op, const char* where);
 
-// out[i] = op over parts in their order, in `type`. Sums run in the accumulator type of `type` (bf16 in fp32, rounded
-// once); integers wrap. out may be one of the parts; otherwise nothing overlaps. At least one part.
+// Computes out[i] = op over the parts in their order, in `type`. Sums use the accumulator type of `type`: bf16 is
+// summed in fp32 and rounded once. Sums of integers wrap. `out` may be one of the parts; buffers must not overlap
+// otherwise. Expects at least one part.
 void reduce(const quant::Kernels& kernels, void* out, std::span<const void* const> parts, quant::DType type,
             ReduceOp op, std::int64_t count);
-// In host memory.
+// The same, for buffers in host memory.
 void reduce(void* out, std::span<const void* const> parts, quant::DType type, ReduceOp op, std::int64_t count);
 
 }  // namespace tessera::comm

@@ -14,7 +14,7 @@ Communicator& RoleGroups::make(mesh::Purpose purpose, const std::string& name,
       std::ranges::find_if(made_, [&](const Made& it) { return it.purpose == purpose && it.groups == groups; });
   if (found != made_.end()) return *found->communicator;
   std::unique_ptr<Communicator> communicator = world_.make_group(name, groups, traffic);
-  TESSERA_CHECK(communicator, "rank {} is in no group of '{}'", world_.rank(), name);
+  TESSERA_CHECK(communicator, "rank {} is not in any group of '{}'", world_.rank(), name);
   return *made_.emplace_back(Made{purpose, groups, std::move(communicator)}).communicator;
 }
 

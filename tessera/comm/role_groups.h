@@ -1,5 +1,5 @@
-// The communicators of one rank, by role. A role's communicator is made when something first needs it: each costs a GPU
-// 0.2 to 0.4 GB.
+// The communicators of one rank, by role. A role's communicator is made when it is first needed, because each
+// communicator takes 0.2 to 0.4 GB of GPU memory.
 #pragma once
 #include <map>
 #include <memory>
@@ -10,20 +10,20 @@
 
 namespace tessera::comm {
 
-// One thread. The world outlives it.
+// For use by one thread. `world` must outlive this object.
 class RoleGroups {
  public:
   RoleGroups(World& world, const mesh::Mesh& mesh) : world_(world), mesh_(mesh) {}
 
-  // The communicator of a role, made by the first call. Roles with equal groups and the same purpose share one.
-  // Collective over the world where it is made: every rank asks for the same roles in the same order. Errors: those of
-  // groups_of and of make_group.
+  // Returns the communicator of a role. The first call for a role makes it. Roles with equal groups and the same
+  // purpose share one communicator. A call that makes a communicator is collective over the world: every rank requests
+  // the same roles in the same order. Throws the errors of groups_of and of make_group.
   Communicator& make(const mesh::Role& role, Traffic traffic = Traffic::any);
-  // The same of groups that lie along no axis: disjoint lists that hold every rank.
+  // The same for groups that are not along an axis: disjoint lists that together contain every rank.
   Communicator& make(mesh::Purpose purpose, const std::string& name, const std::vector<std::vector<int>>& groups,
                      Traffic traffic = Traffic::any);
 
-  // All of them, in the order of their making.
+  // Returns all communicators in the order in which they were made.
   std::vector<Communicator*> all() const;
 
  private:

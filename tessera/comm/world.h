@@ -1,4 +1,4 @@
-// All ranks of a run, as one rank sees them: who it is, and the groups it can make.
+// All ranks of a run, as seen by one rank: this rank's number, and the groups that it can make.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -13,11 +13,11 @@
 namespace tessera::comm {
 
 struct WorldOptions {
-  std::chrono::milliseconds timeout{60000};  // of every operation: from its start on this rank to its end
-  bool check_mismatch = false;               // mpi, nccl: compare operation, count and type first
+  std::chrono::milliseconds timeout{60000};  // limit for each operation, from its start on this rank to its end
+  bool check_mismatch = false;               // mpi, nccl: first compare operation, count and type with the peers
 };
 
-// What a group's operations move: little, or what has time, for which a backend sets aside little; or anything.
+// small: short or latency-tolerant messages, for which the backend reserves few resources. any: all other traffic.
 enum class Traffic { any, small };
 
 class World {
@@ -27,16 +27,17 @@ class World {
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;  // "local", "mpi", "nccl"
 
-  // Collective over the world: every rank calls it with the same arguments in the same order, and gets its own group's
-  // communicator, or null if it is in none. `groups` are disjoint lists of world ranks. Each call makes a communicator
-  // with a lane of its own, so two calls over the same ranks do not block each other.
+  // Makes groups of ranks. Collective over the world: every rank calls it with the same arguments in the same order.
+  // Returns the communicator of this rank's group, or null if no group contains this rank. `groups` are disjoint lists
+  // of world ranks. Each call makes a communicator with its own lane, so two calls over the same ranks do not block
+  // each other.
   virtual std::unique_ptr<Communicator> make_group(const std::string& name, const std::vector<std::vector<int>>& groups,
                                                    Traffic traffic = Traffic::any) = 0;
-  // Collective over the world. Must not outlive the world.
+  // Makes a board (rendezvous/board.h). Collective over the world. The board must not outlive the world.
   virtual std::unique_ptr<rendezvous::Board> make_board() = 0;
 
-  // This rank's host clock where time is virtual (comm/local/world.h), else null. Computation that should take time
-  // advances it.
+  // Returns this rank's host clock if time is virtual (comm/local/world.h), otherwise null. Computation advances the
+  // clock by the time that it should take.
   virtual std::shared_ptr<base::VirtualClock> clock() const { return nullptr; }
 };
 

@@ -1,4 +1,4 @@
-// A board: what every rank last said of itself, readable by all without the other's help.
+// A board stores the last status of every rank. A rank can read the status of another rank without its help.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,20 +7,22 @@ namespace tessera::rendezvous {
 
 constexpr std::size_t kLongestStatus = std::size_t{1} << 17;  // bytes
 
-// Any thread may use it. Neither call blocks on a peer, and peers need not call anything for statuses to reach them:
-// they may be stuck in a collective. A status takes some milliseconds on mpi; there each costs a message a rank, and
-// one that a newer one overtakes may never arrive. A rank that has failed still reads what had arrived.
+// Any thread may use a board. post() and read() do not block on a peer. Peers need not call any function for statuses
+// to reach them, so they may be stuck in a collective. On mpi a status takes some milliseconds and costs one message to
+// each rank. A status that a newer one replaces may never arrive there. A rank that has failed can still read the
+// statuses that arrived before.
 class Board {
  public:
   virtual ~Board() = default;
-  // Replaces this rank's status. Errors: longer than kLongestStatus.
+  // Replaces this rank's status. Throws Error if the status is longer than kLongestStatus.
   virtual void post(std::string status) = 0;
-  // The newest status of world rank `rank` that has arrived here, this rank's own too; empty when there is none.
-  // Errors: no such rank.
+  // Returns the newest status of world rank `rank` that has arrived on this rank; `rank` may be this rank. Returns an
+  // empty string if no status has arrived. Throws Error if `rank` is not in the world.
   virtual std::string read(int rank) const = 0;
 };
 
-// For backends: throw what post() of `rank` and read() on `ranks` ranks throw.
+// Used by implementations of Board. They throw the errors of post() on rank `rank`, and of read(rank) with `ranks`
+// ranks.
 void check_status(const std::string& status, int rank);
 void check_reader(int rank, int ranks);
 

@@ -3,7 +3,8 @@
 
 namespace tessera::rendezvous {
 
-// Ranks do not start at once: they have at least this long to find each other, whatever the limit of an operation is.
+// The minimum time that ranks have to find each other, whatever the time limit of an operation is. Ranks do not all
+// start at the same time.
 inline constexpr std::chrono::milliseconds kConnecting{30'000};
 
 }  // namespace tessera::rendezvous

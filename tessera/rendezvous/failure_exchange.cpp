@@ -16,9 +16,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kAskEvery{200};  // for failures of other ranks
+constexpr milliseconds kAskEvery{200};  // time between two reads of other ranks' failures
 constexpr milliseconds kPeersAnswer{1000};
-constexpr milliseconds kTelling{2000};  // all of it
+constexpr milliseconds kTelling{2000};  // limit for a whole report
 constexpr const char* kFailed = "failed";
 
 std::string state_key(const std::string& group, int rank) {
@@ -74,7 +74,7 @@ void FailureExchange::serve() {
   }
 }
 
-// False where there is nothing more to hear.
+// Reads the cause that another rank has reported. Returns false if no later read is needed.
 bool FailureExchange::listen() {
   try {
     const auto cause = store_->find(kFailed);
@@ -82,7 +82,7 @@ bool FailureExchange::listen() {
     std::lock_guard lock(mutex_);
     received_ = cause;
   } catch (const std::exception&) {
-    // The store's host has ended: what is under way has its time limit.
+    // The store's host has ended. Pending operations still have their time limits.
   }
   return false;
 }
@@ -100,7 +100,7 @@ std::string FailureExchange::exchange(const FailureReport& report) {
     }
     return answers_text(answers);
   } catch (const std::exception&) {
-    return "the store is gone";
+    return "the store cannot be reached";
   }
 }
 

@@ -1,4 +1,4 @@
-// What the ranks of a run tell each other of failures, by way of its store.
+// Exchanges reports of failures between the ranks of a run, through the run's store.
 #pragma once
 #include <condition_variable>
 #include <future>
@@ -13,33 +13,36 @@
 
 namespace tessera::rendezvous {
 
-// A failure as the rank that sees it tells it.
+// A failure, as reported by a rank that detects it or receives it.
 struct FailureReport {
   struct State {
-    std::string group;  // its name in the store
-    std::string text;   // what this rank does there
+    std::string group;  // the group's name in the store
+    std::string text;   // this rank's state in the group
   };
   std::vector<State> states;
-  std::string cause;       // empty where another rank has told it
-  std::string group;       // where it failed
-  std::vector<int> peers;  // whose states of `group` to ask for
+  std::string cause;       // empty: another rank has reported the cause
+  std::string group;       // the group that failed
+  std::vector<int> peers;  // the ranks whose states in `group` are requested
 };
 
-// Any thread. One of its own talks to the store, so that nobody waits for a store that does not answer.
+// Any thread may use it. Its own thread accesses the store, so that callers do not wait for a store that does not
+// answer.
 class FailureExchange {
  public:
-  // `store`: a connection of its own, under a prefix of the run's.
+  // `store` is a separate connection, with a prefix of the run's keys.
   explicit FailureExchange(std::shared_ptr<Store> store, int rank);
-  // Waits for a call under way, to its limit.
+  // Waits for a pending call to the store, up to the call's time limit.
   ~FailureExchange();
   FailureExchange(const FailureExchange&) = delete;
   FailureExchange& operator=(const FailureExchange&) = delete;
 
-  // The cause that a rank has told of, asked for every 200 ms. Touches memory only.
+  // Returns the cause of a failure that some rank has reported. The thread reads it from the store every 200 ms; this
+  // function only accesses memory.
   std::optional<std::string> received() const;
-  // Tells, and asks the peers, who have a second. What they say ("ranks 0,3: at graph #12; rank 2: no answer"), empty
-  // where none was asked, or that the store is gone; within 2 s. The first cause that a rank tells stays. One call at a
-  // time.
+  // Reports a failure and requests the states of the peers, which have one second to answer. Returns their answers,
+  // e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty, and a text about
+  // the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the first one is
+  // kept. One call at a time.
   std::string report(FailureReport failure);
 
  private:
@@ -51,10 +54,10 @@ class FailureExchange {
   const int rank_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::packaged_task<std::string()>> pending_;  // to be done
+  std::optional<std::packaged_task<std::string()>> pending_;  // for the thread
   std::optional<std::string> received_;
   bool closing_ = false;
-  std::thread thread_;  // last: starts when all else is ready
+  std::thread thread_;  // the last member: it starts when the others are initialised
 };
 
 }  // namespace tessera::rendezvous

@@ -25,7 +25,7 @@ class Reader {
     const auto found = variables_.find(name);
     return found == variables_.end() || found->second.empty() ? std::nullopt : std::optional(found->second);
   }
-  // In [least, most].
+  // The value must be in [least, most].
   std::optional<int> find_number(const std::string& name, int least, int most) const {
     const auto value = text(name);
     if (!value) return std::nullopt;
@@ -37,7 +37,7 @@ class Reader {
   }
   int number(const std::string& name, int least, int most) const {
     if (const auto value = find_number(name, least, most)) return *value;
-    throw InputError("{}: expected a number in [{}, {}], got nothing", name, least, most);
+    throw InputError("{}: expected a number in [{}, {}], but the variable is not set", name, least, most);
   }
 
  private:
@@ -46,7 +46,7 @@ class Reader {
 
 constexpr int kMostRanks = 1 << 24;
 
-// The first of "node[07-12,20],other" is "node07".
+// Returns the first host of a node list: "node07" for "node[07-12,20],other".
 std::string first_host(const std::string& nodes) {
   const std::size_t end = nodes.find_first_of("[,");
   if (end == std::string::npos || nodes[end] == ',') return nodes.substr(0, end);
@@ -61,9 +61,9 @@ std::string first_host(const std::string& nodes) {
 
 struct Names {
   const char *launcher, *rank, *size, *local_rank, *local_size;
-  bool is_marked = false;  // by the local rank: others set the rest too
+  bool is_marked = false;  // used only if local_rank is set, because other launchers also set rank and size
 };
-// A batch script of Slurm's has SLURM_PROCID and SLURM_LOCALID, as its tasks do, but no step.
+// A Slurm batch script has SLURM_PROCID and SLURM_LOCALID, as its tasks do, but it is not in a step.
 constexpr std::array kLaunchers{Names{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
                                 Names{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                       "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -71,7 +71,8 @@ constexpr std::array kLaunchers{Names{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_R
                                 Names{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
                                 Names{"mpirun", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"}};
 
-// Null: a process on its own, as the only task of a step of Slurm's is too (an interactive shell is one).
+// Returns null if no launcher started the process. A Slurm step with one task also returns null, because an interactive
+// shell is such a step.
 const Names* names_of(const Reader& reader) {
   for (const Names& names : kLaunchers) {
     const auto size = reader.text(names.size);
@@ -92,7 +93,7 @@ Launch read_ranks(const Reader& reader, const Names* names) {
   return launch;
 }
 
-// Where the launcher does not say where the store is.
+// Returns the store's address if the launcher does not set one.
 std::string address_of(const Reader& reader, const Launch& launch, const Names* names) {
   if (launch.size == 1) return "127.0.0.1";
   if (reader.find_number(names->local_size, 1, kMostRanks).value_or(0) == launch.size) return "127.0.0.1";
@@ -101,8 +102,9 @@ std::string address_of(const Reader& reader, const Launch& launch, const Names* 
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
       if (const auto nodes = reader.text(name)) return first_host(*nodes);
   }
-  throw InputError("MASTER_ADDR: expected the address of rank 0's node, for {} ranks of {}; got nothing", launch.size,
-                   launch.launcher);
+  throw InputError(
+      "MASTER_ADDR: expected the address of rank 0's node, for {} ranks of {}, but the variable is not set",
+      launch.size, launch.launcher);
 }
 
 }  // namespace
@@ -154,7 +156,7 @@ ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOE
                      ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
   const int error = errno;
   if (!found) ::close(socket_);
-  if (!found) throw Error("a free port: {}", std::strerror(error));
+  if (!found) throw Error("cannot reserve a free port: {}", std::strerror(error));
   port_ = ntohs(address.sin_port);
 }
 

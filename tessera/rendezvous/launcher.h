@@ -1,4 +1,4 @@
-// What a launcher (torchrun, mpirun, srun) has told this process through environment variables.
+// Reads the environment variables that a launcher (torchrun, mpirun, srun) sets for this process.
 #pragma once
 #include <map>
 #include <string>
@@ -7,47 +7,53 @@ namespace tessera::rendezvous {
 
 using Variables = std::map<std::string, std::string>;
 
-// This process's.
+// Returns the environment variables of this process.
 Variables own_variables();
 
 struct Launch {
-  std::string launcher;               // "torchrun", "mpirun", "srun"; "" for a process on its own
-  bool is_self_started = false;       // run_processes has set torchrun's variables; no launcher was called
+  std::string launcher;               // "torchrun", "mpirun", "srun"; "": started without a launcher
+  bool is_self_started = false;       // run_processes has set torchrun's variables
   int rank = 0, size = 1;             // in the world
   int local_rank = 0;                 // on this node
-  std::string address = "127.0.0.1";  // where the store is, or comes to be
+  std::string address = "127.0.0.1";  // address of the store
   int port = 29500;
-  bool hosts_store = false;  // the launcher hosts the store there: rank 0 connects like the others
-  int attempt = 0;           // of a launcher that starts failed ranks again and whose store lives on
-  int socket = -1;           // rank 0's, already bound to the port; -1: it binds one
+  bool hosts_store = false;  // the launcher hosts the store, so rank 0 connects like the others
+  int attempt = 0;           // number of restarts by a launcher whose store survives them
+  int socket = -1;           // rank 0: a socket that is already bound to the port; -1: rank 0 binds one itself
 };
 
-// In this order: RANK, WORLD_SIZE, LOCAL_RANK (torchrun; TORCHELASTIC_USE_AGENT_STORE says that it hosts the store, and
-// TORCHELASTIC_RESTART_COUNT is Launch::attempt), OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK (Open MPI's mpirun),
-// PMI_RANK, PMI_SIZE, MPI_LOCALRANKID (MPICH's), SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID (srun with several
-// tasks), PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK. MASTER_ADDR and MASTER_PORT where they are set; else this node, where all
-// ranks are on it, or the first node of Slurm's step, and 29500. TESSERA_STORE_SOCKET: Launch::socket.
-// TESSERA_SELF_STARTED: Launch::is_self_started. Errors (InputError): a variable missing or no such number, with what
-// was expected and what is there.
+// Reads the launch from `variables`. Uses the first of these sets whose rank and size are present:
+// - RANK, WORLD_SIZE, LOCAL_RANK: torchrun. TORCHELASTIC_USE_AGENT_STORE sets hosts_store, and
+// TORCHELASTIC_RESTART_COUNT is `attempt`.
+// - OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK: Open MPI's mpirun.
+// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID: MPICH's mpirun.
+// - SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID: srun with several tasks.
+// - PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK.
+//
+// MASTER_ADDR and MASTER_PORT set the store's address and port. By default the address is this node if all ranks are on
+// it, otherwise the first node of Slurm's step. The default port is 29500. TESSERA_STORE_SOCKET is `socket`, and
+// TESSERA_SELF_STARTED sets is_self_started. Throws InputError if a variable is missing or is not a valid number. The
+// message contains the expected and the actual value.
 Launch read_launch(const Variables& variables);
-// launcher, is_self_started, rank and size alone, which need no more than these variables. Errors as above.
+// Reads only launcher, is_self_started, rank and size, and needs only their variables. Throws the errors of
+// read_launch.
 Launch read_ranks(const Variables& variables);
 
-// The CUDA device of a process: its local rank, or the only one where a launcher shows each process one. Errors
-// (InputError): fewer devices than local ranks.
+// Returns the CUDA device of a process: the local rank, or 0 if the launcher makes one device visible to each process.
+// Throws InputError if there are fewer devices than local ranks.
 int device_of(const Launch& launch, int devices);
 
-// A port of this machine that nobody else can take while it lives.
+// A reserved port of this machine. No other process can take the port while this object exists.
 class ReservedPort {
  public:
-  // Errors: none is to be had.
+  // Throws Error if no port is available.
   ReservedPort();
   ~ReservedPort();
   ReservedPort(const ReservedPort&) = delete;
   ReservedPort& operator=(const ReservedPort&) = delete;
 
   int port() const { return port_; }
-  int socket() const { return socket_; }  // bound to it; programs started from here do not inherit it
+  int socket() const { return socket_; }  // bound to the port; child programs do not inherit it
 
  private:
   int port_ = 0, socket_ = -1;

@@ -18,13 +18,13 @@ namespace {
 using std::chrono::milliseconds;
 using Question = std::function<void(std::shared_ptr<Store>&)>;
 
-// Between those who ask and the thread; the thread's alone where a call does not end.
+// The queue between the callers and the thread. Only the thread keeps it if a call does not return.
 struct Line {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Question> questions;
   bool closing = false;
-  std::string lost;  // why; empty while all is well
+  std::string lost;  // why the connection is lost; empty: it works
 };
 
 void serve(const std::shared_ptr<Line>& line) {
@@ -42,7 +42,7 @@ void serve(const std::shared_ptr<Line>& line) {
   }
 }
 
-// Questions may outlive who asks: they own what they need.
+// Questions may outlive their callers, so they own the data that they need.
 class LimitedStore final : public Store {
  public:
   LimitedStore(const StoreLimits& limits, std::string where)
@@ -95,7 +95,7 @@ class LimitedStore final : public Store {
     if (answer.wait_for(limit) != std::future_status::ready) give_up(what, key, limit);
     try {
       return answer.get();
-    } catch (const std::future_error&) {  // dropped when another call was given up
+    } catch (const std::future_error&) {  // dropped because another call timed out
       std::lock_guard lock(line_->mutex);
       throw Error("{}", line_->lost);
     }
@@ -123,7 +123,7 @@ class LimitedStore final : public Store {
   const StoreLimits limits_;
   const std::string where_;
   const std::shared_ptr<Line> line_;
-  std::thread thread_;  // last: starts when all else is ready
+  std::thread thread_;  // the last member: it starts when the others are initialised
 };
 
 }  // namespace

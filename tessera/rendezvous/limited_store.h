@@ -1,4 +1,4 @@
-// A store whose calls end in time, over one whose calls may wait for ever.
+// A store whose calls have a time limit, on top of a store whose calls may wait forever.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -10,14 +10,15 @@
 namespace tessera::rendezvous {
 
 struct StoreLimits {
-  std::chrono::milliseconds connect;  // of `open` and connect()
-  std::chrono::milliseconds answer;   // of every other call
+  std::chrono::milliseconds connect;  // limit for `open` and connect()
+  std::chrono::milliseconds answer;   // limit for every other call
 };
 
-// A thread of the connection's own makes the store with `open` and makes its calls; whoever asks waits up to the limit,
-// then has an Error "store: WHERE: get 'KEY': no answer within N ms", which all that waits behind it or comes later on
-// this connection has at once. The thread is left alone with that call: what it still brings is dropped, nobody waits
-// for its end. Connections that connect() gives have the same limits. Errors: the store's too.
+// Makes a store with time limits. The connection has its own thread, which makes the inner store with `open` and calls
+// it. A caller waits up to the limit and then gets an Error "store: WHERE: get 'KEY': no answer within N ms". Queued
+// and later calls on this connection then fail at once with the same error. The thread is detached from the connection.
+// Its result is dropped, and the destructor does not wait for it. Connections from connect() have the same limits.
+// Throws the errors of the inner store too.
 std::shared_ptr<Store> make_limited_store(std::function<std::shared_ptr<Store>()> open, const StoreLimits& limits,
                                           const std::string& where);
 

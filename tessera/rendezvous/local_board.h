@@ -1,4 +1,4 @@
-// A board of rank threads: memory they share.
+// A board of ranks that are threads. It is stored in memory that they share.
 #pragma once
 #include <memory>
 #include <mutex>

@@ -36,8 +36,9 @@ std::vector<std::string> own_arguments() {
 // The time that ranks have to end after a second request to stop.
 constexpr auto kEndAtOnce = std::chrono::milliseconds(1000);
 
-// Owns the signals that ask to end while ranks run: they are waited for, not handled. Ends of ranks are kept until
-// they are asked for, also where whoever started this process ignores those of its own.
+// Blocks the signals that request an end while ranks run, and waits for them instead of handling them. Also resets
+// SIGCHLD, so that the exit statuses of ranks are kept until they are read, even if the parent of this process ignores
+// SIGCHLD.
 class EndSignals {
  public:
   EndSignals() {
@@ -57,12 +58,12 @@ class EndSignals {
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
 
-  // In a rank: until it calls accept_stop_signals it keeps what arrives.
+  // Called in a rank. The stop signals stay blocked until the rank calls accept_stop_signals.
   void set_mask_of_rank() const {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     pthread_sigmask(SIG_BLOCK, &ranks_, nullptr);
   }
-  // 0: none has come.
+  // Returns the next signal, or 0 if no signal arrives within the limit.
   int next(std::chrono::milliseconds limit) const {
     const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(limit).count()};
     const int signal = sigtimedwait(&set_, nullptr, &time);
@@ -74,7 +75,7 @@ class EndSignals {
   struct sigaction ends_before_ {};
 };
 
-// In the child: never returns.
+// Called in the child process. Does not return.
 [[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, const ReservedPort& port,
                               pid_t parent, const EndSignals& signals) {
   signals.set_mask_of_rank();
@@ -87,14 +88,14 @@ class EndSignals {
   set("TESSERA_SELF_STARTED", "1");
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port.port()));
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // left over in a shell: nobody else hosts the store
-  // Rank 0 hosts the store there, without a moment in which somebody else could take the port.
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // may be left over in a shell; here rank 0 hosts the store
+  // Rank 0 inherits the bound socket, so that no other process can take the port in between.
   if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
   std::vector<char*> pointers;
   for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   execv("/proc/self/exe", pointers.data());
-  fmt::print(stderr, "tessera: rank {}: starting it: {}\n", rank, std::strerror(errno));
+  fmt::print(stderr, "tessera: rank {}: cannot start: {}\n", rank, std::strerror(errno));
   _exit(1);
 }
 
@@ -107,7 +108,7 @@ int code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// When the ranks that are left are killed, and why.
+// The time at which the remaining ranks are killed, and the reason.
 struct Limit {
   Clock::time_point end = Clock::time_point::max();
   std::string reason;
@@ -138,7 +139,7 @@ std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
     if (process < 0) {
       const int error = errno;
       tell(processes, SIGKILL);
-      throw Error("starting rank {} of {}: {}", rank, ranks, std::strerror(error));
+      throw Error("cannot start rank {} of {}: {}", rank, ranks, std::strerror(error));
     }
     processes.push_back(process);
   }

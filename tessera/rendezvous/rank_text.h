@@ -1,4 +1,4 @@
-// Ranks in messages.
+// Formats ranks for error messages.
 #pragma once
 #include <span>
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace tessera::rendezvous {
 
-// "0,2", "0-3", "0,2-7": in the order given, three or more that follow each other as a range.
+// Returns e.g. "0,2", "0-3" or "0,2-7". Keeps the given order. Three or more consecutive ranks become a range.
 std::string rank_list(std::span<const int> ranks);
-// A group's: "gtp[0,2]", "world[0-7]".
+// Returns the label of a group, e.g. "gtp[0,2]" or "world[0-7]".
 std::string group_label(const std::string& name, std::span<const int> members);
-// What each of some ranks says, those that say the same together, in the order of the first of each:
-// "rank 2: no answer; ranks 0,3-7: at graph #12".
+// Returns the answers of several ranks as text, e.g. "rank 2: no answer; ranks 0,3-7: at graph #12". Ranks with the
+// same answer are joined, in the order of their first rank.
 std::string answers_text(std::span<const std::pair<int, std::string>> answers);
 
 }  // namespace tessera::rendezvous

@@ -19,7 +19,8 @@ class StopRequests {
  public:
   static constexpr std::chrono::nanoseconds kSameRequest = std::chrono::milliseconds(500);
 
-  // now: of a steady clock. Returns the number of this signal's request: 1, or 2 for all later ones.
+  // `now` is the time of a steady clock. Returns the number of this signal's request: 1 for the first request, 2 for
+  // all later ones.
   int add(std::chrono::nanoseconds now) {
     std::int64_t first = kNever;
     if (first_.compare_exchange_strong(first, now.count())) return 1;

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kPause{2};       // between two looks at the store
-constexpr milliseconds kInterest{500};  // how long after a read() a rank is looked for
+constexpr milliseconds kInterest{500};  // time after a read() in which the rank's status is fetched
 
 class StoreBoard final : public Board {
  public:
@@ -55,7 +55,7 @@ class StoreBoard final : public Board {
  private:
   struct Peer {
     std::string status;
-    std::string version;  // what the store said of it
+    std::string version;  // the version of `status` in the store
     mutable steady_clock::time_point wanted_until;
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
@@ -67,11 +67,12 @@ class StoreBoard final : public Board {
       while (look()) {
       }
     } catch (const std::exception&) {
-      // The store is gone: what had arrived stays.
+      // The store cannot be reached. Statuses that arrived before are kept.
     }
   }
 
-  // One round: gives the newest status away, fetches what is wanted. False at the end.
+  // One round: stores the newest status of this rank and fetches the statuses that are wanted. Returns false at the
+  // end.
   bool look() {
     std::optional<std::string> posted;
     std::vector<int> wanted;
@@ -118,11 +119,11 @@ class StoreBoard final : public Board {
   const int rank_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::vector<Peer> peers_;  // `version` is the thread's alone
+  std::vector<Peer> peers_;  // only the thread accesses `version`
   std::optional<std::string> posted_;
   std::int64_t version_ = 0;
   bool closing_ = false;
-  std::thread thread_;  // last: starts when all else is ready
+  std::thread thread_;  // the last member: it starts when the others are initialised
 };
 
 }  // namespace

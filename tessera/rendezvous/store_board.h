@@ -1,4 +1,4 @@
-// Statuses by way of the run's store.
+// A board whose statuses are stored in the run's store.
 #pragma once
 #include <memory>
 
@@ -7,9 +7,10 @@
 
 namespace tessera::rendezvous {
 
-// `store`: a connection of the board's own, under a prefix that this board has on every rank. One thread a board talks
-// to it, so that post() and read() touch memory only; it asks for the statuses of ranks that are read, while they are.
-// A store that is gone or silent leaves what had arrived. Destruction waits for a call under way, to its limit.
+// Makes a board. `store` is a separate connection, with a prefix that is unique to the board and the same on every
+// rank. One thread of the board accesses the store, so post() and read() only access memory. The thread fetches the
+// status of a rank only while the program reads it. If the store does not answer, read() returns the statuses that
+// arrived before. The destructor waits for a pending call to the store, up to the call's time limit.
 std::unique_ptr<Board> make_store_board(std::shared_ptr<Store> store, int rank, int ranks);
 
 }  // namespace tessera::rendezvous

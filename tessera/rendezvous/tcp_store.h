@@ -1,4 +1,5 @@
-// The store of a run of processes: libtorch's TCPStore. In the target tessera_rendezvous_store, which needs libtorch.
+// The store of a run of processes: libtorch's TCPStore. It is in the target tessera_rendezvous_store, which needs
+// libtorch.
 #pragma once
 #include <memory>
 
@@ -7,13 +8,14 @@
 
 namespace tessera::rendezvous {
 
-// Rank 0 hosts it, unless the launcher does; it must be the last to let go of it. A host that does not answer in time
-// is an Error, and the connection is lost (limited_store.h). set() has no answer: one to a host that is gone may seem
-// to work. Errors: not reached in time.
+// Connects to the store. Rank 0 hosts the store, unless the launcher does, and must then be the last to close it. If
+// the host does not answer in time, the call throws Error and the connection is lost (limited_store.h). set() does not
+// wait for an answer, so it may seem to succeed after the host has ended. Throws Error if the store is not reached in
+// time.
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& limits);
 
-// For a program, before its first store: libtorch does not print its own many lines about connections, since errors say
-// the same. The variable TORCH_CPP_LOG_LEVEL decides where it is set.
+// Called by a program before it makes its first store. Suppresses libtorch's log lines about connections, because
+// errors contain the same information. If the variable TORCH_CPP_LOG_LEVEL is set, it decides instead.
 void quieten_store();
 
 }  // namespace tessera::rendezvous

@@ -1,4 +1,4 @@
-// Statuses between ranks, on both backends.
+// Tests of boards on `local` and `mpi`.
 #include "tessera/rendezvous/board.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(Boards, EveryRankReadsWhatEveryRankPosted) {
   });
 }
 
-TEST(Boards, NewerStatusesReplaceOlderOnesAndNeverTheOtherWay) {
+TEST(Boards, NewerStatusesReplaceOlderOnes) {
   on_worlds([](World& world) {
     const auto group = make_whole_group(world, world.size());
     const auto board = world.make_board();
@@ -56,7 +56,7 @@ TEST(Boards, NewerStatusesReplaceOlderOnesAndNeverTheOtherWay) {
     bool all = false;
     const auto limit = steady_clock::now() + std::chrono::seconds(30);
     for (int i = 1; !all && steady_clock::now() < limit; ++i) {
-      if (i <= last) board->post(std::string(i % 2 == 0 ? 50'000 : 0, '0') + std::to_string(i));  // of unlike sizes
+      if (i <= last) board->post(std::string(i % 2 == 0 ? 50'000 : 0, '0') + std::to_string(i));  // of different sizes
       all = i > last;
       for (int rank = 0; rank < world.size(); ++rank) {
         const std::string text = board->read(rank);
@@ -71,8 +71,9 @@ TEST(Boards, NewerStatusesReplaceOlderOnesAndNeverTheOtherWay) {
   });
 }
 
-// Rank 0 waits on its host thread in a barrier that rank 1 enters only when it has had an answer from rank 0's board.
-TEST(Boards, WorkWhileTheHostIsStuckInACollective) {
+// Rank 0's host thread waits in a barrier. Rank 1 enters the barrier only after it has received an answer from rank 0's
+// board.
+TEST(Boards, WorkWhileTheHostWaitsInACollective) {
   on_worlds([](World& world) {
     const auto group = make_whole_group(world, world.size());
     const auto board = world.make_board();
@@ -93,7 +94,7 @@ TEST(Boards, WorkWhileTheHostIsStuckInACollective) {
   });
 }
 
-TEST(Boards, AreSeveralAndComeAndGo) {
+TEST(Boards, SeveralBoardsAreMadeAndDestroyed) {
   on_worlds([](World& world) {
     const auto group = make_whole_group(world, world.size());
     const auto kept = world.make_board();
@@ -101,7 +102,7 @@ TEST(Boards, AreSeveralAndComeAndGo) {
     for (int round = 0; round < 20; ++round) {
       const auto board = world.make_board();
       board->post(status_of(world.rank() + round, 5000));
-      // Others may be gone with their statuses; every second time all are waited for.
+      // Other ranks may already have destroyed the board. Every second round waits for all statuses.
       if (round % 2 == 1) continue;
       for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(comes(*board, rank, status_of(rank + round, 5000)));
       group->barrier().synchronize();

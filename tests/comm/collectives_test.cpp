@@ -1,5 +1,5 @@
-// Every collective, over backend x ranks x sizes x types x even and uneven counts, against values each rank can compute
-// alone. Sums are compared bit by bit with a plain sum in rank order.
+// Tests every collective over backends, ranks, sizes, types, and even and uneven counts. The expected values are
+// computed on each rank alone. Sums are compared bit by bit with a plain sum in rank order.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -21,7 +21,8 @@ class Collectives : public testing::Test {
   static constexpr quant::DType kType = TypeOf<T>::value;
   static constexpr bool kHasSum = !std::is_same_v<T, std::uint8_t>;
 
-  // body(group, count) over ranks and sizes: `count` is the elements of one rank, about; a million over all ranks.
+  // Calls body(group, count) over ranks and sizes. `count` is about the number of elements of one rank; the largest
+  // total is about a million.
   template <typename Body>
   void for_all(Body body) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
@@ -48,7 +49,7 @@ class Collectives : public testing::Test {
     return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   }
 
-  // The reduction over ranks of elements [begin, begin + count), element by element, one rank after the other.
+  // Returns the reduction over all ranks of the elements [begin, begin + count), element by element in rank order.
   static std::vector<T> reduced(int ranks, std::int64_t begin, std::int64_t count, ReduceOp op) {
     using Wide = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
     std::vector<T> result;
@@ -103,7 +104,8 @@ TYPED_TEST(Collectives, AllToAllMovesEachPairsPart) {
   using T = TypeParam;
   this->for_all([](Communicator& group, std::int64_t count) {
     for (const bool even : {true, false}) {
-      // Rank r sends to rank p this much; every pair differs, some have nothing, ranks to themselves too.
+      // The number of elements that rank r sends to rank p. Every pair has another number, some send nothing, and ranks
+      // also send to themselves.
       const auto size = [&](int r, int p) {
         return even ? count / group.size() : (r + 2 * p) % 3 * count / (r + p + 2);
       };
@@ -171,7 +173,7 @@ TYPED_TEST(Collectives, BroadcastCopiesFromTheRoot) {
 TYPED_TEST(Collectives, ExchangeMatchesMessagesInOrder) {
   using T = TypeParam;
   this->for_all([](Communicator& group, std::int64_t count) {
-    // Two messages and an empty one to each of the next ranks, this rank included; the second one is longer.
+    // Sends two messages and an empty one to each of the next ranks, this rank included. The second message is longer.
     std::vector<Placed<T>> sent, received;
     std::vector<std::vector<T>> expected;
     std::vector<Send> sends;
@@ -192,7 +194,7 @@ TYPED_TEST(Collectives, ExchangeMatchesMessagesInOrder) {
   });
 }
 
-// Needs 16 GB of memory; run by hand with --gtest_also_run_disabled_tests.
+// Needs 16 GB of memory. Run manually with --gtest_also_run_disabled_tests.
 TEST(CollectiveSize, DISABLED_PartsOfMoreThan2To31Elements) {
   constexpr std::int64_t per_rank = (std::int64_t{1} << 31) + 12345;
   on_ranks(2, [&](Communicator& group) {
@@ -209,7 +211,7 @@ TEST(CollectiveSize, DISABLED_PartsOfMoreThan2To31Elements) {
   });
 }
 
-TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutWaitingBetween) {
+TEST(CollectiveOrder, OperationsOfOneGroupRunInOrderWithoutHostWaits) {
   constexpr std::int64_t per_rank = 5000;
   for (int ranks = 1; ranks <= 8; ++ranks) {
     if (!has_ranks(ranks)) continue;

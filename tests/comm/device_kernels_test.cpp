@@ -1,5 +1,5 @@
-// The kernels behind one interface: the host's against plain loops where tests/quant does not, a device's against
-// the host's, bit by bit, at every alignment.
+// Tests quant::Kernels. The host's kernels are compared with plain loops, except those that tests/quant covers. A
+// device's kernels are compared with the host's, bit by bit, at every alignment.
 #include "tessera/quant/device_kernels.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using quant::bfloat16;
 using quant::DType;
 
-// Squares in the order that device_kernels.h defines, lane by lane.
+// Sums squares in the order that device_kernels.h defines, lane by lane.
 template <typename T>
 double squares_by_definition(const std::vector<T>& row) {
   const auto cols = static_cast<std::int64_t>(row.size());
@@ -43,7 +43,7 @@ double squares_by_definition(const std::vector<T>& row) {
   return total;
 }
 
-// The values' sizes differ by so much that another order gives other bits.
+// The magnitudes of the values differ so much that another order of addition gives other bits.
 template <typename T>
 void check_squares(bool accumulate, std::int64_t rows, std::int64_t cols) {
   auto part = values_of<T>(0, 0, rows * cols), sum = values_of<T>(1, 0, rows * cols);
@@ -67,7 +67,8 @@ TEST(HostKernels, SquaresFollowTheirDefinition) {
       }
 }
 
-// One call on the host and on the device, on the same values moved by `shift` elements, in memory that begins aligned.
+// Runs one call on the host and on the device, on the same values. The values are `shift` elements after an aligned
+// address.
 class DeviceKernels : public testing::Test {
  protected:
   void SetUp() override {
@@ -77,8 +78,8 @@ class DeviceKernels : public testing::Test {
   }
   static constexpr base::Device kDevice = base::cuda_device(0);
 
-  // What call(kernels, out, parts) leaves in `count` elements of Out, on the host and on the device. `own`: the part
-  // whose memory is the result's, -1 none.
+  // Compares the `count` elements of Out that call(kernels, out, parts) writes on the host and on the device. `own` is
+  // the part whose memory is also the result; -1: the result has its own memory.
   template <typename Out, typename Part, typename Call>
   void compare(int parts, std::int64_t count, std::int64_t shift, int own, Call call) {
     const auto on_host = run<Out, Part>(quant::host_kernels(), parts, count, shift, own, call);
@@ -210,13 +211,13 @@ TEST_F(DeviceKernels, CastsEqualTheHosts) {
   from_all(double{});
 }
 
-// Every exponent, halfway cases and their neighbours, denormals, infinities.
+// Tests every exponent, halfway cases and their neighbours, denormals and infinities.
 TEST_F(DeviceKernels, RoundingsEqualTheHosts) {
   std::vector<float> floats;
   std::vector<double> doubles;
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 32749) {
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
-    if (std::isnan(value)) continue;  // another device makes another kind of NaN
+    if (std::isnan(value)) continue;  // the bits of a NaN differ between devices
     floats.push_back(value);
     for (const double off : {0.0, 1e-9, -1e-9}) doubles.push_back(static_cast<double>(value) * (1 + off));
   }
@@ -252,7 +253,7 @@ TEST_F(DeviceKernels, ExtremesKeepNotANumber) {
   }
 }
 
-TEST_F(DeviceKernels, CopiesMoveTheBoxAndNothingElse) {
+TEST_F(DeviceKernels, CopiesMoveOnlyTheBox) {
   struct Case {
     std::int64_t rows, cols, from_stride, to_stride, shift;
   };
@@ -279,7 +280,7 @@ TEST_F(DeviceKernels, CopiesMoveTheBoxAndNothingElse) {
     }
 }
 
-TEST_F(DeviceKernels, FillsGiveEveryElementTheValue) {
+TEST_F(DeviceKernels, FillsSetEveryElement) {
   const auto check = [&](auto element) {
     using T = decltype(element);
     for (const double value : {0.0, -0.0, 3.0})
@@ -295,7 +296,7 @@ TEST_F(DeviceKernels, FillsGiveEveryElementTheValue) {
   check(double{});
 }
 
-TEST_F(DeviceKernels, RefuseWhatTheHostRefuses) {
+TEST_F(DeviceKernels, RefuseTheSameArgumentsAsTheHost) {
   Placed<float> out(4, kDevice);
   const void* part = out.data();
   const std::span parts(&part, 1);

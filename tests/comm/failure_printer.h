@@ -1,4 +1,4 @@
-// What ranks that are processes print of the tests that all of them run.
+// Output of tests that every rank runs as a process.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -17,7 +17,8 @@ class FailurePrinter final : public testing::EmptyTestEventListener {
   int rank_;
 };
 
-// Rank 0 prints everything, the others their failures: else all would stand there once a rank.
+// Rank 0 prints all results, and the other ranks print only their failures. Otherwise every result would appear once
+// for each rank.
 inline void print_failures_only_unless_first(int rank) {
   if (rank == 0) return;
   auto& listeners = testing::UnitTest::GetInstance()->listeners();

@@ -1,4 +1,4 @@
-// Layouts to test redistributions with.
+// Layouts for tests of redistributions.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera::comm {
 
-// Calls visit(logical index, offset in the local buffer) for every element a rank holds.
+// Calls visit(logical index, offset in the local buffer) for every element that the rank holds.
 template <typename Visit>
 void for_each_element(const layout::Layout& layout, int rank, Visit visit) {
   for (const layout::Piece& piece : layout.ranks[static_cast<std::size_t>(rank)].pieces)
@@ -23,7 +23,8 @@ inline layout::Layout partial(layout::Layout layout) {
   return layout;
 }
 
-// Rows in random runs, shuffled over ranks, some on several, in local buffers with gaps.
+// Returns a layout with random runs of rows or columns on random ranks. Some runs are on several ranks. The local
+// buffers have gaps.
 inline layout::Layout random_layout(std::mt19937& random, layout::Shape shape, int ranks) {
   const auto below = [&](std::int64_t n) { return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random); };
   layout::Layout result{.shape = shape, .ranks = std::vector<layout::LocalLayout>(static_cast<std::size_t>(ranks))};

@@ -1,4 +1,4 @@
-// After any failure every lane comes to its end, so that an owner can wait for what it enqueued before it frees it.
+// After any failure every lane finishes, so that an owner can wait for its pending work before it frees memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// A chain over three lanes behind a collective; returns its end's error.
+// Enqueues a chain over three lanes after a collective. Returns the error at the end of the chain.
 std::string drained_error(World& world, Communicator& group) {
   const auto inner = base::make_thread_lane("inner"), outer = base::make_thread_lane("outer");
   float value = 1;
@@ -40,17 +40,17 @@ std::string drained_error(World& world, Communicator& group) {
   return text_of(end.error());
 }
 
-TEST(LocalDrain, EndsWhenAPeersBodyHasThrown) {
+TEST(LocalDrain, FinishesIfAPeersBodyThrows) {
   EXPECT_THROW(run_local(3, {},
                          [](World& world) {
                            const auto group = make_whole_group(world, 3);
-                           if (world.rank() == 1) throw InputError("no such file");
-                           EXPECT_THAT(drained_error(world, *group), HasSubstr("rank 1 failed: no such file"));
+                           if (world.rank() == 1) throw InputError("file not found");
+                           EXPECT_THAT(drained_error(world, *group), HasSubstr("rank 1 failed: file not found"));
                          }),
                InputError);
 }
 
-TEST(LocalDrain, EndsWithinTheTimeLimitWhenAPeerHasStopped) {
+TEST(LocalDrain, FinishesWithinTheTimeLimitIfAPeerStops) {
   std::promise<void> release;
   const std::shared_future<void> released = release.get_future().share();
   LocalOptions options;
@@ -65,7 +65,7 @@ TEST(LocalDrain, EndsWithinTheTimeLimitWhenAPeerHasStopped) {
   EXPECT_EQ(ended, 2);
 }
 
-TEST(LocalDrain, EndsOnTheRankWhoseOwnWorkHasThrown) {
+TEST(LocalDrain, FinishesOnTheRankWhoseWorkThrows) {
   LocalOptions options;
   options.timeout = std::chrono::milliseconds(200);
   run_local(2, options, [](World& world) {

@@ -1,4 +1,5 @@
-// What happens on `local` when calls do not match or ranks fail: an error on every rank, naming both sides, in time.
+// Tests mismatched calls and failing ranks on `local`: every rank gets an error in time, and mismatches name both
+// sides.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@ using testing::Each;
 using testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// What each rank's body ended with; empty when it ended well.
+// Returns the error of each rank's body; empty if the body succeeded.
 std::vector<std::string> errors_of(int ranks, const LocalOptions& options, const std::function<void(World&)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   run_local(ranks, options, [&](World& world) {
@@ -53,11 +54,11 @@ LocalOptions limit(milliseconds timeout) {
   return options;
 }
 
-// Each rank's call differs in one thing.
+// The calls of the ranks differ in one argument.
 struct Mismatch {
   const char* name;
   std::function<base::Fence(Communicator&, float*)> call;
-  std::vector<std::string> named;  // all in the messages
+  std::vector<std::string> named;  // texts that the error messages contain
 };
 
 void PrintTo(const Mismatch& mismatch, std::ostream* out) {
@@ -148,19 +149,19 @@ TEST(LocalArguments, AreRefusedOnTheCallingRank) {
     };
     refused([&] { group->all_gather(&data, &data, two, DType::fp32); }, "expected 1 counts to receive, got 2");
     refused([&] { group->reduce_scatter(&data, &data, negative, DType::fp32); }, "of at least 0, got -1");
-    refused([&] { group->all_gather(&data, &data, huge, DType::fp32); }, "more bytes than there can be");
+    refused([&] { group->all_gather(&data, &data, huge, DType::fp32); }, "more bytes than fit in 64 bits");
     refused([&] { group->broadcast(&data, 1, DType::fp32, 1); }, "expected a root in [0, 1), got 1");
     refused([&] { group->all_reduce(nullptr, 1, DType::fp32); }, "recv is null");
     refused([&] { group->exchange({{.peer = 3, .data = &data, .bytes = 4}}, {}); }, "expected a peer in [0, 1), got 3");
     EXPECT_THAT([&] { group->all_reduce(&data, 1, DType::u8); },
                 ThrowsMessage<Error>(HasSubstr("all_reduce: u8 has no sum; expected i32, i64, bf16, fp32 or fp64")));
     data = 3;
-    group->all_reduce(&data, 1, DType::fp32).synchronize();  // a refused call leaves the group as it was
+    group->all_reduce(&data, 1, DType::fp32).synchronize();  // a refused call does not change the group
     EXPECT_EQ(data, 3);
   });
 }
 
-TEST(LocalGroups, MustBeAskedForAlike) {
+TEST(LocalGroups, ArgumentsMustBeEqualOnAllRanks) {
   const auto error = error_of_run(2, {}, [](World& world) {
     world.make_group(world.rank() == 0 ? "tp" : "dp", {{0, 1}});
     make_whole_group(world, 2)->barrier().synchronize();
@@ -177,7 +178,7 @@ TEST(LocalGroups, MustBeAskedForAlike) {
   }
 }
 
-TEST(LocalGroups, ARankInNoneGetsNull) {
+TEST(LocalGroups, ARankOutsideEveryGroupGetsNull) {
   run_local(3, {}, [](World& world) {
     const auto group = world.make_group("pair", {{2, 0}});
     ASSERT_EQ(group == nullptr, world.rank() == 1);
@@ -188,12 +189,12 @@ TEST(LocalGroups, ARankInNoneGetsNull) {
   });
 }
 
-TEST(LocalFailure, OfABodyReachesAllPendingAndLaterOperations) {
+TEST(LocalFailure, AThrowingBodyFailsAllPendingAndLaterOperations) {
   const auto begin = steady_clock::now();
   std::vector<std::string> errors(4);
   const auto first = error_of_run(4, {}, [&](World& world) {
     const auto group = make_whole_group(world, 4);
-    if (world.rank() == 2) throw InputError("no such file");
+    if (world.rank() == 2) throw InputError("file not found");
     const base::Fence fence = group->barrier();
     try {
       fence.synchronize();
@@ -201,15 +202,15 @@ TEST(LocalFailure, OfABodyReachesAllPendingAndLaterOperations) {
       errors[static_cast<std::size_t>(world.rank())] = error.what();
     }
     EXPECT_THAT([&] { group->barrier().synchronize(); },
-                ThrowsMessage<Error>(HasSubstr("rank 2 failed: no such file")));
+                ThrowsMessage<Error>(HasSubstr("rank 2 failed: file not found")));
     const auto later = make_whole_group(world, 4);
     EXPECT_THAT([&] { later->barrier().synchronize(); },
-                ThrowsMessage<Error>(HasSubstr("rank 2 failed: no such file")));
+                ThrowsMessage<Error>(HasSubstr("rank 2 failed: file not found")));
   });
-  EXPECT_EQ(first, "no such file");
+  EXPECT_EQ(first, "file not found");
   for (const int rank : {0, 1, 3})
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
-                AllOf(HasSubstr("barrier #0 on test[0-3]"), HasSubstr("rank 2 failed: no such file")));
+                AllOf(HasSubstr("barrier #0 on test[0-3]"), HasSubstr("rank 2 failed: file not found")));
   EXPECT_LT(steady_clock::now() - begin, milliseconds(30000));
   EXPECT_THAT([&] { run_local(2, {}, [](World&) { throw InputError("kept"); }); },
               ThrowsMessage<InputError>(HasSubstr("kept")));
@@ -255,7 +256,7 @@ TEST(LocalFailure, StoppedRankIsNamedWithinTheTimeLimit) {
     try {
       fence.synchronize();
     } catch (...) {
-      // The other two end while rank 1 is still stopped.
+      // The other two ranks end while rank 1 is still stopped.
       if (++ended == 2) {
         EXPECT_LT(steady_clock::now() - begin, milliseconds(20000));
         release.set_value();
@@ -267,14 +268,14 @@ TEST(LocalFailure, StoppedRankIsNamedWithinTheTimeLimit) {
               Each(AllOf(HasSubstr("barrier #2"), HasSubstr("time limit of 200 ms passed waiting for rank 1"))));
 }
 
-TEST(LocalFailure, TimeLimitNamesAllThatAreMissing) {
+TEST(LocalFailure, TimeLimitNamesAllMissingRanks) {
   const auto error = error_of_run(4, limit(milliseconds(1000)), [](World& world) {
     const auto group = make_whole_group(world, 4);
     const auto other = world.make_group("other", {{0, 1, 2, 3}});
     if (world.rank() % 2 == 0)
       group->barrier().synchronize();
     else
-      other->barrier().synchronize();  // a program out of order: a deadlock without time limits
+      other->barrier().synchronize();  // calls in the wrong order: a deadlock without time limits
   });
   EXPECT_THAT(error, AnyOf(HasSubstr("waiting for ranks 1, 3"), HasSubstr("waiting for ranks 0, 2")));
 }
@@ -300,11 +301,11 @@ TEST(LocalFailure, UnwindingWithPendingOperationsDoesNotWaitForThem) {
     if (world.rank() == 0) {
       a->all_reduce(data.data(), 1000, DType::fp32);
       b->all_reduce(data.data(), 10, DType::fp32);
-      throw std::runtime_error("rank 0 gives up");
+      throw std::runtime_error("rank 0 stops here");
     }
     b->barrier().synchronize();
   });
-  EXPECT_THAT(error, AnyOf(HasSubstr("rank 0 gives up"), HasSubstr("the calls do not match")));
+  EXPECT_THAT(error, AnyOf(HasSubstr("rank 0 stops here"), HasSubstr("the calls do not match")));
   EXPECT_LT(steady_clock::now() - begin, milliseconds(30000));
 }
 
@@ -317,11 +318,11 @@ TEST(LocalFailure, GroupsAreDestroyedInAnyOrder) {
       for (int i = 0; i < 3; ++i) groups.push_back(make_whole_group(world, 4));
       for (std::size_t i = 0; i < 3; ++i) groups[i]->all_reduce(&sums[i], 1, DType::i64);
       for (int i = 0; i < 3; ++i) groups[static_cast<std::size_t>((i + world.rank()) % 3)].reset();
-      EXPECT_THAT(sums, Each(1 + 2 + 3 + 4));  // a group that is destroyed has done what was asked of it
+      EXPECT_THAT(sums, Each(1 + 2 + 3 + 4));  // a destroyed group has finished its operations
     });
 }
 
-TEST(LocalDelays, ChangeNoBit) {
+TEST(LocalDelays, DoNotChangeResults) {
   const auto result = [](const LocalOptions& options) {
     std::mutex mutex;
     std::vector<float> of_rank_0;

@@ -1,4 +1,4 @@
-// Injected links: how long collectives take, in virtual and in real time.
+// Tests injected links: the time of collectives, in virtual and in real time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ LocalOptions virtual_time(double latency_s, double bytes_per_second) {
   return options;
 }
 
-// The most bytes that one of 4 ranks receives from others, as the time of a collective at 1 byte a second.
+// Returns the largest number of bytes that one of 4 ranks receives from others, measured as the time of a collective at
+// 1 byte per second.
 double seconds_of(const std::function<Fence(Communicator&)>& call) {
   double seconds = 0;
   run_local(4, virtual_time(0, 1), [&](World& world) {
@@ -62,13 +63,13 @@ TEST(VirtualLink, ACollectiveTakesTheBytesOfTheRankThatReceivesMost) {
             100);
 }
 
-TEST(VirtualLink, ACollectiveBeginsWithItsLastMemberAndEndsForAllTogether) {
+TEST(VirtualLink, ACollectiveBeginsWithTheLastMemberAndEndsForAllAtOnce) {
   run_local(3, virtual_time(0.5, 8), [](World& world) {
     const auto group = make_whole_group(world, 3);
     std::vector<float> data(3);
     world.clock()->advance(world.rank() == 1 ? 10 : world.rank());
     const Fence fence = group->broadcast(data.data(), 2, DType::fp32, 0);
-    world.clock()->advance(0.25);  // beside it
+    world.clock()->advance(0.25);  // beside the collective
     fence.synchronize();
     EXPECT_EQ(world.clock()->now(), 10 + 0.5 + 1);
     EXPECT_EQ(fence.time(), 11.5);
@@ -85,7 +86,7 @@ TEST(VirtualLink, WorkBesideACollectiveHidesIt) {
     EXPECT_EQ(clock->now(), 3);  // hidden
     second.synchronize();
     EXPECT_EQ(clock->now(), 4);  // exposed for 1 s
-    // Another communicator's lane is another link; wait() orders the two.
+    // The lane of another communicator has its own link; wait() orders the two.
     const Fence third = gather->barrier(), fourth = reduce->barrier();
     reduce->lane().wait(third);
     reduce->lane().delay(0.5);
@@ -106,7 +107,8 @@ TEST(VirtualLink, AGroupOfOneHasNoLink) {
   });
 }
 
-// Every fence's time of a program with several groups, lanes and host times, in which threads are held up at random.
+// Returns the times of all fences of a program with several groups, lanes and host times. Its threads are delayed at
+// random.
 std::vector<std::vector<double>> times_of_a_program(unsigned seed) {
   std::vector<std::vector<double>> times(4);
   LocalOptions options = virtual_time(1e-3, 1e6);
@@ -120,7 +122,7 @@ std::vector<std::vector<double>> times_of_a_program(unsigned seed) {
     const auto own = base::make_thread_lane("own", world.clock());
     std::vector<float> a(300), b(300);
     std::vector<Fence> fences;
-    std::minstd_rand random(static_cast<unsigned>(world.rank()));  // of the program, alike in every run
+    std::minstd_rand random(static_cast<unsigned>(world.rank()));  // equal in every run
     for (std::int64_t i = 0; i < 12; ++i) {
       world.clock()->advance(static_cast<double>(random() % 1000) * 1e-6);
       fences.push_back(whole->all_reduce(a.data(), 10 * (i + 1), DType::fp32));
@@ -144,7 +146,7 @@ TEST(VirtualLink, TimesDoNotDependOnTheThreads) {
   for (unsigned seed = 2; seed < 6; ++seed) EXPECT_EQ(times_of_a_program(seed), times);
 }
 
-TEST(RealLink, CollectivesTakeItsTimeOnTheirLane) {
+TEST(RealLink, CollectivesTakeTheLinksTimeOnTheirLane) {
   LocalOptions options;
   options.link = Link{.latency_s = 0.05, .bytes_per_second = 4000};
   run_local(3, options, [](World& world) {
@@ -158,7 +160,7 @@ TEST(RealLink, CollectivesTakeItsTimeOnTheirLane) {
   });
 }
 
-TEST(RealLink, AFailureEndsItsSleep) {
+TEST(RealLink, AFailureEndsTheSleep) {
   LocalOptions options;
   options.link = Link{.latency_s = 1000};
   const auto begin = std::chrono::steady_clock::now();
@@ -166,21 +168,21 @@ TEST(RealLink, AFailureEndsItsSleep) {
     const auto group = make_whole_group(world, 3);
     const Fence fence = group->barrier();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (world.rank() == 1) throw InputError("no such file");
+    if (world.rank() == 1) throw InputError("file not found");
     fence.synchronize();
   };
   EXPECT_THAT([&] { run_local(3, options, body); },
-              ::testing::ThrowsMessage<InputError>(::testing::StrEq("no such file")));
+              ::testing::ThrowsMessage<InputError>(::testing::StrEq("file not found")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
-TEST(RealLink, ImpossibleOnesAreRefused) {
+TEST(RealLink, InvalidLinksAreRefused) {
   LocalOptions options;
   for (const Link& link : {Link{.latency_s = -1}, Link{.bytes_per_second = 0}}) {
     options.link = link;
-    EXPECT_THAT(
-        [&] { run_local(1, options, [](World&) {}); },
-        ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("expected a link of 0 s or more and above 0")));
+    EXPECT_THAT([&] { run_local(1, options, [](World&) {}); },
+                ::testing::ThrowsMessage<InputError>(
+                    ::testing::HasSubstr("expected a link with a latency of at least 0 s and above 0")));
   }
 }
 

@@ -11,7 +11,7 @@
 namespace tessera::comm {
 namespace {
 
-TEST(PeerMailbox, KeepsTheOrderOfEachSenderApart) {
+TEST(PeerMailbox, KeepsTheOrderOfEachSender) {
   const auto own = PeerMailbox::create("tessera-test", 2);
   const auto first = PeerMailbox::open(own->name(), 2), second = PeerMailbox::open(own->name(), 2);
   EXPECT_FALSE(first->try_take(0).has_value());
@@ -29,7 +29,7 @@ TEST(PeerMailbox, KeepsTheOrderOfEachSenderApart) {
   EXPECT_FALSE(second->try_take(1).has_value());
 }
 
-TEST(PeerMailbox, IsFullAtItsLimitAndGoesOnWhenRead) {
+TEST(PeerMailbox, IsFullAtItsLimitAndAcceptsMoreAfterATake) {
   const auto own = PeerMailbox::create("tessera-test", 1);
   for (std::size_t i = 0; i < PeerMailbox::kPending; ++i) ASSERT_TRUE(own->try_post(0, {}));
   EXPECT_FALSE(own->try_post(0, {}));
@@ -38,7 +38,7 @@ TEST(PeerMailbox, IsFullAtItsLimitAndGoesOnWhenRead) {
   EXPECT_FALSE(own->try_post(0, {}));
 }
 
-TEST(PeerMailbox, CarriesManyBetweenThreads) {
+TEST(PeerMailbox, CarriesManyDestinationsBetweenThreads) {
   constexpr std::int64_t messages = 200000;
   const auto own = PeerMailbox::create("tessera-test", 1);
   std::jthread sender([&] {
@@ -63,7 +63,8 @@ struct Message {
   std::int64_t number = 0;
 };
 
-// A rank of three that exchanges messages with the other two, more than a mailbox holds: numbers of what it took.
+// Acts as one of three ranks that exchange messages, more than a mailbox holds. Returns the numbers of the taken
+// messages by peer.
 std::vector<std::vector<std::int64_t>> exchange(int rank, std::vector<std::unique_ptr<PeerMailbox>>& mailboxes,
                                                 std::int64_t messages) {
   std::vector<Message> all;
@@ -86,7 +87,7 @@ std::vector<std::vector<std::int64_t>> exchange(int rank, std::vector<std::uniqu
   return taken;
 }
 
-TEST(PeerQueues, MoreMessagesThanMailboxesHoldGoBothWays) {
+TEST(PeerQueues, MoreMessagesThanMailboxesHoldPassInBothDirections) {
   constexpr auto kMessages = static_cast<std::int64_t>(3 * PeerMailbox::kPending);
   std::vector<std::unique_ptr<PeerMailbox>> mailboxes;
   for (int rank = 0; rank < 3; ++rank) mailboxes.push_back(PeerMailbox::create("tessera-test", 3));
@@ -104,7 +105,7 @@ TEST(PeerQueues, MoreMessagesThanMailboxesHoldGoBothWays) {
     }
 }
 
-TEST(PeerQueues, APeerThatIsNotReadyHoldsUpNoOther) {
+TEST(PeerQueues, APeerThatIsNotReadyDoesNotDelayOthers) {
   PeerQueues<Message> queues({{0, 1}, {1, 2}, {0, 3}, {1, 4}}, 2);
   std::vector<std::int64_t> handled;
   const auto handle = [&](const Message& one) {
@@ -123,7 +124,7 @@ TEST(PeerQueues, APeerThatIsNotReadyHoldsUpNoOther) {
   EXPECT_EQ(others[1].number, 3);
 }
 
-TEST(PeerMailbox, IsNotFoundOnceUnlinkedAndRefusesOtherSizes) {
+TEST(PeerMailbox, IsNotFoundAfterUnlinkAndRefusesOtherSizes) {
   const auto own = PeerMailbox::create("tessera-test", 2);
   EXPECT_THROW(PeerMailbox::open(own->name(), 3), Error);
   own->unlink();

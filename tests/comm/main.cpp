@@ -1,4 +1,4 @@
-// The tests of comm. Under mpirun, with TESSERA_TEST_BACKEND=mpi, tests that go through on_ranks() use the processes.
+// The tests of comm. Under mpirun, with TESSERA_TEST_BACKEND=mpi, tests that use on_ranks() run on the processes.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

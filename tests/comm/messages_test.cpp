@@ -1,4 +1,4 @@
-// Collectives as messages: all members' messages, delivered, are the collective.
+// Tests collectives as messages: delivering the messages of all members gives the collective's result.
 #include "tessera/comm/messages.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ Counts random_counts(int size, std::mt19937& random) {
   return counts;
 }
 
-// Different everywhere.
+// The values differ between ranks and elements.
 Values values(std::int64_t count, int rank) {
   Values values(static_cast<std::size_t>(count));
   std::iota(values.begin(), values.end(), 1000 * rank);
@@ -57,7 +57,8 @@ Values joined(const std::vector<Values>& parts) {
   return all;
 }
 
-// Every send meets the receive of the same number between the two; nothing is left over, empty, or to its sender.
+// Delivers all messages. The k-th send to a peer matches the peer's k-th receive. Checks that no message is left over,
+// empty, or to its own sender.
 void deliver(const std::vector<Messages>& members) {
   const int size = static_cast<int>(members.size());
   for (int from = 0; from < size; ++from) {
@@ -89,7 +90,7 @@ void deliver(const std::vector<Messages>& members) {
 
 class MessagesOf : public ::testing::TestWithParam<int> {
  protected:
-  // Delivers `operation` of every member.
+  // Delivers operation(rank) of every member.
   template <typename Make>
   void run(Make operation) {
     std::vector<Messages> messages;
@@ -155,7 +156,7 @@ TEST_P(MessagesOf, AllToAlls) {
   }
 }
 
-TEST_P(MessagesOf, ExchangesSeveralMessagesAPair) {
+TEST_P(MessagesOf, ExchangesOfSeveralMessagesForEachPair) {
   constexpr std::int64_t most = 3;
   std::vector<Values> sent, received;
   std::vector<Operation> operations(members_.size(), {.kind = OperationKind::exchange});
@@ -178,7 +179,7 @@ TEST_P(MessagesOf, ExchangesSeveralMessagesAPair) {
   EXPECT_EQ(received, expected);
 }
 
-// Parts of `operation` of every member, as they come; `scratch` keeps them.
+// Delivers the parts of every member's operation and returns them. `scratch` owns their memory.
 std::vector<PartsToSum> delivered_parts(const std::vector<Operation>& operations,
                                         const std::vector<GroupIdentity>& members,
                                         std::vector<std::vector<std::byte>>& scratch) {
@@ -198,7 +199,7 @@ Values found_part(const PartsToSum& sum, int rank) {
   return sum.count == 0 ? Values{} : Values(begin, begin + sum.count);
 }
 
-TEST_P(MessagesOf, ReduceScattersBringEveryPart) {
+TEST_P(MessagesOf, ReduceScattersDeliverEveryPart) {
   for (int round = 0; round < 20; ++round) {
     const Counts counts = random_counts(size_, random_);
     std::vector<Values> sent;
@@ -217,7 +218,7 @@ TEST_P(MessagesOf, ReduceScattersBringEveryPart) {
   }
 }
 
-TEST_P(MessagesOf, AllReducesBringEverything) {
+TEST_P(MessagesOf, AllReducesDeliverAllElements) {
   for (const std::int64_t count : {0, 1, 17}) {
     std::vector<Values> sent;
     std::vector<Operation> operations;
@@ -255,7 +256,7 @@ TEST_P(MessagesOf, HalvesOfAnAllReduceAreDenseAndInPlace) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MessagesOf, ::testing::Range(1, kMostRanks + 1));
 
-TEST(Messages, ExchangesWithItselfMustFit) {
+TEST(Messages, SendsAndReceivesOfOneRankMustMatch) {
   const GroupIdentity alone = members_of(1).front();
   std::int32_t a = 0, b = 0;
   Operation operation{.kind = OperationKind::exchange, .sends = {{.peer = 0, .data = &a, .bytes = 4}}};
@@ -266,7 +267,7 @@ TEST(Messages, ExchangesWithItselfMustFit) {
   EXPECT_THROW(messages_of(operation, alone), Error);
 }
 
-TEST(Messages, WhatIsEmptyIsPassedOver) {
+TEST(Messages, EmptyMessagesAreSkipped) {
   const GroupIdentity alone = members_of(1).front();
   std::int32_t a = 7, b = 0;
   const Operation operation{.kind = OperationKind::exchange,
@@ -276,7 +277,7 @@ TEST(Messages, WhatIsEmptyIsPassedOver) {
   EXPECT_EQ(b, 7);
 }
 
-TEST(Messages, EachMemberBeginsWithTheNext) {
+TEST(Messages, EachMemberStartsWithTheNextMember) {
   for (const GroupIdentity& member : members_of(4)) {
     std::vector<int> peers;
     member.for_each_peer([&](int peer) { peers.push_back(peer); });
@@ -284,7 +285,7 @@ TEST(Messages, EachMemberBeginsWithTheNext) {
   }
 }
 
-TEST(Messages, ABarrierIsNone) {
+TEST(Messages, ABarrierHasNoMessages) {
   EXPECT_THROW(messages_of({.kind = OperationKind::barrier}, members_of(2).front()), Error);
 }
 

@@ -1,4 +1,4 @@
-# The test bodies of comm again, with processes under mpirun as ranks, and what happens when such ranks fail.
+# Runs the test bodies of comm with processes under mpirun as ranks, and tests failures of such ranks.
 if(NOT MPI_CXX_FOUND OR TESSERA_SANITIZE)
   return()
 endif()
@@ -8,7 +8,7 @@ if(mpi_version MATCHES "Open MPI|OpenRTE")
   list(APPEND mpi_run --allow-run-as-root --oversubscribe --bind-to none)
 endif()
 
-# Up to 4 ranks with all types; 5 to 8 with bf16 and fp32.
+# Up to 4 ranks use all types; 5 to 8 ranks use bf16 and fp32.
 function(comm_mpi_test ranks filter)
   add_test(NAME comm_mpi_${ranks} COMMAND ${mpi_run} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:test_comm>
     --gtest_filter=${filter}:CollectiveOrder.*:Redistribute.*:OrderedAddition.*:RunTogether.*:Boards.*)

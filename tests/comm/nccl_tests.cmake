@@ -1,4 +1,4 @@
-# Stores of processes; the test bodies of comm with one process a GPU.
+# Tests of stores of processes, and the test bodies of comm with one process for each GPU.
 if(NOT TARGET tessera_rendezvous_store)
   return()
 endif()
@@ -17,7 +17,7 @@ add_test(NAME comm_nccl COMMAND test_comm_nccl)
 add_test(NAME comm_nccl_host_memory COMMAND test_comm_nccl --gtest_filter=Collectives/*:CollectiveOrder.Operations*)
 set_tests_properties(comm_nccl_host_memory PROPERTIES ENVIRONMENT TESSERA_TEST_MEMORY=host)
 set_tests_properties(comm_nccl comm_nccl_host_memory PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL ON)
-# Without a device too.
+# This test also runs without a device.
 add_executable(test_comm_watchdog comm/nccl/watchdog_test.cpp comm/nccl/store_exchange_test.cpp)
 target_link_libraries(test_comm_watchdog PRIVATE tessera_comm GTest::gtest_main)
 add_test(NAME comm_watchdog COMMAND test_comm_watchdog)

@@ -1,4 +1,4 @@
-// Ordered additions over real ranks, against a scalar loop.
+// Compares ordered additions over real ranks with a scalar loop.
 #include "tessera/comm/ordered_addition.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using layout::Layout;
 using quant::bfloat16;
 using quant::DType;
 
-// An addition with its memory on one rank, and what a scalar loop makes of the same.
+// An addition on one rank with its memory, and the expected result of a scalar loop.
 template <typename Accumulator>
 class Addition {
  public:
@@ -65,7 +65,7 @@ class Addition {
 
  private:
   DType type_of(int rank) const { return addends_.types[static_cast<std::size_t>(rank)]; }
-  // What a rank gives of an element, as its type holds it.
+  // Returns the value of an element in the rank's part, rounded to the part's type.
   Accumulator part(int rank, std::int64_t logical) const {
     if (type_of(rank) == DType::bf16)
       return static_cast<Accumulator>(static_cast<float>(value_of<bfloat16>(rank, logical)));
@@ -121,7 +121,7 @@ std::vector<int> ranks_from(int first, int count) {
   return ranks;
 }
 
-// Types of the parts drawn for every rank of `count`.
+// Returns random types for the parts of `count` ranks.
 template <typename Accumulator>
 std::vector<DType> random_types(std::mt19937& random, int count) {
   std::vector<DType> types;
@@ -130,8 +130,8 @@ std::vector<DType> random_types(std::mt19937& random, int count) {
   return types;
 }
 
-// Checks random additions among the ranks [first, first + count) of a group. All ranks draw the same ones. Three share
-// each exchange.
+// Checks random additions among the ranks [first, first + count) of a group. All ranks draw the same additions. Three
+// additions share each exchange.
 template <typename Accumulator>
 void check_random(Communicator& group, int first, int count, unsigned seed) {
   std::mt19937 random(seed);
@@ -159,7 +159,7 @@ void check_random(Communicator& group, int first, int count, unsigned seed) {
   }
 }
 
-TEST(OrderedAddition, OfRandomLayoutsIsAScalarLoop) {
+TEST(OrderedAddition, OfRandomLayoutsEqualsAScalarLoop) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     if (!has_ranks(ranks)) continue;
     on_ranks(ranks, [&](Communicator& group) {
@@ -169,7 +169,7 @@ TEST(OrderedAddition, OfRandomLayoutsIsAScalarLoop) {
   }
 }
 
-TEST(OrderedAddition, IsOfSomeRanksOfAGroup) {
+TEST(OrderedAddition, MayCoverSomeRanksOfAGroup) {
   if (!has_ranks(4)) GTEST_SKIP() << "fewer than 4 processes";
   on_ranks(4, [&](Communicator& group) {
     check_random<float>(group, 1, 2, 20);
@@ -177,8 +177,8 @@ TEST(OrderedAddition, IsOfSomeRanksOfAGroup) {
   });
 }
 
-// Ranks in the middle have nothing to give or to keep.
-TEST(OrderedAddition, LeavesOutWhoHasNoPart) {
+// The rank in the middle has no part of the source or the target.
+TEST(OrderedAddition, RanksWithoutAPartSendAndReceiveNothing) {
   if (!has_ranks(3)) GTEST_SKIP() << "fewer than 3 processes";
   const layout::Shape shape{5, 3};
   const Layout from = layout::rows_by_rank(shape, {{{0, 5}}, {}, {{1, 4}}});
@@ -200,8 +200,8 @@ TEST(OrderedAddition, LeavesOutWhoHasNoPart) {
   });
 }
 
-// Blocks of stacked weights lie one behind the other in the local buffers, wherever they are in the logical matrix.
-TEST(OrderedAddition, SumsAtOnceWhatLiesTogetherEverywhere) {
+// Blocks of stacked weights are contiguous in the local buffers, wherever they are in the logical matrix.
+TEST(OrderedAddition, BoxesThatAreContiguousEverywhereAreSummedAtOnce) {
   const std::vector<layout::Block> blocks{{.name = "gate", .rows = 8}, {.name = "up", .rows = 8}};
   const layout::LocalLayout part = layout::cut_rows({16, 3}, blocks, 2).ranks[1];
   const Layout home{.shape = {16, 3}, .ranks = {part, part, part}, .state = layout::State::partial};
@@ -212,10 +212,10 @@ TEST(OrderedAddition, SumsAtOnceWhatLiesTogetherEverywhere) {
   EXPECT_EQ(addition.sums(), 1u);
 }
 
-TEST(OrderedAddition, GivesTheSquaresOfRowsOfItsSums) {
+TEST(OrderedAddition, ComputesTheSquaresOfRowsOfItsSums) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   const layout::Shape shape{7, 5};
-  // The first rank gives no row 5, so the second one's part is of several sums.
+  // The first rank has no row 5, so the second rank's part of the target consists of several sums.
   const Layout from = partial(layout::rows_by_rank(shape, {{{0, 5}, {6, 7}}, {{0, 7}}})),
                to = layout::cut_rows(shape, {{.name = "all", .rows = 7}}, 2);
   on_ranks(2, [&](Communicator& group) {
@@ -233,7 +233,7 @@ TEST(OrderedAddition, GivesTheSquaresOfRowsOfItsSums) {
     group.exchange(std::move(sends), std::move(receives));
     group.lane().run([&] {
       addition.sum(group.kernels(), source.data(), scratch.data(), target.data(), Start::nothing, squares.data());
-      const void* part = target.data();  // the same numbers, squared alone
+      const void* part = target.data();  // squares of the finished sums
       group.kernels().ordered_sum_squares(target.data(), DType::fp32, false, {&part, 1}, DType::fp32, rows, 5,
                                           expected.data());
     });

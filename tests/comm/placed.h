@@ -1,4 +1,4 @@
-// Values in the memory that the communicators under test are to take them from: the host's, or a device's.
+// Values in the kind of memory that the tests pass to communicators: host memory, or a device's.
 #pragma once
 #include <cstdint>
 #include <vector>

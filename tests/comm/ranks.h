@@ -1,5 +1,5 @@
-// Runs a test body on a number of ranks: threads of this process, or the first of the processes that this one is among
-// (under mpirun with TESSERA_TEST_BACKEND=mpi; test_comm_nccl).
+// Runs a test body on a number of ranks. The ranks are threads of this process, or the first of several processes.
+// Processes are used under mpirun with TESSERA_TEST_BACKEND=mpi, and in test_comm_nccl.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,19 +9,19 @@
 
 namespace tessera::comm {
 
-// The processes' world, null where ranks are threads. Set by main.
+// The world of the processes, or null if ranks are threads. Set by main.
 std::unique_ptr<World>& world_of_tests();
 
-// Where operands of collectives lie: the CPU, unless main says otherwise.
+// The device of the operands of collectives: the CPU, unless main sets another device.
 base::Device& device_of_tests();
 
-// Whether to test with `ranks`: always as threads; else up to the number of processes.
+// Returns whether the test can use `ranks` ranks. Always true for threads; at most the number of processes otherwise.
 bool has_ranks(int ranks);
-// Calls body(group) on each of `ranks` ranks with a communicator over them. Processes beyond them do nothing.
+// Calls body(group) on each of `ranks` ranks, with a communicator over them. Other processes do nothing.
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body);
-// Calls body(world) with worlds of 1 to 8 ranks, of processes with the one there is.
+// Calls body(world) with worlds of 1 to 8 ranks. If ranks are processes, calls it with their world only.
 void on_worlds(const std::function<void(World&)>& body);
-// A group of ranks 0 ... size - 1, named "test".
+// Makes a group of ranks 0 ... ranks - 1, named "test".
 std::unique_ptr<Communicator> make_whole_group(World& world, int ranks);
 
 }  // namespace tessera::comm

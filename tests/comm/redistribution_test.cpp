@@ -1,4 +1,5 @@
-// Redistribution plans run over real ranks, against what each rank can compute from the layouts alone.
+// Runs redistribution plans over real ranks and compares them with values that each rank computes from the layouts
+// alone.
 #include "tessera/comm/redistribution.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +31,7 @@ using quant::DType;
 
 constexpr float kUntouched = 12345.0f;
 
-// A partial rank's value; replicated layouts hold the same on every rank.
+// Values of partial layouts differ by rank. Replicated layouts hold the same value on every rank.
 float value_at(const Layout& layout, int rank, std::int64_t logical) {
   return value_of<float>(layout.state == layout::State::partial ? rank : 0, logical);
 }
@@ -83,7 +84,7 @@ Layout cut(int ranks) {
   return cut_rows(kShape, {{.name = "all", .rows = 10}}, ranks);
 }
 
-TEST(Redistribute, RecognisedCollectivesGiveTheSameAsTheTransfers) {
+TEST(Redistribute, RecognisedCollectivesEqualTheTransfers) {
   for (const int ranks : {2, 3, 4}) {
     check(cut(ranks), replicated(kShape, ranks), CollectiveKind::all_gather);
     check(partial(replicated(kShape, ranks)), cut(ranks), CollectiveKind::reduce_scatter);
@@ -96,7 +97,7 @@ TEST(Redistribute, RecognisedCollectivesGiveTheSameAsTheTransfers) {
   check(replicated(kShape, 1), replicated(kShape, 1), CollectiveKind::none);
 }
 
-TEST(Redistribute, NamedBlocksNestedCutsAndPaddingTravel) {
+TEST(Redistribute, NamedBlocksNestedCutsAndPadding) {
   const std::vector<layout::Block> blocks{{.name = "gate", .rows = 6, .unit = 2}, {.name = "up", .rows = 4}};
   const Layout tp = cut_rows(kShape, blocks, 2);
   for (const bool padded : {false, true}) {
@@ -108,7 +109,7 @@ TEST(Redistribute, NamedBlocksNestedCutsAndPaddingTravel) {
 }
 
 TEST(Redistribute, OverlappingHoldersAdd) {
-  // Rows 2 to 4 on ranks 0 and 1, 6 on 1 and 2: as key/value heads with more tp ranks than heads.
+  // Rows 2 to 4 are on ranks 0 and 1, and row 6 on ranks 1 and 2: like key/value heads if tp has more ranks than heads.
   const Layout compute = rows_by_rank(kShape, {{{0, 5}}, {{2, 7}}, {{6, 10}}});
   check(compute, cut(3), CollectiveKind::local);
   check(partial(compute), cut(3), CollectiveKind::transfers);

@@ -1,4 +1,4 @@
-// Reductions in host memory. device_kernels_test.cpp compares those of a device with them.
+// Tests reductions in host memory. device_kernels_test.cpp compares a device's reductions with them.
 #include "tessera/comm/reduce.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ class Reductions : public testing::Test {};
 using FloatingTypes = testing::Types<quant::bfloat16, float, double>;
 TYPED_TEST_SUITE(Reductions, FloatingTypes);
 
-// The other tests of sums rely on this.
+// The other tests of sums depend on this.
 TYPED_TEST(Reductions, AnotherOrderOfTheTestValuesGivesOtherBits) {
   const auto a = values_of<TypeParam>(0, 0, 1000), b = values_of<TypeParam>(1, 0, 1000),
              c = values_of<TypeParam>(2, 0, 1000);

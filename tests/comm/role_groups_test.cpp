@@ -1,4 +1,4 @@
-// Which roles share a communicator, and when it is made.
+// Tests which roles share a communicator, and when the communicator is made.
 #include "tessera/comm/role_groups.h"
 
 #include <gtest/gtest.h>
@@ -11,13 +11,13 @@ namespace {
 
 using mesh::Purpose;
 
-// Places of a grid of 2 x 3 ranks, of which the last is dead: groups along one axis differ in size.
+// The places of a grid of 2 x 3 ranks. The last place is dead, so groups along one axis differ in size.
 mesh::Mesh uneven_mesh() {
   const mesh::Grid grid{{"a", 3}, {"b", 2}, {"one", 1}};
   return {{grid}, mesh::live_places(grid, {5})};
 }
 
-TEST(RoleGroups, AreSharedByRolesOfEqualMembersAndOnePurpose) {
+TEST(RoleGroups, RolesWithEqualMembersAndPurposeShareACommunicator) {
   run_local(5, {}, [](World& world) {
     RoleGroups roles(world, uneven_mesh());
     EXPECT_TRUE(roles.all().empty());
@@ -37,7 +37,7 @@ TEST(RoleGroups, AreSharedByRolesOfEqualMembersAndOnePurpose) {
   });
 }
 
-TEST(RoleGroups, RefuseRolesThatNameNoAxisAndListsWithoutARank) {
+TEST(RoleGroups, RefuseEmptyAndUnknownAxesAndListsWithoutARank) {
   run_local(5, {}, [](World& world) {
     RoleGroups roles(world, uneven_mesh());
     EXPECT_THROW(roles.make({Purpose::gather, {}}), Error);

@@ -1,4 +1,4 @@
-// Several redistributions in one exchange, against each alone.
+// Compares several redistributions in one exchange with each redistribution alone.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -33,10 +33,10 @@ Layout on_one(Shape shape, int ranks, int holder) {
 std::vector<Case> contiguous_cases(int ranks) {
   const Shape wide{13, 5}, few{2, 7}, vector{9, 1}, rows{16, 3};
   return {{cut(wide, ranks), replicated(wide, ranks)},
-          {cut(few, ranks), replicated(few, ranks)},  // empty shards from 3 ranks on
+          {cut(few, ranks), replicated(few, ranks)},  // with 3 or more ranks some shards are empty
           {on_one(wide, ranks, ranks - 1), cut(wide, ranks)},
           {cut(vector, ranks), on_one(vector, ranks, 0)},
-          {replicated(wide, ranks), cut(wide, ranks)},  // nothing travels
+          {replicated(wide, ranks), cut(wide, ranks)},  // moves no data between ranks
           {cut(rows, ranks), cut(rows, ranks, 4)},
           {cut(wide, ranks), replicated(wide, ranks)}};
 }
@@ -45,7 +45,7 @@ std::size_t size_at(const Layout& layout, int rank) {
   return static_cast<std::size_t>(layout.ranks[static_cast<std::size_t>(rank)].size);
 }
 
-TEST(RunTogether, GivesWhatEachAloneGives) {
+TEST(RunTogether, EqualsEachRedistributionAlone) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     if (!has_ranks(ranks)) continue;
     const auto cases = contiguous_cases(ranks);
@@ -78,7 +78,7 @@ TEST(RunTogether, GivesWhatEachAloneGives) {
   }
 }
 
-TEST(RunTogether, EachMovesItsOwnType) {
+TEST(RunTogether, RedistributionsMayHaveDifferentTypes) {
   if (!has_ranks(3)) GTEST_SKIP() << "fewer than 3 processes";
   on_ranks(3, [&](Communicator& group) {
     const base::Device device = group.kernels().device();
@@ -86,7 +86,7 @@ TEST(RunTogether, EachMovesItsOwnType) {
     const Redistribution scales(cut({4, 2}, 3), layout::replicated({4, 2}, 3), group.rank());
     const auto whole = values_of<std::uint8_t>(0, 0, 35);
     const auto whole_scales = values_of<double>(0, 50, 8);
-    // The rank's rows of a whole matrix: cut() stacks them densely.
+    // The rank's rows of a whole matrix; cut() stores them densely.
     const auto part = [&](const auto& values, const Layout& layout, std::int64_t cols) {
       auto own = std::remove_cvref_t<decltype(values)>();
       for (const layout::Piece& piece : layout.ranks[static_cast<std::size_t>(group.rank())].pieces)
@@ -106,13 +106,13 @@ TEST(RunTogether, EachMovesItsOwnType) {
   });
 }
 
-TEST(RunTogether, RefusesWhatNeedsPackingOrAdds) {
+TEST(RunTogether, RefusesPlansThatAddOrNeedPacking) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   const Shape shape{6, 4};
   Layout parts = replicated(shape, 2);
   parts.state = layout::State::partial;
   const Layout blocks = cut_rows(shape, {{.name = "gate", .rows = 2}, {.name = "up", .rows = 4}}, 2);
-  // Only rank 1 sends here, in two runs; the answer is the same on both.
+  // Only rank 1 sends here, in two runs. is_contiguous() is the same on both ranks.
   const Layout odd = rows_by_rank(shape, {{{0, 2}, {3, 4}}, {{2, 3}, {4, 6}}});
   const Layout first = rows_by_rank(shape, {{{0, 6}}, {{4, 6}}});
   on_ranks(2, [&](Communicator& group) {

@@ -1,4 +1,4 @@
-// How ranks tell each other of failures, and that no store keeps them from failing.
+// Tests how ranks report failures to each other, and that a store that does not answer does not block them.
 #include "tessera/rendezvous/failure_exchange.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::optional<std::string> await_cause(const FailureExchange& exchange) {
   return exchange.received();
 }
 
-TEST(FailureExchange, ReachPeersWhoAnswer) {
+TEST(FailureExchange, ReportsReturnTheAnswersOfPeers) {
   const auto store = make_memory_store();
   FailureExchange first(store->connect(), 0), second(store->connect(), 1);
   EXPECT_EQ(first.received(), std::nullopt);
@@ -32,14 +32,14 @@ TEST(FailureExchange, ReachPeersWhoAnswer) {
   EXPECT_EQ(await_cause(second), "a cause");
   EXPECT_EQ(second.report({.states = {{"0.0", "at barrier #4"}, {"1.0", "at rest"}}}), "");
   EXPECT_EQ(told.get(), "rank 1: at barrier #4; rank 2: no answer");
-  // The first cause stays.
+  // The first cause is kept.
   EXPECT_EQ(second.report({.states = {}, .cause = "a later cause", .group = "0.0", .peers = {0}}),
             "rank 0: at all_reduce #3");
   FailureExchange third(store->connect(), 2);
   EXPECT_EQ(await_cause(third), "a cause");
 }
 
-TEST(FailureExchange, EndWithAStoreThatDoesNotAnswer) {
+TEST(FailureExchange, ReportsEndIfTheStoreDoesNotAnswer) {
   const auto silence = std::make_shared<Silence>();
   const auto open = [silence] { return std::make_shared<SilentStore>(make_memory_store(), silence); };
   const auto begin = steady_clock::now();
@@ -57,14 +57,14 @@ TEST(FailureExchange, EndWithAStoreThatDoesNotAnswer) {
   silence->end();
 }
 
-TEST(FailureExchange, SayThatTheStoreIsGone) {
+TEST(FailureExchange, ReportsStateThatTheStoreCannotBeReached) {
   const auto silence = std::make_shared<Silence>();
   const auto open = [silence] { return std::make_shared<SilentStore>(make_memory_store(), silence); };
   FailureExchange exchange(
       make_limited_store(open, {.connect = milliseconds(9000), .answer = milliseconds(100)}, "here"), 0);
   silence->begin();
   EXPECT_EQ(exchange.report({.states = {{"0.0", "at rest"}}, .cause = "a cause", .group = "0.0", .peers = {1}}),
-            "the store is gone");
+            "the store cannot be reached");
   silence->end();
 }
 

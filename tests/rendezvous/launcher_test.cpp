@@ -23,7 +23,7 @@ std::string refusal(const Variables& variables) {
   return "nothing";
 }
 
-TEST(Launcher, AProcessOnItsOwnIsRankZeroOfOne) {
+TEST(Launcher, AProcessWithoutALauncherIsRankZeroOfOne) {
   const Launch launch = read_launch({{"PATH", "/bin"}});
   EXPECT_EQ(launch.launcher, "");
   EXPECT_EQ(launch.rank, 0);
@@ -32,7 +32,7 @@ TEST(Launcher, AProcessOnItsOwnIsRankZeroOfOne) {
   EXPECT_FALSE(launch.hosts_store);
 }
 
-TEST(Launcher, OnlyRankZeroHasTheStoresSocket) {
+TEST(Launcher, OnlyRankZeroReadsTheStoresSocket) {
   Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"TESSERA_STORE_SOCKET", "7"}};
   variables["MASTER_ADDR"] = "127.0.0.1";
   EXPECT_EQ(read_launch(variables).socket, 7);
@@ -43,14 +43,14 @@ TEST(Launcher, OnlyRankZeroHasTheStoresSocket) {
   EXPECT_THAT(refusal(variables), testing::HasSubstr("TESSERA_STORE_SOCKET"));
 }
 
-TEST(Launcher, RanksThatTheProgramStartedItselfHaveNoLauncherToCallAgain) {
+TEST(Launcher, RanksThatTheProgramStartedAreSelfStarted) {
   Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}};
   EXPECT_FALSE(read_ranks(variables).is_self_started);
   variables["TESSERA_SELF_STARTED"] = "1";
   EXPECT_TRUE(read_ranks(variables).is_self_started);
 }
 
-TEST(Launcher, APortIsReservedWhileItsOwnerLives) {
+TEST(Launcher, APortIsReservedWhileItsObjectExists) {
   const ReservedPort first, second;
   EXPECT_NE(first.port(), second.port());
   const int other = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -62,14 +62,14 @@ TEST(Launcher, APortIsReservedWhileItsOwnerLives) {
   ::close(other);
 }
 
-TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
+TEST(Launcher, TorchrunsVariablesStateWhetherItHostsTheStore) {
   const Variables variables{{"RANK", "3"},
                             {"WORLD_SIZE", "8"},
                             {"LOCAL_RANK", "1"},
                             {"MASTER_ADDR", "node7"},
                             {"MASTER_PORT", "1234"},
                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                            {"SLURM_PROCID", "0"},  // of the script that called torchrun
+                            {"SLURM_PROCID", "0"},  // set for the script that called torchrun
                             {"SLURM_STEP_NUM_TASKS", "2"},
                             {"TORCHELASTIC_RESTART_COUNT", "2"}};
   const Launch launch = read_launch(variables);
@@ -80,11 +80,11 @@ TEST(Launcher, TorchrunSaysWhoHostsTheStore) {
   EXPECT_EQ(launch.address, "node7");
   EXPECT_EQ(launch.port, 1234);
   EXPECT_TRUE(launch.hosts_store);
-  EXPECT_EQ(launch.attempt, 2);  // whose store holds what the first two left
+  EXPECT_EQ(launch.attempt, 2);  // the store survives restarts
   Variables own = variables;
   own.insert_or_assign("TORCHELASTIC_USE_AGENT_STORE", "False");
   EXPECT_FALSE(read_launch(own).hosts_store);
-  EXPECT_EQ(read_launch(own).attempt, 0);  // each has its own store
+  EXPECT_EQ(read_launch(own).attempt, 0);  // each attempt has its own store
 }
 
 TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
@@ -103,7 +103,7 @@ TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
 TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
   const auto address = [](const std::string& nodes) {
     return read_launch({{"SLURM_PROCID", "2"},
-                        {"SLURM_NTASKS", "8"},  // of the job
+                        {"SLURM_NTASKS", "8"},  // set for the job
                         {"SLURM_STEP_NUM_TASKS", "4"},
                         {"SLURM_LOCALID", "0"},
                         {"SLURM_STEP_NUM_NODES", "2"},
@@ -119,7 +119,7 @@ TEST(Launcher, SrunsStoreIsOnTheFirstNode) {
               ThrowsMessage<InputError>(HasSubstr("SLURM_JOB_NODELIST: expected a list of nodes, got 'gpu['")));
 }
 
-TEST(Launcher, BatchScriptsAndShellsOfSlurmsAreNoRanks) {
+TEST(Launcher, SlurmBatchScriptsAndShellsAreNotRanks) {
   Variables variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}};
   EXPECT_EQ(read_launch(variables).launcher, "");
   variables["SLURM_STEP_NUM_TASKS"] = "1";  // an interactive shell, or a step that starts its own ranks
@@ -132,7 +132,7 @@ TEST(Launcher, BatchScriptsAndShellsOfSlurmsAreNoRanks) {
   EXPECT_EQ(read_launch(variables).address, "127.0.0.1");
 }
 
-TEST(Launcher, MpichsVariablesComeBeforeSruns) {
+TEST(Launcher, MpichsVariablesPrecedeSruns) {
   Variables variables{{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},
                       {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"},
                       {"SLURM_PROCID", "0"},    {"SLURM_STEP_NUM_TASKS", "2"},
@@ -153,7 +153,7 @@ TEST(Launcher, MpichsVariablesComeBeforeSruns) {
   EXPECT_EQ(other.local_rank, 1);
 }
 
-TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {
+TEST(Launcher, ReadRanksNeedsNeitherAddressNorLocalRank) {
   const Launch launch = read_ranks({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.size, 2);
@@ -165,8 +165,9 @@ TEST(Launcher, RanksAloneNeedNeitherAddressNorLocalRank) {
   EXPECT_EQ(read_ranks({}).size, 1);
 }
 
-TEST(Launcher, RefusalsSayWhatWasExpectedAndWhatIsThere) {
-  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "LOCAL_RANK: expected a number in [0, 1], got nothing");
+TEST(Launcher, ErrorsContainTheExpectedAndTheActualValue) {
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+            "LOCAL_RANK: expected a number in [0, 1], but the variable is not set");
   EXPECT_EQ(refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}),
             "RANK: expected a number in [0, 1], got '2'");
   EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "two"}, {"LOCAL_RANK", "0"}}),
@@ -180,7 +181,7 @@ TEST(Launcher, EveryLocalRankHasADevice) {
   EXPECT_THAT([&] { device_of(launch, 1); },
               ThrowsMessage<InputError>(
                   HasSubstr("CUDA devices: expected one for each rank of a node, got 1 for local rank 1")));
-  launch.launcher = "srun";  // which may show each task its own device only
+  launch.launcher = "srun";  // srun may make only one device visible to each task
   EXPECT_EQ(device_of(launch, 1), 0);
   EXPECT_THAT([&] { device_of(launch, 0); }, ThrowsMessage<InputError>(HasSubstr("got 0 for local rank 1")));
 }

@@ -1,4 +1,4 @@
-// Time limits of a store that stops answering.
+// Tests time limits of a store that stops answering.
 #include "tessera/rendezvous/limited_store.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,8 @@ class LimitedStores : public testing::Test {
     const auto open = [memory = memory_, silence = silence_] { return std::make_shared<SilentStore>(memory, silence); };
     return make_limited_store(open, {.connect = limit, .answer = limit}, "here");
   }
-  // `call` of a new connection while nothing answers; then everything else.
+  // Checks that `call` fails at the limit on a new connection while the store does not answer. Later calls then fail at
+  // once.
   template <typename Call>
   void expect_limit(const std::string& what, Call call) {
     auto store = make();
@@ -66,7 +67,7 @@ class LimitedStores : public testing::Test {
   const std::shared_ptr<Store> memory_ = make_memory_store();
 };
 
-TEST_F(LimitedStores, EveryCallEndsAndThoseThatFollowFailAtOnce) {
+TEST_F(LimitedStores, EveryCallHasALimitAndLaterCallsFailAtOnce) {
   expect_limit("get 'key'", [](Store& store) { store.find("key"); });
   expect_limit("set 'key'", [](Store& store) { store.set("key", "value"); });
   expect_limit("add 'key'", [](Store& store) { store.add("key", 1); });
@@ -75,7 +76,7 @@ TEST_F(LimitedStores, EveryCallEndsAndThoseThatFollowFailAtOnce) {
   expect_limit("connect", [](Store& store) { store.connect(); });
 }
 
-TEST_F(LimitedStores, ConnectingEnds) {
+TEST_F(LimitedStores, ConnectingHasALimit) {
   const auto begin = steady_clock::now();
   const auto open = [silence = silence_]() -> std::shared_ptr<Store> {
     silence->wait();
@@ -86,12 +87,12 @@ TEST_F(LimitedStores, ConnectingEnds) {
             "store: here: connect: no answer within 300 ms");
   EXPECT_LT(since(begin), kLate);
   EXPECT_EQ(error_of([] {
-              make_limited_store([]() -> std::shared_ptr<Store> { throw Error("nobody"); }, {kLimit, kLimit}, "here");
+              make_limited_store([]() -> std::shared_ptr<Store> { throw Error("no host"); }, {kLimit, kLimit}, "here");
             }),
-            "nobody");
+            "no host");
 }
 
-TEST_F(LimitedStores, ASlowAnswerGoesToWhoAskedForIt) {
+TEST_F(LimitedStores, ASlowAnswerGoesToItsCaller) {
   memory_->set("a", "of a");
   memory_->set("b", "of b");
   const auto store = make(milliseconds(30'000));
@@ -104,7 +105,7 @@ TEST_F(LimitedStores, ASlowAnswerGoesToWhoAskedForIt) {
   EXPECT_EQ(second.get(), "of b");
 }
 
-TEST_F(LimitedStores, AnAnswerThatIsTooLateIsNobodys) {
+TEST_F(LimitedStores, ALateAnswerIsDropped) {
   memory_->set("a", "of a");
   memory_->set("b", "of b");
   const auto store = make(), other = store->connect();
@@ -119,7 +120,7 @@ TEST_F(LimitedStores, AnAnswerThatIsTooLateIsNobodys) {
   }
 }
 
-TEST_F(LimitedStores, AllThatWaitFailTogether) {
+TEST_F(LimitedStores, AllWaitingCallsFailTogether) {
   const auto store = make();
   silence_->begin();
   std::vector<std::future<std::string>> errors;
@@ -128,17 +129,17 @@ TEST_F(LimitedStores, AllThatWaitFailTogether) {
   for (auto& error : errors) EXPECT_EQ(error.get(), "store: here: add 'sum': no answer within 300 ms");
   silence_->end();
   std::this_thread::sleep_for(milliseconds(50));
-  EXPECT_LE(make()->add("sum", 0), 1);  // what had not been asked never is
+  EXPECT_LE(make()->add("sum", 0), 1);  // requests that were still queued are dropped
 }
 
-TEST_F(LimitedStores, ABoardEndsWithAStoreThatDoesNotAnswer) {
+TEST_F(LimitedStores, ABoardEndsIfTheStoreDoesNotAnswer) {
   auto board = make_store_board(make(), 0, 2);
   silence_->begin();
   const auto begin = steady_clock::now();
   board->post("lost");
   EXPECT_EQ(board->read(1), "");
   EXPECT_LT(since(begin), kLimit);
-  std::this_thread::sleep_for(milliseconds(20));  // its thread asks
+  std::this_thread::sleep_for(milliseconds(20));  // the board's thread calls the store
   board.reset();
   EXPECT_LT(since(begin), kLate);
 }

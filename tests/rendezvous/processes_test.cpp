@@ -1,4 +1,4 @@
-// The program starts its own ranks: this test starts itself.
+// Tests run_processes: the test program starts itself as ranks.
 #include "tessera/rendezvous/processes.h"
 
 #include <gtest/gtest.h>
@@ -21,14 +21,14 @@ using namespace std::chrono_literals;
 std::string current_test() {
   return std::string("Processes.") + testing::UnitTest::GetInstance()->current_test_info()->name();
 }
-// The test that started this process as a rank; null in the process that was started by hand.
+// Returns the test that started this process as a rank, or null if this process is not a rank.
 const char* starter() {
   return std::getenv("TESSERA_TEST_STARTER");
 }
 int rank() {
   return std::atoi(std::getenv("RANK"));
 }
-// Ranks run this test alone.
+// Starts ranks that run only the current test.
 int run(int ranks, std::chrono::milliseconds grace = 10s, const std::function<bool()>& stop_requested = {}) {
   setenv("TESSERA_TEST_STARTER", current_test().c_str(), 1);
   setenv("GTEST_FILTER", current_test().c_str(), 1);
@@ -38,7 +38,7 @@ int run(int ranks, std::chrono::milliseconds grace = 10s, const std::function<bo
   return code;
 }
 
-// As a rank: does its part and leaves; nothing in other tests' ranks.
+// In a rank: runs the rank's part and exits. In ranks of other tests: returns.
 #define AS_A_RANK(...)                       \
   if (starter() != nullptr) {                \
     if (starter() != current_test()) return; \
@@ -46,7 +46,7 @@ int run(int ranks, std::chrono::milliseconds grace = 10s, const std::function<bo
     std::_Exit(part());                      \
   }
 
-TEST(Processes, EveryRankKnowsItsPlace) {
+TEST(Processes, EveryRankHasItsVariables) {
   AS_A_RANK([] {
     const bool same = std::string(std::getenv("LOCAL_RANK")) == std::getenv("RANK");
     const bool knows = same && std::getenv("WORLD_SIZE") == std::string("3") && std::getenv("MASTER_PORT") != nullptr;
@@ -55,7 +55,7 @@ TEST(Processes, EveryRankKnowsItsPlace) {
   EXPECT_EQ(run(3), 0);
 }
 
-TEST(Processes, HostTheirStoreWhateverIsLeftOverInAShell) {
+TEST(Processes, HostTheirStoreDespiteOldVariablesOfAShell) {
   AS_A_RANK([] { return read_launch(own_variables()).hosts_store ? 1 : 0; });
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   EXPECT_EQ(run(2), 0);
@@ -70,15 +70,15 @@ TEST(Processes, TheFirstFailureIsTheResult) {
   EXPECT_EQ(run(3), 3);
 }
 
-// As nohup's and some daemons' children are: the kernel would forget their ends.
-TEST(Processes, EndAlsoWhereTheEndsOfChildrenAreIgnored) {
+// nohup and some daemons start programs with SIGCHLD ignored. The kernel would then drop the exit statuses of ranks.
+TEST(Processes, ReturnTheExitCodeIfSigchldIsIgnored) {
   AS_A_RANK([] { return rank() == 1 ? 3 : 0; });
   const auto before = std::signal(SIGCHLD, SIG_IGN);
   EXPECT_EQ(run(2), 3);
   EXPECT_EQ(std::signal(SIGCHLD, before), SIG_IGN);
 }
 
-TEST(Processes, WhoIsLeftAfterAFailureIsKilled) {
+TEST(Processes, RemainingRanksAreKilledAfterAFailure) {
   AS_A_RANK([] {
     if (rank() == 1) raise(SIGKILL);
     std::this_thread::sleep_for(60s);
@@ -93,35 +93,35 @@ TEST(Processes, WhoIsLeftAfterAFailureIsKilled) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 
-// Sends this process the signal when so much time has passed.
+// Sends this process the signal after the given time.
 std::jthread send_later(std::chrono::milliseconds time, int signal) {
   return std::jthread([=, parent = getpid()] {
     std::this_thread::sleep_for(time);
     kill(parent, signal);
   });
 }
-// In a rank: what a program does that ends well when it is asked to stop.
+// In a rank: acts as a program that ends normally after a request to stop.
 std::atomic<bool> asked{false};
 int end_well() {
   std::signal(SIGTERM, [](int) { asked = true; });
-  std::this_thread::sleep_for(300ms);  // what arrives meanwhile must not end the rank
+  std::this_thread::sleep_for(300ms);  // signals that arrive meanwhile must not end the rank
   accept_stop_signals();
   for (int turn = 0; turn < 1000 && !asked; ++turn) std::this_thread::sleep_for(10ms);
   return asked ? 0 : 9;
 }
 
-TEST(Processes, ARequestToStopReachesRanksThatAreNotReadyForIt) {
+TEST(Processes, ARequestToStopReachesRanksThatStillBlockIt) {
   AS_A_RANK(end_well);
   const std::jthread sender = send_later(20ms, SIGTERM);
   EXPECT_EQ(run(2), 0);
 }
 
-TEST(Processes, ARequestThatArrivedBeforeIsPassedOn) {
+TEST(Processes, AnEarlierRequestIsForwarded) {
   AS_A_RANK(end_well);
   EXPECT_EQ(run(2, 10s, [] { return true; }), 0);
 }
 
-TEST(Processes, ASecondRequestEndsRanksThatDoNotEndThemselves) {
+TEST(Processes, ASecondRequestKillsRanksThatDoNotEnd) {
   AS_A_RANK([] {
     std::signal(SIGTERM, SIG_IGN);
     accept_stop_signals();

@@ -5,7 +5,7 @@
 namespace tessera::rendezvous {
 namespace {
 
-TEST(RankText, ThreeThatFollowEachOtherAreARange) {
+TEST(RankText, ThreeConsecutiveRanksAreARange) {
   const auto text = [](const std::vector<int>& ranks) { return rank_list(ranks); };
   EXPECT_EQ(text({}), "");
   EXPECT_EQ(text({7}), "7");
@@ -19,7 +19,7 @@ TEST(RankText, ThreeThatFollowEachOtherAreARange) {
   EXPECT_EQ(group_label("world", std::vector{0, 1, 2, 3, 4, 5, 6, 7}), "world[0-7]");
 }
 
-TEST(RankText, RanksThatSayTheSameAreNamedTogether) {
+TEST(RankText, RanksWithTheSameAnswerAreJoined) {
   using Answers = std::vector<std::pair<int, std::string>>;
   EXPECT_EQ(answers_text(Answers{}), "");
   EXPECT_EQ(answers_text(Answers{{1, "no answer"}}), "rank 1: no answer");

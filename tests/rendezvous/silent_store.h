@@ -1,4 +1,4 @@
-// A store in memory that answers nothing while it is told to, for tests.
+// A store in memory for tests. It does not answer while it is silenced.
 #pragma once
 #include <condition_variable>
 #include <memory>

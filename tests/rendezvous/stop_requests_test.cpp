@@ -23,7 +23,7 @@ TEST(StopRequests, ALaterSignalIsTheSecondRequest) {
   EXPECT_EQ(requests.add(StopRequests::kSameRequest + 1ns), 2);
 }
 
-TEST(StopRequests, AMomentBeforeTheClockOfTheFirstIsTheSameRequest) {
+TEST(StopRequests, ASignalWithAnEarlierTimeIsTheSameRequest) {
   StopRequests requests;
   EXPECT_EQ(requests.add(5s), 1);
   EXPECT_EQ(requests.add(4s), 1);

@@ -1,4 +1,4 @@
-// What every store does. Instantiate with a function that makes one.
+// Tests that every kind of store passes. Instantiate them with a function that makes a store.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ struct StoreKind {
 };
 class Stores : public testing::TestWithParam<StoreKind> {};
 
-TEST_P(Stores, HoldWhatWasSet) {
+TEST_P(Stores, ReturnTheValuesThatWereSet) {
   const auto store = GetParam().make();
   const std::string bytes("\0\xFF a", 4), large(200'000, 'x');
   EXPECT_EQ(store->find("key"), std::nullopt);
@@ -40,14 +40,14 @@ TEST_P(Stores, WaitUpToALimit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     other->set("late", "here");
   });
-  // The connection is free for others meanwhile.
+  // Other threads can use the connection meanwhile.
   std::thread counter([&] { EXPECT_EQ(store->add("calls", 1), 1); });
   EXPECT_EQ(store->wait_for("late", std::chrono::seconds(30)), "here");
   setter.join();
   counter.join();
 }
 
-TEST_P(Stores, CountOverAllConnections) {
+TEST_P(Stores, AddOverAllConnections) {
   const auto store = GetParam().make();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
@@ -58,7 +58,7 @@ TEST_P(Stores, CountOverAllConnections) {
   EXPECT_EQ(store->add("sum", 0), 200);
 }
 
-TEST_P(Stores, KeepPrefixesApart) {
+TEST_P(Stores, SeparatePrefixes) {
   const auto store = GetParam().make();
   const auto one = make_prefix_store(store, "one/"), two = make_prefix_store(store, "two/");
   one->set("key", "1");

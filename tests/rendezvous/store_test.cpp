@@ -1,4 +1,4 @@
-// The store in memory, with limits too, and boards over it.
+// Tests the store in memory, with and without limits, and boards over it.
 #include "tessera/rendezvous/store.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(StoreBoards, EveryRankReadsTheNewestStatuses) {
   EXPECT_TRUE(comes(*boards[0], 2, "last words"));
 }
 
-// A store that fails once it is told to.
+// A store whose calls fail after `gone` is set.
 class Gone final : public Store {
  public:
   explicit Gone(std::shared_ptr<std::atomic<bool>> gone) : gone_(std::move(gone)) {}
@@ -61,7 +61,7 @@ class Gone final : public Store {
   const std::shared_ptr<Store> store_ = make_memory_store();
 };
 
-TEST(StoreBoards, KeepWhatHadArrivedWhenTheStoreIsGone) {
+TEST(StoreBoards, KeepEarlierStatusesIfTheStoreFails) {
   const auto gone = std::make_shared<std::atomic<bool>>(false);
   const auto store = std::make_shared<Gone>(gone);
   const auto own = make_store_board(store, 0, 2), other = make_store_board(store, 1, 2);

@@ -1,4 +1,4 @@
-// Device memory of the members of a group, mapped by those of its host.
+// Maps device memory of a group's members into the processes of members on the same host.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -12,26 +12,29 @@
 
 namespace tessera::comm {
 
-// A group's members tell each other something, all at the same time: every call returns what each has said.
+// Exchanges a text between all members of a group. Every member calls it with its own text. Returns the texts of all
+// members, by group rank.
 using ExchangeFunction = std::function<std::vector<std::string>(const std::string& own)>;
 
-// Two processes with the same one run on one host, as far as they can tell.
+// Returns an identity of this host. Two processes with equal identities run on the same host, as far as they can
+// detect.
 std::string host_identity();
 
-// The handles by which others map one piece of memory: CUDA IPC.
+// One buffer of each member, mapped by the other members through CUDA IPC handles.
 class PeerMemory {
  public:
-  // Collective. `memory`: a whole allocation (base::Buffer) of `device`, or empty. Maps what the members of
-  // `reachable` (by group rank) give. A piece that cannot be mapped is none: problem() says why.
+  // Collective. `memory` is a whole allocation (base::Buffer) of `device`, or empty. Maps the buffers of the members
+  // for which `reachable` (by group rank) is true. A buffer that cannot be mapped is skipped, and problem() returns the
+  // reason.
   PeerMemory(const GroupIdentity& group, base::Device device, std::span<std::byte> memory,
              const std::vector<bool>& reachable, const ExchangeFunction& exchange);
-  // Takes the mappings away. Memory may be given back when all members have done so.
+  // Removes the mappings. The owner may free its memory when all members have removed theirs.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   std::span<std::byte> own() const { return own_; }
-  // Where a peer's memory is seen here; null where it is not, or is empty.
+  // Returns the address of a peer's memory in this process, or null if the memory is not mapped or is empty.
   std::byte* of(int peer) const { return mapped_[static_cast<std::size_t>(peer)]; }
   bool can_reach(int peer) const { return reached_[static_cast<std::size_t>(peer)]; }
   const std::string& problem() const { return problem_; }
@@ -42,7 +45,7 @@ class PeerMemory {
   const base::Device device_;
   const std::span<std::byte> own_;
   std::vector<std::byte*> mapped_;
-  std::vector<bool> reached_;  // its memory is mapped, or it has none
+  std::vector<bool> reached_;  // by group rank: the peer's memory is mapped or empty
   std::string problem_;
 };
 

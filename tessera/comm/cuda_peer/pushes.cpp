@@ -13,15 +13,15 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::size_t kFlagBytes = std::size_t{2} << 20;  // an allocation of its own, as handles need
+constexpr std::size_t kFlagBytes = std::size_t{2} << 20;  // large enough for its own allocation, which IPC handles need
 constexpr std::size_t kFlagStride = 64;
 
-// Flags as operations of a stream: many in one call.
+// Collects flag operations of a stream, and enqueues them in one driver call.
 class FlagBatch {
  public:
   explicit FlagBatch(base::CudaStream stream) : stream_(stream) {}
 
-  // Everything before it on the stream is seen by whoever sees the flag.
+  // All earlier work on the stream is visible to a rank that sees the flag.
   void set(std::byte* flag) { write(flag, 1); }
   void await_and_reset(std::byte* flag) {
     CUstreamBatchMemOpParams one{};
@@ -51,7 +51,7 @@ class FlagBatch {
     one.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
     operations_.push_back(one);
   }
-  // The driver's library is not linked: machines without it build and test this too.
+  // The driver library is not linked, so that machines without it can build and test this code.
   static Function* entry() {
     static Function* const function = [] {
       void* found = nullptr;
@@ -68,7 +68,8 @@ class FlagBatch {
   std::vector<CUstreamBatchMemOpParams> operations_;
 };
 
-// Whether members can do something with each other, as each has said for itself: by pair, both ways.
+// `own[r]` states whether this rank can reach member r. Returns, by member, whether both members of the pair can reach
+// each other.
 std::vector<bool> mutually(const std::vector<bool>& own, int rank, const ExchangeFunction& exchange) {
   std::string text;
   for (const bool can : own) text.push_back(can ? '1' : '0');
@@ -140,7 +141,7 @@ PeerPushes::~PeerPushes() {
 }
 
 std::string PeerPushes::share(std::span<std::byte> memory, const ExchangeFunction& exchange) {
-  shared_ = nullptr;  // before anybody gives the memory back: the exchanges that follow ensure it
+  shared_ = nullptr;  // unmaps before any member frees its memory; the exchanges below ensure the order
   pushes_.assign(near_.size(), false);
   shared_ = std::make_unique<PeerMemory>(group_, device_, memory, near_, exchange);
   std::vector<bool> can = near_;
@@ -164,8 +165,8 @@ Destination PeerPushes::target_of(const Receive& receive) const {
           .bytes = static_cast<std::int64_t>(receive.bytes)};
 }
 
-// Tells a sender where its message goes. Returns false while the sender has taken too few of the earlier ones. others:
-// gets what does not go this way.
+// Posts the destination of a message to its sender. Returns false if the mailbox is full, because the sender has taken
+// too few earlier destinations. Appends the message to `others` if it cannot be pushed.
 bool PeerPushes::post(const Receive& receive, Agreed& agreed, std::vector<Receive>& others) {
   const Destination target = target_of(receive);
   if (!own_mailbox_->try_post(receive.peer, target)) return false;
@@ -176,7 +177,8 @@ bool PeerPushes::post(const Receive& receive, Agreed& agreed, std::vector<Receiv
   return true;
 }
 
-// Learns where a message goes. Returns false while its receiver has not said so.
+// Takes the destination of a message. Returns false if its receiver has not posted the destination yet. Appends the
+// message to `others` if it cannot be pushed.
 bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& others) {
   const std::size_t peer = index(send.peer);
   const std::optional<Destination> target = mailboxes_[peer]->try_take(group_.rank);
@@ -191,8 +193,8 @@ bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& other
   return true;
 }
 
-// Posts and takes by turns, since a mailbox has room for a limited number of messages. Leaves in `messages` those that
-// do not go this way.
+// Alternates between posting and taking, since a mailbox has limited space. Leaves in `messages` the messages that are
+// not pushed.
 PeerPushes::Agreed PeerPushes::agree(Messages& messages, const Patience& patience) {
   Agreed agreed{.copies = std::vector<std::vector<Copy>>(group_.members.size()),
                 .comes_from = std::vector<bool>(group_.members.size())};
@@ -258,7 +260,7 @@ void PeerPushes::release(const std::function<bool()>& goes_on) {
   const base::DeviceGuard guard(device_);
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
-  // Words of 1 over all flags, again and again: operations that were enqueued set them back.
+  // Writes 1 to all flags repeatedly, because operations that are already enqueued reset them.
   const std::vector<std::uint32_t> ones(group_.members.size() * 2 * kFlagStride / sizeof(std::uint32_t), 1);
   while (goes_on()) {
     if (cudaMemcpyAsync(flag_buffer_.data(), ones.data(), ones.size() * sizeof ones[0], cudaMemcpyHostToDevice,

@@ -1,11 +1,13 @@
-// Messages between the GPUs of a host as copies into the receiver's memory by the sender's copy engines, which leave
-// the multiprocessors alone.
+// Messages between the GPUs of a host as copies into the receiver's memory. The sender's copy engines make the copies,
+// so the multiprocessors stay free.
 //
-// A message goes this way when the receiver has said that its target lies in memory which it shares; both know, since
-// the receiver's host tells the sender's host every target. On the device each pair of ranks has two flags, words of 0
-// or 1 in the memory of the one who waits: a receiver sets its senders' *free* when its stream has come to the
-// operation, a sender then copies and sets *arrived* behind the copies. Whoever has waited for a flag sets it back, so
-// the same work can be replayed from a graph.
+// The receiver's host sends the target address of every message to the sender's host. A message is pushed in this way
+// if its target is in memory that the receiver shares. Both ranks therefore take the same decision.
+//
+// On the device each pair of ranks has two flags. A flag is a word of 0 or 1 in the memory of the rank that waits for
+// it. A receiver sets its senders' *free* flags when its stream has reached the operation. A sender then copies, and
+// sets *arrived* after the copies. A rank that has waited for a flag resets it, so that a graph can replay the same
+// work.
 #pragma once
 #include <functional>
 #include <memory>
@@ -26,44 +28,47 @@ namespace tessera::comm {
 
 class PeerPushes {
  public:
-  // Called while a peer's host is waited for: rests, and throws what ends the wait (a time limit, a failure).
+  // Called repeatedly while this rank waits for a peer's host. Pauses briefly, and throws if the wait must end (time
+  // limit or failure).
   using Patience = std::function<void()>;
 
-  // Collective over the group. `stream`: of the group's lane, which waits and sets flags and copies nothing itself.
+  // Collective over the group. `stream` is the stream of the group's lane. It only waits and sets flags; other streams
+  // copy.
   PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream,
              const ExchangeFunction& exchange);
   ~PeerPushes();
   PeerPushes(const PeerPushes&) = delete;
   PeerPushes& operator=(const PeerPushes&) = delete;
 
-  // Collective, with nothing under way. What peers may write to from now on, instead of what was shared before.
-  // Returns why some pair cannot, empty where all can.
+  // Collective. No operation may be pending. Shares `memory`, to which peers may write from now on. It replaces the
+  // memory of the previous call. Returns the reason if some pair of ranks cannot use pushes, or an empty string if all
+  // pairs can.
   std::string share(std::span<std::byte> memory, const ExchangeFunction& exchange);
 
-  // Enqueues what of an operation can go this way, copies within this rank's memory included, and takes it from
-  // `messages`. Every member of the group calls it with its part of one operation.
+  // Enqueues the messages of an operation that can be pushed, and the copies within this rank's memory. Removes them
+  // from `messages`. Every member of the group calls it with its part of the same operation.
   void run(Messages& messages, const Patience& patience);
 
-  // After a failure: the device does not wait for peers any more. Any thread; for as long as `goes_on` says.
+  // Called after a failure, by any thread. The device stops waiting for peers. Returns when `goes_on` returns false.
   void release(const std::function<bool()>& goes_on);
 
  private:
   enum class Flag { free, arrived };
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-  // What the hosts have told each other of one operation.
+  // The result of the agreement between the hosts about one operation.
   struct Agreed {
-    std::vector<std::vector<Copy>> copies;  // of this rank's messages, by receiver
-    std::vector<bool> comes_from;           // by sender: whether a message comes this way
+    std::vector<std::vector<Copy>> copies;  // by receiver: this rank's messages that are pushed
+    std::vector<bool> comes_from;           // by sender: whether it pushes a message to this rank
   };
   Destination target_of(const Receive& receive) const;
   Agreed agree(Messages& messages, const Patience& patience);
   bool post(const Receive& receive, Agreed& agreed, std::vector<Receive>& others);
   bool take(const Send& send, Agreed& agreed, std::vector<Send>& others);
   void enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& comes_from);
-  // On the rank's stream, after what the lane's stream has come to.
+  // Enqueues copies on the stream for `rank`. They start after all work that is on the lane's stream at the call.
   void enqueue_copies(std::size_t rank, const std::vector<Copy>& copies);
-  // The flag of memory that `holder` waits for, set by `setter`.
+  // Returns the address of the flag that `holder` waits for and `setter` sets.
   std::byte* flag(int holder, Flag kind, int setter);
 
   const GroupIdentity group_;
@@ -71,11 +76,11 @@ class PeerPushes {
   const base::CudaStream stream_;
   base::Buffer flag_buffer_;
   std::unique_ptr<PeerMailbox> own_mailbox_;
-  std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null where out of reach
-  std::vector<bool> near_;                               // mailbox and flags are in reach, both ways
+  std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null: not reachable
+  std::vector<bool> near_;  // by group rank: both ranks can reach the other's mailbox and flags
   std::unique_ptr<PeerMemory> flags_, shared_;
   std::string problem_;
-  std::vector<bool> pushes_;  // by group rank: messages go this way, both ways
+  std::vector<bool> pushes_;  // by group rank: messages in both directions are pushed
   std::vector<base::CudaStream> streams_;
   std::vector<CUevent_st*> may_begin_, copied_;
 };

@@ -93,7 +93,7 @@ MatchedOperation::~MatchedOperation() {
   std::unique_lock lock(group_.mutex_);
   group_.broken_ = true;
   if (--slot_.active == 0) group_.changed_.notify_all();
-  // The peers may still be reading what this member posted; they come to the end of the phase soon.
+  // The peers may still read the buffers of this member. They reach the end of the phase soon.
   group_.changed_.wait(lock, [&] { return slot_.active == 0; });
 }
 
@@ -110,7 +110,7 @@ void MatchedOperation::wait_for_all(bool readers_follow) {
     group_.changed_.notify_all();
     return;
   }
-  if (slot_.active == 0) group_.changed_.notify_all();  // someone may be leaving
+  if (slot_.active == 0) group_.changed_.notify_all();  // wakes members that wait to leave
   const auto over = [&] { return slot_.phase != phase || (slot_.active == 0 && group_.ended(member_)); };
   if (!group_.changed_.wait_until(lock, deadline_, over)) {
     group_.broken_ = true;

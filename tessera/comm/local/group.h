@@ -1,4 +1,4 @@
-// Where the members of one group of rank threads meet.
+// Synchronizes the members of one group of rank threads.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -15,18 +15,19 @@
 
 namespace tessera::comm {
 
-// Why a run of local ranks is over: what every operation of every rank fails with from then on.
+// The failure that ended a run of local ranks. Every later operation of every rank fails with it.
 struct LocalFailure {
-  int rank = 0;  // world rank that failed
+  int rank = 0;  // the world rank that failed
   std::string what;
   std::exception_ptr error;
 };
 
-// Thrown to a member whose own communicator is being unwound: not a failure of its own.
+// Thrown in a member whose own communicator is being destroyed by an exception. The member itself did not cause a
+// failure.
 struct MemberCancelled {};
 
-// Shared by the members. Operation number n of every member meets in slot n % 2: a member comes to n + 2 only when all
-// have come to n + 1, so all have left n.
+// Shared by the members. The members' operations with sequence number n use slot n % 2. A member starts operation n + 2
+// only after all members have started n + 1, so every member has left operation n.
 class LocalGroup {
  public:
   LocalGroup(std::string name, std::vector<int> members, std::chrono::milliseconds timeout);
@@ -34,27 +35,29 @@ class LocalGroup {
   const std::string& name() const { return name_; }
   const std::vector<int>& members() const { return members_; }
 
-  // Every pending and later operation fails with it. The first one counts.
+  // All pending and later operations fail with `failure`. The first failure is kept.
   void fail(std::shared_ptr<const LocalFailure> failure);
-  // Operations of this member fail at once with MemberCancelled; the peers go on waiting for the cause.
+  // Operations of this member fail at once with MemberCancelled. The peers continue to wait, so that they receive the
+  // cause.
   void cancel(int member);
-  // The member's communicator is gone: whoever waits for it fails at once.
+  // Called when the member's communicator is destroyed. Members that wait for this member fail at once.
   void leave(int member);
-  // Sleeps, and wakes early when the run fails or the member is cancelled.
+  // Sleeps until `time`. Wakes early if the run fails or the member is cancelled.
   void sleep_until(int member, std::chrono::steady_clock::time_point time);
 
  private:
   friend class MatchedOperation;
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // One operation. `reached[m]`: phases that member m has come to the end of. A phase is over when all members have.
-  // `active`: members that may be reading the others' buffers; nobody who posted a buffer leaves before it is 0.
+  // The state of one operation. A phase ends when all members have reached its end. `reached[m]` is the number of
+  // phases whose end member m has reached. `active` is the number of members that may be reading the buffers of others.
+  // A member that posted a buffer leaves the operation only when `active` is 0.
   struct Slot {
     std::int64_t sequence = -1;
     int phase = 0, arrived = 0, active = 0;
     std::vector<int> reached;
     std::vector<const Operation*> operations;
-    std::vector<double> times;  // of the members' lanes, virtual
+    std::vector<double> times;  // virtual times of the members' lanes
   };
 
   void open(Slot& slot, std::int64_t sequence);
@@ -73,27 +76,28 @@ class LocalGroup {
   std::array<Slot, 2> slots_;
   std::shared_ptr<const LocalFailure> failure_;
   std::vector<bool> cancelled_;
-  int left_ = -1;        // a world rank that has left
-  bool broken_ = false;  // a member gave up: no phase ends any more
+  int left_ = -1;        // world rank of the first member that left; -1: all are present
+  bool broken_ = false;  // a member left an operation early, so later phases do not end
 };
 
-// One member in one operation. Construction posts the operation and waits for all members; between it and finish() the
-// member may read what the others posted. Errors, all thrown: time limit (names the members that did not come), a
-// peer's failure, MemberCancelled. Left by an exception, the group breaks.
+// One member's part in one operation. The constructor posts the operation and waits for all members. Until finish(),
+// this member may read the buffers that the others posted. All waits throw Error if the time limit passes (the message
+// contains the missing members), or if a peer has failed. They throw MemberCancelled if this member is cancelled. If an
+// exception destroys the object before finish(), the group is broken.
 class MatchedOperation {
  public:
-  // `time` is the virtual time of the member's lane.
+  // `time` is the virtual time of this member's lane.
   MatchedOperation(LocalGroup& group, int member, std::int64_t sequence, const Operation& operation, double time);
   ~MatchedOperation();
   MatchedOperation(const MatchedOperation&) = delete;
   MatchedOperation& operator=(const MatchedOperation&) = delete;
 
   const Operation& operation_of(int member) const { return *slot_.operations[static_cast<std::size_t>(member)]; }
-  // When the last member has come, in virtual time.
+  // Returns the virtual time at which the last member joined.
   double begin() const { return *std::max_element(slot_.times.begin(), slot_.times.end()); }
-  // Waits until all members are here; what they wrote before may be read after.
+  // Waits for all members. Data that they wrote before the wait may be read after it.
   void synchronize() { wait_for_all(true); }
-  // The last wait: afterwards nobody reads this member's buffers.
+  // The last wait. After it no peer reads this member's buffers.
   void finish() { wait_for_all(false); }
 
  private:

@@ -1,4 +1,4 @@
-// What a collective costs between ranks, for runs that imitate a slower network.
+// The cost of a collective between ranks, for runs that imitate a slower network.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -9,7 +9,7 @@ struct Link {
   double latency_s = 0;
   double bytes_per_second = std::numeric_limits<double>::infinity();
 
-  // Of a collective in which the rank that receives most from others receives `bytes`.
+  // Returns the seconds of a collective. `bytes` is the most that one rank receives from the others.
   double seconds(std::int64_t bytes) const { return latency_s + static_cast<double>(bytes) / bytes_per_second; }
 };
 

@@ -11,8 +11,8 @@ void copy(void* target, const void* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
 }
 
-// Calls visit(peer) for all members, this one first and then those behind it, so that members read from different
-// peers.
+// Calls visit(peer) for all members, starting with this one. Members therefore read from different peers at the same
+// time.
 template <typename Visit>
 void for_each_member(const GroupIdentity& group, Visit visit) {
   for (int step = 0; step < group.size(); ++step) visit((group.rank + step) % group.size());
@@ -37,7 +37,7 @@ void all_to_all(const LocalCall& call) {
   });
 }
 
-// Every member's buffer from element `begin` on, in rank order.
+// Returns the address of element `begin` in each member's buffer, in rank order.
 template <typename Address>
 std::vector<const void*> parts_from(const LocalCall& call, std::int64_t begin, Address address) {
   std::vector<const void*> parts;
@@ -57,7 +57,7 @@ const void* received(const Operation& operation) {
   return operation.recv;
 }
 
-// Every member sums everything: one wait less than in parts.
+// Each member sums all elements, which takes one wait less than summing in parts.
 void all_reduce_small(const LocalCall& call) {
   const Operation& own = call.own;
   const std::int64_t count = own.recv_counts[0];
@@ -68,7 +68,8 @@ void all_reduce_small(const LocalCall& call) {
   copy(own.recv, call.scratch.data(), bytes);
 }
 
-// Every member sums its own part of all buffers into its own buffer, then takes the others' parts from theirs.
+// Each member sums its own part of all buffers into its own buffer. It then copies the other parts from the buffers of
+// its peers.
 void all_reduce_in_parts(const LocalCall& call) {
   const Operation& own = call.own;
   const std::int64_t count = own.recv_counts[0];
@@ -101,7 +102,8 @@ void broadcast(const LocalCall& call) {
   copy(own.recv, call.matched.operation_of(own.root).recv, bytes_of(own.recv_counts[0], own.type));
 }
 
-// The k-th message received from a peer is the k-th it sends here; empty ones do not count.
+// The k-th message received from a peer is the k-th message that the peer sends to this rank. Empty messages are not
+// counted.
 void exchange(const LocalCall& call) {
   std::vector<std::size_t> next(static_cast<std::size_t>(call.group.size()));
   for (const Receive& receive : call.own.receives) {

@@ -1,11 +1,11 @@
-// The collectives of rank threads: every member takes what it needs straight from its peers' buffers.
+// The collectives of rank threads: each member copies data directly from the buffers of its peers.
 #pragma once
 #include "tessera/base/buffer.h"
 #include "tessera/comm/local/group.h"
 
 namespace tessera::comm {
 
-// One member's side of an operation whose members have all come. `scratch` grows as needed and is kept between
+// One member's side of an operation that all members have joined. `scratch` grows as needed and is kept between
 // operations.
 struct LocalCall {
   MatchedOperation& matched;
@@ -14,7 +14,8 @@ struct LocalCall {
   base::Buffer& scratch;
 };
 
-// Returns when this member needs nothing more from its peers; they may still be reading this member's buffers.
+// Returns when this member has read all data that it needs from its peers. The peers may still read the buffers of this
+// member.
 void carry_out(const LocalCall& call);
 
 }  // namespace tessera::comm

@@ -24,27 +24,28 @@ std::string message_of(const std::exception_ptr& error) {
   } catch (const std::exception& exception) {
     return exception.what();
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not derived from std::exception";
   }
 }
 
 using Groups = std::vector<std::vector<int>>;
 
-// What the rank threads of one run share.
+// The state that the rank threads of one run share.
 class LocalJob {
  public:
   LocalJob(int ranks, const LocalOptions& options)
       : ranks_(ranks), options_(options), calls_(rank_slots()), board_calls_(rank_slots()) {
     const auto& link = options_.link;
     if (link && (link->latency_s < 0 || !(link->bytes_per_second > 0)))
-      throw InputError("local backend: expected a link of 0 s or more and above 0 bytes/s, got {} s and {} bytes/s",
-                       link->latency_s, link->bytes_per_second);
+      throw InputError(
+          "local backend: expected a link with a latency of at least 0 s and above 0 bytes/s, got {} s and {} bytes/s",
+          link->latency_s, link->bytes_per_second);
   }
 
   int ranks() const { return ranks_; }
   const LocalOptions& options() const { return options_; }
 
-  // The first failure counts; all operations of all groups fail with it.
+  // Only the first failure is recorded. All operations of all groups fail with it.
   void fail(int rank, const std::string& what, std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     if (failure_ != nullptr) return;
@@ -58,7 +59,8 @@ class LocalJob {
     return failure_ == nullptr ? nullptr : failure_->error;
   }
 
-  // The rank's next call of make_group: returns all its groups, made by whichever rank calls first.
+  // Handles the rank's next call of make_group and returns all groups of the call. The first rank that calls makes
+  // them.
   std::vector<std::shared_ptr<LocalGroup>> join(int rank, const std::string& name, const Groups& groups) {
     std::lock_guard lock(mutex_);
     const std::int64_t call = calls_[static_cast<std::size_t>(rank)]++;
@@ -68,7 +70,7 @@ class LocalJob {
       made = Made{.rank = rank, .name = name, .groups = groups};
       for (const auto& members : groups) made.shared.push_back(make(name, members));
     } else if (made.name != name || made.groups != groups) {
-      throw Error("make_group, call {}: rank {} asked for {} {}, rank {} for {} {}", call, rank, name, groups,
+      throw Error("make_group, call {}: rank {} passed {} {}, rank {} passed {} {}", call, rank, name, groups,
                   made.rank, made.name, made.groups);
     }
     std::vector<std::shared_ptr<LocalGroup>> result = made.shared;
@@ -76,7 +78,7 @@ class LocalJob {
     return result;
   }
 
-  // The rank's next call of make_board.
+  // Handles the rank's next call of make_board.
   std::shared_ptr<rendezvous::LocalStatuses> join_board(int rank) {
     std::lock_guard lock(mutex_);
     const std::int64_t call = board_calls_[static_cast<std::size_t>(rank)]++;
@@ -93,7 +95,7 @@ class LocalJob {
     int joined = 0;
   };
   struct Made {
-    int rank = 0;  // that called first
+    int rank = 0;  // the rank that called first
     std::string name;
     Groups groups;
     std::vector<std::shared_ptr<LocalGroup>> shared;
@@ -116,8 +118,8 @@ class LocalJob {
   const int ranks_;
   const LocalOptions options_;
   mutable std::mutex mutex_;
-  std::vector<std::int64_t> calls_;        // of make_group, by rank
-  std::vector<std::int64_t> board_calls_;  // likewise
+  std::vector<std::int64_t> calls_;        // number of calls of make_group, by rank
+  std::vector<std::int64_t> board_calls_;  // number of calls of make_board, by rank
   std::map<std::int64_t, Made> made_;
   std::map<std::int64_t, MadeBoard> boards_;
   std::vector<std::weak_ptr<LocalGroup>> groups_;
@@ -191,7 +193,7 @@ class LocalBackend final : public Backend {
   std::shared_ptr<LocalGroup> group_;
   GroupIdentity identity_;
   std::int64_t sequence_ = 0;  // of the next operation; only the lane touches it
-  base::Buffer scratch_;       // likewise
+  base::Buffer scratch_;       // only the lane touches it
   bool cancelled_ = false;     // only the owner touches it
 };
 
@@ -250,7 +252,7 @@ void run_local(int ranks, const LocalOptions& options, const std::function<void(
       threads.emplace_back([&, rank] { threw[static_cast<std::size_t>(rank)] = run_rank(job, rank, body); });
   } catch (const std::system_error& error) {
     const auto rank = static_cast<int>(threads.size());
-    const Error refused("local backend: no thread for rank {} of {}: {}", rank, ranks, error.what());
+    const Error refused("local backend: cannot start a thread for rank {} of {}: {}", rank, ranks, error.what());
     job->fail(rank, refused.what(), std::make_exception_ptr(refused));
     threw[static_cast<std::size_t>(rank)] = true;
   }

@@ -1,5 +1,5 @@
-// Ranks as threads of one process. CPU only; what tests, CI and a laptop use. Mismatches are always checked. Delays,
-// failures and a slow network can be injected, and time can be computed instead of spent.
+// Ranks as threads of one process, on the CPU only. Used by tests, CI and runs on a laptop. Always checks that the
+// ranks' calls match. Can inject delays, failures and a slow network, and can compute time instead of spending it.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,20 +12,21 @@ namespace tessera::comm {
 
 struct LocalOptions : WorldOptions {
   // Called on the communicator's lane before each operation with (world rank, group name, operation, sequence number in
-  // the group). It may sleep (a delay), throw (a failing rank) or never return within the time limit (a stopped rank).
+  // the group). It may sleep to simulate a delay, or throw to simulate a failing rank. It may also not return within
+  // the time limit, to simulate a stopped rank.
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
-  // Between the ranks of every group. A collective ends for all members link->seconds(bytes) after the last of them has
-  // come to it, `bytes` being the most that one receives (received_bytes in operation.h). A group of one has no link.
-  // Errors (InputError): a latency below 0, a speed that is not above 0.
+  // The link between the ranks of every group. A collective ends for all members link->seconds(bytes) after the last
+  // member has joined. `bytes` is the most that one member receives (received_bytes in operation.h). A group of one
+  // rank has no link. Throws InputError for a latency below 0 and for a speed that is not above 0.
   std::optional<Link> link;
-  // Nothing sleeps for the link; lanes and hosts have virtual time (base/lane.h, World::clock). A collective begins at
-  // the latest of its members' lanes. The same program gives the same times in every run, as long as it does not ask
-  // whether a fence is done. Time limits stay real.
+  // If true, the link does not sleep; lanes and hosts have virtual time (base/lane.h, World::clock). A collective
+  // begins at the latest time of its members' lanes. A program gets the same times in every run, unless it tests
+  // whether a fence is done. Time limits remain in real time.
   bool virtual_clock = false;
 };
 
-// Runs body(world) on `ranks` threads and waits for all. When ranks fail, the others' pending operations fail at once
-// with an error that names the failed rank; the first error by time is rethrown here.
+// Runs body(world) on `ranks` threads and waits for all of them. If a rank fails, the pending operations of the other
+// ranks fail at once with an error that names the failed rank. Rethrows the error that occurred first.
 void run_local(int ranks, const LocalOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace tessera::comm

@@ -11,10 +11,11 @@
 namespace tessera::comm {
 namespace {
 
-// Up to this many bytes every rank takes everything and sums it alone: one round less.
+// Up to this many bytes every rank receives all parts and sums them itself, which takes one round less.
 constexpr std::size_t kSmallAllReduce = 16384;
 
-// Even the smallest tag limit the standard allows, 32767, is kept. The kind is part of it: other calls never meet.
+// The tag is at most 32767, the smallest tag limit that the standard allows. It contains the kind, so that messages of
+// different kinds of calls do not match.
 int tag_of(std::int64_t sequence, int kind) {
   return static_cast<int>(sequence % 2048) * 16 + kind;
 }
@@ -30,7 +31,7 @@ class MpiBackend final : public Backend {
   void cancel() override { progress_->cancel(context_); }
 
  private:
-  // The operation under way; only the lane touches it.
+  // The current operation. Only the lane accesses it.
   struct Call {
     std::string label;
     MpiDeadline deadline;
@@ -44,7 +45,7 @@ class MpiBackend final : public Backend {
   void broadcast(const Operation& operation);
   void barrier();
 
-  // Both block. Copies come first; peers are group ranks.
+  // Both functions block until the messages are done. Copies within this rank are made first. Peers are group ranks.
   void run(Messages messages);
   void run(std::vector<Send> sends, std::vector<Receive> receives);
 
@@ -90,7 +91,7 @@ void MpiBackend::run(std::vector<Send> sends, std::vector<Receive> receives) {
   if (!round.sends.empty() || !round.receives.empty()) progress_->exchange(std::move(round));
 }
 
-// All members' calls, compared before anything moves.
+// Compares the calls of all members before any data moves.
 void MpiBackend::check(const Operation& operation) {
   const std::vector<std::int64_t> own = to_numbers(operation);
   const auto size = static_cast<std::int64_t>(own.size());
@@ -136,7 +137,7 @@ void MpiBackend::carry_out(const Operation& operation) {
   }
 }
 
-// Sums what parts_to_sum says.
+// Receives the parts of parts_to_sum and sums them.
 void MpiBackend::reduce(const Operation& operation) {
   if (const std::size_t bytes = scratch_bytes(operation, group_); scratch_.size() < bytes)
     scratch_ = base::Buffer(bytes);
@@ -145,7 +146,7 @@ void MpiBackend::reduce(const Operation& operation) {
   comm::reduce(operation.recv, sum.parts, operation.type, operation.reduce, sum.count);
 }
 
-// Each rank sums a part and gives it to all.
+// Each rank sums one part and sends the sum to all ranks.
 void MpiBackend::all_reduce(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   if (group_.size() == 1) return;

@@ -1,4 +1,4 @@
-// The collectives of MPI processes: rounds of messages, and our own sums.
+// The collectives of MPI processes. They consist of rounds of messages, and of sums that Tessera computes itself.
 #pragma once
 #include <memory>
 

@@ -111,7 +111,7 @@ bool MpiBoardMessages::start_sends(MPI_Comm comm) {
       }
     under_way_ += fresh.size();
   }
-  for (Message& message : fresh)  // synchronous: done when the peer has taken it
+  for (Message& message : fresh)  // synchronous send: completes when the peer has matched it
     check_mpi(MPI_Issend(message.text->data(), static_cast<int>(message.text->size()), MPI_CHAR, message.peer,
                          message.board, comm, &message.request),
               "MPI_Issend");
@@ -142,9 +142,10 @@ bool MpiBoardMessages::complete_receives() {
   return std::erase_if(receives_, [this](Message& message) {
            if (!is_complete(message.request)) return false;
            std::lock_guard lock(mutex_);
-           if (message.board < opened_ && !boards_.contains(message.board)) return true;  // closed here
+           if (message.board < opened_ && !boards_.contains(message.board))
+             return true;  // this rank has closed the board
            Slot& slot = notes_of(message.board).slots[static_cast<std::size_t>(message.peer)];
-           if (message.number < slot.arrived_as) return true;  // overtaken
+           if (message.number < slot.arrived_as) return true;  // a newer status has arrived
            slot.arrived_as = message.number;
            slot.newest = std::move(message.text);
            return true;

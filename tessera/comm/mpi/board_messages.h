@@ -1,4 +1,4 @@
-// The statuses of a process's boards, on their way between MPI processes.
+// Sends and receives the statuses of boards between MPI processes.
 #pragma once
 #include <mpi.h>
 
@@ -14,21 +14,21 @@
 
 namespace tessera::comm {
 
-// All boards share one MPI communicator; a board's number is the tag. At most one status of a board is under way to
-// each peer, and the next one starts when the peer has taken it: what no one takes does not pile up.
+// All boards share one MPI communicator, and a board's number is the tag. For each board and peer, at most one status
+// is in flight. The next status is sent when the peer has received the last one, so unread statuses do not accumulate.
 class MpiBoardMessages {
  public:
   MpiBoardMessages(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Any thread. Boards are opened in the same order on every rank.
+  // Any thread may call the functions up to is_idle(). Every rank opens its boards in the same order.
   int open();
-  void close(int board);  // what is not under way yet is not sent
+  void close(int board);  // statuses that are not in flight yet are not sent
   void post(int board, std::string status);
   std::string read(int board, int rank) const;
-  bool is_idle() const;  // nothing is under way from or to this rank, as far as was seen
+  bool is_idle() const;  // no status from or to this rank was in flight at the last look()
 
-  // The progress thread: starts and completes what it can, without waiting. Returns whether anything moved. Errors: MPI
-  // failed.
+  // Called by the progress thread. Starts and completes messages without waiting. Returns whether a message was started
+  // or completed. Throws Error if MPI fails.
   bool look(MPI_Comm comm);
 
   int rank() const { return rank_; }
@@ -37,18 +37,18 @@ class MpiBoardMessages {
  private:
   using Status = std::shared_ptr<const std::string>;
   struct Slot {
-    Status newest = nullptr;      // of a peer: that has arrived
-    std::int64_t arrived_as = 0;  // number of that message
-    std::int64_t sent = 0;        // to a peer: version of this rank's status
-    bool under_way = false;       // to a peer
+    Status newest = nullptr;      // a peer's newest status that has arrived, or this rank's own
+    std::int64_t arrived_as = 0;  // number of the message that brought `newest`
+    std::int64_t sent = 0;        // version of this rank's status that was last sent to the peer
+    bool under_way = false;       // a status to the peer is in flight
   };
   struct Notes {
-    std::int64_t version = 0;  // of this rank's status
+    std::int64_t version = 0;  // version of this rank's status
     std::vector<Slot> slots;   // by rank
   };
   struct Message {
     int board = 0, peer = 0;
-    std::int64_t number = 0;  // of a received one: in the order of matching
+    std::int64_t number = 0;  // received messages: number in the order in which MPI matched them
     std::shared_ptr<const std::string> text;
     MPI_Request request = MPI_REQUEST_NULL;
   };
@@ -62,9 +62,10 @@ class MpiBoardMessages {
   const int rank_, size_;
   mutable std::mutex mutex_;
   int opened_ = 0;
-  std::map<int, Notes> boards_;  // the open ones, and those of peers that are ahead
+  std::map<int, Notes> boards_;  // open boards, and boards that only peers have opened so far
   std::size_t under_way_ = 0;
-  // The rest only the progress thread touches. Lists: MPI keeps the addresses of the requests.
+  // Only the progress thread accesses the members below. They are lists because MPI keeps the addresses of the
+  // requests.
   std::list<Message> sends_, receives_;
   std::int64_t received_ = 0;
 };

@@ -19,33 +19,34 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// The pause between two looks grows with the time since something was last completed, so that it adds little to any
-// wait.
+// The pause between two polls grows with the time since a request last completed, so that it adds little to any wait.
 constexpr microseconds kShortestPause{10}, kLongestPause{300};
 constexpr int kPauseShare = 8;
-// Statuses are looked at less often: nothing waits for them that has not waited for long.
+// Statuses are polled less often: a status is needed only if some rank has already waited for long.
 constexpr microseconds kBoardPause{4000};
 
 microseconds pause_after(Clock::duration idle) {
   return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
 }
 
-// Before MPI knows the rank.
+// Names this process before MPI has assigned its rank.
 std::string launched_as() {
   try {
     const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
     if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
   } catch (const InputError&) {
-    // the process is named instead
+    // Falls through to the process id.
   }
   return fmt::format("process {}", getpid());
 }
 
-// A process cannot leave MPI while MPI waits for other ranks: it ends, and the launcher ends the rest.
+// A process cannot leave MPI while MPI waits for other ranks. This process therefore exits, and the launcher ends the
+// others.
 [[noreturn]] void end_process(const std::string& who, const char* call, std::chrono::milliseconds limit) {
   fmt::print(stderr,
-             "tessera: {}: {}: expected all ranks within {} ms, got no end: a rank has stopped, or never came\n", who,
-             call, limit.count());
+             "tessera: {}: {}: expected all ranks within {} ms, but the call did not return: a rank has stopped or did "
+             "not start\n",
+             who, call, limit.count());
   std::fflush(nullptr);
   std::_Exit(1);
 }
@@ -59,7 +60,7 @@ MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::millise
   ended_ = ended.fence();
   thread_ = std::thread([this, started, ended]() mutable {
     pthread_setname_np(pthread_self(), "mpi");
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns: short sleeps are meant
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns, so that short sleeps stay short
     try {
       initialise();
     } catch (...) {
@@ -86,10 +87,11 @@ MpiProgress::~MpiProgress() {
       round.sends.push_back({.peer = peer});
       round.receives.push_back({.peer = peer});
     }
-    // Peers take what is on its way to them until they have come here too.
+    // Peers receive pending statuses until they have also reached this point.
     while (board_messages_ != nullptr && !board_messages_->is_idle() && !is_over() && Clock::now() < round.deadline)
       std::this_thread::sleep_for(kShortestPause);
-    if (board_messages_ != nullptr && !board_messages_->is_idle()) fail(round.label, "statuses are not taken");
+    if (board_messages_ != nullptr && !board_messages_->is_idle())
+      fail(round.label, "other ranks did not receive the statuses of this rank");
     if (!is_over()) exchange(std::move(round));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: MPI is not finalised: %s\n", rank_, error.what());
@@ -106,8 +108,8 @@ MpiProgress::~MpiProgress() {
 void MpiProgress::initialise() {
   int initialised = 0, level = 0;
   MPI_Initialized(&initialised);
-  if (initialised != 0) throw Error("mpi backend: MPI is in use in this process; expected one world a process");
-  // Only this thread calls MPI, and to MPI the thread that initialises it is the main one.
+  if (initialised != 0) throw Error("mpi backend: this process already uses MPI; expected one world per process");
+  // MPI treats the thread that initialises it as the main thread, so MPI_THREAD_FUNNELED is sufficient.
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
   if (level < MPI_THREAD_FUNNELED)
     throw Error("mpi backend: expected an MPI with threads (funneled), got level {}", level);
@@ -205,7 +207,7 @@ void MpiProgress::fail(Task& task, const std::string& what) {
   task.done.complete(std::make_exception_ptr(Error(what)));
 }
 
-// New tasks, after waiting for them: without limit when there is nothing else to do, else for `pause`.
+// Waits for new tasks and returns them. Waits without limit if no other work is pending, otherwise for at most `pause`.
 MpiProgress::Tasks MpiProgress::take(microseconds pause, bool idle) {
   std::unique_lock lock(mutex_);
   const bool had_boards = board_messages_ != nullptr;
@@ -230,7 +232,7 @@ void MpiProgress::start(Tasks fresh, Tasks& active) {
   }
 }
 
-// Looks at every task once; finished ones leave `active`. Returns whether anything was completed.
+// Polls every task once and removes finished tasks from `active`. Returns whether any request was completed.
 bool MpiProgress::advance(Tasks& active) {
   bool progressed = false;
   for (std::size_t i = 0; i < active.size() && !is_over(); ++i) {
@@ -263,7 +265,7 @@ void MpiProgress::check_limits(const Tasks& active) {
   }
 }
 
-// After a failure: everything under way and everything waiting ends with it.
+// After a failure: all active and queued tasks fail.
 void MpiProgress::answer_all(Tasks& active) {
   std::lock_guard lock(mutex_);
   const Error error("an earlier operation failed: {}", failure_);
@@ -301,7 +303,7 @@ bool MpiProgress::is_finished(const Tasks& active) {
 
 void MpiProgress::serve() {
   Tasks active;
-  auto last = Clock::now();  // when something was started or completed
+  auto last = Clock::now();  // time at which a task was last started or a request completed
   microseconds pause{0};
   for (;;) {
     Tasks fresh = take(pause, active.empty());

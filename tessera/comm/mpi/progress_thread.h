@@ -1,5 +1,6 @@
-// The one thread of a process that makes MPI calls. It sleeps between looks at what is under way, so more ranks than
-// cores work, and between start and end it never waits inside MPI, so every wait has its time limit.
+// The only thread of a process that makes MPI calls. It sleeps between its polls of pending requests, so there can be
+// more ranks than cores. Except in MPI's initialisation and finalisation it never blocks inside MPI, so every wait has
+// a time limit.
 #pragma once
 #include <mpi.h>
 
@@ -22,47 +23,48 @@ namespace tessera::comm {
 
 using MpiDeadline = std::chrono::steady_clock::time_point;
 
-// A communicator of MPI's, by its number here; 0 is MPI_COMM_WORLD. Messages of different contexts never meet.
+// The number of an MPI communicator in this process; 0 is MPI_COMM_WORLD. Messages of different contexts do not match.
 using MpiContext = int;
 
-// Messages that start together; done when all are. Peers are world ranks; messages between a pair match in order. Empty
-// messages are sent too.
+// Messages that start together. The round is done when all messages are done. Peers are world ranks. Messages between a
+// pair match in order. Empty messages are also sent.
 struct MpiRound {
   MpiContext context = 0;
   int tag = 0;
-  std::string label;  // of the operation, for messages: "all_gather #3 on gtp[0,2], rank 0"
+  std::string label;  // the operation, for error messages: "all_gather #3 on gtp[0,2], rank 0"
   MpiDeadline deadline;
-  std::chrono::milliseconds timeout{};  // what the deadline was made from, for messages
+  std::chrono::milliseconds timeout{};  // the time limit behind `deadline`, for error messages
   std::vector<Send> sends;
   std::vector<Receive> receives;
 };
 
-// Any thread may call what is public. After the first failure everything under way and everything
-// later fails, and MPI is not called again.
+// Any thread may call the public functions. After the first failure all pending and later operations fail, and MPI is
+// not called again.
 class MpiProgress {
  public:
-  // Starts the thread, which initialises MPI. Errors: MPI is in use in this process already. Here and in the destructor
-  // MPI itself waits for the other ranks, and cannot be told to stop: see make_mpi_world.
-  // connecting: as in make_mpi_world.
+  // Starts the thread, which initialises MPI. Throws Error if this process already uses MPI. During the constructor and
+  // the destructor MPI itself waits for the other ranks and cannot be interrupted (see make_mpi_world). `connecting` is
+  // as in make_mpi_world.
   MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting);
-  // After a clean run: waits for all ranks within the time limit, then finalises MPI.
+  // After a run without failure: waits for all ranks within the time limit, then finalises MPI.
   ~MpiProgress();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Both block until done. Errors (what happened, without the label): the time limit, with the peers that are missing;
-  // a message of another size than expected; an earlier failure.
+  // Both functions block until done. They throw Error if the time limit passes (with the missing peers), if a message
+  // has another size than expected, and after an earlier failure. The error text does not contain the label.
   void exchange(MpiRound round);
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);
 
-  // From now on the thread also moves these statuses, in a context of their own. Once a process.
+  // From now on the thread also transfers these statuses, in their own context. Called at most once in a process.
   void serve_boards(std::shared_ptr<MpiBoardMessages> board_messages, MpiContext context);
 
-  // What is under way in `context` fails, and with it all else; later rounds of it fail without harm to others.
+  // The pending rounds in `context` fail, and with them all other pending and later rounds. If no round in `context` is
+  // pending, only later rounds in it fail.
   void cancel(MpiContext context);
-  // The run did not end well: leave MPI alone from here on.
+  // Called when the run has failed. MPI is not called again.
   void give_up();
 
  private:
@@ -72,7 +74,7 @@ class MpiProgress {
 
   void submit(std::unique_ptr<Task> task);
   bool is_over();
-  // The rest runs on the thread.
+  // The functions below run on the progress thread.
   void initialise();
   void serve();
   Tasks take(std::chrono::microseconds pause, bool idle);
@@ -92,13 +94,13 @@ class MpiProgress {
   std::condition_variable changed_;
   Tasks queue_;
   std::set<MpiContext> cancelled_;
-  std::string failure_;  // empty while all is well
+  std::string failure_;  // empty: no failure
   bool failed_ = false, closing_ = false, given_up_ = false;
   std::shared_ptr<MpiBoardMessages> board_messages_;  // null until there are boards
   MpiContext boards_context_ = 0;
-  MpiDeadline next_look_{};         // at them; only the thread touches it
-  std::vector<MPI_Comm> contexts_;  // likewise
-  base::Fence ended_;               // the thread
+  MpiDeadline next_look_{};         // time of the next look at the boards; only the thread accesses it
+  std::vector<MPI_Comm> contexts_;  // by MpiContext; only the thread accesses it
+  base::Fence ended_;               // done when the thread has ended
   std::thread thread_;
 };
 

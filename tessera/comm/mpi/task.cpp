@@ -12,7 +12,7 @@
 namespace tessera::comm {
 namespace {
 
-// Calls piece(offset, bytes) over a message; once for an empty one.
+// Calls piece(offset, bytes) for each piece of a message, and once for an empty message.
 template <typename Piece>
 void for_each_piece(std::size_t bytes, Piece piece) {
   std::size_t offset = 0;
@@ -91,10 +91,10 @@ std::string MpiProgress::Task::missing() const {
     all = all || requests[i].peer < 0;
     (requests[i].receives ? senders : receivers).insert(requests[i].peer);
   }
-  if (all) return "not all ranks came";
+  if (all) return "not all ranks joined the call";
   std::string text;
   if (!senders.empty()) text = fmt::format("nothing received from {}", ranks_of(senders));
-  if (!receivers.empty()) text += fmt::format("{}not taken by {}", text.empty() ? "" : "; ", ranks_of(receivers));
+  if (!receivers.empty()) text += fmt::format("{}not received by {}", text.empty() ? "" : "; ", ranks_of(receivers));
   return text;
 }
 

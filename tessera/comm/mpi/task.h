@@ -1,4 +1,4 @@
-// One round of messages, or the making of a context, while it is under way. Only the progress thread uses it.
+// A pending round of messages, or the pending creation of a context. Only the progress thread uses it.
 #pragma once
 #include <mpi.h>
 
@@ -10,16 +10,17 @@
 
 namespace tessera::comm {
 
-// Bytes that one MPI call moves of a message of `bytes`; the last piece may be smaller. MPI's counts are ints, so at
-// most 1 GiB; and several pieces travel side by side, which keeps more fragments under way between two looks.
+// Returns the bytes of one MPI call for a message of `bytes` bytes; the last piece may be smaller. MPI's counts are
+// ints, so a piece has at most 1 GiB. Several pieces are in flight at once, which keeps more fragments in flight
+// between two polls.
 std::size_t mpi_piece(std::size_t bytes);
 
-// Throws Error with MPI's own text when `code` is not success.
+// Throws Error with MPI's text if `code` is not MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
 struct MpiProgress::Task {
   struct Request {
-    int peer = -1;  // world rank; -1: all
+    int peer = -1;  // world rank; -1: all ranks
     bool receives = false;
     int bytes = 0;
   };
@@ -29,7 +30,7 @@ struct MpiProgress::Task {
   MpiDeadline deadline;
   std::chrono::milliseconds timeout{};
   std::function<void(Task&)> start;  // posts the requests
-  std::function<void()> finish;      // after the last one; may be empty
+  std::function<void()> finish;      // called after the last request; may be empty
   base::Promise done;
 
   std::vector<MPI_Request> handles;
@@ -37,10 +38,11 @@ struct MpiProgress::Task {
   std::size_t completed = 0;
 
   void post(MPI_Comm comm, const MpiRound& round);
-  // Looks once; returns how many requests were completed. Throws Error: MPI failed, a message of the wrong size.
+  // Polls once and returns the number of requests that completed. Throws Error if MPI fails or a message has the wrong
+  // size.
   std::size_t test();
   bool is_done() const { return completed == handles.size(); }
-  std::string missing() const;  // "nothing received from rank 3; not taken by ranks 1, 2"
+  std::string missing() const;  // "nothing received from rank 3; not received by ranks 1, 2"
 
  private:
   std::vector<int> indices_;

@@ -65,7 +65,7 @@ class MpiWorld final : public World {
   }
 
  private:
-  // Every rank's arguments must hash to the same.
+  // Checks that the arguments of all ranks have the same hash.
   void check(const std::string& label, MpiDeadline deadline, MpiContext context, const std::string& arguments) {
     const std::size_t own = std::hash<std::string>{}(arguments);
     std::vector<std::size_t> theirs(static_cast<std::size_t>(size()), own);
@@ -78,13 +78,13 @@ class MpiWorld final : public World {
     progress_->exchange(std::move(round));
     for (int peer = 0; peer < size(); ++peer)
       if (theirs[static_cast<std::size_t>(peer)] != own)
-        throw Error("rank {} asked for {}, rank {} for something else", rank(), arguments, peer);
+        throw Error("rank {} passed {}, rank {} passed other arguments", rank(), arguments, peer);
   }
 
   const WorldOptions options_;
   const int exceptions_;
   std::shared_ptr<MpiProgress> progress_;
-  std::shared_ptr<MpiBoardMessages> board_messages_;  // from the first make_board on
+  std::shared_ptr<MpiBoardMessages> board_messages_;  // null until the first make_board
   std::int64_t made_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Ranks as processes under mpirun or srun. One progress thread a process makes every MPI call and never spins, so more
-// ranks than cores work.
+// Ranks as processes under mpirun or srun. In each process one progress thread makes every MPI call. It does not spin,
+// so there can be more ranks than cores.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -9,15 +9,17 @@
 
 namespace tessera::comm {
 
-// False where the library was built without MPI (no_mpi.cpp: make_mpi_world then throws InputError).
+// Returns false if the library was built without MPI. make_mpi_world then throws InputError (no_mpi.cpp).
 bool mpi_available();
-// Initialises MPI; one world a process. Its destructor finalises MPI after a clean run; after an error it leaves MPI
-// alone and the caller ends the process with abort_mpi. Both wait for all ranks, for the longer of options.timeout and
-// `connecting` each. When that has passed (a rank has stopped, or never came) a line on stderr says so and the process
-// ends with exit code 1: MPI cannot be left then. What the process has printed is flushed.
+// Initialises MPI. A process can have one world. The world's destructor finalises MPI after a run without failure.
+// After an error it does not call MPI, and the caller ends the process with abort_mpi.
+//
+// Initialisation and finalisation each wait for all ranks, for at most the longer of options.timeout and `connecting`.
+// If a rank has stopped or did not start, the process then prints a line to stderr and exits with code 1, because it
+// cannot leave MPI. Its printed output is flushed first.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
                                       std::chrono::milliseconds connecting = rendezvous::kConnecting);
-// Ends all ranks of the job that can be reached: MPI_Abort with this exit code. Does not return.
+// Ends all ranks of the job that can be reached: calls MPI_Abort with this exit code. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);
 
 }  // namespace tessera::comm

@@ -18,9 +18,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Up to this many bytes every rank takes everything and sums it alone: one round less.
+// Up to this many bytes every rank receives all parts and sums them itself, which takes one round less.
 constexpr std::size_t kSmallAllReduce = 65536;
-// How long a device that waits for failed peers is helped on.
+// How long PeerPushes::release keeps setting flags for a device that waits for failed peers.
 constexpr std::chrono::seconds kBackendShutdownLimit{20};
 
 std::string to_text(const std::vector<std::int64_t>& numbers) {
@@ -52,7 +52,7 @@ class NcclBackend final : public Backend {
   void perform(const Operation& operation, base::VirtualClock* clock) override;
   void cancel() override {
     watch_->fail(std::make_exception_ptr(
-        Error("{}, rank {}: cancelled: this rank has given up", group_.name, group_.world_rank())));
+        Error("{}, rank {}: cancelled, because this rank does not continue", group_.name, group_.world_rank())));
     watch_->abort();
   }
   const quant::Kernels& kernels() const override { return *kernels_; }
@@ -60,7 +60,8 @@ class NcclBackend final : public Backend {
   std::string share(std::span<std::byte> memory) override;
 
  private:
-  // Calls before() and then, watched, body(), which enqueues. graph: NcclWatch::begin's. Errors: theirs, reported.
+  // Calls before(), and then body(), which enqueues the work and is watched. `graph` is the argument of
+  // NcclWatch::begin. Reports the errors of both to the watchdog and throws them.
   template <typename Before, typename Body>
   void enqueue(std::string_view what, std::int64_t number, std::optional<std::chrono::milliseconds> graph,
                Before before, Body body);
@@ -78,7 +79,7 @@ class NcclBackend final : public Backend {
 
   void run(Messages messages);
   void run_by_nccl(const std::vector<Send>& sends, const std::vector<Receive>& receives);
-  // Every member's `bytes` into `recv`, densely in rank order.
+  // Gathers `bytes` bytes of every member into `recv`, densely in rank order.
   void gather_equal(const void* send, void* recv, std::size_t bytes);
 
   const NcclMember member_;
@@ -89,8 +90,8 @@ class NcclBackend final : public Backend {
   NcclStaging staging_;
   NcclStoreExchange calls_, exchanges_;
   std::int64_t sequence_ = 0, launches_ = 0;
-  NcclDeadline deadline_;               // of the operation under way; only the lane touches it
-  std::shared_ptr<PeerPushes> pushes_;  // once something was shared
+  NcclDeadline deadline_;               // of the current operation; only the lane accesses it
+  std::shared_ptr<PeerPushes> pushes_;  // null until the first share()
 };
 
 template <typename Before, typename Body>
@@ -124,7 +125,7 @@ void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph, std
       "graph", launches_++, Communicator::kGraphSlack * expected, [] {}, [&] { graph(member_.stream); });
 }
 
-// All members' calls, compared by way of the store before anything moves.
+// Compares the calls of all members through the store before any data moves.
 void NcclBackend::check(const Operation& operation) {
   calls_.exchange(to_text(comm::to_numbers(operation)), deadline_, [&](int peer, const std::string& theirs) {
     const std::string text = mismatch(group_, group_.rank, operation, peer, from_numbers(to_numbers(theirs)));
@@ -172,7 +173,7 @@ void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<
   member_.channel->call("ncclSend and ncclRecv", body, deadline_);
 }
 
-// Between two looks at what a peer's host has said.
+// Called between two looks at a peer's mailbox.
 void NcclBackend::wait_for_hosts() const {
   if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
   if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());
@@ -241,7 +242,7 @@ void NcclBackend::all_reduce_small(const Operation& operation) {
   reduce(*kernels_, operation.recv, parts, operation.type, operation.reduce, count);
 }
 
-// By NCCL: integers, which wrap, have the same sum in every order.
+// NCCL may sum integers, because wrapping integers have the same sum in every order.
 void NcclBackend::sum_integers(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   if (count == 0) return;
@@ -253,7 +254,7 @@ void NcclBackend::sum_integers(const Operation& operation) {
   member_.channel->call("ncclAllReduce", body, deadline_);
 }
 
-// Each rank sums a part and gives it to all.
+// Each rank sums one part and sends the sum to all ranks.
 void NcclBackend::all_reduce(const Operation& operation) {
   const std::int64_t count = operation.recv_counts[0];
   if (group_.size() == 1) return;
@@ -276,7 +277,7 @@ void NcclBackend::broadcast(const Operation& operation) {
 
 void NcclBackend::barrier() {
   if (group_.size() == 1) return;
-  constexpr std::size_t token = 16;  // bytes; what is in them does not matter
+  constexpr std::size_t token = 16;  // bytes with arbitrary contents
   base::Scratch scratch = kernels_->scratch(token * group_.members.size());
   std::byte* const all = scratch.data();
   gather_equal(all + token * static_cast<std::size_t>(group_.rank), all, token);

@@ -1,4 +1,4 @@
-// The collectives of ranks with a GPU each: NCCL moves, our kernels add.
+// The collectives of ranks with one GPU each: NCCL transfers the data, and Tessera's kernels add it.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,8 +15,8 @@ struct NcclMember {
   std::string key;  // the group's name in the store
   base::Device device;
   base::CudaStream stream = nullptr;
-  std::shared_ptr<base::LaneFaults> faults;  // of the stream's lane
-  std::shared_ptr<NcclChannel> channel;      // null in a group of one
+  std::shared_ptr<base::LaneFaults> faults;  // faults of the stream's lane
+  std::shared_ptr<NcclChannel> channel;      // null in a group of one rank
   std::shared_ptr<NcclWatchdog> watchdog;
   std::shared_ptr<rendezvous::Store> store;
 };

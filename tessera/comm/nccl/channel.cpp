@@ -29,7 +29,7 @@ NcclChannel::NcclChannel(std::shared_ptr<const NcclLibrary> library, base::Devic
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = name_.c_str();
-  if (traffic == Traffic::small) config.maxCTAs = kFewChannels;  // each has buffers of its own
+  if (traffic == Traffic::small) config.maxCTAs = kFewChannels;  // each channel has its own buffers
   constexpr const char* init = "ncclCommInitRankConfig";
   try {
     const ncclResult_t result = library_->comm_init_rank_config(&comm_, group.size(), id, group.rank, &config);

@@ -1,4 +1,4 @@
-// One NCCL communicator, which several threads may use and one may abort.
+// One NCCL communicator. Several threads may use it, and any thread may abort it.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -15,26 +15,27 @@ namespace tessera::comm {
 
 using NcclDeadline = std::chrono::steady_clock::time_point;
 
-// Calls are made under a lock and never block in NCCL (config.blocking = 0); whoever has to wait for one to take effect
-// asks again and again, so that another thread can abort meanwhile.
+// Calls run under a lock and never block in NCCL (config.blocking = 0). A caller that waits for a call to take effect
+// polls, so that another thread can abort meanwhile.
 class NcclChannel {
  public:
-  // Meets the other members. Errors: NCCL's, the deadline.
+  // Connects to the other members. Throws Error if NCCL fails or the deadline passes.
   NcclChannel(std::shared_ptr<const NcclLibrary> library, base::Device device, const GroupIdentity& group,
               const ncclUniqueId& id, Traffic traffic, NcclDeadline deadline);
-  // After abort() nothing; else finishes and frees, for 10 s at most, and aborts what is not free then.
+  // Does nothing after abort(). Otherwise finishes and frees the communicator within 10 s, and aborts it if that takes
+  // longer.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
 
-  // Calls body(library, communicator) between ncclGroupStart and ncclGroupEnd and returns when its work is enqueued.
-  // Errors: NCCL's, the deadline, aborted.
+  // Calls body(library, communicator) between ncclGroupStart and ncclGroupEnd. Returns when its work is enqueued.
+  // Throws Error if NCCL fails, if the deadline passes, and after an abort.
   using Body = std::function<ncclResult_t(const NcclLibrary&, ncclComm_t)>;
   void call(const char* what, const Body& body, NcclDeadline deadline);
 
-  // Ends what is under way on the device, everywhere on this rank. Any thread.
+  // Ends this rank's pending work of the communicator on the device. Any thread may call it.
   void abort();
-  // What NCCL says of work that was enqueued; empty where all is well.
+  // Returns NCCL's error of enqueued work, or an empty string if there is no error.
   std::string async_error();
 
  private:
@@ -43,9 +44,9 @@ class NcclChannel {
 
   const std::shared_ptr<const NcclLibrary> library_;
   const base::Device device_;
-  const std::string name_;  // NCCL keeps its address
+  const std::string name_;  // NCCL keeps the address of the characters
   std::mutex mutex_;
-  ncclComm_t comm_ = nullptr;  // null once aborted
+  ncclComm_t comm_ = nullptr;  // null after an abort
 };
 
 }  // namespace tessera::comm

@@ -27,7 +27,7 @@ void* open_nccl(const std::string& path, std::string& found) {
     const char* problem = dlerror();
     problems += (problems.empty() ? "" : "; ") + std::string(problem == nullptr ? one : problem);
   }
-  throw InputError("NCCL: expected {}, got none: {}", kName, problems);
+  throw InputError("NCCL: expected {}, but no library could be loaded: {}", kName, problems);
 }
 
 template <typename Function>

@@ -1,4 +1,4 @@
-// NCCL's functions, from the library that this process loads.
+// NCCL's functions, from the library that this process loads at run time.
 #pragma once
 #include <nccl.h>
 
@@ -27,8 +27,9 @@ struct NcclLibrary {
   decltype(&ncclBroadcast) broadcast = nullptr;
 };
 
-// The NCCL that the process holds already (libtorch's), else `path` where given, else the build's, else the system's.
-// It stays loaded. Errors (InputError): none found; major and minor version other than the header's.
+// Returns the functions of the NCCL library. Takes the first library of: the one that the process has already loaded
+// (libtorch's), `path` if it is not empty, the library named by the build, the system's. The library stays loaded.
+// Throws InputError if no library is found, or if its major and minor version differ from the header's.
 std::shared_ptr<const NcclLibrary> load_nccl(const std::string& path);
 
 }  // namespace tessera::comm

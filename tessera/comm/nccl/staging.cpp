@@ -16,7 +16,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-// What a callback of the stream copies, and the work of the lane that it belongs to.
+// The copies of a stream's callback, and the position of the lane's work that they belong to.
 struct HostCopies {
   std::vector<Copy> copies;
   std::shared_ptr<const base::LaneFaults> faults;
@@ -45,7 +45,7 @@ NcclStaging::~NcclStaging() {
   const cudaError_t status = cudaStreamQuery(stream_);
   (void)cudaGetLastError();
   if (status != cudaErrorNotReady) return;
-  // The stream may still use both buffers, and nobody can tell when it ends.
+  // Leaks both buffers: the stream may still use them, and its end is unknown.
   (void)new GrowingBuffer(std::move(pinned_));
   (void)new GrowingBuffer(std::move(on_device_));
 }
@@ -89,7 +89,7 @@ Operation NcclStaging::to_device(const Operation& operation, const GroupIdentity
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream_, &capture));
   if (capture != cudaStreamCaptureStatusNone)
-    throw Error("operands of a graph: expected memory of {}, got the host's", name_of(device_));
+    throw Error("operands of a graph: expected memory of {}, got host memory", name_of(device_));
   host_base_ = pinned_.of(bytes_);
   device_base_ = on_device_.of(bytes_);
   std::vector<Copy> copies;
@@ -141,7 +141,7 @@ void NcclStaging::copy_on_host(std::vector<Copy> copies) {
     });
   };
   TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, carry_out, work.get()));
-  (void)work.release();  // the callback's
+  (void)work.release();  // the callback owns it
 }
 
 }  // namespace tessera::comm

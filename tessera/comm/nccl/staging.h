@@ -1,4 +1,4 @@
-// Operands in host memory, on their way through pinned memory and the device.
+// Copies operands in host memory to the device and back, through pinned memory.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -11,39 +11,41 @@
 
 namespace tessera::comm {
 
-// A piece of memory that grows to what is asked for, and is used in the order of one stream. Nothing is freed before
-// its owner: work under way may use what was there before, and freeing waits for a device.
+// A buffer that grows to the requested size. It is used in the order of one stream. Earlier allocations are freed only
+// with this object, because pending work may still use them, and freeing waits for a device.
 class GrowingBuffer {
  public:
-  // `device` of the CPU kind: pinned memory.
+  // A `device` of kind CPU gives pinned memory.
   explicit GrowingBuffer(base::Device device) : device_(device) {}
   std::byte* of(std::size_t bytes);
 
  private:
   base::Device device_;
-  std::vector<base::Buffer> buffers_;  // the last one counts
+  std::vector<base::Buffer> buffers_;  // the last buffer is the current one
 };
 
 class NcclStaging {
  public:
-  // `faults`: of the stream's lane. Its stream copies nothing from or to operands that a failure has given up, so their
-  // owner may free them.
+  // `faults` belongs to the stream's lane. After a failure, when fences no longer wait for the device
+  // (LaneFaults::given_up), the stream does not access the failed operations' host operands. The operands' owner may
+  // then free them.
   NcclStaging(base::Device device, base::CudaStream stream, std::shared_ptr<const base::LaneFaults> faults);
-  // Where the stream has not ended its work, the staging memory stays allocated.
+  // If the stream still has pending work, the staging memory stays allocated.
   ~NcclStaging();
   NcclStaging(const NcclStaging&) = delete;
   NcclStaging& operator=(const NcclStaging&) = delete;
 
-  // `operation` with device memory for each operand in host memory, which the stream fills before. Its counts are
-  // checked. Error: such an operand where the stream is recorded into a graph.
+  // Returns `operation` with a device buffer in place of each operand in host memory. The stream fills the buffers
+  // before the operation. The counts of `operation` must be checked. Throws Error if an operand is in host memory while
+  // the stream is captured into a graph.
   Operation to_device(const Operation& operation, const GroupIdentity& group);
-  // The stream brings back what the operation has written. After to_device and the operation.
+  // Enqueues the copies of the operation's results back to host memory. Called after to_device and the operation.
   void to_host();
 
  private:
   struct Piece {
-    const void* source = nullptr;  // read before, null where nothing is
-    void* target = nullptr;        // written after
+    const void* source = nullptr;  // host memory that the operation reads; null: not read
+    void* target = nullptr;        // host memory that the operation writes; null: not written
     std::size_t bytes = 0, at = 0;
   };
   void collect(const Operation& operation, const GroupIdentity& group);

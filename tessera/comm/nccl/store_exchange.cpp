@@ -15,12 +15,12 @@ void NcclStoreExchange::exchange(const std::string& own, NcclDeadline deadline,
                                  const std::function<void(int, const std::string&)>& see) {
   const std::int64_t number = number_++;
   const auto key = [this](std::int64_t exchange, int rank) { return fmt::format("{}/{}/{}", name_, exchange, rank); };
-  store_->set(key(number, rank_), "+" + own);  // the store keeps nothing that is empty
+  store_->set(key(number, rank_), "+" + own);  // the store does not keep empty values
   for (int step = 1; step < ranks_; ++step) {
     const int peer = (rank_ + step) % ranks_;
     see(peer, watchdog_->await(*store_, key(number, peer), deadline).substr(1));
   }
-  if (number > 0) store_->erase(key(number - 1, rank_));  // all have come here: nobody reads it any more
+  if (number > 0) store_->erase(key(number - 1, rank_));  // all ranks have finished that exchange
 }
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-// Ranks exchange texts through the run's store.
+// Exchanges texts between ranks through the run's store.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,14 +10,16 @@
 
 namespace tessera::comm {
 
-// One thread.
+// For use by one thread.
 class NcclStoreExchange {
  public:
-  // `name`: in the store, the same on all `ranks`, among whom this is number `rank`; no two exchanges share it.
+  // `name` is the prefix of the keys in the store. It is the same on all `ranks` ranks and unique to this object.
+  // `rank` is this rank's number among them.
   NcclStoreExchange(std::shared_ptr<rendezvous::Store> store, std::shared_ptr<const NcclWatchdog> watchdog,
                     std::string name, int rank, int ranks);
-  // Collective. Leaves `own` for the others and calls see(rank, what it has left) for each of them as it comes, from
-  // the next rank on. Errors: the deadline, a failure meanwhile, what `see` throws.
+  // Collective. Writes `own` to the store and calls see(rank, text) for each other rank, starting with the next one, as
+  // soon as its text has arrived. Throws Error if the deadline passes or another operation fails meanwhile. Also throws
+  // the errors of `see`.
   void exchange(const std::string& own, NcclDeadline deadline, const std::function<void(int, const std::string&)>& see);
 
  private:
@@ -25,7 +27,7 @@ class NcclStoreExchange {
   const std::shared_ptr<const NcclWatchdog> watchdog_;
   const std::string name_;
   const int rank_, ranks_;
-  std::int64_t number_ = 0;  // of the next exchange
+  std::int64_t number_ = 0;  // number of the next exchange
 };
 
 }  // namespace tessera::comm

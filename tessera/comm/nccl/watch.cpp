@@ -118,8 +118,8 @@ std::string NcclWatch::state() const {
   std::lock_guard lock(mutex_);
   if (!pending_.empty())
     return fmt::format("at {} #{}{}", pending_.front().what, pending_.front().sequence,
-                       pending_.front().is_running ? "" : ", which its device has not come to");
-  return last_.empty() ? "nothing was called" : fmt::format("nothing was called after {}", last_);
+                       pending_.front().is_running ? "" : ", which its device has not reached");
+  return last_.empty() ? "no operation called" : fmt::format("no operation called after {}", last_);
 }
 
 void NcclWatch::fail(const std::exception_ptr& error) {
@@ -129,7 +129,8 @@ void NcclWatch::fail(const std::exception_ptr& error) {
   faults_->fail(pending_.empty() ? faults_->position() + 1 : pending_.front().position, error);
 }
 
-// By a thread of its own: an abort waits for the device, where another group's kernel may wait for that one's abort.
+// An abort runs on its own thread because it waits for the device. There, another group's kernel may wait until that
+// group is aborted.
 void NcclWatch::abort() {
   if (channel_ != nullptr) std::thread([channel = channel_] { channel->abort(); }).detach();
   std::lock_guard lock(mutex_);

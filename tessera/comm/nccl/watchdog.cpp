@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kPause{5};   // between two looks at the operations
-constexpr milliseconds kSlice{50};  // of a wait for the store, between two looks at failures
+constexpr milliseconds kSlice{50};  // time of one wait for the store, between two looks at failures
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -37,7 +37,7 @@ NcclWatchdog::NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, b
       on_failure_(std::move(on_failure)),
       failures_(std::move(store), rank),
       thread_([this, device] {
-        base::set_device(device);  // a thread begins with GPU 0, and would keep a context there
+        base::set_device(device);  // a new thread uses GPU 0 and would keep a context there
         serve();
       }) {
   pthread_setname_np(thread_.native_handle(), "nccl watchdog");
@@ -80,7 +80,7 @@ std::string NcclWatchdog::await(rendezvous::Store& store, const std::string& key
     if (auto value = store.wait_for(key, kSlice)) return *value;
     if (auto error = failure()) std::rethrow_exception(error);
     if (steady_clock::now() > deadline)
-      throw Error("time limit of {} ms passed: '{}' has not come", timeout_.count(), key);
+      throw Error("time limit of {} ms passed: the store has no value for '{}'", timeout_.count(), key);
   }
 }
 
@@ -118,7 +118,7 @@ void NcclWatchdog::look() {
   }
 }
 
-// What the peers answer, as the end of a sentence.
+// Reports the failure to the other ranks. Returns the answers of the peers as the end of a sentence.
 std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit,
                                std::string cause) {
   rendezvous::FailureReport report;
@@ -143,7 +143,7 @@ std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culp
     std::lock_guard lock(mutex_);
     failure_ = error;
   }
-  // The culprit last: who sees its failure finds all groups failed.
+  // Fails the culprit last. A caller that receives the culprit's error then finds all groups failed.
   for (const auto& watch : all) {
     if (watch == culprit) continue;
     const std::string label = watch->label();

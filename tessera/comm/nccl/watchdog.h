@@ -1,5 +1,5 @@
-// The thread of a process that looks after all NCCL operations: time limits, errors that come later, failures
-// elsewhere.
+// The thread of a process that watches all NCCL operations. It detects time limits, asynchronous errors and failures of
+// other ranks.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -25,37 +25,38 @@ struct CUevent_st;
 
 namespace tessera::comm {
 
-// The operations of one group that have not ended.
+// The pending operations of one group.
 class NcclWatch {
  public:
-  // `key`: the group's name in the store, the same on every member.
+  // `key` is the group's name in the store, the same on every member.
   NcclWatch(GroupIdentity group, std::string key, base::Device device, std::shared_ptr<NcclChannel> channel,
             std::shared_ptr<base::LaneFaults> faults);
   ~NcclWatch();
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // Around the enqueueing of an operation; a capturing stream is not watched. what: outlives the watch. graph: of a
-  // graph, what is added to its time limit.
+  // begin() and end() enclose the enqueueing of an operation. Operations on a captured stream are not watched. `what`
+  // must outlive this object. If `graph` is set, the operation is a graph, and `graph` is added to its time limit.
   void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
              std::optional<std::chrono::milliseconds> graph = {});
   void end(base::CudaStream stream);
 
-  // For the watchdog. What is wrong, as the end of a sentence; empty where all is well. beside_graph: the device runs a
-  // graph of this process. It may run other operations only after the graph, so their time begins then.
+  // Called by the watchdog. Returns the problem as the end of a sentence, or an empty string if there is no problem.
+  // `beside_graph` is true if the device runs a graph of this process. The time limit of other operations then starts
+  // after the graph, because the device may not run them earlier.
   std::string look(std::chrono::milliseconds timeout, bool beside_graph);
-  // Whether the device is known to run a graph of this group, which has a time limit of its own.
+  // Returns whether the device is known to run a graph of this group. The graph has its own time limit.
   bool runs_graph();
-  // "all_gather #12 on gtp[0,1], rank 0", of the first operation that has not ended; without one, empty.
+  // Returns the label of the oldest pending operation, e.g. "all_gather #12 on gtp[0,1], rank 0". Returns an empty
+  // string if no operation is pending.
   std::string label() const;
-  // What this rank does in the group, for its peers.
+  // Returns the state of this rank in the group, as text for its peers.
   std::string state() const;
-  // Everything that has not ended, and all that is called from now on, fails with `error`. The first call counts. Does
-  // not wait.
+  // All pending and later operations fail with `error`. Only the first call has an effect. Does not wait.
   void fail(const std::exception_ptr& error);
-  // After fail: begins to end what is under way on the device.
+  // Called after fail(). Starts to end the pending work on the device.
   void abort();
-  // Done at abort too, by a thread of its own.
+  // Sets an action that abort() also runs, on its own thread.
   void at_abort(std::function<void()> action);
   bool failed() const;
 
@@ -83,7 +84,7 @@ class NcclWatch {
   mutable std::mutex mutex_;
   std::deque<Pending> pending_;
   std::vector<CUevent_st*> free_;
-  std::string last_;  // the operation that ended last
+  std::string last_;  // the operation that finished last
   std::string device_error_;
   std::function<void()> at_abort_;
   bool failed_ = false;
@@ -92,8 +93,8 @@ class NcclWatch {
 class NcclWatchdog {
  public:
   using OnFailure = std::function<void(const std::string&)>;
-  // `store`: a connection of its own; one that does not answer delays a failure by 2 s. device: whose events
-  // its thread looks at. on_failure: NcclOptions'.
+  // `store` is a separate connection. A store that does not answer delays a failure by 2 s. The watchdog's thread polls
+  // events of `device`. `on_failure` is NcclOptions::on_failure.
   NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, base::Device device,
                std::chrono::milliseconds timeout, OnFailure on_failure);
   ~NcclWatchdog();
@@ -102,18 +103,20 @@ class NcclWatchdog {
 
   void add(const std::shared_ptr<NcclWatch>& watch);
   void remove(const std::shared_ptr<NcclWatch>& watch);
-  // An operation, `label`, could not be enqueued: every group fails. Returns what its fences carry.
+  // Reports that the operation `label` could not be enqueued. Every group fails. Returns the error that the fences of
+  // the operation's group store.
   std::exception_ptr report(const std::shared_ptr<NcclWatch>& watch, const std::string& label,
                             const std::string& problem);
-  // Null while all is well.
+  // Returns the first failure, or null if no failure occurred.
   std::exception_ptr failure() const;
-  // The value of `key`, waited for. Errors: the deadline, a failure meanwhile.
+  // Waits for the value of `key` in the store and returns it. Throws Error if the deadline passes, and the failure if
+  // one occurs meanwhile.
   std::string await(rendezvous::Store& store, const std::string& key, NcclDeadline deadline) const;
 
  private:
   void serve();
   void look();
-  // `culprit`: null where the cause is another rank's.
+  // `culprit` is the group that failed, or null if another rank reported the cause.
   std::exception_ptr fail_all(const std::shared_ptr<NcclWatch>& culprit, std::string text);
   std::string tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit, std::string cause);
   std::vector<std::shared_ptr<NcclWatch>> watches() const;
@@ -124,11 +127,11 @@ class NcclWatchdog {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::list<std::shared_ptr<NcclWatch>> watches_;
-  std::mutex failing_;  // one failure at a time
+  std::mutex failing_;  // held while a failure is handled
   std::exception_ptr failure_;
   bool closing_ = false;
   rendezvous::FailureExchange failures_;
-  std::thread thread_;  // last: starts when all else is ready
+  std::thread thread_;  // the last member: it starts when the others are initialised
 };
 
 }  // namespace tessera::comm

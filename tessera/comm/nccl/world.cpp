@@ -79,7 +79,7 @@ class NcclWorld final : public World {
     return make_communicator(std::move(identity), std::move(backend), std::move(lane));
   }
 
-  // The group's first member makes up its id, the others find it in the store.
+  // Connects the group's members. The first member creates the group's id, and the others read it from the store.
   std::shared_ptr<NcclChannel> meet(const GroupIdentity& group, const std::string& key, Traffic traffic,
                                     NcclDeadline deadline) {
     ncclUniqueId id{};
@@ -89,20 +89,20 @@ class NcclWorld final : public World {
       store_->set("id/" + key, std::string(id.internal, sizeof id.internal));
     } else {
       const std::string text = watchdog_->await(*store_, "id/" + key, deadline);
-      TESSERA_CHECK(text.size() == sizeof id.internal, "an id of {} bytes", text.size());
+      TESSERA_CHECK(text.size() == sizeof id.internal, "the NCCL id in the store has {} bytes", text.size());
       std::copy(text.begin(), text.end(), id.internal);
     }
     return std::make_shared<NcclChannel>(library_, options_.device, group, id, traffic, deadline);
   }
 
-  // Every rank's arguments must be the same.
+  // Checks that the arguments of all ranks are the same.
   void check(const std::string& arguments, NcclDeadline deadline) {
     arguments_.exchange(arguments, deadline, [&](int peer, const std::string& theirs) {
-      if (theirs != arguments) throw Error("rank {} asked for {}, rank {} for {}", rank(), arguments, peer, theirs);
+      if (theirs != arguments) throw Error("rank {} passed {}, rank {} passed {}", rank(), arguments, peer, theirs);
     });
   }
 
-  // Rank 0, which may host the store, goes last.
+  // Rank 0 leaves last, because it may host the store.
   void leave() {
     try {
       store_->add("left", 1);
@@ -110,7 +110,7 @@ class NcclWorld final : public World {
       while (rank() == 0 && store_->add("left", 0) < size() && steady_clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     } catch (const std::exception&) {
-      // The store is gone: nobody waits.
+      // The store cannot be reached, so there is nothing to wait for.
     }
   }
 
@@ -132,11 +132,12 @@ bool nccl_available() {
 std::unique_ptr<World> make_nccl_world(const NcclOptions& options) {
   TESSERA_CHECK(options.store != nullptr && options.rank >= 0 && options.rank < options.size,
                 "nccl: expected a store and a rank in [0, {}), got rank {}", options.size, options.rank);
-  // Multicast is not used: a program that dies with it may leave the node's GPUs unusable. Before NCCL reads it.
+  // Disables multicast: a program that dies while it uses multicast may leave the node's GPUs unusable. NCCL reads the
+  // variable later.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
-  // Operations outside of graphs are under way beside graphs with some of the same communicator (train/step_graph.h).
+  // A communicator may serve a graph and a stream at the same time (train/step_graph.h).
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
-  // In a graph NCCL would register operands, which it takes for one allocation each. With libtorch's expandable
+  // In a graph NCCL would register operands, and expects each to be in one allocation. With libtorch's expandable
   // segments they are not, and ranks may hang (PyTorch issue 158029).
   setenv("NCCL_GRAPH_REGISTER", "0", 1);
   base::set_device(options.device);

@@ -1,4 +1,4 @@
-// Ranks as processes with one GPU each; NCCL moves the bytes, and our own kernels add them, in rank order.
+// Ranks as processes with one GPU each. NCCL transfers the data, and Tessera's kernels add it in rank order.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,25 +13,29 @@ namespace tessera::comm {
 struct NcclOptions : WorldOptions {
   int rank = 0, size = 1;
   base::Device device = base::cuda_device(0);
-  // Of the run; the world takes connections of its own, and keys under "nccl/". Worlds made one after the other over
-  // one store need a prefix each.
+  // The run's store. The world opens its own connections and uses keys under "nccl/". If a run makes several worlds
+  // over one store, each needs its own prefix.
   std::shared_ptr<rendezvous::Store> store;
-  // The NCCL to load where the process holds none yet; empty: the one the build names, then the system's.
+  // The NCCL library to load if the process has not loaded one yet. Empty: the library named by the build, then the
+  // system's.
   std::string nccl_file;
-  // Called once, by a thread of its own, when an operation has failed and everything that follows will: for a program
-  // that ends then, since work that waits for a dead peer may keep the device, and with it this process's exit, for
-  // ever.
+  // Called once, on its own thread, when an operation has failed. All later operations fail too, so the program should
+  // end here. Work that waits for a dead peer may block the device, and with it this process's exit, forever.
   std::function<void(const std::string& error)> on_failure;
 };
 
-// False where the library was built without CUDA (make_nccl_world then throws InputError).
+// Returns false if the library was built without CUDA. make_nccl_world then throws InputError.
 bool nccl_available();
-// Collective: all ranks make their worlds. Groups of one rank use no NCCL. Every communicator has a stream of high
-// priority, and calls return when the work is enqueued; the first exchange with a peer waits for that peer. Operands in
-// host memory go by way of pinned memory and the device.
-// A thread watches all operations: one that is not over within the time limit after the device has come to it, an error
-// of NCCL, or a failure that another rank has told of, ends all communicators, and the fences say why.
-// Errors: no NCCL, one of another version than the header's (InputError); no such device.
+// Collective: every rank makes its world. Groups of one rank do not use NCCL. Every communicator has its own stream of
+// high priority. Calls return when their work is enqueued; the first exchange with a peer waits for the peer. Operands
+// in host memory are copied through pinned memory and the device.
+//
+// A thread watches all operations. It ends all communicators if an operation does not finish within the time limit
+// after the device has reached it. It also ends them if NCCL reports an error, or if another rank reports a failure.
+// The fences then store the cause.
+//
+// Throws InputError if NCCL is missing or has another version than the header. Throws Error if the device does not
+// exist.
 std::unique_ptr<World> make_nccl_world(const NcclOptions& options);
 
 }  // namespace tessera::comm

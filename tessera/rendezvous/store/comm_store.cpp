@@ -13,7 +13,7 @@ namespace {
 
 using Client = c10::intrusive_ptr<c10d::Store>;
 
-// libtorch's messages run over many lines, with a stack.
+// Calls `call` and converts libtorch's errors, which have many lines with a stack trace, to one-line errors.
 template <typename Call>
 auto reach(const char* what, Call call) {
   try {
@@ -25,7 +25,7 @@ auto reach(const char* what, Call call) {
   }
 }
 
-// Its calls wait for the host for ever, whatever the client's time limit is, and connecting takes longer than that.
+// Calls wait for the host forever, whatever the client's time limit is. Connecting also takes longer than the limit.
 class TcpStore final : public Store {
  public:
   explicit TcpStore(Client client) : client_(std::move(client)) {}

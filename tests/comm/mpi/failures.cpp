@@ -1,6 +1,6 @@
-// What happens under mpirun when ranks stop, fail or call different things. Usage: mpirun -n 3 test_comm_mpi SCENARIO
-// DIR Each rank writes what it ended with to DIR; rank 0 waits for the files, compares, and prints "SCENARIO: as
-// expected". In stop-at-start and stop-at-end the library ends the processes, with a line of its own.
+// Tests failures under mpirun: ranks that stop, fail or make different calls. Usage: mpirun -n 3 test_comm_mpi SCENARIO
+// DIR. Each rank writes its final error to DIR. Rank 0 waits for the files, compares them, and prints "SCENARIO: as
+// expected". In stop-at-start and stop-at-end the library prints a line and ends the processes.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -25,13 +25,13 @@ using namespace tessera;
 using comm::Communicator;
 using std::chrono::milliseconds;
 
-constexpr int kExitCode = 3;  // of a scenario that went as expected: the run itself has failed, so it is not 0
+constexpr int kExitCode = 3;  // the scenario passed; not 0, because the run itself has failed
 
 std::string file_of(const std::string& folder, int rank) {
   return folder + "/rank" + std::to_string(rank);
 }
 
-// The text a rank has left, waiting for it up to 30 s.
+// Returns the text that a rank has written. Waits for it for up to 30 s.
 std::string left_by(const std::string& folder, int rank) {
   for (int i = 0; i < 300 && !std::filesystem::exists(file_of(folder, rank)); ++i)
     std::this_thread::sleep_for(milliseconds(100));
@@ -41,8 +41,8 @@ std::string left_by(const std::string& folder, int rank) {
   return text.str();
 }
 
-// Rank 1 of a scenario that says so stops as it comes to a call of MPI. What MPI has not started yet knows its rank
-// from the launcher.
+// Stops rank 1 if this MPI call is the one named by TESSERA_TEST_STOP_IN. Reads the rank from the launcher's variables,
+// because MPI may not be initialised.
 void stop_in(const char* call) {
   const char* wanted = std::getenv("TESSERA_TEST_STOP_IN");
   if (wanted == nullptr || std::string(wanted) != call) return;
@@ -53,7 +53,7 @@ void stop_in(const char* call) {
 struct Scenario {
   comm::WorldOptions options;
   std::function<void(comm::World&, Communicator&)> body;
-  std::map<int, std::string> expected;  // by rank: a part of what it ends with
+  std::map<int, std::string> expected;  // by rank: a part of its final error
 };
 
 std::vector<pid_t> process_ids(Communicator& group) {
@@ -63,7 +63,7 @@ std::vector<pid_t> process_ids(Communicator& group) {
   return {all.begin(), all.end()};
 }
 
-// Rank 1 stops; when the others have failed, it is woken to be ended.
+// Rank 1 stops. When the other ranks have failed, it is resumed so that it can be ended.
 void stop(comm::World& world, Communicator& group) {
   const auto ids = process_ids(group);
   if (world.rank() == 1) {
@@ -79,7 +79,7 @@ void stop(comm::World& world, Communicator& group) {
   }
 }
 
-// Rank 1 has stopped; the others post statuses that it does not take, and read each other's.
+// Rank 1 has stopped and does not receive statuses. The other ranks post statuses and read those of each other.
 void exchange_statuses(comm::World& world, rendezvous::Board& board) {
   const auto status = [](int rank, int number) {
     return std::string(100'000, static_cast<char>('a' + rank)) + std::to_string(number);
@@ -94,7 +94,7 @@ void exchange_statuses(comm::World& world, rendezvous::Board& board) {
   }
 }
 
-// Rank 1 stops; the others' lanes still come to the end of what they hold, lanes that wait for them too.
+// Rank 1 stops. The lanes of the other ranks still finish their work, including lanes that wait for them.
 void drain(comm::World& world, Communicator& group) {
   const auto board = world.make_board();
   const auto ids = process_ids(group);
@@ -118,7 +118,7 @@ void drain(comm::World& world, Communicator& group) {
   fence.synchronize();
 }
 
-// Ranks call operations of two groups in a different order, which only a time limit ends.
+// Ranks call operations of two groups in different orders, which ends only at the time limit.
 void deadlock(comm::World& world, Communicator& group) {
   const auto other = world.make_group("other", {{0, 1, 2}});
   (world.rank() == 1 ? *other : group).barrier().synchronize();
@@ -142,7 +142,7 @@ void other_groups(comm::World& world, Communicator&) {
   world.make_group(world.rank() == 1 ? "dp" : "tp", {{0, 1, 2}});
 }
 
-// All that a failed operation leaves behind fails at once, in other groups too.
+// After a failed operation all pending work fails at once, in other groups too.
 void after_a_failure(comm::World& world, Communicator& group) {
   const auto other = world.make_group("other", {{0, 1, 2}});
   try {
@@ -197,18 +197,18 @@ bool as_expected(const Scenario& scenario, const std::string& folder) {
   return good;
 }
 
-// A run in which nothing fails but what stop_in does.
+// Runs without a failure other than the one of stop_in.
 int run_clean(const std::string& name) {
   setenv("TESSERA_TEST_STOP_IN", name == "stop-at-start" ? "MPI_Init_thread" : "MPI_Finalize", 1);
   const auto world = comm::make_mpi_world({.timeout = milliseconds(1500)}, milliseconds(2000));
   world->make_group("test", {{0, 1, 2}})->barrier().synchronize();
-  std::printf("rank %d is done", world->rank());  // with no end of line: it waits in a buffer
+  std::printf("rank %d is done", world->rank());  // without an end of line, so the text stays in a buffer
   return 0;
 }
 
 }  // namespace
 
-// The library's calls come here.
+// These definitions intercept the library's MPI calls.
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   stop_in("MPI_Init_thread");
   return PMPI_Init_thread(argc, argv, required, provided);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# run_failure.sh SCENARIO PROGRAM LAUNCHER...: one scenario of failures.cpp under the launcher, in a fresh folder. Passes
-# when rank 0 finds what it expects and the launcher hands on the exit code of abort_mpi, 3.
+# run_failure.sh SCENARIO PROGRAM LAUNCHER...: runs one scenario of failures.cpp under the launcher, in a new folder.
+# Passes if rank 0 finds the expected errors and the launcher returns abort_mpi's exit code, 3.
 scenario=$1
 program=$2
 shift 2

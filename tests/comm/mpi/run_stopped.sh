@@ -1,12 +1,12 @@
 #!/bin/sh
-# run_stopped.sh SCENARIO PROGRAM LAUNCHER...: one scenario of failures.cpp in which rank 1 stops where MPI itself waits.
-# Passes when another rank says so, all ranks end, and the launcher ends with an error: that rank's exit code 1, or a
-# signal of its own, since Open MPI 4's mpirun may crash when it has ended ranks that were in MPI_Finalize. There it may
-# also wait for itself and never end: in stop-at-end, a launcher that no rank runs under any more after 40 s is killed.
+# run_stopped.sh SCENARIO PROGRAM LAUNCHER...: runs one scenario of failures.cpp in which rank 1 stops while MPI itself
+# waits. Passes if another rank prints the error, all ranks end, and the launcher ends with an error: that rank's exit
+# code 1, or a signal. Open MPI 4's mpirun may crash after it has ended ranks that were in MPI_Finalize. It may also
+# wait forever there. In stop-at-end, a launcher that still runs after 40 s without ranks is therefore killed.
 scenario=$1
 program=$2
 shift 2
-# Whether one of the processes that ps selects runs, and is no zombie.
+# Returns whether one of the processes that ps selects runs and is not a zombie.
 runs() { ps -o stat= "$@" | grep -qv Z; }
 
 said=$(mktemp)
@@ -35,8 +35,8 @@ if [ "$late" = yes ]; then
   exit 1
 fi
 case $scenario in
-  stop-at-start) expected='rank [02]: MPI_Init_thread: expected all ranks within 2000 ms, got no end' ;;
-  stop-at-end) expected='rank [02]: MPI_Finalize: expected all ranks within 2000 ms, got no end' ;;
+  stop-at-start) expected='rank [02]: MPI_Init_thread: expected all ranks within 2000 ms, but the call did not return' ;;
+  stop-at-end) expected='rank [02]: MPI_Finalize: expected all ranks within 2000 ms, but the call did not return' ;;
 esac
 echo "$output" | grep -q "tessera: $expected" || exit 1
 if [ "$scenario" = stop-at-end ]; then echo "$output" | grep -q 'rank [02] is done' || exit 1; fi

@@ -1,4 +1,4 @@
-// Operations of a communicator in a graph.
+// Tests operations of a communicator in a graph.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 class NcclGraphs : public NcclTest {};
 
-// Every launch gives what the work gives without a graph, of what lies there then.
+// Every launch gives the same result as the work without a graph, on the source's values at the launch.
 void expect_same_bits(Communicator& group, base::Device device, const Layout& from, const Layout& to, bool warm) {
   const Redistribution redistribution(from, to, group.rank());
   const auto own = static_cast<std::size_t>(group.rank());
@@ -58,7 +58,7 @@ void expect_same_bits(Communicator& group, base::Device device, const Layout& fr
 
 TEST_F(NcclGraphs, RedistributionsThatPackAndAdd) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
-  // The larger ones take their scratch memory while they are recorded.
+  // The larger shapes allocate their scratch while they are recorded.
   for (const auto& [shape, warm] : {std::pair(layout::Shape{65, 64}, true), std::pair(layout::Shape{301, 67}, false)}) {
     const Layout cols = layout::cut_cols(shape, ranks());
     const Layout rows = layout::cut_rows(shape, {{.name = "all", .rows = shape.rows}}, ranks());
@@ -80,7 +80,7 @@ TEST_F(NcclGraphs, HostMemoryIsAnError) {
     float* recv = sent ? on_device.data() : on_host.data();
     const auto gather = [&] { group->all_gather(send, recv, counts, DType::fp32); };
     gather();
-    group->barrier().synchronize();  // a peer's failure ends what is under way
+    group->barrier().synchronize();  // a peer's failure would end pending operations
     const Recorded graph(group->lane(), gather);
     try {
       group->lane().synchronize();

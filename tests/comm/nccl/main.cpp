@@ -1,6 +1,7 @@
-// The test bodies of comm with one process a GPU. Started plainly, it starts the ranks itself: as many as there are
-// devices, or TESSERA_TEST_RANKS; under torchrun, mpirun or srun it is one of them. TESSERA_TEST_MEMORY=host leaves the
-// operands of collectives in host memory. Exit code 77: no device.
+// The test bodies of comm, with one process for each GPU. Without a launcher, the program starts the ranks itself: one
+// for each device, or TESSERA_TEST_RANKS. Under torchrun, mpirun or srun it is one of the ranks.
+// TESSERA_TEST_MEMORY=host keeps the operands of collectives in host memory. Exit code 77 means that there is no
+// device.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ using namespace tessera;
 
 constexpr int kSkipped = 77;
 
-// Asked in a process of its own: what has begun to use CUDA must not fork.
+// Counts devices in a separate process, because a process that has used CUDA must not fork.
 int count_devices() {
   const pid_t child = fork();
   if (child == 0) _exit(std::min(base::cuda_device_count(), 64));
@@ -31,19 +32,19 @@ int count_devices() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-// Without libtorch's exit-time destructors, which may free twice.
+// Exits without libtorch's exit-time destructors, which may free memory twice.
 [[noreturn]] void leave(int code) {
   std::cout.flush();
   std::_Exit(code);
 }
 
-// Starts the ranks and waits.
+// Starts the ranks and waits for them.
 int run_ranks() {
   const int devices = count_devices();
   const char* wanted = std::getenv("TESSERA_TEST_RANKS");
   const int ranks = wanted == nullptr ? devices : std::atoi(wanted);
   if (devices == 0 || ranks < 1 || ranks > devices) {
-    std::cout << "SKIPPED: " << devices << " CUDA devices, " << ranks << " ranks asked for\n";
+    std::cout << "SKIPPED: " << devices << " CUDA devices, " << ranks << " ranks requested\n";
     return kSkipped;
   }
   const int result = rendezvous::run_processes(ranks, std::chrono::seconds(20));
@@ -64,7 +65,7 @@ int run_tests(const rendezvous::Launch& launch) {
   if (memory == nullptr || std::string_view(memory) != "host") comm::device_of_tests() = run.device;
   comm::print_failures_only_unless_first(launch.rank);
   const int code = RUN_ALL_TESTS();
-  if (code == 0) world.reset();  // else the ranks may be out of step
+  if (code == 0) world.reset();  // after a failure the ranks may not be at the same operation
   leave(code);
 }
 

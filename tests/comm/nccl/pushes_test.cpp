@@ -1,4 +1,4 @@
-// Messages into memory that peers share: what arrives is what was sent, in every round.
+// Tests messages into memory that peers share: the received data equals the sent data in every round.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class NcclPushes : public NcclTest {
   }
 };
 
-TEST_F(NcclPushes, GathersOfAllSizesArriveInSharedMemoryAndBesideIt) {
+TEST_F(NcclPushes, GathersOfAllSizesArriveInSharedAndOtherMemory) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   const std::int64_t most = 3'000'000;
   base::Buffer shared(static_cast<std::size_t>(most * ranks()) * sizeof(float), device());
@@ -54,7 +54,7 @@ TEST_F(NcclPushes, GathersOfAllSizesArriveInSharedMemoryAndBesideIt) {
     if (round % 3 == 1) counts[static_cast<std::size_t>(round) % counts.size()] = 0;
     const std::int64_t own = counts[static_cast<std::size_t>(rank())];
     Placed<float> sent(values(rank(), 0, round, own), device());
-    // Every third round some receive in memory that is not shared.
+    // In every third round some ranks receive into memory that is not shared.
     std::byte* target = (round + rank()) % 3 == 0 ? other.data() : shared.data();
     group->all_gather(sent.data(), target, counts, DType::fp32).synchronize();
     for (int r = 0; r < ranks(); ++r) {
@@ -99,11 +99,11 @@ TEST_F(NcclPushes, ExchangesKeepTheOrderOfAPairsMessages) {
   group->share({});
 }
 
-TEST_F(NcclPushes, OtherMemoryTakesThePlaceOfWhatWasShared) {
+TEST_F(NcclPushes, NewSharedMemoryReplacesTheOld) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   for (int round = 0; round < 6; ++round) {
     const std::int64_t count = 1000 << round;
-    // One rank shares nothing at times.
+    // In some rounds a rank shares nothing.
     base::Buffer shared(static_cast<std::size_t>(count * ranks()) * sizeof(float), device());
     const bool shares = (round + rank()) % 3 != 0;
     EXPECT_EQ(group->share(shares ? all_of(shared) : std::span<std::byte>()), "");
@@ -116,8 +116,8 @@ TEST_F(NcclPushes, OtherMemoryTakesThePlaceOfWhatWasShared) {
   }
 }
 
-// Rounds that the hosts only enqueue. Round r carries the number r mod 16 everywhere; the sums of what arrived are
-// exact in fp32, and a word of another round would show. TESSERA_TEST_PUSH_ROUNDS: more of them.
+// Rounds that the hosts only enqueue. All elements of round r are r mod 16. The sums of the received elements are exact
+// in fp32, so an element of another round would change them. TESSERA_TEST_PUSH_ROUNDS sets the number of rounds.
 class Rounds {
  public:
   Rounds(Communicator& group, base::Device device, std::int64_t count)
@@ -139,7 +139,7 @@ class Rounds {
       kernels.ordered_sum(sums_.data(), DType::fp32, true, parts, DType::fp32, count_ * group_.size());
     });
   }
-  // Of every word that ever arrived.
+  // Checks the sum of each element over all rounds.
   void expect_sum(float expected) {
     group_.lane().record().synchronize();
     std::vector<float> sums(static_cast<std::size_t>(count_ * group_.size()));
@@ -154,7 +154,7 @@ class Rounds {
   base::Buffer sent_, shared_, sums_;
 };
 
-TEST_F(NcclPushes, ManyRoundsOneBehindTheOtherCarryTheirOwnWords) {
+TEST_F(NcclPushes, ManyConsecutiveRoundsCarryTheirOwnValues) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   const char* wanted = std::getenv("TESSERA_TEST_PUSH_ROUNDS");
   const int many = wanted == nullptr ? 20000 : std::atoi(wanted);
@@ -171,21 +171,21 @@ TEST_F(NcclPushes, ManyRoundsOneBehindTheOtherCarryTheirOwnWords) {
   }
 }
 
-TEST_F(NcclPushes, AGraphReplaysThem) {
+TEST_F(NcclPushes, AGraphReplaysPushes) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   Rounds rounds(*group, device(), 250'000);
-  rounds.enqueue(0);  // once outside: what is made at first use
+  rounds.enqueue(0);  // outside of the graph, for allocations at first use
   group->lane().record().synchronize();
   Recorded graph(group->lane(), [&] {
     for (int round = 1; round <= 5; ++round) rounds.enqueue(round);
   });
   constexpr int replays = 200;
   for (int i = 0; i < replays; ++i) graph.launch();
-  rounds.enqueue(7);  // and then without it
+  rounds.enqueue(7);  // outside of the graph
   rounds.expect_sum(replays * (1 + 2 + 3 + 4 + 5) + 7);
 }
 
-TEST_F(NcclPushes, SizesThatDoNotFitAreAnError) {
+TEST_F(NcclPushes, MismatchedSizesAreAnError) {
   const auto world = make_world({.timeout = milliseconds(4000)});
   const auto group = make_whole_group(*world, ranks());
   base::Buffer shared(1 << 20, device()), sent(1 << 20, device());
@@ -199,8 +199,8 @@ TEST_F(NcclPushes, SizesThatDoNotFitAreAnError) {
   }
 }
 
-// The device of rank 1 does not come to the operation, and the others do not wait for it for ever.
-TEST_F(NcclPushes, ADeviceThatStandsStillIsATimeLimit) {
+// The device of rank 1 does not reach the operation in time, and the other ranks do not wait for it forever.
+TEST_F(NcclPushes, AStoppedDeviceEndsInATimeLimit) {
   const auto world = make_world({.timeout = milliseconds(2000)});
   const auto group = make_whole_group(*world, ranks());
   base::Buffer shared(1 << 20, device()), sent(1 << 20, device());
@@ -213,11 +213,11 @@ TEST_F(NcclPushes, ADeviceThatStandsStillIsATimeLimit) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("all_gather #0 on test["));
   }
-  if (rank() == 1) std::this_thread::sleep_for(milliseconds(5000));  // its stream comes to an end
+  if (rank() == 1) std::this_thread::sleep_for(milliseconds(5000));  // until its stream has ended
 }
 
-// A host that does not come at all.
-TEST_F(NcclPushes, AHostThatStandsStillIsATimeLimit) {
+// The host of rank 1 does not call the operation.
+TEST_F(NcclPushes, AStoppedHostEndsInATimeLimit) {
   const auto world = make_world({.timeout = milliseconds(2000)});
   const auto group = make_whole_group(*world, ranks());
   base::Buffer shared(1 << 20, device()), sent(1 << 20, device());

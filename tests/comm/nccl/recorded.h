@@ -1,4 +1,4 @@
-// Work of one lane as a CUDA graph.
+// Records work of one lane as a CUDA graph.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace tessera::comm {
 
 class Recorded {
  public:
-  // What `work` gives the lane, which is of a device, goes into the graph.
+  // Records the work that `work` enqueues on the lane. The lane is of a device.
   Recorded(base::Lane& lane, const std::function<void()>& work) : lane_(lane) {
     EXPECT_EQ(cudaStreamBeginCapture(lane.stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
     lane.capture(std::make_shared<base::Capture>());
@@ -24,7 +24,7 @@ class Recorded {
     expect_no_allocation();
     EXPECT_EQ(cudaGraphInstantiate(&launched_, graph_, 0), cudaSuccess);
   }
-  // Of work that has ended.
+  // The graph's work must have ended.
   ~Recorded() {
     cudaGraphExecDestroy(launched_);
     cudaGraphDestroy(graph_);
@@ -35,7 +35,7 @@ class Recorded {
   void launch() { ASSERT_EQ(cudaGraphLaunch(launched_, lane_.stream()), cudaSuccess); }
 
  private:
-  // CUDA does not report such memory as a device's.
+  // CUDA does not report memory that a graph allocates as device memory.
   void expect_no_allocation() const {
     std::size_t count = 0;
     EXPECT_EQ(cudaGraphGetNodes(graph_, nullptr, &count), cudaSuccess);
@@ -43,7 +43,8 @@ class Recorded {
     EXPECT_EQ(cudaGraphGetNodes(graph_, nodes.data(), &count), cudaSuccess);
     for (cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-      if (cudaGraphNodeGetType(node, &type) != cudaSuccess) (void)cudaGetLastError();  // flags of pushes: the driver's
+      if (cudaGraphNodeGetType(node, &type) != cudaSuccess)
+        (void)cudaGetLastError();  // flags of pushes are nodes of the driver
       EXPECT_NE(type, cudaGraphNodeTypeMemAlloc);
     }
   }

@@ -1,4 +1,4 @@
-// What the ranks of test_comm_nccl share.
+// The state that the tests of test_comm_nccl share.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ inline NcclRun& nccl_run_of_tests() {
   return run;
 }
 
-// For a world named `name` of all ranks; no two have the same name.
+// Returns options of a world of all ranks. `name` must be unique.
 inline NcclOptions nccl_options(const std::string& name, const WorldOptions& world) {
   const NcclRun& run = nccl_run_of_tests();
   NcclOptions options;
@@ -34,7 +34,7 @@ inline NcclOptions nccl_options(const std::string& name, const WorldOptions& wor
   return options;
 }
 
-// Tests of several ranks, each with a world of its own where it may fail.
+// Tests of several ranks. A test that may fail its world makes its own.
 class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -43,7 +43,7 @@ class NcclTest : public testing::Test {
   static int rank() { return nccl_run_of_tests().launch.rank; }
   static int ranks() { return nccl_run_of_tests().launch.size; }
   static base::Device device() { return nccl_run_of_tests().device; }
-  // The test's own; each of several has another name.
+  // Makes a world for this test. If a test makes several, each needs another `name`.
   static std::unique_ptr<World> make_world(const WorldOptions& options, const std::string& name = {}) {
     return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name() + name, options));
   }

@@ -1,4 +1,4 @@
-// Operands in host memory after a failure.
+// Tests operands in host memory after a failure.
 #include "tessera/comm/nccl/staging.h"
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 constexpr std::int64_t kCount = 1000;
 constexpr std::int64_t kFromDevice = 0x0707070707070707;
 
-// A lane whose device is busy, and what an operation on it brings into host memory.
+// A lane whose device is busy, and an operation on it that writes to host memory.
 struct SlowReceive {
   explicit SlowReceive(milliseconds grace) : faults(std::make_shared<base::LaneFaults>(grace)) {
     lane = base::make_cuda_lane("slow", base::cuda_device(0), base::LanePriority::normal, faults);
@@ -55,14 +55,15 @@ class NcclStagingTest : public testing::Test {
   }
 };
 
-TEST_F(NcclStagingTest, BringsBackWhatTheDeviceHas) {
+TEST_F(NcclStagingTest, CopiesResultsBackToHostMemory) {
   SlowReceive receive(milliseconds(10));
   receive.lane->synchronize();
   EXPECT_EQ(receive.received, std::vector<std::int64_t>(kCount, kFromDevice));
 }
 
-// The owner of the operands may free them as soon as the fence gives up, long before the stream comes to them.
-TEST_F(NcclStagingTest, LeavesOperandsAloneThatAFailureGaveUp) {
+// The owner of the operands may free them as soon as the fence reports the failure, long before the stream reaches
+// them.
+TEST_F(NcclStagingTest, DoesNotWriteOperandsOfAFailedOperation) {
   SlowReceive receive(milliseconds(10));
   const base::Fence fence = receive.lane->record();
   receive.faults->fail(receive.position, std::make_exception_ptr(Error("time limit")));
@@ -72,10 +73,10 @@ TEST_F(NcclStagingTest, LeavesOperandsAloneThatAFailureGaveUp) {
   EXPECT_EQ(receive.received, std::vector<std::int64_t>(kCount, 9));
 }
 
-TEST_F(NcclStagingTest, EndsBeforeItsStream) {
+TEST_F(NcclStagingTest, DestructionDoesNotWaitForTheStream) {
   std::optional<SlowReceive> receive(std::in_place, milliseconds(10));
   receive->faults->fail(receive->position, std::make_exception_ptr(Error("time limit")));
-  receive->lane.reset();  // it gives up and does not wait
+  receive->lane.reset();  // does not wait, because the work has failed
   const auto begin = std::chrono::steady_clock::now();
   receive.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(200));

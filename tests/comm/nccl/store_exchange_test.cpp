@@ -1,4 +1,4 @@
-// Exchanges of ranks through the store. Needs no device.
+// Tests exchanges of texts through the store. Needs no device.
 #include "tessera/comm/nccl/store_exchange.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::shared_ptr<NcclWatchdog> make_watchdog(rendezvous::Store& store, int rank) 
   return std::make_shared<NcclWatchdog>(store.connect(), rank, base::Device{}, seconds(60), nullptr);
 }
 
-TEST(NcclStoreExchange, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
+TEST(NcclStoreExchange, EveryRankReceivesAllTextsAndOnlyTheLastStayInTheStore) {
   constexpr int ranks = 3, rounds = 4;
   const auto store = rendezvous::make_memory_store();
   const auto text_of = [](int round, int rank) { return round == 1 ? "" : std::to_string(10 * round + rank); };
@@ -43,7 +43,7 @@ TEST(NcclStoreExchange, ShowsEveryRankWhatTheOthersLeftAndLeavesTheLastOnly) {
       EXPECT_EQ(store->find(fmt::format("name/{}/{}", round, rank)).has_value(), round == rounds - 1);
 }
 
-TEST(NcclStoreExchange, EndsWithItsDeadlineAndWithWhatIsSeen) {
+TEST(NcclStoreExchange, ThrowsAtItsDeadlineAndIfSeeThrows) {
   const auto store = rendezvous::make_memory_store();
   NcclStoreExchange exchange(store, make_watchdog(*store, 0), "name", 0, 2);
   const auto ignore = [](int, const std::string&) {};

@@ -1,4 +1,4 @@
-// The watchdog beside a store that does not answer. Needs no device.
+// Tests the watchdog with a store that does not answer. Needs no device.
 #include "tessera/comm/nccl/watchdog.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
+TEST(NcclWatchdog, FailsAllGroupsInTimeIfTheStoreDoesNotAnswer) {
   const auto silence = std::make_shared<rendezvous::Silence>();
   const auto faults = std::make_shared<base::LaneFaults>(), other_faults = std::make_shared<base::LaneFaults>();
   const GroupIdentity group{.name = "gtp[0,1]", .rank = 1, .members = {0, 1}};
@@ -29,7 +29,7 @@ TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
   watchdog.add(watch);
   watchdog.add(other);
   silence->begin();
-  std::this_thread::sleep_for(milliseconds(500));  // it asks for failures of others
+  std::this_thread::sleep_for(milliseconds(500));  // the watchdog reads failures of other ranks
   std::promise<void> done;
   std::thread speaker([&] {
     done.get_future().wait_for(seconds(8));
@@ -47,8 +47,8 @@ TEST(NcclWatchdog, FailsEverythingInTimeBesideAStoreThatDoesNotAnswer) {
   speaker.join();
 }
 
-// A failure that the watchdog's own thread sees, here another rank's.
-TEST(NcclWatchdog, HearsOfFailuresElsewhere) {
+// The watchdog's thread detects the failure; here another rank reports it.
+TEST(NcclWatchdog, DetectsFailuresOfOtherRanks) {
   const auto store = rendezvous::make_memory_store();
   const auto faults = std::make_shared<base::LaneFaults>();
   const GroupIdentity group{.name = "gtp[0,1]", .rank = 1, .members = {0, 1}};
@@ -60,7 +60,7 @@ TEST(NcclWatchdog, HearsOfFailuresElsewhere) {
   store->set("failed", "a cause");
   EXPECT_EQ(failed.get_future().get(), "a cause");
   EXPECT_TRUE(faults->broken());
-  EXPECT_EQ(store->find("state/0.0/1"), "nothing was called");
+  EXPECT_EQ(store->find("state/0.0/1"), "no operation called");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The store of processes, over this machine's own network.
+// Tests the store of processes, over this machine's network.
 #include "tessera/rendezvous/tcp_store.h"
 
 #include <gmock/gmock.h>
@@ -22,13 +22,13 @@ using std::chrono::steady_clock;
 constexpr StoreLimits kPatient{.connect = seconds(30), .answer = seconds(30)};
 constexpr StoreLimits kShort{.connect = seconds(1), .answer = seconds(1)};
 
-// Rank 0, with a port of its own.
+// Returns the launch of rank 0, with its own port.
 Launch host_of(int ranks) {
   const ReservedPort port;
   return {.rank = 0, .size = ranks, .port = port.port(), .socket = dup(port.socket())};
 }
 
-// Rank 1's connection, which keeps the host's alive.
+// Returns rank 1's connection, which also keeps rank 0's alive.
 std::shared_ptr<Store> make_pair_of_stores() {
   const Launch host = host_of(2);
   Launch client = host;
@@ -39,13 +39,13 @@ std::shared_ptr<Store> make_pair_of_stores() {
 }
 INSTANTIATE_TEST_SUITE_P(Tcp, Stores, testing::Values(StoreKind{"tcp", make_pair_of_stores}));
 
-TEST(TcpStore, SaysWhereItFoundNothing) {
+TEST(TcpStore, ErrorsContainTheAddress) {
   quieten_store();
   const ReservedPort nobodys;
   const Launch client{.rank = 1, .size = 2, .port = nobodys.port()};
   try {
     make_tcp_store(client, kShort);
-    FAIL() << "reached a store that is not there";
+    FAIL() << "connected, but no store exists";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(client.port) + ", rank 1"),
               std::string::npos)
@@ -73,7 +73,7 @@ TEST(TcpStore, ALostHostIsAnError) {
   EXPECT_THROW(store->find("key"), Error);
 }
 
-// Rank 0 in a process of its own, which can be stopped.
+// Runs rank 0 in a separate process, which can be stopped.
 class StoppedHost : public testing::Test {
  protected:
   StoppedHost() : launch_{.rank = 0, .size = 2, .port = port_.port(), .socket = dup(port_.socket())} {
@@ -94,7 +94,7 @@ class StoppedHost : public testing::Test {
     kill(host_, SIGSTOP);
     waitpid(host_, nullptr, WUNTRACED);
   }
-  // While it is stopped: fails within the limit, and everything after it at once.
+  // Checks that `call` fails within the limit while the host is stopped, and that later calls fail at once.
   template <typename Call>
   void expect_limit(Call call, milliseconds limit = kLimits.answer) {
     auto store = make_tcp_store(launch_, kLimits);
@@ -133,12 +133,12 @@ TEST_F(StoppedHost, EveryCallHasALimit) {
   expect_limit([](Store& store) { store.erase("key"); });
   expect_limit([](Store& store) { store.get("other", seconds(60)); });
   expect_limit([](Store& store) {
-    for (int i = 0; i < 100; ++i) store.set("large", std::string(1'000'000, 'x'));  // more than the kernel takes
+    for (int i = 0; i < 100; ++i) store.set("large", std::string(1'000'000, 'x'));  // more than the kernel buffers
   });
   expect_limit([](Store& store) { store.connect(); }, kLimits.connect);
 }
 
-TEST_F(StoppedHost, ItsAnswersAfterwardsAreForNewConnections) {
+TEST_F(StoppedHost, OnlyNewConnectionsWorkAfterItResumes) {
   const auto store = make_tcp_store(launch_, kLimits);
   store->set("key", "value");
   store->set("other", "another");
@@ -151,7 +151,7 @@ TEST_F(StoppedHost, ItsAnswersAfterwardsAreForNewConnections) {
   EXPECT_EQ(make_tcp_store(launch_, kLimits)->find("other"), "another");
 }
 
-// The kernel takes connections of a host that never does.
+// The kernel accepts connections to a host that never accepts them itself.
 TEST(TcpStore, AHostThatNeverAnswersIsAnError) {
   const ReservedPort port;
   ASSERT_EQ(listen(port.socket(), 16), 0);
