@@ -1,14 +1,14 @@
-// Weights in a number format from fp32 masters of which the ranks of a group hold slices, for any optimizer. Every rank
-// writes the bytes that one rank would write that has the whole masters.
+// Casts fp32 master weights, which are sliced over the ranks of a group, to a number format. Works with any optimizer.
+// Every rank writes the same bytes as a single rank with the whole masters would write.
 //
-// A slice is a range of a weight's elements, counted by rows. Slices may begin and end inside rows, tiles and bytes,
-// may be empty, and may be the same on several ranks (replicas); together they hold every element. Weights may have no
-// elements. All weights go together, whatever their number: a fixed number of launches and one message.
+// A slice is a range of a weight's elements, in row-major order. Slices may begin and end inside rows, tiles and bytes,
+// may be empty, and may be equal on several ranks (replicas). Together the slices contain every element. Weights may
+// have no elements. All weights are cast together, in a fixed number of launches and with one message.
 //
 //   DistributedCast cast(master_slices(weights, shards, Format::nvfp4), device, lane);   once
 //   cast.compute_amax(); cast.reduce_amax(group); cast.cast();                           after each update
 //
-// or both lines at once: cast_master_weights(weights, shards, group, Format::nvfp4, lane).
+// To run everything once: cast_master_weights(weights, shards, group, Format::nvfp4, lane).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,73 +23,78 @@
 
 namespace tessera::shard {
 
-// A whole weight of M x K elements in a number format, as one rank stores it. The arrays are the caller's and outlive
-// the cast. A cast writes this rank's elements of the data, and all scales. What is written of the data has to be
-// brought together afterwards; a byte of two 4-bit elements of different ranks gets one half on each.
+// A whole weight of M x K elements in a number format, as one rank stores it. The caller owns the arrays, which must
+// outlive the cast. A cast writes all scales, and this rank's elements of the data. The caller gathers the data of
+// the ranks afterwards. If two 4-bit elements of one byte belong to different ranks, each rank writes its half of the
+// byte.
 struct QuantizedWeight {
-  quant::Extent matrix;     // M, K
-  quant::Quantized arrays;  // data [M, K], of 4-bit elements [M, K / 2]; scales quant::scale_extent(); tensor_amax [1]
-  float* not_finite = nullptr;  // [1]; quant::MasterSlice's, for this rank's slice; null: not wanted
+  quant::Extent matrix;  // M, K
+  quant::Quantized
+      arrays;  // data [M, K], or [M, K / 2] for 4-bit elements; scales quant::scale_extent(); tensor_amax [1]
+  float* not_finite = nullptr;  // [1]; as in quant::MasterSlice, for this rank's slice; null: not written
 };
 
-// This rank's slice of a weight's master, the caller's memory, which outlives the cast. What it holds is read at each
-// call.
+// This rank's slice of a weight's master. The caller owns the memory, which must outlive the cast. Every call reads the
+// current contents.
 struct MasterShard {
-  quant::Source master;   // fp32 or bf16, the slice's first element first; may be null if the slice is empty
-  quant::Slice elements;  // of the M x K elements
+  quant::Source master;   // fp32 or bf16, from the slice's first element; may be null if the slice is empty
+  quant::Slice elements;  // a range of the M x K elements
 };
 
-// The list that a DistributedCast takes. Errors: other numbers of weights and shards; the format bf16, which has no
-// scales; null arrays of a weight with elements; a shard outside its matrix, or of another type than fp32 and bf16.
+// Returns the slices for the constructor of DistributedCast. Throws Error if the numbers of weights and shards differ,
+// if the format is bf16, which has no scales, or if an array of a weight with elements is null. Throws Error if a
+// master is neither fp32 nor bf16. The constructor checks that a slice is within its matrix.
 std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> weights,
                                               std::span<const MasterShard> shards, quant::Format format);
-// The part of a parameter that this rank updates: its rows of whole tiles, which are cast as a matrix by themselves
-// (Slices::of_whole_tiles). The master is that of `weight`: the parameter itself, or the weight whose backward weight
-// it is. The storage of both keeps its place while the cast is used. Errors: no encoding.
+// Returns the slice of the part of a parameter that this rank updates. The part consists of rows of whole tiles, which
+// are cast as a separate matrix (Slices::of_whole_tiles). `weight` owns the master: it is `parameter` itself, or the
+// weight whose backward weight `parameter` is. The storage of both must not move while the cast is used. Throws Error
+// if the parameter has no encoding.
 quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight);
 
-// How the weights are cut over the ranks, the same on every rank.
+// How the weights are sliced over the ranks. The same on every rank.
 enum class Slices : std::uint8_t {
-  anywhere,        // amaxes of tiles and of weights are taken together over the ranks
-  of_whole_tiles,  // only the amaxes of whole weights are, where an encoding has a number for the whole weight
+  anywhere,        // slices may divide tiles: the amaxes of tiles and of weights are reduced over the ranks
+  of_whole_tiles,  // only the amaxes of whole weights are reduced, if an encoding has a number for the whole weight
 };
 
-// Made once; the same steps every time. Keeps the amaxes (4 bytes a tile and 4 a weight) on `device`. Calls come from
-// one thread at a time and enqueue on `lane`, which outlives it: on a GPU they wait for nothing and allocate nothing,
-// and all addresses stay the same, so that a graph can hold them; on a CPU the lane is an inline one, and the work is
-// done when a call returns. Making and dropping it may wait for the device.
+// A cast that is made once and runs the same work every time. It keeps the amaxes on `device`: 4 bytes for each tile
+// and 4 for each weight. Calls must come from one thread at a time. They enqueue work on `lane`, which must outlive the
+// cast. On a GPU the calls do not wait and do not allocate, and all addresses stay the same, so that a graph can
+// contain the work. On a CPU the lane is an inline lane, and a call returns when its work is done. The constructor and
+// the destructor may wait for the device.
 class DistributedCast {
  public:
-  // All memory of the slices is of `device`. Every rank gives the same weights and encodings in the same order. Errors:
-  // as quant::make_master_cast.
+  // All memory of the slices is on `device`. Every rank passes the same weights and encodings in the same order. Throws
+  // the errors of quant::make_master_cast.
   DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,
                   Slices cut = Slices::anywhere);
-  // Waits for the lane: casts that are in flight use this object's memory.
+  // Waits for the lane, because casts that are in flight use this object's memory.
   ~DistributedCast();
   DistributedCast(const DistributedCast&) = delete;
   DistributedCast& operator=(const DistributedCast&) = delete;
 
-  // Whether the amaxes of this rank alone are not enough: then reduce_amax stands between the two other steps. The same
-  // on every rank.
+  // Returns whether the amaxes must be reduced over the ranks. If so, reduce_amax runs between compute_amax and cast.
+  // The result is the same on every rank.
   bool needs_reduction() const { return reduced_ > 0; }
 
-  // The amaxes as this rank's slices give them. Local.
+  // Computes the amaxes of this rank's slices. Local.
   void compute_amax();
-  // In its place, for weights with one scale each: sets their amaxes to 0 and returns them, so that another pass over
-  // the masters takes them, on the lane. Empty if a weight has scales of tiles.
+  // Replaces compute_amax for weights with one scale each: sets their amaxes to 0 and returns them. Another pass over
+  // the masters then writes the amaxes, on the lane. Returns an empty span if a weight has scales by tile.
   std::span<float> clear_amaxes();
-  // One MAX over the group for the amaxes of all weights; no message where none is needed, or in a group of one.
-  // Collective over a group whose ranks hold all slices, on its own lane, which `lane` then waits for. Errors come as
-  // those of the group's operations do (comm/communicator.h).
+  // Reduces the amaxes of all weights with one all-reduce of MAX. Sends no message if no reduction is needed, or if the
+  // group has one rank. Collective over a group whose ranks have all slices. The message runs on the group's lane, and
+  // `lane` then waits for it. Errors are reported like those of the group's operations (comm/communicator.h).
   void reduce_amax(comm::Communicator& group);
-  // Writes elements and scales with the amaxes as they are. Local.
+  // Writes elements and scales from the current amaxes. Local.
   void cast();
-  // The three steps.
+  // Runs compute_amax, reduce_amax and cast.
   void run(comm::Communicator& group);
 
-  // Those that reduce_amax takes together, for who does it in another way.
+  // Returns the amaxes that reduce_amax reduces, for callers that reduce them in another way.
   std::span<float> shared_amaxes();
-  // For who brings amaxes from elsewhere: quant::MasterCast's, amax_count() numbers of fp32.
+  // The amaxes of quant::MasterCast: amax_count() fp32 numbers. Callers may write amaxes from elsewhere here.
   float* amaxes() { return encoder_ ? encoder_->amaxes() : nullptr; }
   std::int64_t amax_count() const { return encoder_ ? encoder_->amax_count() : 0; }
 
@@ -97,12 +102,13 @@ class DistributedCast {
   std::unique_ptr<quant::MasterCast> encoder_;  // null without weights
   base::Lane& lane_;
   bool is_one_tile_each_ = false;
-  std::int64_t reduced_ = 0;  // amaxes that travel, the last ones
+  std::int64_t reduced_ = 0;  // number of amaxes that are reduced: the last ones of all amaxes
 };
 
-// Casts weights once, on the group's device. Collective over the group: every rank calls it with the same weights; a
-// rank without elements too. Returns the cast, which stays alive until the lane has come to its end, and can run again.
-// Errors: as master_slices and DistributedCast. Only tests call it: an optimizer uses DistributedCast.
+// Casts weights once, on the group's device. Collective over the group: every rank calls it with the same weights, also
+// a rank without elements. Returns the cast, which can run again. The caller keeps it until the lane's work is done.
+// Throws the errors of master_slices and DistributedCast. Only tests call this function; an optimizer uses
+// DistributedCast.
 std::unique_ptr<DistributedCast> cast_master_weights(std::span<const QuantizedWeight> weights,
                                                      std::span<const MasterShard> shards, comm::Communicator& group,
                                                      quant::Format format, base::Lane& lane);

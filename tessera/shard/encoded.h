@@ -1,7 +1,7 @@
-// Weights that are stored and sent in a number format (quant/formats/encoding.h): their planes.
+// The planes of weights that are stored and sent in a number format (quant/formats/encoding.h).
 //
-// One plane has the data, one the scales by tile. A number of the whole matrix (the scale of an fp8 matrix, the amax of
-// an nvfp4 one) is no plane: the cast leaves it on every rank, so it never travels.
+// One plane contains the data, another plane the scales by tile. A number of the whole matrix (the scale of an fp8
+// matrix, the amax of an nvfp4 matrix) is not a plane: the cast writes it on every rank, so it never travels.
 #pragma once
 #include <vector>
 
@@ -11,17 +11,16 @@
 namespace tessera::shard {
 
 std::vector<PlaneSpec> encoded_planes(const quant::Encoding& encoding);
-// Whether there is a number of the whole matrix, which depends on all of its elements.
+// Returns whether the encoding has a number for the whole matrix, which depends on all elements.
 bool has_tensor_scale(const quant::Encoding& encoding);
-// Errors (InputError): an encoding for a parameter that is not cut over ranks, or whose type is not bf16; tiles where
-// parts of compute ranks overlap and begin or end inside one; 4-bit elements in rows of an odd number of columns on
-// some rank.
+// Throws InputError if the encoding cannot store the parameter: the parameter is not sharded or its type is not bf16;
+// parts of compute ranks overlap and begin or end inside a tile; a rank has rows with an odd number of 4-bit elements.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
-// The dense matrix that is a rank's part of a parameter: of its rows as one layout has them.
+// Returns the extent of the dense matrix that is a rank's part in one layout. It is 0 x 0 if the rank has no elements.
 quant::Extent extent_of(const layout::LocalLayout& local);
 
-// The encoded matrix where its data and scales lie at these places.
+// Returns the encoded matrix whose data and scales are at these addresses.
 quant::Quantized encoded_matrix(ShardedParameter& parameter, std::byte* data, std::byte* scales);
 
 }  // namespace tessera::shard

@@ -1,4 +1,4 @@
-// Which weights have which number format, where they are stored and sent or in products: one for all matrices, and
+// The choice of number formats for weights, in storage and messages or in products: one format for all matrices, and
 // rules by name for some.
 #pragma once
 #include <span>
@@ -11,13 +11,13 @@
 
 namespace tessera::shard {
 
-// `pattern` is matched with parameters' names as a shell matches names of files: * stands for any characters.
+// `pattern` matches names of parameters like a shell pattern matches file names: * matches any characters.
 struct FormatRule {
   std::string pattern;
   quant::Format format = quant::Format::bf16;
 };
 
-// The last rule that matches decides; without one it is `format`.
+// The last rule that matches a parameter decides its format. Without a matching rule the format is `format`.
 struct FormatPolicy {
   quant::Format format = quant::Format::bf16;
   std::vector<FormatRule> rules;
@@ -25,23 +25,24 @@ struct FormatPolicy {
   bool is_bf16() const;
 };
 
-// Reads rules as "PATTERN=FORMAT,PATTERN=FORMAT". Errors (InputError, which begins with `where`): another text.
+// Parses rules of the form "PATTERN=FORMAT,PATTERN=FORMAT". Throws InputError for any other text; its message begins
+// with `where`.
 std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_view where);
 
-// Gives a matrix the number format of its products. Vectors, and tables of which rows are read by index, have none.
-// Errors (InputError): a rule with a format other than bf16 for such a table; a format without the type bf16.
+// Sets the number format of a matrix's products. Does not change vectors, and tables whose rows are read by index.
+// Throws InputError if a rule gives such a table a format other than bf16, or if the model's type is not bf16.
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
-// Gives a matrix the encoding that the policy says. Vectors, and tables of which rows are read by index, stay as they
-// are. Errors (InputError): a rule with a format other than bf16 for such a table; check_encoding's.
+// Sets the encoding of a matrix to the policy's format. Does not change vectors, and tables whose rows are read by
+// index. Throws InputError if a rule gives such a table a format other than bf16. Throws the errors of check_encoding.
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// What backward passes read: a backward weight in the format that the policy says, where that is not what forward
-// passes read. A weight whose products are in that format, as mxfp8, is read as it is stored, so that its tiles lie
-// along the columns. Comes after set_product and set_encoding. Errors: as set_encoding, about the weight or its
-// backward weight.
+// Gives the weight a backward weight in the policy's format, if its encoding for backward passes differs from its
+// encoding for forward passes. If the products of the weight are in that format, they read the stored backward weight
+// without unpacking. The tiles of the format mxfp8 are then along the columns. Called after set_product and
+// set_encoding. Throws the errors of set_encoding for the weight or its backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// Errors (InputError, which begins with `where`): a rule that matches none of these names.
+// Throws InputError if a rule matches no name in `names`; its message begins with `where`.
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where);
 
 }  // namespace tessera::shard

@@ -1,6 +1,6 @@
-// The additions that take a gradient from the ranks that hold a copy of a weight to those that store parts of it: one
-// for all, or, with a tree of nodes, one inside each node and one between the nodes for every owner
-// (reduction_tree.h).
+// The additions of a gradient on its way from the ranks that use a weight to the ranks that store parts of it. Without
+// nodes there is one addition for all ranks. With nodes there is, for every owner, one addition inside each node and
+// one between the nodes (reduction_tree.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace tessera::shard {
 
-// As one rank sees them. Data only; it must live until what it has enqueued is done. The exchange within nodes, if
-// has_nodes(), and its sums come before the exchange between them.
+// The additions of one rank. The object contains only data, and must live until the work that it has enqueued is done.
+// If has_nodes(), the exchange inside the nodes and its sums run before the exchange between the nodes.
 class GradientAdditions {
  public:
   struct Messages {
@@ -22,25 +22,26 @@ class GradientAdditions {
     std::vector<comm::Receive> receives;
   };
 
-  // home: where the gradient lies that each rank gives, of the wire type. owned: by rank, where the sums lie that it
-  // takes. Both of a matrix of this shape.
+  // `home` is the layout of the gradient on each rank, in the wire type. `owned[r]` is the layout of the sums that rank
+  // r receives. Both describe a matrix of this shape.
   GradientAdditions(layout::Shape shape, const layout::LocalLayout& home, const std::vector<layout::LocalLayout>& owned,
                     const ReductionTree& tree, int rank, const ParameterTypes& types);
 
   bool has_nodes() const { return has_nodes_; }
   std::size_t scratch_bytes() const { return scratch_; }
-  std::int64_t received_bytes() const { return received_; }  // from other ranks
+  std::int64_t received_bytes() const { return received_; }  // received from other ranks
 
-  // wire: the gradient; scratch: scratch_bytes() of memory, the same in all calls.
+  // `wire` is the gradient. `scratch` is scratch_bytes() of memory, the same in all calls.
   void add_within(comm::Communicator& group, const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void sum_within(const quant::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
   void add_between(comm::Communicator& group, const std::byte* wire, std::byte* scratch, Messages& messages) const;
-  // squares: of the sums' rows, null for none (comm/ordered_addition.h).
+  // `squares` receives the squares of the sums' rows (comm/ordered_addition.h). Null: not written.
   void sum(const quant::Kernels& kernels, const std::byte* wire, const std::byte* scratch, std::byte* main_grad,
            comm::Start start, double* squares) const;
 
  private:
-  // An addition, and where in the scratch its memory lies, and the sums of a node that it takes up or makes.
+  // An addition and the offset of its memory in the scratch. An addition inside a node may write the node's sums, and
+  // an addition between nodes may read them: `sums` is their offset.
   struct Step {
     comm::OrderedAddition addition;
     std::size_t scratch = 0;
@@ -53,9 +54,9 @@ class GradientAdditions {
   void place(std::vector<Step>& steps, std::size_t first);
 
   bool has_nodes_ = false;
-  std::vector<Step> within_;   // of the owners for whom this rank's node makes sums
-  std::vector<Step> between_;  // of the owners for whom this rank relays, itself included
-  std::size_t own_ = 0;        // the one of between_ that makes this rank's sums
+  std::vector<Step> within_;   // one for each owner, inside this rank's node
+  std::vector<Step> between_;  // one for each owner that this rank relays, itself included
+  std::size_t own_ = 0;        // index in between_ of the addition for this rank's sums
   std::size_t scratch_ = 0;
   std::int64_t received_ = 0;
 };

@@ -1,4 +1,4 @@
-// What time it is for a rank: the steady clock, or a virtual one.
+// The host time of a rank: from the steady clock, or from a virtual clock.
 #pragma once
 #include "tessera/base/clock.h"
 #include "tessera/shard/parallel_groups.h"

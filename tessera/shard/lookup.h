@@ -1,4 +1,4 @@
-// Tables that are read by row index: how they reach the ranks that read them.
+// How the rows of a table, which are read by index, reach the ranks that read them.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -6,9 +6,9 @@
 namespace tessera::shard {
 
 enum class Lookup : std::uint8_t {
-  automatic,  // whichever receives fewer bytes (sizes.h)
-  gather,     // whole, as any weight
-  rows,       // the rows that are read, each from the rank that stores it (rows.h)
+  automatic,  // the way that receives fewer bytes (sizes.h)
+  gather,     // the whole table is gathered, like any weight
+  rows,       // only the rows that are read travel, each from the rank that stores it (rows.h)
 };
 constexpr std::string_view name_of(Lookup lookup) {
   switch (lookup) {
@@ -23,7 +23,8 @@ constexpr std::string_view name_of(Lookup lookup) {
 }
 
 struct RowReads {
-  std::int64_t per_microbatch = 0;  // rows at most, the same on every rank; 0: no such table, an ordinary weight
+  std::int64_t per_microbatch =
+      0;  // maximum number of rows, the same on every rank; 0: an ordinary weight, not a table
   Lookup lookup = Lookup::automatic;
   bool operator==(const RowReads&) const = default;
 };

@@ -4,9 +4,9 @@
 
 namespace tessera::shard {
 
-// Builds layouts and buffers (zero) for the rank at `place`. Errors: a compute layout whose size is not the number of
-// compute ranks, whose local parts are no dense matrices, or that leaves an element out; a state split over replicas
-// where places of the mesh are dead.
+// Returns the parameter for the rank at `place`, with its layouts and zeroed buffers. Throws Error if the size of the
+// compute layout is not the number of compute ranks, if a local part is not a dense matrix, or if the layout lacks an
+// element. Throws Error if the optimizer state is split over replicas and the mesh has dead places.
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

@@ -1,6 +1,6 @@
-// The way of a weight from its storage layout to its compute layout: over the ranks that store parts of it,
-// then over those that use it where their parts overlap. Every plane takes it. Weights in a number format are unpacked
-// at its end.
+// The way of a weight from its storage layout to its compute layout. The first hop runs over the ranks that store parts
+// of the weight. If the parts of compute ranks overlap, a second hop runs over these ranks. Every plane takes the same
+// hops. Weights in a number format are unpacked at the end.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,49 +15,51 @@
 
 namespace tessera::shard {
 
-// Runs them as one exchange where none needs packing, else one after the other. Returns the fence of the last; of none,
-// one behind what the group's lane was given before.
+// Runs all movements as one exchange if none of them needs packing, and otherwise one after the other. Returns the
+// fence of the last movement. Without movements, returns a fence that is done after the lane's earlier work.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements);
 
-// Made ready once a parameter; the same steps every time. Data only; lives until its gathers are done.
+// Moves the weight of one parameter. It is built once for each parameter and runs the same steps every time. It
+// contains only data, and must live until its gathers are done.
 class Materializer {
  public:
-  // way: WayBytes' of a gather on this rank.
+  // `way` is the gather way of this rank (WayBytes).
   Materializer(const ShardedParameter& parameter, const ParallelGroups& parallel, schedule::Way way);
 
-  // True when the shard is the compute part already: nothing moves and no buffer is needed.
+  // Whether the shard already is the compute part: nothing moves, and no buffer is needed.
   bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }
-  // The size of the buffer that a gather fills with the planes; 0 where nothing moves.
+  // The size of the buffer into which a gather writes the planes; 0 if nothing moves.
   std::size_t bytes() const { return bytes_; }
-  // The size of the buffer of the unpacked weight of an encoding; 0: the weight is used as it arrives.
+  // The size of the buffer for the unpacked weight of an encoding; 0: the weight is used as it arrives.
   std::size_t unpacked_bytes() const { return unpacked_bytes_; }
-  // Writes the unpacked weight of an encoding into `unpacked`, from the buffer of a gather that is done, or from the
-  // stored planes where nothing moves; without an encoding, nothing.
+  // Unpacks the weight of an encoding into `unpacked`. Reads the buffer of a completed gather, or the stored planes if
+  // nothing moves. Does nothing if the weight is not unpacked.
   void unpack(ShardedParameter& parameter, std::byte* gathered, std::byte* unpacked,
               const quant::Kernels& kernels) const;
-  // The offset of a plane in the buffer of a gather.
+  // Returns the byte offset of a plane in the buffer of a gather.
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
 
-  // The groups of one gather: of the ranks that store, and for the second hop of those that use; null where no
-  // parameter has that hop.
+  // The groups of one gather. `storage` consists of the ranks that store the weight. `compute` consists of the ranks
+  // that use the weight, for the second hop; null if no parameter has a second hop.
   struct Groups {
     comm::Communicator& storage;
     comm::Communicator* compute = nullptr;
   };
-  // Enqueues a gather into `buffer`, after `free` and the parameter's publish. Collective. The weight is complete when
-  // the fence is done.
+  // Enqueues a gather into `buffer`. The gather waits for `free` and for the parameter's publish. Collective over the
+  // groups. The weight is complete when the returned fence is done.
   base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free,
                     const Recording& recording = {}) const;
-  // Whether there is a hop over the ranks that use it.
+  // Whether the way has the hop over the ranks that use the weight.
   bool has_last_hop() const { return ways_.front().over_compute.has_value(); }
-  // Adds what the first hop moves into `buffer`. Single hops of several parameters can run as one exchange.
+  // Appends the movements of the first hop into `buffer`. The first hops of several parameters can run as one exchange
+  // if they have no second hop.
   void add_first_hops(const ShardedParameter& parameter, std::byte* buffer,
                       std::vector<comm::Movement>& movements) const;
 
  private:
   struct PlaneWay {
     std::optional<comm::Redistribution> over_storage, over_compute;
-    std::size_t offset = 0, between = 0;  // in the buffer: of the plane, and of its home part between two hops
+    std::size_t offset = 0, between = 0;  // in the buffer: of the plane, and of its home part between the two hops
   };
 
   bool moves() const { return ways_.front().over_storage || ways_.front().over_compute; }

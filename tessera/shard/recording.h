@@ -1,4 +1,4 @@
-// Lets the hops of a way note when they ran, while a timeline records.
+// Records when the hops of a way run, while a timeline records.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace tessera::shard {
 
-// Makes the marks of one operation, which may take one hop or two. A default-constructed object records nothing.
+// Makes the marks of one operation, which has one or two hops. A default-constructed object records nothing.
 class Recording {
  public:
   // Makes the mark of one hop, which receives `bytes` from other ranks.

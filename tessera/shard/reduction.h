@@ -1,9 +1,10 @@
 // The way of a gradient from its staging (compute layout, staging_type) to main_grad (storage layout).
 //
-// For each microbatch and parameter, as docs/numerics.md says: parts on several compute ranks are added in rank order
-// in the accumulator type; the result is rounded once to the wire type; it travels to the ranks that store it; an owner
-// adds the ranks' parts in the order of reduction_tree.h to main_grad, which a step's first sum overwrites. Of a
-// table that exchanges rows (rows.h), the rows read travel, to every rank, and give the same sums.
+// The reduction of one microbatch's gradient has four steps (docs/numerics.md). Parts on several compute ranks are
+// added in rank order in the accumulator type. The result is rounded once to the wire type. The rounded result travels
+// to the ranks that store it. Each owner adds the ranks' parts to main_grad in the order of reduction_tree.h; the first
+// sum of a step overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read travel, to
+// every rank. The sums are the same.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -24,7 +25,7 @@ namespace tessera::shard {
 
 class Reducer;
 
-// One parameter's part of a reduction: where its gradient is, and bytes for its exchange.
+// One parameter's part of a reduction: its gradient, and memory for its exchange.
 struct Reducing {
   ShardedParameter* parameter = nullptr;
   const Reducer* reducer = nullptr;
@@ -32,45 +33,48 @@ struct Reducing {
   std::byte* scratch = nullptr;
 };
 
-// Made ready once a parameter; lives until its reductions are done.
+// Reduces the gradients of one parameter. It is built once for each parameter, and must live until its reductions are
+// done.
 class Reducer {
  public:
-  // cuts: those of the parameter. way: WayBytes' of a reduction on this rank.
+  // `cuts` is the sharding of the parameter. `way` is the reduce way of this rank (WayBytes).
   Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way);
 
-  // The gradient at the beginning of its buffer, behind it its sum over compute ranks where there is one, or else what
-  // it is rounded to where that is another type.
+  // The size of the staging. The gradient is at its beginning. After the gradient the staging contains the sum over
+  // compute ranks, or, without this sum, the rounded gradient if the wire type differs.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
-  // What the exchange needs besides, until its sum is taken: the rounded sum over compute ranks, what the others send,
-  // the node's sums.
+  // The size of the additional memory that an exchange uses until its sum is done: the rounded sum over compute ranks,
+  // the received parts, and the sums of the node.
   std::size_t scratch_bytes() const { return rounded_bytes_ + (additions_ ? additions_->scratch_bytes() : 0); }
   quant::DType staging_type() const { return staging_type_; }
-  // Null unless a trained table exchanges rows.
+  // Null unless the parameter is a trained table that exchanges rows.
   const RowReducer* rows() const { return rows_ ? &*rows_ : nullptr; }
 
  private:
   friend base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last,
                             const Recording& recording, std::span<std::byte> poisoned);
-  // What the last lane adds to main_grad: wire as wire_of, squares of rows or null.
+  // One addition to main_grad, on the last lane. `wire` is the result of wire_of. `squares` receives the squares of the
+  // rows; null: not written.
   struct Sum {
     Reducing member;
     const std::byte* wire = nullptr;
     bool accumulate = false;
     double* squares = nullptr;
   };
-  // Brings to each rank what its sums need.
+  // Exchanges the parts that the sums of each rank need.
   static void exchange(const std::vector<Sum>& sums, comm::Communicator& group);
   base::Fence sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
                                const base::Fence& written, const base::LaneMark& mark) const;
-  // Where the gradient is that travels, of the wire type once round() has run.
+  // Returns the gradient that travels. It has the wire type after round() has run.
   std::byte* wire_of(const Reducing& member) const;
-  // The memory of its additions.
+  // Returns the memory of the additions.
   std::byte* exchanged(const Reducing& member) const;
   void round(const quant::Kernels& kernels, const Reducing& member) const;
   bool rounds_on_compute() const { return staged_rounded_bytes_ > 0; }
-  // Enqueues it where it is due. Done: compute has written and rounded all.
+  // Enqueues the rounding on compute for members that need it. Returns a fence that is done when compute has written
+  // and rounded all gradients.
   static base::Fence round_on_compute(std::span<const Reducing> members, ParallelGroups& parallel);
-  // squares: of rows, null for none.
+  // `squares` receives the squares of the rows; null: not written.
   void add_to_main_grad(const quant::Kernels& kernels, const Reducing& member, const std::byte* wire, bool accumulate,
                         double* squares) const;
 
@@ -79,18 +83,19 @@ class Reducer {
   std::optional<comm::Redistribution> over_compute_;
   std::optional<RowReducer> rows_;
   ReductionTree tree_;
-  std::optional<GradientAdditions> additions_;  // none of a table that exchanges rows
+  std::optional<GradientAdditions> additions_;  // empty for a table that exchanges rows
   schedule::Way way_;
-  std::int64_t home_elements_ = 0;                                                // that are rounded
-  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;  // aligned, as the next
-  std::size_t rounded_bytes_ = 0;  // at the beginning of the scratch, before what the additions need
+  std::int64_t home_elements_ = 0;                                                // number of elements to round
+  std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;  // aligned; so is rounded_bytes_
+  std::size_t rounded_bytes_ = 0;  // at the beginning of the scratch, before the memory of the additions
 };
 
-// Enqueues the reduction of several gradients as one exchange, after what compute has been given (it writes every
-// staging). All are of one domain. Collective over its groups Via::reduce_compute and Via::reduce. main_grad holds the
-// sum when the fence is done; `poisoned` is overwritten with NaN just before. is_last: nothing is added to these parts
-// of main_grad any more in this step, so row_squares can be written. One thread: marks main_grad, and row_squares, as
-// written.
+// Enqueues the reduction of several gradients as one exchange. All gradients belong to one domain. Collective over the
+// domain's groups Via::reduce_compute and Via::reduce. The reduction waits for the work that compute has received so
+// far, which writes every staging. main_grad contains the sum when the returned fence is done. Just before that,
+// `poisoned` is overwritten with NaN. is_last: nothing else is added to these parts of main_grad in this step, so the
+// sum may also write the squares of the rows. Called by one thread, because it changes the state of the parameters
+// (ShardedParameter::next_sum).
 base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 

@@ -1,10 +1,11 @@
-// In which order the parts of a gradient that ranks hold are added, and what travels for it. Pure.
+// The order in which the ranks' parts of a gradient are added, and the bytes that this takes. Pure.
 //
 // sequential    an owner adds the ranks' parts in rank order
 // hierarchical  the ranks of a node first add their parts for each owner, in rank order, in the accumulator type,
-//               unrounded; the owner adds the nodes' sums in node order. A node's sum for an owner is made by the
-//               owner's counterpart in it (its relay), so each link between nodes carries one sum instead of all parts.
-// sequential is the tree of nodes of one rank each.
+//               unrounded; the owner then adds the nodes' sums in node order
+//
+// In each node one rank, the owner's relay, makes the node's sum for an owner. Each link between nodes then carries one
+// sum instead of the parts of all ranks. sequential is the tree in which each node has one rank.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,11 +15,11 @@
 
 namespace tessera::shard {
 
-// As one of these ranks sees it.
+// The tree for one of the ranks.
 class ReductionTree {
  public:
-  // owned[r]: elements of the gradient that rank r owns. node: consecutive ranks of a node; the last node may
-  // have fewer.
+  // owned[r] is the number of elements of the gradient that rank r owns. `node` is the number of consecutive ranks of a
+  // node; the last node may have fewer.
   ReductionTree(std::vector<std::int64_t> owned, int node, int rank);
 
   int size() const { return static_cast<int>(owned_.size()); }
@@ -29,16 +30,18 @@ class ReductionTree {
   int relay(int owner, int node) const { return first_of(node) + owner % node_ % members_of(node); }
 
   std::int64_t owned(int rank) const { return owned_[static_cast<std::size_t>(rank)]; }
-  // Owners whose sums over this rank's node it makes, in rank order, and the elements of all of them.
+  // Returns the owners that this rank relays, in rank order: this rank computes its node's sums for these owners.
+  // relayed_elements() returns the elements of all these sums.
   std::vector<int> relayed() const;
   std::int64_t relayed_elements() const;
-  // A node of one rank passes its part on as it is, in the wire type.
+  // Returns the type in which the part of a node travels. A node of one rank sends its part unchanged, in the wire
+  // type.
   quant::DType type_of(int node, quant::DType wire, quant::DType accumulator) const {
     return members_of(node) == 1 ? wire : accumulator;
   }
 
-  // Bytes of this rank: received inside its node; of its node's sums (0 where the node has one rank); received from
-  // other nodes.
+  // Bytes of this rank. `within`: received inside its node. `sums`: its sums for its node, 0 if the node has one rank.
+  // `between`: received from other nodes.
   struct Bytes {
     std::int64_t within = 0, sums = 0, between = 0;
   };
@@ -49,8 +52,8 @@ class ReductionTree {
   int node_, rank_;
 };
 
-// Returns the tree of a gradient that these ranks store (parameter.h), in cuts.duplicates duplicates, as the rank at
-// `place` sees it.
+// Returns the tree for the rank at `place`. The ranks store the gradient in the layout `storage` (parameter.h), in
+// cuts.duplicates duplicates.
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

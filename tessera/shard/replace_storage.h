@@ -1,4 +1,4 @@
-// Moves a stored weight into memory of the caller: an optimizer or a framework that keeps all weights in one flat
+// Moves a stored weight into the caller's memory, for an optimizer or a framework that keeps all weights in one flat
 // buffer.
 #pragma once
 #include <cstddef>
@@ -16,21 +16,21 @@ struct FlatMemory {
   base::Device device = {};
 };
 
-// The bytes that replace_storage needs for a parameter on this rank, in every format: its planes one behind the other,
-// each rounded up to a multiple of base::kAlignment. 0 where this rank stores nothing of it.
+// Returns the bytes that replace_storage needs for a parameter on this rank, for any format. The planes follow one
+// another, and the size of each plane is rounded up to a multiple of base::kAlignment. Returns 0 if this rank stores no
+// part of the parameter.
 std::size_t storage_bytes(const ShardedParameter& parameter);
 
-// Moves the planes of a parameter to the beginning of `memory` and keeps what they hold: from then on gathers and
-// casts read and write there, and the old memory is given back. The caller keeps `memory` as long as the parameter
-// lives. The number of a whole fp8 or nvfp4 matrix (ShardedParameter::tensor_scale), master and gradient stay where
-// they are.
+// Moves the planes of a parameter, with their contents, to the beginning of `memory`. From then on gathers and casts
+// use `memory`, and the old memory is released. The caller keeps `memory` as long as the parameter lives.
+// ShardedParameter::tensor_scale (the number of a whole fp8 or nvfp4 matrix), the master and the gradient do not move.
 //
-// It is called outside a step, by the thread of the parameter's runtime, while nothing is under way that reads or
-// writes the weight (Runtime::settle and a synchronised compute lane), and before a step is recorded as a graph, since
-// graphs keep addresses. Local: the ranks need not do it alike. It returns when the bytes are there.
+// Call it outside a step, on the thread of the parameter's runtime, when no pending work reads or writes the weight
+// (Runtime::settle and a synchronised compute lane). Call it before a step is recorded as a graph, because graphs keep
+// addresses. Local: ranks may call it independently. The bytes have been copied when it returns.
 //
-// Errors, with which nothing has changed: memory that is too short, on another device than the parameter, not aligned,
-// or that overlaps the planes' present place. Only tests call it.
+// Throws Error and changes nothing if the memory is too short, not aligned, on another device than the parameter, or
+// overlaps the current memory of the planes. Only tests call this function.
 void replace_storage(ShardedParameter& parameter, const FlatMemory& memory);
 
 }  // namespace tessera::shard

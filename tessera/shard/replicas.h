@@ -1,6 +1,7 @@
-// What replicas give each other of a rank's shard, as redistributions between the shard that each stores and the parts
-// that each updates: the sum of their gradients once a step, and, where each updates only a part of the weights
-// (ZeRO-1), the new weights. Bits are those of a plain all-reduce and of replicas that update everything.
+// The exchanges between replicas for a rank's shard, as redistributions between the shard that each replica stores and
+// the part that each replica updates. Once a step, the gradients are summed over the replicas. If each replica updates
+// only a part of the weights (ZeRO-1), the replicas also exchange the new weights. The bits equal those of a plain
+// all-reduce, and of replicas that update everything.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,24 +15,26 @@
 
 namespace tessera::shard {
 
-// Made ready once a parameter. Data only; it must live until what it has enqueued is done.
+// The exchanges for one parameter, built once. It contains only data, and must live until the work that it has enqueued
+// is done.
 class Replicas {
  public:
   Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
   // Enqueues the sum of main_grad over the replicas, in replica order and in place, after `written`. Collective over
-  // the replicas' group. When the fence is done main_grad holds the sum, where the state is split only its state part.
+  // the replicas' group. When the returned fence is done, main_grad contains the sum; if the state is split, only the
+  // state part contains it.
   base::Fence sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                   const base::LaneMark& mark = {}) const;
 
-  // Enqueues the gathering of the state parts of a weight that splits its state, in place, after `written`. Collective
-  // as above. When the fence is done the weight is whole.
+  // Enqueues an in-place gather of the state parts of a weight whose state is split, after `written`. Collective over
+  // the replicas' group. The weight is complete when the returned fence is done.
   base::Fence gather_updates(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                              const base::LaneMark& mark = {}) const;
 
  private:
-  std::optional<comm::Redistribution> sum_;    // none without other replicas
-  std::vector<comm::Redistribution> updates_;  // by plane; none where the state is not split
+  std::optional<comm::Redistribution> sum_;    // absent without other replicas
+  std::vector<comm::Redistribution> updates_;  // by plane; empty if the state is not split
 };
 
 }  // namespace tessera::shard

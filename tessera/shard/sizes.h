@@ -1,23 +1,24 @@
-// What a parameter weighs on its way, for the planner: pure, from layouts alone.
+// The sizes of a parameter for the planner, computed from layouts alone. Pure.
 #pragma once
 #include "tessera/schedule/schedule.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
 
-// Bytes are the greatest over the ranks of a replica that is cut as `cuts` says, so that all of them plan the same
-// schedule; those between replicas the greatest over all.
+// Returns the maximum over the ranks of a replica with the sharding `cuts`, so that all these ranks plan the same
+// schedule. The bytes between replicas are the maximum over all replicas.
 schedule::ParameterSize parameter_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
                                        const ParameterTypes& types, const Cuts& cuts);
 
-// Whether a table that is read by row index exchanges rows instead of being gathered. For R = reads.per_microbatch rows
-// (the same on every rank; messages have this size whatever is read), C columns and G ranks that store a part, with
-// Lookup::automatic when
+// Returns whether a table that is read by row index exchanges rows and is not gathered. R = reads.per_microbatch is the
+// number of rows in a message, the same on every rank, even if fewer rows are read. C is the number of columns. G is
+// the number of ranks that store a part, in the replica with the most parts. With Lookup::automatic rows are exchanged
+// if
 //     (G - 1) R (C size(model) + 8 + C size(wire) + 8)
-// bytes, rows of the type and their int64 indices there and back, are less than gather and reduce of the whole receive
-// (a frozen table has no way back). G is that of the replica that cuts it most. Never where no replica cuts it, or
-// where its parts are duplicated. Errors: Lookup::rows for a table that compute ranks hold in other parts than whole
-// rows of one rank each.
+// bytes are less than the bytes that the gather and the reduction of the whole table receive. The sum counts rows and
+// their int64 indices, there and back; a frozen table sends nothing back. Returns false if no replica shards the table.
+// Exchanging rows requires that each row is whole on one compute rank and stored once in a replica, in one plane of the
+// model's type. Otherwise returns false, or throws Error for Lookup::rows.
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 

@@ -1,5 +1,5 @@
-// What the ways of a parameter move, hop by hop, in bytes that a rank receives from others. Pure, from layouts alone:
-// what is planned, predicted, counted and marked in a timeline all comes from here.
+// The bytes that the ways of a parameter move, hop by hop: bytes that a rank receives from others. Pure, computed from
+// layouts alone. Plans, predictions, counters and timelines all use these numbers.
 #pragma once
 #include <vector>
 
@@ -11,24 +11,24 @@ namespace tessera::shard {
 
 // The ways of one rank.
 struct Ways {
-  schedule::Way gather;    // the weight, from storage to compute; empty of a table whose rows travel by index
+  schedule::Way gather;    // the weight, from storage to compute; empty for a table whose rows travel by index
   schedule::Way reduce;    // a microbatch's gradient, or rows of it, from compute to storage
   schedule::Way replicas;  // the sum over replicas, once a step
-  schedule::Way publish;   // new weights, where each replica updates a part (ZeRO-1)
+  schedule::Way publish;   // new weights, if each replica updates a part (ZeRO-1)
 };
 
 class WayBytes {
  public:
-  // by_rows: exchanges_rows() of these.
+  // by_rows is exchanges_rows() of these arguments.
   WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts,
            bool by_rows);
 
-  // place: of a replica that is cut into cuts.parts.
+  // Returns the ways of the rank at `place`, in a replica with cuts.parts parts.
   Ways at(const Place& place) const;
-  // The greatest, hop by hop, over the ranks of such a replica; of `replicas` over all replicas, so that all ranks of
-  // one sum know it.
+  // Returns the maximum of each hop over the ranks of such a replica. `replicas` is the maximum over all replicas, so
+  // that all ranks of one sum get the same number.
   Ways most() const;
-  // Added up over all ranks of the run, which are cut alike.
+  // Returns the sums over all ranks of the run, which must have the same sharding.
   Ways of_all_ranks() const;
 
  private:
@@ -50,7 +50,7 @@ class WayBytes {
   Cuts cuts_;
   bool by_rows_, overlaps_, sums_compute_;
   std::vector<Moved> planes_;
-  layout::TransferPlan compute_sum_;  // of the gradient, where compute ranks add it up
+  layout::TransferPlan compute_sum_;  // of the gradient, if compute ranks add it up
   layout::Collective compute_collective_;
   std::vector<layout::Layout> stored_;  // of the weight, by compute rank
 };
