@@ -13,21 +13,21 @@ void check_arrays(const QuantizedWeight& weight, const MasterShard& shard, const
                   std::size_t number) {
   const quant::DType type = shard.master.type;
   TESSERA_CHECK(type == quant::DType::fp32 || type == quant::DType::bf16,
-                "weight {}: a master of type {}, expected fp32 or bf16", number, name_of(type));
+                "weight {}: the master has type {}, expected fp32 or bf16", number, name_of(type));
   const quant::Quantized& arrays = weight.arrays;
   TESSERA_CHECK(shard.elements.size() <= 0 || (arrays.data != nullptr && shard.master.data != nullptr),
-                "weight {}: a slice of {} elements without {}", number, shard.elements.size(),
+                "weight {}: the slice has {} elements without {}", number, shard.elements.size(),
                 arrays.data == nullptr ? "data to write" : "a master");
   if (weight.matrix.elements() == 0) return;
   TESSERA_CHECK(arrays.scales != nullptr && (encoding.scale != quant::Scale::e4m3 || arrays.tensor_amax != nullptr),
-                "weight {}: no place for its {}", number, arrays.scales == nullptr ? "scales" : "amax");
+                "weight {}: no memory for its {}", number, arrays.scales == nullptr ? "scales" : "amax");
 }
 
 }  // namespace
 
 std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> weights,
                                               std::span<const MasterShard> shards, quant::Format format) {
-  TESSERA_CHECK(weights.size() == shards.size(), "{} weights and {} slices of masters, expected as many",
+  TESSERA_CHECK(weights.size() == shards.size(), "got {} weights and {} slices of masters, expected equal numbers",
                 weights.size(), shards.size());
   const quant::Encoding encoding = quant::weight_encoding(format);
   const std::int64_t elements_in_byte = encoding.element == quant::Element::e2m1 ? 2 : 1;
@@ -54,8 +54,9 @@ quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParame
   TESSERA_CHECK(parameter.spec.encoding, "parameter '{}' has no encoding", parameter.spec.name);
   const quant::Encoding& encoding = *parameter.spec.encoding;
   const quant::Extent rows = extent_of(parameter.local_state);
-  TESSERA_CHECK(extent_of(weight.local_state) == rows, "parameter '{}' is cut in another way than its weight '{}'",
-                parameter.spec.name, weight.spec.name);
+  TESSERA_CHECK(extent_of(weight.local_state) == rows,
+                "parameter '{}' and its weight '{}' have different shards, expected equal shards", parameter.spec.name,
+                weight.spec.name);
   std::vector<Plane>& planes = parameter.planes;
   const quant::Quantized target = encoded_matrix(parameter, planes.front().state_data(), planes.back().state_data());
   return {.source = {.data = weight.master.data(), .type = weight.types.accumulator},
@@ -85,7 +86,7 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
 DistributedCast::~DistributedCast() {
   if (!encoder_) return;
   const base::Fence last = lane_.record();
-  while (!last.wait_for(std::chrono::seconds(1))) continue;  // a lane's work has time limits of its own
+  while (!last.wait_for(std::chrono::seconds(1))) continue;  // the lane's operations have time limits
 }
 
 void DistributedCast::compute_amax() {

@@ -24,11 +24,11 @@ int place_in(const std::vector<int>& group, int rank) {
   return static_cast<int>(std::ranges::find(group, rank) - group.begin());
 }
 
-// What is in one order on all ranks, and counted once, is told apart by axes alone.
+// The order and the duplicates of ranks follow from the axes alone, so a domain must name all axes of a grid.
 void check_axes(const Mesh& mesh, const Domain& domain) {
   const Axes named = together(together(together(domain.compute, domain.storage), domain.duplicates), domain.replicas);
   TESSERA_CHECK(!domain.compute.empty() && !domain.storage.empty() && !domain.replicas.empty(),
-                "a domain names {} compute, {} storage and {} replica axes, expected one of each at least",
+                "a domain names {} compute, {} storage and {} replica axes, expected at least one of each",
                 domain.compute.size(), domain.storage.size(), domain.replicas.size());
   const auto is_named = [&](const mesh::Grid& grid) { return std::ranges::equal(grid, named, {}, &mesh::Axis::name); };
   TESSERA_CHECK(
@@ -38,16 +38,17 @@ void check_axes(const Mesh& mesh, const Domain& domain) {
       fmt::join(named, ", "));
 }
 
-// By replica: how many ranks store a compute part. Empty where no place is dead.
+// Returns the number of ranks that store a compute part, by replica. Empty if the mesh has no dead places.
 std::vector<int> parts_by_replica(const Mesh& mesh, const Domain& domain) {
   if (!mesh.has_dead_places()) return {};
   std::vector<int> parts(static_cast<std::size_t>(mesh.size(domain.replicas)), 0);
   for (const std::vector<int>& group : mesh.groups(domain.storage)) {
     const int rank = group.front(), size = static_cast<int>(group.size());
     int& known = parts[static_cast<std::size_t>(mesh.coordinate(rank, domain.replicas))];
-    TESSERA_CHECK(known == 0 || known == size,
-                  "mesh: in one replica {} ranks store a part of a weight and {} another, expected as many", known,
-                  size);
+    TESSERA_CHECK(
+        known == 0 || known == size,
+        "mesh: in one replica {} ranks store a part of a weight and {} ranks another part, expected equal numbers",
+        known, size);
     known = size;
   }
   for (std::size_t replica = 0; replica < parts.size(); ++replica)
@@ -122,7 +123,7 @@ RunRoles run_roles(const Mesh& mesh, const Domain& first) {
 std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
   std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
   if (!mesh.has_dead_places()) return classes;
-  std::map<std::vector<int>, int> known;  // by the number of ranks that store a part, of each domain
+  std::map<std::vector<int>, int> known;  // class by the number of ranks that store a part, for each domain
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     std::vector<int> parts;
     for (const Domain& domain : domains) parts.push_back(static_cast<int>(mesh.group_of(rank, domain.storage).size()));
@@ -156,8 +157,10 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
   schedule::RoleGroups groups;
   std::map<std::string, mesh::Role> added;  // by name
   const auto add = [&](const std::string& name, const mesh::Role& role) {
-    TESSERA_CHECK(added.emplace(name, role).first->second == role,
-                  "the compute axes of a domain are named '{}', as a role of its schedules", name);
+    TESSERA_CHECK(
+        added.emplace(name, role).first->second == role,
+        "the compute axes of a domain are named '{}', which is the name of a role of its schedules; rename the axes",
+        name);
     groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)});
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)

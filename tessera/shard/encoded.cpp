@@ -37,7 +37,8 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
   if (!spec.encoding) return;
   if (!spec.sharded)
     throw InputError(
-        "parameter '{}': expected a matrix that is cut over ranks for a number format, got one that is kept whole",
+        "parameter '{}': a number format needs a matrix that is sharded over ranks, got a matrix that every rank "
+        "stores whole",
         spec.name);
   if (types.model != quant::DType::bf16)
     throw InputError("parameter '{}': number formats need the type bf16, got {}", spec.name, name_of(types.model));
@@ -47,17 +48,15 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
     if (home != spec.compute && !plane.tile.is_element() &&
         !layout::overlapping_tile_grid(spec.compute, home, plane.tile))
       throw InputError(
-          "parameter '{}': parts of compute ranks overlap and begin or end inside a tile of {} x {}, expected a number "
-          "format "
-          "with other tiles",
+          "parameter '{}': parts of compute ranks overlap and begin or end inside a tile of {} x {}; choose a number "
+          "format with other tiles",
           spec.name, plane.tile.rows, plane.tile.cols);
   if (spec.encoding->element != quant::Element::e2m1) return;
   for (const layout::LocalLayout& local : spec.compute.ranks)
     for (const layout::Piece& piece : local.pieces)
       if (piece.box.cols % 2 != 0)
-        throw InputError(
-            "parameter '{}': numbers of 4 bits need an even number of columns on each compute rank, got {}", spec.name,
-            piece.box.cols);
+        throw InputError("parameter '{}': 4-bit formats need an even number of columns on each compute rank, got {}",
+                         spec.name, piece.box.cols);
 }
 
 quant::Extent extent_of(const layout::LocalLayout& local) {

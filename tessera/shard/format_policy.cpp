@@ -23,7 +23,7 @@ const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
   return last;
 }
 
-// The number format in which a parameter is stored and sent.
+// Returns the number format in which a parameter is stored and sent.
 quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& policy) {
   if (spec.dims.size() != 2 || !spec.sharded) return quant::Format::bf16;
   const FormatRule* rule = rule_of(policy, spec.name);
@@ -41,7 +41,8 @@ std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
   return rows;
 }
 
-// "layers.*.mlp.down.weight, output.weight": the names, with numbers of layers as one pattern.
+// Returns the names as a list of patterns, in which * replaces numbers of layers: "layers.*.mlp.down.weight,
+// output.weight".
 std::string patterns_of(std::span<const std::string> names) {
   std::vector<std::string> patterns;
   for (const std::string& name : names) {
@@ -71,7 +72,7 @@ std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_vi
     text.remove_prefix(std::min(text.size(), rule.size() + 1));
     const std::size_t equals = rule.find('=');
     if (equals == std::string_view::npos || equals == 0)
-      throw InputError("{}: got '{}', expected PATTERN=FORMAT, several with commas between", where, rule);
+      throw InputError("{}: got '{}', expected PATTERN=FORMAT,PATTERN=FORMAT,...", where, rule);
     try {
       rules.push_back({std::string(rule.substr(0, equals)), quant::parse_format(rule.substr(equals + 1))});
     } catch (const InputError& error) {
@@ -88,7 +89,7 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
   if (format == quant::Format::bf16) return;
   if (spec.reads.per_microbatch > 0) {
     if (rule == nullptr) return;
-    throw InputError("rule {}={}: the rows of '{}' are read by index, it has no products", rule->pattern,
+    throw InputError("rule {}={}: the rows of '{}' are read by index, so it has no products", rule->pattern,
                      name_of(format), spec.name);
   }
   if (types.model != quant::DType::bf16)
@@ -112,7 +113,7 @@ void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
         format == spec.product && !spec.looked_up ? quant::columnwise_encoding(format) : quant::weight_encoding(format);
   if (encoding == spec.encoding) return;
   spec.backward = {encoding};
-  // The parts of a master that a rank has are whole tiles of both formats.
+  // A rank's part of the master must consist of whole tiles of both formats.
   spec.rows_together = std::lcm(rows_of_tiles(spec.encoding), rows_of_tiles(encoding));
   check_encoding(backward_weight(spec), types);
 }

@@ -18,7 +18,7 @@ Layout parts(Shape shape, std::vector<LocalLayout> ranks) {
   return {.shape = shape, .ranks = std::move(ranks), .state = layout::State::partial};
 }
 
-// Only one of `members` ranks takes sums.
+// Returns a layout in which only `member` of `members` ranks receives sums.
 Layout taken_by(Shape shape, std::size_t member, std::size_t members, const LocalLayout& owned) {
   Layout layout{.shape = shape, .ranks = std::vector<LocalLayout>(members)};
   layout.ranks[member] = owned;
@@ -86,7 +86,7 @@ GradientAdditions::GradientAdditions(Shape shape, const LocalLayout& home, const
   place(between_, scratch_);
 }
 
-// One behind the other, from `first` on.
+// Places the memory of the steps one after another, from byte `first` of the scratch.
 void GradientAdditions::place(std::vector<Step>& steps, std::size_t first) {
   std::size_t next = first;
   for (Step& step : steps) {

@@ -14,7 +14,7 @@ namespace {
 // A GEMM reads the local buffer as one matrix.
 void check_dense(const layout::LocalLayout& local, const std::string& name) {
   TESSERA_CHECK(layout::is_dense(local),
-                "parameter '{}': the compute layout of a rank must be one dense matrix without padding: rows of one "
+                "parameter '{}': the compute layout of a rank must be one dense matrix without padding: rows of equal "
                 "width, or ranges of columns side by side; {} of its {} elements are covered",
                 name, local.covered(), local.size);
 }
@@ -38,7 +38,8 @@ std::vector<Plane> make_planes(const ParameterSpec& spec, const ParameterTypes& 
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place) {
   const layout::Layout& compute = spec.compute;
   TESSERA_CHECK(place.compute >= 0 && place.compute < compute.size(),
-                "parameter '{}': compute rank {} of a layout over {}", spec.name, place.compute, compute.size());
+                "parameter '{}': compute rank {} is outside its layout over {} ranks", spec.name, place.compute,
+                compute.size());
   TESSERA_CHECK(!cuts.splits_state() || cuts.parts_by_replica.empty(),
                 "parameter '{}': the optimizer's state cannot be split (ZeRO-1) over replicas with dead ranks",
                 spec.name);

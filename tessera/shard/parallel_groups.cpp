@@ -27,14 +27,14 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   const int ranks = layout.mesh.world_size();
   if (ranks != world.size())
     throw InputError("{} = {} ranks, but the run has {}", to_string(layout.mesh.grids().front()), ranks, world.size());
-  TESSERA_CHECK(!layout.domains.empty(), "a mesh without a domain");
+  TESSERA_CHECK(!layout.domains.empty(), "the rank layout has no domain, expected at least one");
   ParallelGroups parallel{.mesh = std::move(layout.mesh), .domains = std::move(layout.domains), .rank = world.rank()};
   for (const Domain& domain : parallel.domains)
     parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
                                    .place = place_of(parallel.mesh, domain, parallel.rank),
                                    .compute = compute_group_of(parallel.mesh, domain, parallel.rank)});
   TESSERA_CHECK(parallel.all_placed.front().cuts.duplicates == 1,
-                "the first domain, whose ranks read different samples, stores {} duplicates in a replica, expected 1",
+                "the first domain stores {} duplicates in a replica, expected 1: its ranks read different samples",
                 parallel.all_placed.front().cuts.duplicates);
   parallel.roles = std::make_unique<comm::RoleGroups>(world, parallel.mesh);
   parallel.clock = world.clock();
@@ -57,7 +57,7 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
     parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
-    // A sum's kernel waits until products leave multiprocessors to it; the next exchange does not wait for that.
+    // A sum's kernel waits until products release multiprocessors. On its own lane it does not delay the next exchange.
     parallel.sums = base::make_cuda_lane("sums", parallel.device, base::LanePriority::high);
     parallel.own_sum_kernels = quant::make_cuda_kernels(parallel.device, parallel.sums->stream());
   } else {
@@ -68,7 +68,7 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
 
 void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts) {
   const ParameterSpec& spec = parameter.spec;
-  placed(spec.domain);  // it is there
+  placed(spec.domain);  // throws if the domain does not exist
   const Domain& domain = domains[static_cast<std::size_t>(spec.domain)];
   Placed& placed = all_placed[static_cast<std::size_t>(spec.domain)];
   const auto need = [&](Via via) {
@@ -76,25 +76,25 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
   };
   const bool overlaps = parameter.layouts.overlaps();
   const bool is_gathered = (spec.sharded && cuts.most_parts() > 1) || overlaps || is_unpacked(spec);
-  need(Via::demand);  // ranks compare what they do there, too
+  need(Via::demand);  // ranks also compare their events there
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);
   if (parameter.by_rows) need(Via::rows);
   if (spec.trainable) need(Via::reduce);
   if (sums_compute(spec, parameter.layouts)) need(Via::reduce_compute);
-  // A weight that backward passes read is published with the weight that it is made of.
+  // A backward weight is published together with its weight.
   if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
 }
 
 const ParallelGroups::Placed& ParallelGroups::placed(int domain) const {
-  TESSERA_CHECK(domain >= 0 && static_cast<std::size_t>(domain) < all_placed.size(), "domain {} of {}", domain,
-                all_placed.size());
+  TESSERA_CHECK(domain >= 0 && static_cast<std::size_t>(domain) < all_placed.size(), "domain {} of {} does not exist",
+                domain, all_placed.size());
   return all_placed[static_cast<std::size_t>(domain)];
 }
 
 comm::Communicator* ParallelGroups::at(int domain, Via via) const {
   comm::Communicator* const made = placed(domain).made[static_cast<std::size_t>(via)];
-  TESSERA_CHECK(made, "no parameter of domain {} was to travel so: {}", domain,
+  TESSERA_CHECK(made, "domain {} has no communicator for {}: no parameter needs it", domain,
                 to_string(role_of(mesh, domains[static_cast<std::size_t>(domain)], via)));
   return made;
 }
@@ -130,7 +130,7 @@ void ParallelGroups::cancel() const {
 void ParallelGroups::drain() const {
   for (base::Lane* lane : lanes()) {
     const base::Fence last = lane->record();
-    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
+    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit
   }
 }
 

@@ -13,19 +13,21 @@ namespace {
 
 void check_planes(const ParameterSpec& spec) {
   TESSERA_CHECK(!spec.encoding || spec.planes.empty(),
-                "parameter '{}': {} planes and an encoding, expected one of both", spec.name, spec.planes.size());
+                "parameter '{}': {} planes and an encoding, expected only one of the two", spec.name,
+                spec.planes.size());
   TESSERA_CHECK(spec.planes.size() <= kMostPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
                 spec.planes.size(), kMostPlanes);
   for (const PlaneSpec& plane : spec.planes)
     TESSERA_CHECK(plane.tile.rows >= 1 && plane.tile.cols >= 1,
                   "parameter '{}': plane '{}' has tiles of {} x {}, expected 1 x 1 or more", spec.name, plane.name,
                   plane.tile.rows, plane.tile.cols);
-  TESSERA_CHECK(spec.planes.empty() || spec.planes.front().tile.is_element(),
-                "parameter '{}': the first plane has tiles of {} x {}, expected an element for each of the weight's",
-                spec.name, spec.planes.front().tile.rows, spec.planes.front().tile.cols);
+  TESSERA_CHECK(
+      spec.planes.empty() || spec.planes.front().tile.is_element(),
+      "parameter '{}': the first plane has tiles of {} x {}, expected one element for each element of the weight",
+      spec.name, spec.planes.front().tile.rows, spec.planes.front().tile.cols);
 }
 
-// Storage is cut after a multiple of so many rows, which keeps the tiles of all planes whole.
+// Storage is cut after a multiple of this number of rows, which keeps the tiles of all planes whole.
 std::int64_t rows_together(const ParameterSpec& spec) {
   std::int64_t rows = spec.rows_together;
   for (const PlaneSpec& plane : planes_of(spec, {})) rows = std::lcm(rows, plane.tile.rows);
@@ -56,7 +58,8 @@ ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane
 ParameterLayouts layouts_of(const ParameterSpec& spec) {
   const layout::Layout& compute = spec.compute;
   const layout::Shape shape = layout::matrix_shape(spec.dims);
-  TESSERA_CHECK(compute.shape == shape, "parameter '{}': layout of {} x {} for a logical shape of {} x {}", spec.name,
+  TESSERA_CHECK(compute.shape == shape,
+                "parameter '{}': the layout has the shape {} x {}, expected the logical shape {} x {}", spec.name,
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
   layout::validate(compute, layout::Cover::all);
   check_planes(spec);

@@ -20,7 +20,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
       staging_type_(parameter.types.accumulator),
       tree_(tree_of(parameter.storage, cuts, parameter.place)),
       way_(std::move(way)) {
-  if (parameter.by_rows && !parameter.spec.trainable) return;  // nothing goes this way, nor is there a group for it
+  if (parameter.by_rows && !parameter.spec.trainable) return;  // a frozen table reduces nothing and has no group
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;
@@ -40,7 +40,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
   if (types_.wire != staging_type_)
     (over_compute_ ? rounded_bytes_ : staged_rounded_bytes_) =
         base::align_up(size_in_bytes(home_elements_, types_.wire));
-  // What is exchanged are rows of this compute rank's matrix, runs of the buffers whatever their columns are.
+  // The ranks exchange rows of this compute rank's matrix. With local columns these rows are contiguous in the buffers.
   std::vector<layout::LocalLayout> owned;
   for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     std::ranges::transform(parameter.storage.ranks, std::back_inserter(owned), layout::with_local_columns);
@@ -138,7 +138,9 @@ base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool i
     sums.push_back({member, wire, accumulates, squares});
   }
   Reducer::exchange(sums, group);
-  const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };  // added on the exchange's lane
+  const auto has_rows = [](const Reducing& m) {
+    return m.reducer->rows_.has_value();
+  };  // the exchange's lane adds these
   const bool apart = parallel.sums && std::ranges::none_of(members, has_rows);
   base::Lane& last = apart ? *parallel.sums : lane;
   if (apart) last.wait(mark.end(lane, lane.record()));

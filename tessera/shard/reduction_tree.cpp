@@ -9,8 +9,9 @@ namespace tessera::shard {
 
 ReductionTree::ReductionTree(std::vector<std::int64_t> owned, int node, int rank)
     : owned_(std::move(owned)), node_(node), rank_(rank) {
-  TESSERA_CHECK(node >= 1, "a node of {} ranks", node);
-  TESSERA_CHECK(rank >= 0 && rank < size(), "rank {} of {} that add a gradient", rank, size());
+  TESSERA_CHECK(node >= 1, "reduction: a node has {} ranks, expected 1 or more", node);
+  TESSERA_CHECK(rank >= 0 && rank < size(), "reduction: rank {} is outside the {} ranks that add a gradient", rank,
+                size());
 }
 
 std::vector<int> ReductionTree::relayed() const {
@@ -38,7 +39,7 @@ ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumu
     bytes.within = bytes_of((members - 1) * relayed, wire);
     bytes.sums = bytes_of(relayed, accumulator);
   }
-  // All nodes but the last are alike.
+  // All nodes except the last have equal sizes.
   const int last = nodes() - 1;
   if (own_node != last) bytes.between += bytes_of(owned(rank_), type_of(last, wire, accumulator));
   const std::int64_t others = own_node == last ? last : last - 1;

@@ -18,19 +18,19 @@ void check_memory(const ShardedParameter& parameter, const FlatMemory& memory, s
   const base::Device device = parameter.weight().device();
   TESSERA_CHECK(memory.bytes >= bytes, "parameter '{}': {} bytes for its storage, expected {} or more", name,
                 memory.bytes, bytes);
-  TESSERA_CHECK(memory.device == device, "parameter '{}': memory of {} for its storage, expected some of {}", name,
+  TESSERA_CHECK(memory.device == device, "parameter '{}': memory of {} for its storage, expected memory of {}", name,
                 name_of(memory.device), name_of(device));
   TESSERA_CHECK(bytes == 0 || memory.data != nullptr, "parameter '{}': no memory for its storage of {} bytes", name,
                 bytes);
   TESSERA_CHECK(reinterpret_cast<std::uintptr_t>(memory.data) % base::kAlignment == 0,
-                "parameter '{}': memory at {} for its storage, expected a multiple of {}", name,
+                "parameter '{}': memory at {} for its storage, expected an address that is a multiple of {}", name,
                 static_cast<const void*>(memory.data), base::kAlignment);
   TESSERA_CHECK(bytes == 0 || base::is_device_memory(memory.data) == (device.kind == base::DeviceKind::cuda),
-                "parameter '{}': memory at {} is not of {}", name, static_cast<const void*>(memory.data),
+                "parameter '{}': memory at {} does not belong to {}", name, static_cast<const void*>(memory.data),
                 name_of(device));
   for (const Plane& plane : parameter.planes)
     TESSERA_CHECK(!overlaps(plane.data, memory, bytes),
-                  "parameter '{}': plane '{}' lies in the memory that it moves to", name, plane.spec.name);
+                  "parameter '{}': plane '{}' is already in the memory that it moves to", name, plane.spec.name);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ layout::Layout over_replicas(layout::Shape shape, std::vector<layout::LocalLayou
   return {.shape = shape, .ranks = std::move(ranks), .state = state};
 }
 
-// A gradient that every rank of a replica stores whole is given by the replica's first rank only.
+// If every rank of a replica stores a gradient whole, only the first rank of the replica contributes it.
 void give_once(std::vector<layout::LocalLayout>& given, const ShardedParameter& parameter) {
   std::size_t first = 0;
   for (const layout::Layout& replica : parameter.storage_by_replica) {

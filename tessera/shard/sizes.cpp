@@ -12,7 +12,7 @@
 namespace tessera::shard {
 namespace {
 
-// Each row whole, on one compute rank, which computes all of its gradient.
+// Returns whether each row is whole on one compute rank, and this rank computes its whole gradient.
 bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) {
   if (!spec.sharded || spec.partial_gradient || layouts.overlaps()) return false;
   for (const layout::LocalLayout& local : spec.compute.ranks)
@@ -21,8 +21,8 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
   return true;
 }
 
-// Writes the buffers of a gather, the greatest over compute ranks: of what arrives with what lies between its two hops,
-// and of the unpacked weight.
+// Sets the buffer sizes of a gather, as maximums over compute ranks: `gathered` for the planes, including those between
+// two hops, and `unpacked` for the unpacked weight.
 void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
   std::vector<PlaneSpec> planes = planes_of(spec, types);
@@ -41,7 +41,7 @@ void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   }
 }
 
-// The same of a gradient and of its exchange.
+// Sets the buffer sizes of a gradient and of its exchange, as maximums over compute ranks.
 void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
   const bool sums = sums_compute(spec, layouts);
@@ -63,7 +63,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   }
 }
 
-// Returns the size of a parameter as if it were gathered whole, or not.
+// Returns the size of a parameter. by_rows: it exchanges rows; otherwise it is gathered whole.
 schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                                 const Cuts& cuts, bool by_rows) {
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
@@ -92,7 +92,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
   const bool whole_rows =
       has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding && cuts.duplicates == 1;
   TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
-                "parameter '{}': rows travel by index only where each is on one compute rank and stored once in a "
+                "parameter '{}': rows travel by index only if each row is on one compute rank and stored once in a "
                 "replica, in one plane of the model's type",
                 spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;

@@ -49,7 +49,7 @@ WayBytes::WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, c
   compute_collective_ = layout::recognise(compute_sum_, parts, layouts.home);
 }
 
-// All planes. From each other rank its part, then from compute ranks what overlaps.
+// Counts all planes: first the parts of the other storing ranks, then the overlapping parts of compute ranks.
 Way WayBytes::gather(const Place& place) const {
   if (by_rows_) return {};
   const auto compute = static_cast<std::size_t>(place.compute);
@@ -83,9 +83,9 @@ Way WayBytes::reduce(const Place& place) const {
   return way;
 }
 
-// With an all-reduce a rank receives the others' parts twice, to add them and added. Where replicas update parts
-// (ZeRO-1) it receives what the others have of its part. Where places are dead it receives all that it stores from
-// every other replica; a vector that all ranks store comes from the first rank of each.
+// In an all-reduce a rank receives the parts of the other replicas twice: first as terms, then as sums. If each replica
+// updates a part (ZeRO-1), a rank receives the terms of the part that it updates. If places are dead, a rank receives
+// its whole shard from every other replica. A vector that all ranks store comes from the first rank of each replica.
 Way WayBytes::sum_replicas(const Place& place) const {
   const std::int64_t others = cuts_.replicas - 1;
   if (!spec_.trainable || others == 0) return {};
@@ -125,7 +125,7 @@ Ways WayBytes::most() const {
       schedule::raise(most.gather, gather(place));
       for (int duplicate = 0; duplicate < cuts_.duplicates; ++duplicate)
         schedule::raise(most.reduce, reduce({.compute = compute, .part = part, .duplicate = duplicate}));
-      // Earlier replicas update no less than later ones.
+      // Earlier replicas update at least as much as later ones.
       schedule::raise(most.replicas, sum_replicas(place));
       schedule::raise(most.publish, publish({.compute = compute, .part = part, .replica = cuts_.replicas - 1}));
     }
@@ -133,7 +133,7 @@ Ways WayBytes::most() const {
     if (parts == cuts_.parts) continue;
     Cuts other = cuts_;
     other.parts = parts;
-    other.parts_by_replica = {parts, cuts_.parts};  // differ still
+    other.parts_by_replica = {parts, cuts_.parts};  // still different
     const WayBytes theirs(spec_, layouts_, types_, other, by_rows_);
     for (int compute = 0; compute < layouts_.home.size(); ++compute)
       for (int part = 0; part < parts; ++part)
@@ -145,7 +145,7 @@ Ways WayBytes::most() const {
 Ways WayBytes::of_all_ranks() const {
   Ways all;
   const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
-  std::int64_t stored = 0, planes = 0;  // of a replica
+  std::int64_t stored = 0, planes = 0;  // of one replica
   for (int compute = 0; compute < layouts_.home.size(); ++compute)
     for (int part = 0; part < cuts_.parts; ++part) {
       const Place place{.compute = compute, .part = part};
@@ -159,7 +159,8 @@ Ways WayBytes::of_all_ranks() const {
       for (const Moved& plane : planes_) planes += plane.spec.bytes(size_in(plane.stored));
     }
   if (!splits()) return all;
-  // Replicas receive together what each stores from all but one. There may be too many to ask them one by one.
+  // Together the replicas receive the stored bytes from all replicas but one. A loop over the replicas could be too
+  // long.
   const std::int64_t others = std::int64_t{cuts_.duplicates} * (cuts_.replicas - 1);
   if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
   all.publish = {{Activity::publish, others * planes}};

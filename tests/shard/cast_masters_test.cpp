@@ -225,8 +225,8 @@ TEST(CastMastersErrors, NameWhatIsWrong) {
   says(fault_of(weight, {{master.data(), quant::DType::fp64}, {0, 64}}, Format::fp8), "type fp64");
   says(fault_of(weight, {{nullptr, quant::DType::fp32}, {0, 64}}, Format::fp8), "64 elements without a master");
   says(fault_of({{8, 8}, {nullptr, scales.data(), &amax}}, shard, Format::fp8), "64 elements without data");
-  says(fault_of({{8, 8}, {data.data(), nullptr, &amax}}, shard, Format::mxfp8), "no place for its scales");
-  says(fault_of({{8, 8}, {data.data(), scales.data()}}, shard, Format::nvfp4), "no place for its amax");
+  says(fault_of({{8, 8}, {data.data(), nullptr, &amax}}, shard, Format::mxfp8), "no memory for its scales");
+  says(fault_of({{8, 8}, {data.data(), scales.data()}}, shard, Format::nvfp4), "no memory for its amax");
   EXPECT_THROW(master_slices({&weight, 1}, {}, Format::fp8), Error);
 }
 

@@ -47,7 +47,7 @@ TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
   is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense, "all ranks of replica 1 are dead");
   is_refused(without(kDuplicated, {6, 7}), kDuplicates,
              "2 ranks add gradients of a part, expected 2 parts in 2 duplicates");
-  is_refused(without(kDuplicated, {5}), kDuplicates, "in one replica 1 ranks store a part of a weight and 2 another");
+  is_refused(without(kDuplicated, {5}), kDuplicates, "in one replica 1 ranks store a part of a weight and 2 ranks another part");
   is_refused(without(kPlain, {}), kDuplicates, "a domain names the axes ");
 }
 
@@ -58,7 +58,7 @@ TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
       [&] {
         role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}});
       },
-      ThrowsMessage<Error>(HasSubstr("the compute axes of a domain are named 'gather', as a role of its schedules")));
+      ThrowsMessage<Error>(HasSubstr("the compute axes of a domain are named 'gather', which is the name of a role")));
 }
 
 TEST(Domain, TheProgramsCollectivesCountLiveRanksAndPlaces) {

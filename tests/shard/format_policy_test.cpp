@@ -95,7 +95,7 @@ TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfABackwardWeight) {
 TEST(FormatPolicies, RefuseABackwardFormatThatCannotBe) {
   const ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { with_backward(odd, Format::bf16, Format::nvfp4); },
-              ThrowsMessage<InputError>(HasSubstr("'odd (backward)': numbers of 4 bits need an even number")));
+              ThrowsMessage<InputError>(HasSubstr("'odd (backward)': 4-bit formats need an even number")));
   ParameterSpec table = matrix_of("table", 64, 8);
   table.reads.per_microbatch = 4;
   EXPECT_FALSE(with_backward(table, Format::bf16, Format::fp8).backward);
@@ -109,7 +109,7 @@ TEST(FormatPolicies, RefuseABackwardFormatThatCannotBe) {
 TEST(FormatPolicies, RefuseWhatAFormatCannotStore) {
   ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { encoding_of(odd, {.format = Format::nvfp4}); },
-              ThrowsMessage<InputError>(HasSubstr("'odd': numbers of 4 bits need an even number of columns")));
+              ThrowsMessage<InputError>(HasSubstr("'odd': 4-bit formats need an even number of columns")));
   EXPECT_TRUE(encoding_of(odd, {.format = Format::mxfp8}));
   ParameterSpec wide = matrix_of("wide", 8, 8);
   EXPECT_THAT([&] { set_encoding(wide, {.format = Format::fp8}, {}); },

@@ -71,7 +71,7 @@ TEST(Planes, AreNotReadByRows) {
   ParameterSpec spec = spec_of(layout::replicated({64, 8}, 1), {kData, kScales});
   spec.reads = {.per_microbatch = 1, .lookup = Lookup::rows};
   EXPECT_THAT([&] { make_parameter(spec, {}, {.parts = 2}, {}); },
-              ThrowsMessage<Error>(HasSubstr("rows travel by index only where each is on one compute rank")));
+              ThrowsMessage<Error>(HasSubstr("rows travel by index only if each row is on one compute rank")));
   spec.reads.lookup = Lookup::automatic;
   EXPECT_FALSE(make_parameter(spec, {}, {.parts = 2}, {}).by_rows);
 }

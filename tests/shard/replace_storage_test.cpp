@@ -89,13 +89,13 @@ TEST_P(ReplaceStorage, RefusesUnfitMemoryAndChangesNothing) {
     EXPECT_EQ(contents(weight), before);
   };
   refuses({flat.data(), bytes - 1}, fmt::format("{} bytes for its storage, expected {} or more", bytes - 1, bytes));
-  refuses({flat.data(), bytes, base::cuda_device(0)}, "memory of cuda:0 for its storage, expected some of cpu");
-  refuses({flat.data() + 128, bytes}, "expected a multiple of 256");
+  refuses({flat.data(), bytes, base::cuda_device(0)}, "memory of cuda:0 for its storage, expected memory of cpu");
+  refuses({flat.data() + 128, bytes}, "expected an address that is a multiple of 256");
   refuses({nullptr, bytes}, "no memory");
-  refuses({weight.weight().data(), bytes}, "lies in the memory that it moves to");
+  refuses({weight.weight().data(), bytes}, "is already in the memory that it moves to");
   EXPECT_EQ(fault_of(weight, {flat.data(), bytes}), "");
   place = flat.data();
-  refuses({flat.data() + 256, bytes}, "lies in the memory that it moves to");
+  refuses({flat.data() + 256, bytes}, "is already in the memory that it moves to");
 }
 
 }  // namespace

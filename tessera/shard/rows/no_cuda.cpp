@@ -1,4 +1,4 @@
-// What stands in for CUDA where the library is built without it.
+// Replaces the CUDA kernels in a build without CUDA.
 #include "tessera/base/error.h"
 #include "tessera/shard/rows/row_kernels.h"
 

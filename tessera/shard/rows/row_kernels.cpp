@@ -24,7 +24,7 @@ bool holds_negative_zero(const std::byte* row, std::int64_t columns, quant::DTyp
                                     : holds_negative_zero<float>(row, columns);
 }
 
-// One row after the other.
+// Sums one row after another.
 class HostRowSum {
  public:
   explicit HostRowSum(const RowSum& sum)

@@ -1,4 +1,4 @@
-// The kernels of row_kernels.h on a stream: a warp a row.
+// The kernels of row_kernels.h on a stream. One warp processes one row.
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -14,9 +14,9 @@ using quant::bfloat16;
 using quant::DType;
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kAhead = 4;       // accesses of a lane under way
-constexpr int kFarAway = 0x7F;  // every byte of a place that comes after all others
-constexpr int kNowhere = 0xFF;  // every byte of -1
+constexpr int kAhead = 4;       // accesses of a lane in flight
+constexpr int kFarAway = 0x7F;  // every byte of an index that is above all others
+constexpr int kNowhere = 0xFF;  // every byte of the index -1
 
 __global__ void __launch_bounds__(kThreads)
     list_rows(const RowIds ids, std::int64_t rows, std::int64_t* list, std::int64_t most) {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   if (at < most) list[at] = ids.row(at, rows);
 }
 
-// The least place of each row: the same whichever thread comes first.
+// Finds the lowest index of each row. The result does not depend on the order of threads.
 __global__ void __launch_bounds__(kThreads) find_firsts(const RowSlots a) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t row = a.ids.row(at, a.rows);
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) name_slots(const RowSlots a) {
   if (at < a.ids.count) a.slots[at] = first;
 }
 
-// By all lanes of a warp.
+// Called by all lanes of a warp.
 template <typename Word>
 __device__ void copy_row(const std::byte* from, std::byte* to, std::int64_t words) {
   const auto* source = reinterpret_cast<const Word*>(from);
@@ -61,7 +61,7 @@ __device__ std::int64_t warp_of_grid() {
 
 template <typename Word>
 __global__ void __launch_bounds__(kThreads) give_rows(const RowReading a) {
-  const std::int64_t place = warp_of_grid();  // in the messages to all the others
+  const std::int64_t place = warp_of_grid();  // in the messages to all other ranks
   if (place >= (a.ranks - 1) * a.most) return;
   const std::int64_t peer = place / a.most, at = place % a.most;
   const std::int64_t row = a.asked[(peer < a.rank ? peer : peer + 1) * a.most + at];
@@ -101,7 +101,7 @@ __device__ bool is_negative_zero(double value) {
   return static_cast<std::uint64_t>(__double_as_longlong(value)) == std::uint64_t{1} << 63;
 }
 
-// N elements of a rank's part of a row from `column` on; zeros where it has no such row.
+// Loads N elements of a rank's part of a row, from `column` on. Zeros if the rank does not have the row.
 template <typename Wire, typename Acc, int N>
 __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank, std::int64_t column, Acc (&part)[N]) {
   Wire values[N] = {};
@@ -110,14 +110,14 @@ __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank,
 #pragma unroll
   for (int i = 0; i < N; ++i) part[i] = quant::round_to<Acc>(values[i]);
 }
-// sum + part, or part where nothing is in the sum yet.
+// Adds `part` to `sum`. is_first: the sum is empty, and becomes `part`.
 template <typename Acc, int N>
 __device__ void add_part(Acc (&sum)[N], const Acc (&part)[N], bool is_first) {
 #pragma unroll
   for (int i = 0; i < N; ++i) sum[i] = is_first ? part[i] : sum[i] + part[i];
 }
 
-// A row's N elements from `column` on, in the order of the tree. Whether one of them is -0.
+// Adds N elements of a row, from `column` on, in the order of the tree. Returns whether one of the sums is -0.
 template <typename Wire, typename Acc, int N>
 __device__ bool add_parts(const RowSum& a, const std::int32_t* places, Acc* sum, std::int64_t column) {
   Acc value[N] = {};
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 4) sum_rows(const RowSum a) {
     if (state == 0 && !a.clear) return;
     const Acc zeros[N] = {};
     for (std::int64_t column = lane * N; column < a.columns; column += kWarp * N) quant::store(sum + column, zeros);
-    __syncwarp();  // all have read the state
+    __syncwarp();  // all lanes have read the state
     if (lane == 0) a.states[row] = 0;
     return;
   }
@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(kThreads, 4) sum_rows(const RowSum a) {
 
 unsigned blocks_for(std::int64_t items, std::int64_t a_block) {
   const std::int64_t blocks = (items + a_block - 1) / a_block;
-  if (blocks > std::numeric_limits<int>::max()) base::fail("more rows than one kernel takes");
+  if (blocks > std::numeric_limits<int>::max())
+    base::fail("rows of a table: more rows than one kernel launch supports");
   return static_cast<unsigned>(blocks);
 }
 
@@ -176,7 +177,7 @@ bool is_aligned(const void* pointer, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-// Calls visit(word) with the widest word that every row begins and ends with.
+// Calls visit(word) with the widest word to which all rows are aligned.
 template <typename Visit>
 void with_word(const RowReading& a, Visit visit) {
   const auto bits = reinterpret_cast<std::uintptr_t>(a.stored) | reinterpret_cast<std::uintptr_t>(a.messages) |
@@ -188,7 +189,7 @@ void with_word(const RowReading& a, Visit visit) {
   visit(std::uint8_t{});
 }
 
-// Calls visit(wire, accumulator) with the device types.
+// Calls visit(wire, accumulator) with values of the device types.
 template <typename Visit>
 void with_types(const RowSum& a, Visit visit) {
   const auto with_accumulator = [&](auto wire) {
@@ -217,7 +218,7 @@ class CudaRowKernels final : public RowKernels {
     if (a.most == 0) return;
     const base::DeviceGuard guard(device_);
     fill(a.map, kFarAway, a.rows);
-    const unsigned blocks = blocks_for(a.most, kThreads);  // ids.count is no more
+    const unsigned blocks = blocks_for(a.most, kThreads);  // ids.count is not larger
     find_firsts<<<blocks, kThreads, 0, stream_>>>(a);
     name_slots<<<blocks, kThreads, 0, stream_>>>(a);
     TESSERA_CUDA_CHECK(cudaGetLastError());
