@@ -15,8 +15,8 @@
 
 namespace tessera::shard {
 
-// Runs all movements as one exchange if none of them needs packing, and otherwise one after the other. Returns the
-// fence of the last movement. Without movements, returns a fence that is done after the lane's earlier work.
+// Runs all movements as one exchange if they need no packing, and otherwise one after the other. Returns the fence of
+// the last movement. Without movements, returns a fence that is done after the lane's earlier work.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements);
 
 // Moves the weight of one parameter. It is built once for each parameter and runs the same steps every time. It

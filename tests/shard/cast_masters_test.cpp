@@ -1,5 +1,5 @@
-// Masters in slices over the ranks of a group are cast to the bytes of the whole weights. On threads of the CPU, and
-// with test_comm_nccl on one GPU a rank.
+// Tests that masters in slices over the ranks of a group are cast to the bytes of the whole weights. Ranks are threads
+// on the CPU; in test_comm_nccl each rank has one GPU.
 #include "tessera/shard/cast_masters.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using quant::Extent;
 using quant::Format;
 using quant::Slice;
 
-// Tiles and vectors of kernels divide few of these; two have no elements.
+// Few sizes are multiples of a tile or of a kernel's vector. Two matrices have no elements.
 const std::vector<Extent> kMatrices{{50, 288}, {37, 80}, {9, 16}, {33, 688}, {0, 32}, {129, 144}, {1, 2}, {0, 0}};
 constexpr std::uint8_t kUntouched = 0xA5;
 
@@ -34,7 +34,8 @@ std::vector<float> master_of(std::size_t weight, unsigned round) {
   return quant::random_values(kMatrices[weight].elements(), static_cast<unsigned>(weight) + 100 * round);
 }
 
-// [weight][rank]: cut at random, some empty; in the last weights one rank has everything, another one each time.
+// Returns slices by [weight][rank], cut at random; some are empty. Each of the last weights is whole on one rank, on a
+// different rank each time.
 std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<Slice>> cuts;
@@ -55,7 +56,7 @@ std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
   return cuts;
 }
 
-// What one rank stores: its slices of the masters, and room for whole weights.
+// The arrays of one rank: its slices of the masters, and memory for whole weights.
 class RankWeights {
  public:
   RankWeights(Format format, const std::vector<std::vector<Slice>>& cuts, int rank)
@@ -112,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, CastMasters,
                          testing::Values(Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST_P(CastMasters, GivesTheBytesOfWholeWeightsOnOneToEightRanks) {
+TEST_P(CastMasters, WriteTheBytesOfWholeWeightsOnOneToEightRanks) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     if (!comm::has_ranks(ranks)) continue;
     for (const unsigned seed : {1U, 2U}) {
@@ -125,7 +126,7 @@ TEST_P(CastMasters, GivesTheBytesOfWholeWeightsOnOneToEightRanks) {
         const auto cast = cast_master_weights(weights.weights(), weights.shards(), group, GetParam(), *lane);
         lane->synchronize();
         weights.expect_parts_of_whole(0);
-        weights.write_masters(1);  // the same addresses
+        weights.write_masters(1);  // at the same addresses
         cast->compute_amax();
         cast->reduce_amax(group);
         cast->cast();
@@ -136,8 +137,8 @@ TEST_P(CastMasters, GivesTheBytesOfWholeWeightsOnOneToEightRanks) {
   }
 }
 
-// Every rank has all masters, as replicas do.
-TEST_P(CastMasters, TakesCopiesOfTheSameSlices) {
+// Every rank has all masters, like replicas.
+TEST_P(CastMasters, AcceptEqualSlicesOnSeveralRanks) {
   const std::vector<std::vector<Slice>> whole = random_cuts(1, 1);
   if (!comm::has_ranks(2)) GTEST_SKIP() << "fewer than 2 ranks";
   comm::on_ranks(2, [&](comm::Communicator& group) {
@@ -150,8 +151,8 @@ TEST_P(CastMasters, TakesCopiesOfTheSameSlices) {
   });
 }
 
-TEST_P(CastMasters, TakesOneMessageForAllWeights) {
-  if (comm::world_of_tests() != nullptr) GTEST_SKIP() << "counts operations of threads";
+TEST_P(CastMasters, SendOneMessageForAllWeights) {
+  if (comm::world_of_tests() != nullptr) GTEST_SKIP() << "counts operations of the local backend";
   const std::vector<std::vector<Slice>> cuts = random_cuts(3, 1);
   std::atomic<int> messages{0};
   const auto count = [&](int, const std::string&, const std::string& op, std::int64_t) {
@@ -169,8 +170,8 @@ TEST_P(CastMasters, TakesOneMessageForAllWeights) {
   EXPECT_EQ(messages, 3);  // one on each rank
 }
 
-// Amaxes of one cast are brought to another, which takes none itself.
-TEST_P(CastMasters, TrustsTheAmaxesThatItIsGiven) {
+// Amaxes of one cast are copied to another cast, which computes no amaxes.
+TEST_P(CastMasters, UseAmaxesThatTheCallerWrites) {
   const std::vector<std::vector<Slice>> whole = random_cuts(1, 1);
   const base::Device device = comm::device_of_tests();
   const std::unique_ptr<base::Lane> lane = make_compute_lane();
@@ -189,7 +190,7 @@ TEST_P(CastMasters, TrustsTheAmaxesThatItIsGiven) {
   second.expect_parts_of_whole(0);
 }
 
-TEST_P(CastMasters, TakesNoWeightsAtAll) {
+TEST_P(CastMasters, AcceptAnEmptyListOfWeights) {
   const std::unique_ptr<base::Lane> lane = make_compute_lane();
   comm::on_ranks(1, [&](comm::Communicator& group) {
     const auto cast = cast_master_weights({}, {}, group, GetParam(), *lane);
@@ -198,7 +199,7 @@ TEST_P(CastMasters, TakesNoWeightsAtAll) {
   });
 }
 
-// The text of the error that a list of one weight gives.
+// Returns the error for a list of one weight.
 std::string fault_of(const QuantizedWeight& weight, const MasterShard& shard, Format format) {
   try {
     const std::unique_ptr<base::Lane> lane = base::make_inline_lane();
@@ -209,7 +210,7 @@ std::string fault_of(const QuantizedWeight& weight, const MasterShard& shard, Fo
   return "";
 }
 
-TEST(CastMastersErrors, NameWhatIsWrong) {
+TEST(CastMastersErrors, NameTheWrongValue) {
   std::vector<float> master(64), scales(64);
   std::vector<std::uint8_t> data(64);
   float amax = 0;

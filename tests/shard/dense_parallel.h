@@ -1,4 +1,4 @@
-// Groups of ranks as dense weights have them, by names of axes that no code knows.
+// Groups of ranks with the sharding of dense weights. No code contains the names of these axes.
 #pragma once
 #include <vector>
 
@@ -10,7 +10,7 @@ inline Domain dense_domain() {
   return {.compute = {"users"}, .storage = {"keepers"}, .duplicates = {}, .replicas = {"replicas"}};
 }
 
-// dead: places without a rank.
+// `dead` are the places without a rank.
 inline mesh::Mesh dense_mesh(int compute, int parts, int replicas, const std::vector<int>& dead = {}) {
   const mesh::Grid grid{{"users", compute}, {"keepers", parts}, {"replicas", replicas}};
   return {{grid}, mesh::live_places(grid, dead)};

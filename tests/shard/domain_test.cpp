@@ -1,4 +1,4 @@
-// What the places of a mesh make of a domain.
+// Tests how the places of a mesh determine sharding, classes and roles of a domain.
 #include "tessera/shard/domain.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ const Domain kDense{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .repli
 const Grid kDuplicated{{"a", 1}, {"b", 2}, {"w", 2}, {"c", 2}};
 const Domain kDuplicates{.compute = {"a"}, .storage = {"b"}, .duplicates = {"w"}, .replicas = {"c"}};
 
-TEST(Domain, CutsAreThoseOfARanksReplica) {
+TEST(Domain, CutsDependOnTheReplicaOfARank) {
   const Mesh mesh = without(kPlain, {8, 9});  // one part of the second replica
   for (const int rank : {0, 5, 6, 9}) {
     const Cuts cuts = cuts_of(mesh, kDense, rank);
@@ -37,8 +37,8 @@ TEST(Domain, CutsAreThoseOfARanksReplica) {
   EXPECT_EQ(classes_of(without(kPlain, {}), {kDense}), std::vector<int>(12, 0));
 }
 
-// A rank that alone refused a mesh would leave the others waiting for it.
-TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
+// Every rank must refuse the mesh: otherwise the other ranks would wait for the rank that did.
+TEST(Domain, EveryRankRefusesAnUnusableMesh) {
   const auto is_refused = [](const Mesh& mesh, const Domain& domain, const char* refusal) {
     for (int rank = 0; rank < mesh.world_size(); ++rank)
       EXPECT_THAT([&] { cuts_of(mesh, domain, rank); }, ThrowsMessage<Error>(HasSubstr(refusal))) << rank;
@@ -47,11 +47,12 @@ TEST(Domain, EveryRankRefusesWhatNoRunCanBeOn) {
   is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense, "all ranks of replica 1 are dead");
   is_refused(without(kDuplicated, {6, 7}), kDuplicates,
              "2 ranks add gradients of a part, expected 2 parts in 2 duplicates");
-  is_refused(without(kDuplicated, {5}), kDuplicates, "in one replica 1 ranks store a part of a weight and 2 ranks another part");
+  is_refused(without(kDuplicated, {5}), kDuplicates,
+             "in one replica 1 ranks store a part of a weight and 2 ranks another part");
   is_refused(without(kPlain, {}), kDuplicates, "a domain names the axes ");
 }
 
-TEST(Domain, NamesOfAxesAndOfRolesAreDifferent) {
+TEST(Domain, NamesOfAxesMustDifferFromNamesOfRoles) {
   EXPECT_TRUE(role_groups(without(kPlain, {}), {kDense}).contains("a"));
   const Grid grid{{"gather", 2}, {"b", 1}, {"c", 1}};
   EXPECT_THAT(
@@ -75,7 +76,7 @@ TEST(Domain, DomainsWithTheSameComputeAxesShareTheProgramsGroup) {
   EXPECT_EQ(role_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
 }
 
-TEST(Domain, ReplicasMeetPartByPartUnlessPlacesAreDead) {
+TEST(Domain, ReplicasHaveOneGroupForEachPartUnlessPlacesAreDead) {
   EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
   EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));
   EXPECT_EQ(role_of(without(kDuplicated, {}), kDuplicates, Via::reduce).axes, (mesh::Axes{"b", "w"}));

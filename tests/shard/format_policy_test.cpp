@@ -1,4 +1,4 @@
-// Which weights get which number format, and what that makes of them.
+// Tests the choice of number formats, and its effect on parameters.
 #include "tessera/shard/format_policy.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ std::optional<quant::Encoding> encoding_of(ParameterSpec spec, const FormatPolic
   return spec.encoding;
 }
 
-TEST(FormatPolicies, TheLastRuleThatMatchesDecides) {
+TEST(FormatPolicies, TheLastMatchingRuleDecides) {
   const FormatPolicy policy{.format = Format::mxfp8,
                             .rules = parse_format_rules("a.*=nvfp4,*.up=bf16,a.1.up=fp8_block", "--wire-rules")};
   EXPECT_EQ(encoding_of(matrix_of("b.down", 8, 8), policy), quant::weight_encoding(Format::mxfp8));
@@ -38,7 +38,7 @@ TEST(FormatPolicies, TheLastRuleThatMatchesDecides) {
   EXPECT_TRUE((FormatPolicy{.rules = parse_format_rules("a=bf16", "")}.is_bf16()));
 }
 
-TEST(FormatPolicies, LeaveVectorsAndTablesAsTheyAre) {
+TEST(FormatPolicies, DoNotChangeVectorsAndTables) {
   const FormatPolicy policy{.format = Format::fp8};
   ParameterSpec vector{.name = "norm", .dims = {8}, .compute = layout::replicated({1, 8}, 1)};
   EXPECT_EQ(encoding_of(vector, policy), std::nullopt);
@@ -62,7 +62,7 @@ ParameterSpec with_backward(ParameterSpec spec, Format forward, Format backward,
   return spec;
 }
 
-TEST(FormatPolicies, BackwardPassesReadAnotherWeightWhereTheirFormatDiffers) {
+TEST(FormatPolicies, BackwardPassesReadAnotherWeightIfTheirFormatDiffers) {
   const ParameterSpec matrix = matrix_of("m", 96, 64);
   for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
     EXPECT_FALSE(with_backward(matrix, format, format).backward) << name_of(format);
@@ -83,16 +83,16 @@ TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfABackwardWeight) {
   EXPECT_FALSE(is_unpacked(spec) || is_unpacked(backward));
   EXPECT_EQ(backward.encoding->tile, (quant::ScaleTile{32, 1}));
   EXPECT_EQ(quant::format_of(*backward.encoding), Format::mxfp8);
-  // The rows of both are cut alike, between tiles of the backward weight.
+  // Both weights have the same sharding, between tiles of the backward weight.
   const Cuts cuts{.parts = 2, .replicas = 2, .zero = true};
   EXPECT_EQ(layouts_of(spec).together, layouts_of(backward).together);
   EXPECT_EQ(layouts_of(spec).stored(0, cuts.parts).ranks[1].size % (32 * 64), 0);
   ParameterSpec looked_up = matrix_of("m", 96, 64);
-  looked_up.looked_up = true;  // in bf16, so both passes unpack
+  looked_up.looked_up = true;  // rows are read in bf16, so both passes unpack
   EXPECT_FALSE(with_backward(looked_up, Format::mxfp8, Format::mxfp8, Format::mxfp8).backward);
 }
 
-TEST(FormatPolicies, RefuseABackwardFormatThatCannotBe) {
+TEST(FormatPolicies, RefuseAnUnsupportedBackwardFormat) {
   const ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { with_backward(odd, Format::bf16, Format::nvfp4); },
               ThrowsMessage<InputError>(HasSubstr("'odd (backward)': 4-bit formats need an even number")));
@@ -106,17 +106,17 @@ TEST(FormatPolicies, RefuseABackwardFormatThatCannotBe) {
       ThrowsMessage<InputError>(HasSubstr("rule ta*=fp8: the rows of 'table' are read by index")));
 }
 
-TEST(FormatPolicies, RefuseWhatAFormatCannotStore) {
+TEST(FormatPolicies, RefuseAMatrixThatAFormatCannotStore) {
   ParameterSpec odd = matrix_of("odd", 8, 18, 2);  // 9 columns on each rank
   EXPECT_THAT([&] { encoding_of(odd, {.format = Format::nvfp4}); },
               ThrowsMessage<InputError>(HasSubstr("'odd': 4-bit formats need an even number of columns")));
   EXPECT_TRUE(encoding_of(odd, {.format = Format::mxfp8}));
   ParameterSpec wide = matrix_of("wide", 8, 8);
   EXPECT_THAT([&] { set_encoding(wide, {.format = Format::fp8}, {}); },
-              ThrowsMessage<InputError>(HasSubstr("'wide': number formats need the type bf16, got fp32")));  // fp32
+              ThrowsMessage<InputError>(HasSubstr("'wide': number formats need the type bf16, got fp32")));
 }
 
-TEST(FormatPolicies, RulesThatAreNoneAreRefused) {
+TEST(FormatPolicies, RefuseInvalidRules) {
   const auto parse = [](const char* text) { return [text] { parse_format_rules(text, "--wire-rules"); }; };
   EXPECT_THAT(parse("a=fp8,b"), ThrowsMessage<InputError>(HasSubstr("--wire-rules: got 'b', expected PATTERN=FORMAT")));
   EXPECT_THAT(parse("=fp8"), ThrowsMessage<InputError>(HasSubstr("got '=fp8'")));
@@ -148,7 +148,7 @@ TEST(EncodedParameters, SendTheBytesOfTheirFormat) {
   EXPECT_EQ(wire_bytes_per_element(Format::nvfp4, 512, 1024), 0.5 + 1.0 / 256);
 }
 
-TEST(EncodedParameters, AreUnpackedWhereNothingTravelsToo) {
+TEST(EncodedParameters, AreUnpackedEvenIfNothingTravels) {
   ParameterSpec spec = matrix_of("weight", 48, 64);
   set_encoding(spec, {.format = Format::nvfp4}, kHalf);
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), kHalf, {});

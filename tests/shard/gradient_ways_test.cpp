@@ -1,5 +1,5 @@
-// The ways of a gradient, by themselves: over compute ranks and over those that store it, in the stated order and bit
-// by bit, and over replicas.
+// Tests the ways of a gradient one by one: over compute ranks, over the ranks that store it, and over replicas. Orders
+// and bits must be exact.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace {
 using quant::DType;
 using schedule::Activity;
 
-// Numbers whose sums depend on the order of the additions.
+// Returns numbers whose sums depend on the order of the additions.
 float gradient_at(int block, int part, int compute, std::int64_t index) {
   const std::int64_t mixed = (index * 31 + std::int64_t{block} * 7 + std::int64_t{part} * 13 + compute * 5) % 97;
   return 1.0F / static_cast<float>(1 + mixed) - 0.3F * static_cast<float>(part);
@@ -28,7 +28,8 @@ bool is_in_parts(const ParameterSpec& spec) {
   return spec.sharded || spec.partial_gradient;
 }
 
-// What one of the storing ranks gives: the compute ranks' parts in rank order in fp32, rounded to the wire type.
+// Returns the gradient that one storing rank sends: the compute ranks' parts, added in rank order in fp32 and rounded
+// to the wire type.
 float given(const ParameterSpec& spec, DType wire, int block, int part, std::int64_t index) {
   std::optional<float> sum;
   for (int compute = 0; compute < spec.compute.size(); ++compute) {
@@ -41,7 +42,7 @@ float given(const ParameterSpec& spec, DType wire, int block, int part, std::int
   return rounded_to(wire, sum.value());
 }
 
-// Added to `before`: the nodes' sums in node order, each made in rank order.
+// Adds the nodes' sums to `before`, in node order. Each node's sum is made in rank order.
 float reduced(const WayMesh& mesh, const ParameterSpec& spec, DType wire, int block, std::int64_t index,
               std::optional<float> before) {
   for (int first = 0; first < mesh.parts; first += mesh.node) {
@@ -53,7 +54,7 @@ float reduced(const WayMesh& mesh, const ParameterSpec& spec, DType wire, int bl
   return before.value();
 }
 
-// Of what arrives, where each rank is a node of its own.
+// Checks the received bytes. Each rank must be a node of its own.
 void expect_reduced_bytes(const WayRank& rank) {
   const ShardedParameter& parameter = rank.parameter;
   const layout::Layout& compute = parameter.spec.compute;
@@ -65,7 +66,7 @@ void expect_reduced_bytes(const WayRank& rank) {
             has_index(compute.ranks[static_cast<std::size_t>(other)], compute.shape.cols, index))
           ++over_compute;
   std::int64_t bytes = bytes_of(over_compute, DType::fp32);
-  // Where each compute rank has all of it, an all-reduce adds it up: a reduce-scatter, then an all-gather.
+  // If every compute rank has the whole gradient, an all-reduce adds it: a reduce-scatter, then an all-gather.
   if (!parameter.spec.sharded) bytes = 2 * bytes / compute.size();
   EXPECT_EQ(bytes_over(rank.ways.reduce, Activity::reduce_compute), bytes);
   EXPECT_EQ(bytes_over(rank.ways.reduce, Activity::reduce),
@@ -116,7 +117,7 @@ TEST(ReduceWay, AddsPartsInRankOrderAndRoundsThemOnce) {
         }
 }
 
-TEST(ReduceWay, OtherOrdersWouldGiveOtherBits) {
+TEST(ReduceWay, OtherOrdersGiveOtherBits) {
   const ParameterSpec spec = way_specs(3)[2];
   const std::int64_t shared = 7 * 4;  // an element of a row on all three compute ranks
   const WayMesh nodes{.compute = 3, .parts = 4, .node = 2}, ranks{.compute = 3, .parts = 4};
@@ -130,7 +131,7 @@ TEST(ReduceWay, OtherOrdersWouldGiveOtherBits) {
   EXPECT_GT(differ_by_rounding, 0);
 }
 
-// In replica order; with ZeRO-1 of the part that this replica updates.
+// Sums in replica order. With ZeRO-1, a replica gets the sum of the part that it updates.
 void sum_replicas(WayRank& rank) {
   ShardedParameter& parameter = rank.parameter;
   const std::int64_t cols = parameter.storage.shape.cols;

@@ -1,4 +1,4 @@
-// Planes and types of a parameter.
+// Tests the planes and types of a parameter.
 #include "tessera/shard/parameter.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ ParameterSpec spec_of(layout::Layout compute, std::vector<PlaneSpec> planes) {
           .planes = std::move(planes)};
 }
 
-TEST(Planes, OneOfTheModelsTypeUnlessSaidOtherwise) {
+TEST(Planes, TheDefaultIsOnePlaneOfTheModelsType) {
   const ParameterSpec spec = spec_of(layout::replicated({6, 5}, 1), {});
   const ShardedParameter parameter = make_parameter(spec, {.model = DType::bf16}, {.parts = 2}, {.part = 1});
   ASSERT_EQ(parameter.planes.size(), 1u);
@@ -36,7 +36,7 @@ TEST(Planes, OneOfTheModelsTypeUnlessSaidOtherwise) {
   EXPECT_EQ(parameter.weight().size(), 3u * 5 * 2);
 }
 
-// 10 rows over 2 ranks: 5 would cut a tile of 4 rows, so the first takes 8.
+// 10 rows over 2 ranks: a cut after row 5 would divide a tile of 4 rows, so the first rank stores 8 rows.
 TEST(Planes, StorageIsCutBetweenTiles) {
   const ParameterSpec spec = spec_of(layout::replicated({10, 12}, 1), {kData, kScales});
   for (const int rank : {0, 1}) {
@@ -54,10 +54,10 @@ TEST(Planes, CountAllBytesOfAGatherAndAPublish) {
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), {}, cuts);
   EXPECT_EQ(total_bytes(size.gather), 8 * 16 + 2 * 2 * 4);  // the other rank's half of both
   EXPECT_EQ(total_bytes(size.publish), 4 * 16 + 1 * 2 * 4);
-  EXPECT_EQ(size.gathered, 16 * 16 + 256);  // each plane aligned
+  EXPECT_EQ(size.gathered, 16 * 16 + 256);  // each plane is aligned
 }
 
-TEST(Planes, ByTileNeedPartsThatDoNotOverlap) {
+TEST(Planes, ByTileRefusePartsThatOverlapInsideATile) {
   const layout::Layout overlap = layout::rows_by_rank({6, 8}, {{{0, 4}}, {{2, 6}}});
   EXPECT_THAT(
       [&] {
@@ -67,7 +67,7 @@ TEST(Planes, ByTileNeedPartsThatDoNotOverlap) {
   EXPECT_NO_THROW(make_parameter(spec_of(overlap, {kData}), {}, {}, {}));
 }
 
-TEST(Planes, AreNotReadByRows) {
+TEST(Planes, AreNotReadByRowsIfThereAreSeveral) {
   ParameterSpec spec = spec_of(layout::replicated({64, 8}, 1), {kData, kScales});
   spec.reads = {.per_microbatch = 1, .lookup = Lookup::rows};
   EXPECT_THAT([&] { make_parameter(spec, {}, {.parts = 2}, {}); },
@@ -76,13 +76,13 @@ TEST(Planes, AreNotReadByRows) {
   EXPECT_FALSE(make_parameter(spec, {}, {.parts = 2}, {}).by_rows);
 }
 
-TEST(Planes, AreNotTooMany) {
+TEST(Planes, RefuseMoreThanTheMaximum) {
   const ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), std::vector<PlaneSpec>(kMostPlanes + 1, kData));
   EXPECT_THAT([&] { make_parameter(spec, {}, {}, {}); },
               ThrowsMessage<Error>(HasSubstr("5 planes, expected 4 at most")));
 }
 
-TEST(Planes, BeginWithOneThatHasAllElements) {
+TEST(Planes, RefuseAFirstPlaneByTile) {
   EXPECT_THAT(
       [&] {
         make_parameter(spec_of(layout::replicated({4, 8}, 1), {kScales, kData}), {}, {}, {});
@@ -99,14 +99,14 @@ TEST(Planes, RefuseTilesBelowOneElement) {
       ThrowsMessage<Error>(HasSubstr("expected 1 x 1 or more")));
 }
 
-// 8-bit data in one plane is no master, whatever the type of the model.
-TEST(Planes, OfAnotherTypeThanTheMasterHaveOne) {
+// A single plane of 8-bit data is not the master, even if the model's type equals the accumulator's type.
+TEST(Planes, OfAnotherTypeThanTheAccumulatorHaveAMaster) {
   const ShardedParameter parameter = make_parameter(spec_of(layout::replicated({4, 8}, 1), {kData}), {}, {}, {});
   EXPECT_TRUE(parameter.has_master());
   EXPECT_EQ(parameter.master.size(), 4u * 8 * 4);
 }
 
-TEST(Types, OfAParameterStandBeforeTheRuns) {
+TEST(Types, OfAParameterOverrideThoseOfTheRun) {
   ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), {});
   const ParameterTypes run{.model = DType::bf16, .wire = DType::bf16};
   EXPECT_EQ(types_of(spec, run).model, DType::bf16);
@@ -115,14 +115,14 @@ TEST(Types, OfAParameterStandBeforeTheRuns) {
   EXPECT_EQ(types_of(spec, run).wire, DType::fp32);
 }
 
-// Every element on one rank of the world, with whole rows of its state.
-TEST(CountedParts, OfAllRanksTogetherCoverAWeightOnce) {
+// Every element is counted on one rank of the world, in whole rows of this rank's state.
+TEST(CountedParts, OfAllRanksCoverAWeightOnce) {
   const layout::Layout overlapping = layout::rows_by_rank({10, 4}, {{{0, 4}, {8, 10}}, {{4, 10}}});
   for (const layout::Layout& compute : {layout::cut_cols({10, 4}, 2), overlapping, layout::replicated({10, 4}, 2)})
     for (const bool sharded : {true, false})
       for (const Cuts& cuts :
            {Cuts{}, Cuts{.parts = 3}, Cuts{.replicas = 2}, Cuts{.parts = 7, .replicas = 2, .zero = true}}) {
-        if (!sharded && compute == overlapping) continue;  // kept whole, or cut without overlaps
+        if (!sharded && compute == overlapping) continue;  // stored whole, or sharded without overlaps
         ParameterSpec spec = spec_of(compute, {});
         spec.sharded = sharded;
         layout::Layout counted{.shape = compute.shape};

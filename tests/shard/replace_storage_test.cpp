@@ -1,4 +1,4 @@
-// The planes of a weight move into a flat buffer of the caller and keep what they hold.
+// Tests that the planes of a weight move into a flat buffer of the caller and keep their contents.
 #include "tessera/shard/replace_storage.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST_P(ReplaceStorage, KeepsTheBytesOfSeveralWeightsInOneBuffer) {
   }
 }
 
-TEST_P(ReplaceStorage, RefusesUnfitMemoryAndChangesNothing) {
+TEST_P(ReplaceStorage, RefusesUnsuitableMemoryAndChangesNothing) {
   ShardedParameter weight = make_weight(GetParam(), {300, 288}, 0);
   const auto before = contents(weight);
   const std::byte* place = weight.weight().data();

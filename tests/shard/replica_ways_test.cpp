@@ -1,5 +1,5 @@
-// What replicas give each other, against loops over numbers: a whole step with ZeRO-1 and without it, parts without an
-// element, weights of several planes, places without a rank.
+// Tests the exchanges between replicas against loops over numbers: a whole step with and without ZeRO-1, empty parts,
+// weights of several planes, and dead places.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 using quant::DType;
 
-// One rank's gradient of a microbatch: numbers whose sums depend on the order of the additions.
+// Returns one rank's gradient of a microbatch: numbers whose sums depend on the order of the additions.
 float share_at(int replica, int microbatch, int part, std::int64_t index) {
   const std::int64_t mixed = (index * 29 + replica * 11 + microbatch * 17 + part * 5) % 89;
   return 1.0F / static_cast<float>(1 + mixed) - 0.2F * static_cast<float>(replica);
@@ -25,7 +25,7 @@ float as_type(DType type, float value) {
 
 constexpr int kMicrobatches = 2;
 
-// Each replica's microbatches in order, of each the parts in rank order.
+// Adds a replica's microbatches in order, and in each microbatch the parts in rank order.
 float replica_gradient(const WayMesh& mesh, DType wire, int replica, std::int64_t index) {
   float sum = 0;
   for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
@@ -63,7 +63,8 @@ void reduce_microbatches(WayRank& rank) {
   }
 }
 
-// Gradients of all microbatches, their sum over the replicas, this rank's part of the new weight, the others' parts.
+// Runs one step: reduces all microbatches, sums over the replicas, updates this rank's part of the weight, and gathers
+// the other parts.
 void take_step(WayRank& rank, const WayMesh& mesh) {
   ShardedParameter& parameter = rank.parameter;
   const std::int64_t cols = parameter.storage.shape.cols;
@@ -88,7 +89,8 @@ void take_step(WayRank& rank, const WayMesh& mesh) {
   });
 }
 
-// Of fewer rows than there are ranks that store or update them; one whose columns are cut; one that no rank cuts.
+// Returns matrices with fewer rows than ranks that store or update them, one of them cut by columns, and a vector that
+// is not sharded.
 std::vector<ParameterSpec> narrow_specs(int compute) {
   const std::vector<std::vector<layout::Range>> columns = compute == 1
                                                               ? std::vector<std::vector<layout::Range>>{{{0, 7}}}
@@ -120,7 +122,7 @@ TEST(ReplicasWay, AStepGivesTheSameWeightsWithAndWithoutZero) {
   EXPECT_GT(without_state, 0);
 }
 
-TEST(ReplicasWay, OtherOrdersWouldGiveOtherBits) {
+TEST(ReplicasWay, OtherOrdersGiveOtherBits) {
   const WayMesh mesh{.parts = 2, .replicas = 4};
   int differ_by_order = 0, differ_by_rounding = 0;
   for (std::int64_t index = 0; index < 15; ++index) {
@@ -134,8 +136,8 @@ TEST(ReplicasWay, OtherOrdersWouldGiveOtherBits) {
   EXPECT_GT(differ_by_rounding, 0);
 }
 
-// A replica with fewer ranks has stored larger parts of the weight.
-TEST(ReplicasWay, AddsPartsThatReplicasCutOtherwise) {
+// A replica with fewer ranks stores larger parts of the weight.
+TEST(ReplicasWay, AddsPartsOfReplicasWithDifferentSharding) {
   for (const int compute : {1, 2})
     for (const int parts : {2, 3})
       for (const ParameterSpec& spec : way_specs(compute)) {
@@ -160,7 +162,7 @@ TEST(ReplicasWay, AddsPartsThatReplicasCutOtherwise) {
       }
 }
 
-// An element of a plane has this number in each of its bytes.
+// Returns the value of every byte of an element of a plane.
 std::byte plane_byte(std::size_t plane, std::int64_t index, int version) {
   return static_cast<std::byte>((index * 7 + static_cast<std::int64_t>(plane) * 3 + 1 + version * 101) % 251);
 }
@@ -171,8 +173,8 @@ void write_plane(Plane& plane, std::size_t number, const layout::LocalLayout& lo
   });
 }
 
-// Tiles of 4 rows: the second rank that stores the weight has two of them for three replicas.
-TEST(PublishWay, GivesEachReplicaTheOthersPartsOfAllPlanes) {
+// Tiles have 4 rows. The second storing rank has two tiles for three replicas.
+TEST(PublishWay, SendsAllPlanesToEachReplica) {
   const ParameterSpec spec{.name = "planes",
                            .dims = {18, 12},
                            .compute = layout::replicated({18, 12}, 1),

@@ -1,4 +1,4 @@
-// The kernels of rows against plain loops, bit by bit, on the host and on a device.
+// Compares the kernels for rows with plain loops, bit by bit, on the host and on a device.
 #include "tessera/shard/rows/row_kernels.h"
 
 #include <gtest/gtest.h>
@@ -57,14 +57,14 @@ class RowKernelsOn : public testing::TestWithParam<base::DeviceKind> {
   std::unique_ptr<RowKernels> kernels_;
 };
 
-// Of the ids, -1 where there is none of them in the part [first, first + rows).
+// Returns the row of each id, or -1 if the id is outside the part [first, first + rows).
 std::vector<std::int64_t> rows_of(const std::vector<std::int64_t>& ids, std::int64_t first, std::int64_t rows) {
   std::vector<std::int64_t> found;
   for (const std::int64_t id : ids) found.push_back(id >= first && id < first + rows ? id - first : -1);
   return found;
 }
 
-TEST_P(RowKernelsOn, ListsAndSlotsAreThoseOfTheFirstOfEqualRows) {
+TEST_P(RowKernelsOn, EqualRowsShareTheSlotOfTheFirst) {
   for (const std::int64_t count : {0, 1, 5, 255, 256, 1000})
     for (const std::int64_t rows : {0, 1, 40, 5000}) {
       const std::int64_t first = 13, most = count + 3;
@@ -99,8 +99,9 @@ TEST_P(RowKernelsOn, ListsAndSlotsAreThoseOfTheFirstOfEqualRows) {
     }
 }
 
-// Every rank gives, and this test carries the messages; what is taken is read from the whole table.
-TEST_P(RowKernelsOn, RowsThatAreGivenAndTakenAreThoseOfTheTable) {
+// Every rank runs give(), and this test copies the messages between the ranks. The results of take() must equal the
+// rows of the table.
+TEST_P(RowKernelsOn, GiveAndTakeReturnRowsOfTheTable) {
   const std::vector<std::int64_t> begins{0, 9, 9, 30, 31};  // one rank stores nothing
   const int ranks = 4;
   const std::int64_t most = 21;
@@ -169,7 +170,7 @@ struct SumCase {
   bool clear = false;
 };
 
-// What the ranks have for rows of a table, and main_grad as whole gradients make it.
+// The ranks' messages for rows of a table, and the main_grad that whole gradients give.
 class Sums {
  public:
   static constexpr std::int64_t kRows = 50, kBegin = 17, kCount = 21, kMost = 12;  // stored here: from kBegin on
@@ -187,7 +188,7 @@ class Sums {
         own_rows_(std::vector<std::byte>(part_), device),
         rows_(std::vector<std::byte>(part_ * static_cast<std::size_t>(chosen.ranks - 1)), device) {}
 
-  // Rows in messages, and the same as gradients of all stored rows.
+  // Makes the rows of the messages, and the same rows as gradients of all stored rows.
   void make_round(int round) {
     const std::size_t element = quant::size_of(case_.wire);
     std::vector<std::int64_t> others;
@@ -196,7 +197,7 @@ class Sums {
                   std::vector<std::byte>(static_cast<std::size_t>(kCount * case_.columns) * element));
     for (int rank = 0; rank < case_.ranks; ++rank) {
       const std::vector<std::int64_t> list = rows_in(round, rank);
-      std::vector<std::byte> rows(part_, std::byte{0xFF});  // NaN where nobody should read
+      std::vector<std::byte> rows(part_, std::byte{0xFF});  // NaN where no kernel may read
       for (std::int64_t at = 0; at < kMost; ++at) {
         const std::int64_t row = list[static_cast<std::size_t>(at)];
         if (row < 0) continue;
@@ -251,7 +252,7 @@ class Sums {
     }
   }
 
-  // Another replica's rows come to main_grad.
+  // Sets main_grad as if another replica had written it.
   void add_of_others() {
     std::memset(expected_.data(), 0x40, expected_.size());
     sum_.write(expected_);
@@ -266,7 +267,7 @@ class Sums {
   }
 
  private:
-  // Every row once, in another order in every round; most of them not, some always.
+  // Returns each row at most once, in another order in every round. Most rows are absent, row 20 is always present.
   static std::vector<std::int64_t> rows_in(int round, int rank) {
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < kRows; ++row)
@@ -295,7 +296,7 @@ class Sums {
   Placed<std::byte> own_rows_, rows_;
 };
 
-TEST_P(RowKernelsOn, SumsAreThoseOfWholeGradients) {
+TEST_P(RowKernelsOn, SumsEqualThoseOfWholeGradients) {
   bool negative_zeros = false;
   for (const auto& [wire, accumulator] :
        {std::pair{DType::bf16, DType::fp32}, {DType::fp32, DType::fp32}, {DType::fp64, DType::fp64}})
@@ -319,7 +320,7 @@ TEST_P(RowKernelsOn, SumsAreThoseOfWholeGradients) {
   EXPECT_TRUE(negative_zeros);
 }
 
-TEST_P(RowKernelsOn, SumsOfOtherTypesAreRefused) {
+TEST_P(RowKernelsOn, SumsRefuseOtherTypes) {
   std::int64_t none = 0;
   Placed memory(std::vector<std::int64_t>(64), device_);
   RowSum sum{.wire = DType::i32,

@@ -1,4 +1,4 @@
-// Rows of a table by index, by themselves: as they are read, and the way of their gradient.
+// Tests reads of rows of a table by index, and the way of their gradient.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,8 @@ using schedule::Activity;
 constexpr std::int64_t kRows = 11, kColumns = 3, kMostRead = 6;
 using Ids = std::array<std::int64_t, kMostRead>;
 
-// Another list on each storing rank: rows twice, and ids that no row of this compute rank has.
+// Returns the ids of a storing rank, different on each rank. Some ids are equal, and some are outside the compute
+// rank's part.
 Ids ids_of(int part) {
   return {part, 3 + part, 20, 3 + part, -1, kRows - 1};
 }
@@ -29,7 +30,7 @@ ParameterSpec table(int compute) {
   return spec;
 }
 
-// The first id of a compute rank's part, and how many it has.
+// Returns the ids of a compute rank's part.
 layout::Range ids_held(const WayRank& rank) {
   return layout::even_part(kRows, rank.parameter.place.compute, rank.parameter.spec.compute.size());
 }
@@ -60,12 +61,12 @@ void read_rows(WayRank& rank) {
     }
     EXPECT_TRUE(out.is_guard_whole());
   }
-  // Rows and indices from every other rank, whatever is read.
+  // Every other rank sends rows and indices, and the number does not depend on the ids.
   EXPECT_EQ(rows.received_bytes(), (rank.cuts.parts - 1) * (bytes_of(kMostRead * kColumns, type) + kMostRead * 8));
   EXPECT_TRUE(rank.ways.gather.empty());
 }
 
-TEST(RowsWay, BringsCopiesOfTheRowsReadAndZerosForOthers) {
+TEST(RowsWay, ReturnsCopiesOfRowsAndZerosForOtherIds) {
   for (const int compute : {1, 2, 3})
     for (const int parts : {2, 3})
       for (const DType type : {DType::fp32, DType::bf16})
@@ -76,7 +77,7 @@ float token_gradient(int block, int part, std::int64_t token, std::int64_t colum
   return 1.0F / static_cast<float>(1 + (block * 17 + part * 7 + token * 5 + column * 3) % 23) - 0.2F;
 }
 
-// One rank's gradient of a row in fp32, in token order, rounded to the wire type.
+// Returns one rank's gradient of a row: added in fp32 in token order, then rounded to the wire type.
 float row_given(int block, int part, std::int64_t row, std::int64_t column, DType wire) {
   float sum = 0;
   const Ids ids = ids_of(part);
@@ -120,14 +121,14 @@ void reduce_rows(WayRank& rank) {
             (rank.cuts.parts - 1) * (bytes_of(kMostRead * kColumns, wire) + kMostRead * 8));
 }
 
-TEST(RowsWay, AddsGradientsOfRowsAsThoseOfAWholeTable) {
+TEST(RowsWay, AddsGradientsOfRowsInRankOrder) {
   for (const int compute : {1, 2, 3})
     for (const int parts : {2, 3})
       for (const DType wire : {DType::fp32, DType::bf16})
         on_way_ranks({.compute = compute, .parts = parts}, table(compute), {.wire = wire}, reduce_rows);
 }
 
-// Nothing of it goes back, and no group is made for that.
+// A frozen table has no gradient, and no group for reductions is made.
 TEST(RowsWay, AFrozenTableIsOnlyRead) {
   ParameterSpec spec = table(2);
   spec.trainable = false;

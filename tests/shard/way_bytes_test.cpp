@@ -1,5 +1,4 @@
-// What the ways of a parameter are said to move, beside what the redistributions and additions that carry them out
-// receive.
+// Compares the computed bytes of a parameter's ways with the bytes that redistributions and additions receive.
 #include "tessera/shard/way_bytes.h"
 
 #include <gtest/gtest.h>
@@ -133,7 +132,7 @@ void expect_replicas(const ShardedParameter& parameter, const Cuts& cuts, const 
   EXPECT_EQ(total_bytes(ways.publish), publish);
 }
 
-TEST(WayBytes, AreWhatIsReceived) {
+TEST(WayBytes, EqualTheReceivedBytes) {
   for (const ParameterSpec& spec : specs())
     for (const Cuts& cut : cuts()) {
       const WayBytes bytes(spec, layouts_of(spec), kTypes, cut, /*by_rows=*/false);
@@ -153,7 +152,7 @@ TEST(WayBytes, AreWhatIsReceived) {
               expect_reduce(parameter, own, ways.reduce);
               expect_replicas(parameter, own, ways);
               raise(most.replicas, ways.replicas);
-              if (own.parts != cut.parts) continue;  // of another class
+              if (own.parts != cut.parts) continue;  // a rank of another class
               raise(most.gather, ways.gather), raise(most.reduce, ways.reduce), raise(most.publish, ways.publish);
               add_hops(all.gather, ways.gather), add_hops(all.reduce, ways.reduce);
               add_hops(all.replicas, ways.replicas), add_hops(all.publish, ways.publish);

@@ -1,4 +1,4 @@
-// One parameter on the ranks of a small mesh, to try its ways one by one.
+// One parameter on the ranks of a small mesh, for tests of single ways.
 #pragma once
 #include <cstddef>
 #include <cstring>
@@ -48,8 +48,9 @@ inline void on_way_ranks(const WayMesh& mesh, const ParameterSpec& spec, const P
   });
 }
 
-// Cuts by rows and by columns that divide nothing, with a compute rank that has nothing; parts that overlap; a matrix
-// of fewer rows than ranks; a vector that each rank has, in parts of a sum or whole.
+// Returns matrices that are cut by rows and by columns into uneven parts, with one empty compute rank; a matrix whose
+// parts overlap; a matrix with fewer rows than ranks; a vector that is whole on every rank, and one whose gradient is
+// partial.
 inline std::vector<ParameterSpec> way_specs(int compute) {
   std::vector<std::vector<layout::Range>> parts{{{0, 7}}}, overlap;
   if (compute == 2) parts = {{{0, 4}}, {{4, 7}}};
@@ -71,7 +72,7 @@ inline std::vector<ParameterSpec> way_specs(int compute) {
   };
 }
 
-// Elements of memory of a type.
+// Elements in memory, by type.
 inline void put(std::byte* memory, quant::DType type, std::int64_t at, float value) {
   if (type == quant::DType::bf16)
     reinterpret_cast<quant::bfloat16*>(memory)[at] = quant::bfloat16(value);
@@ -83,7 +84,7 @@ inline float get(const std::byte* memory, quant::DType type, std::int64_t at) {
   return reinterpret_cast<const float*>(memory)[at];
 }
 
-// Memory full of NaN with some more behind it.
+// Memory that is filled with NaN, and a guard of NaN after it.
 class Guarded {
  public:
   explicit Guarded(std::size_t bytes) : size_(bytes), buffer_(bytes + kGuard) {

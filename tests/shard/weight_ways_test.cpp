@@ -1,4 +1,4 @@
-// The ways of a weight, by themselves: to the ranks that use it, and from replica to replica.
+// Tests the ways of a weight one by one: to the ranks that use it, and between replicas.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -13,7 +13,7 @@ namespace {
 using quant::DType;
 using schedule::Activity;
 
-// Below 256, so that bf16 holds it; with another one in each version.
+// Returns values below 256, which bf16 represents exactly. Each version has other values.
 float weight_at(std::int64_t index, int version = 0) {
   return static_cast<float>(index + 1 + 100 * version);
 }
@@ -31,7 +31,7 @@ void expect_weight(const ShardedParameter& parameter, const layout::LocalLayout&
   });
 }
 
-// What this rank lacks of its home part, then of its compute part.
+// Checks the bytes of both hops: the missing elements of the home part, then those of the compute part.
 void expect_gathered_bytes(const WayRank& rank) {
   const ShardedParameter& parameter = rank.parameter;
   const std::int64_t cols = parameter.storage.shape.cols;
@@ -62,7 +62,7 @@ void gather(WayRank& rank) {
   EXPECT_TRUE(buffer.is_guard_whole());
 }
 
-TEST(GatherWay, BringsEachRankItsComputePart) {
+TEST(GatherWay, MovesItsComputePartToEachRank) {
   for (const int compute : {1, 2, 3})
     for (const int parts : {1, 2, 3})
       for (const ParameterSpec& spec : way_specs(compute))
@@ -72,8 +72,8 @@ TEST(GatherWay, BringsEachRankItsComputePart) {
         }
 }
 
-// Each replica has written its part of version 1; the rest of what it stores is still version 0.
-TEST(PublishWay, GivesEachReplicaTheOthersParts) {
+// Each replica has written its part of version 1. The rest of its stored weight is still version 0.
+TEST(PublishWay, SendsTheUpdatedPartsToEachReplica) {
   for (const int compute : {1, 2})
     for (const int replicas : {1, 2, 3})
       for (const ParameterSpec& spec : way_specs(compute)) {
@@ -93,8 +93,8 @@ TEST(PublishWay, GivesEachReplicaTheOthersParts) {
       }
 }
 
-// Whoever reads weights that stay where they are waits for what the lane waits for.
-TEST(RunAll, OfNothingIsDoneBehindTheLane) {
+// The reader of a weight that does not move must wait for the earlier work of the lane.
+TEST(RunAll, WithoutMovementsIsDoneAfterTheLanesWork) {
   comm::run_local(1, {}, [](comm::World& world) {
     const auto group = world.make_group("alone", {{0}});
     std::promise<void> published;

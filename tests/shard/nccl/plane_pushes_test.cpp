@@ -1,5 +1,5 @@
-// Weights of two planes between GPU ranks that push: data and scales by tile arrive, one gather at a time and several
-// in one exchange.
+// Tests pushes of weights with two planes between GPU ranks. Data and scales by tile must arrive, in one gather at a
+// time and in several gathers as one exchange.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 
 using layout::Shape;
 
-// A byte of a plane as it is stored by everyone who holds it, at the byte `at` of the whole plane.
+// Returns byte `at` of a whole plane, the same on every rank that stores it.
 std::byte byte_of(int round, std::size_t weight, std::size_t plane, std::int64_t at) {
   return static_cast<std::byte>(static_cast<std::size_t>(at * 7 + round * 31) + weight * 13 + plane * 101);
 }
@@ -30,7 +30,7 @@ class PlanePushes : public comm::NcclTest {
     parallel_.emplace(dense_parallel(*world_, 1, ranks(), 1));
     const std::vector<PlaneSpec> planes{{.name = "data", .type = quant::DType::u8},
                                         {.name = "scales", .tile = {.rows = 3, .cols = 4}}};
-    // Tiles divide neither; some ranks hold nothing of the last one.
+    // Tile sizes divide neither dimension. Some ranks store no part of the last weight.
     for (const Shape shape : {Shape{26, 10}, Shape{13, 9}, Shape{301, 77}, Shape{2, 5}}) {
       ParameterSpec spec{.name = "weight",
                          .dims = {shape.rows, shape.cols},
@@ -58,7 +58,7 @@ class PlanePushes : public comm::NcclTest {
         base::copy_bytes(plane.data.data(), bytes.data(), bytes.size());
       }
   }
-  // Where this rank's part begins in the whole plane. Its rows lie one behind the other.
+  // Returns the offset of this rank's part in the whole plane. The part's rows are contiguous.
   static std::int64_t first_byte(const Plane& plane) {
     if (plane.local_storage.pieces.empty()) return 0;
     return plane.bytes(plane.local_storage.pieces.front().box.row * plane.layouts.compute.shape.cols);
@@ -80,11 +80,11 @@ class PlanePushes : public comm::NcclTest {
   std::optional<ParallelGroups> parallel_;
   std::vector<ShardedParameter> weights_;
   std::vector<Materializer> ways_;
-  std::vector<std::size_t> places_;  // of each weight in the memory that gathers fill
+  std::vector<std::size_t> places_;  // byte offset of each weight in the target of the gathers
   std::size_t bytes_ = 0;
 };
 
-TEST_F(PlanePushes, ArriveAloneAndTogether) {
+TEST_F(PlanePushes, ArriveInSingleAndSharedExchanges) {
   base::Buffer shared(bytes_, device());
   EXPECT_EQ(gathers().share({shared.data(), shared.size()}), "");
   for (int round = 0; round < 6; ++round) {
