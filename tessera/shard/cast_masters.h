@@ -29,8 +29,8 @@ namespace tessera::shard {
 // byte.
 struct QuantizedWeight {
   quant::Extent matrix;  // M, K
-  quant::Quantized
-      arrays;  // data [M, K], or [M, K / 2] for 4-bit elements; scales quant::scale_extent(); tensor_amax [1]
+  // data [M, K], or [M, K / 2] for 4-bit elements; scales quant::scale_extent(); tensor_amax [1]
+  quant::Quantized arrays;
   float* not_finite = nullptr;  // [1]; as in quant::MasterSlice, for this rank's slice; null: not written
 };
 

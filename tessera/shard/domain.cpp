@@ -24,7 +24,7 @@ int place_in(const std::vector<int>& group, int rank) {
   return static_cast<int>(std::ranges::find(group, rank) - group.begin());
 }
 
-// The order and the duplicates of ranks follow from the axes alone, so a domain must name all axes of a grid.
+// Orders of ranks and duplicates are derived from the axes alone, so a domain must name all axes of one grid.
 void check_axes(const Mesh& mesh, const Domain& domain) {
   const Axes named = together(together(together(domain.compute, domain.storage), domain.duplicates), domain.replicas);
   TESSERA_CHECK(!domain.compute.empty() && !domain.storage.empty() && !domain.replicas.empty(),

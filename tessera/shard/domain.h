@@ -14,7 +14,7 @@ namespace tessera::shard {
 // Names all axes of one grid of the mesh, in the order of the grid. Only `duplicates` may be empty.
 struct Domain {
   mesh::Axes compute;     // ranks that divide a matrix among them while an operation runs
-  mesh::Axes storage;     // ranks that together store one such part
+  mesh::Axes storage;     // ranks that together store one compute part
   mesh::Axes duplicates;  // ranks of one replica that store the same part; often empty
   mesh::Axes replicas;    // ranks of different replicas of the model, whose gradients are added once a step
 };
@@ -36,7 +36,7 @@ struct Cuts {
   int replicas = 1;    // replicas of the whole weight
   bool zero = false;   // each replica updates a part of the weights (ZeRO-1)
   int node = 1;        // consecutive ranks of a reduction that add their gradients first (reduction_tree.h)
-  int duplicates = 1;  // of each part in a replica
+  int duplicates = 1;  // duplicates of each part in a replica
   // By replica: the number of ranks that store a compute part. Set if the mesh has dead places. Empty: `parts` in every
   // replica.
   std::vector<int> parts_by_replica;
@@ -51,8 +51,8 @@ struct Cuts {
   bool splits_state() const { return zero && replicas > 1; }
 };
 
-// A rank's place in a domain: the index of the compute part that it uses, of the shard of this part that it stores, of
-// its replica, and of its duplicate.
+// A rank's place in a domain, as indices: the compute part that the rank uses, the shard of this part that it stores,
+// its replica and its duplicate.
 struct Place {
   int compute = 0, part = 0, replica = 0, duplicate = 0;
   base::Device device = {};

@@ -138,9 +138,7 @@ base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool i
     sums.push_back({member, wire, accumulates, squares});
   }
   Reducer::exchange(sums, group);
-  const auto has_rows = [](const Reducing& m) {
-    return m.reducer->rows_.has_value();
-  };  // the exchange's lane adds these
+  const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };  // added on the exchange's lane
   const bool apart = parallel.sums && std::ranges::none_of(members, has_rows);
   base::Lane& last = apart ? *parallel.sums : lane;
   if (apart) last.wait(mark.end(lane, lane.record()));

@@ -53,8 +53,8 @@ class Reducer {
  private:
   friend base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last,
                             const Recording& recording, std::span<std::byte> poisoned);
-  // One addition to main_grad, on the last lane. `wire` is the result of wire_of. `squares` receives the squares of the
-  // rows; null: not written.
+  // One addition to main_grad, on the last lane of the reduction. `wire` is the result of wire_of. `squares` receives
+  // the squares of the rows; null: not written.
   struct Sum {
     Reducing member;
     const std::byte* wire = nullptr;

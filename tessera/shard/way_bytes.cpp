@@ -159,8 +159,7 @@ Ways WayBytes::of_all_ranks() const {
       for (const Moved& plane : planes_) planes += plane.spec.bytes(size_in(plane.stored));
     }
   if (!splits()) return all;
-  // Together the replicas receive the stored bytes from all replicas but one. A loop over the replicas could be too
-  // long.
+  // Together, all replicas receive (replicas - 1) times the stored bytes. There may be too many replicas for a loop.
   const std::int64_t others = std::int64_t{cuts_.duplicates} * (cuts_.replicas - 1);
   if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
   all.publish = {{Activity::publish, others * planes}};

@@ -25,8 +25,8 @@ class WayBytes {
 
   // Returns the ways of the rank at `place`, in a replica with cuts.parts parts.
   Ways at(const Place& place) const;
-  // Returns the maximum of each hop over the ranks of such a replica. `replicas` is the maximum over all replicas, so
-  // that all ranks of one sum get the same number.
+  // Returns the maximum of each hop over the ranks of a replica with cuts.parts parts. `replicas` is the maximum over
+  // all replicas, so that all ranks of one sum get the same number.
   Ways most() const;
   // Returns the sums over all ranks of the run, which must have the same sharding.
   Ways of_all_ranks() const;
