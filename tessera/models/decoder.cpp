@@ -1,9 +1,11 @@
 #include "tessera/models/decoder.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/zeros.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/linear_products.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::models {
@@ -21,11 +23,17 @@ std::optional<ops::RopeScaling> rope_scaling(const DecoderConfig& config) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options)
-    : config_(config), context_(context) {
+    : config_(config), router_loss_(options.router_loss), etp_(options.etp), ep_(options.ep), context_(context) {
+  if (config.experts) {
+    router_loss_.aux_coefficient = config.experts->aux_coefficient;
+    router_loss_.experts_per_token = config.experts->per_token;
+  }
   const int size = context.tp_size();
   const TpParts parts = options.parts ? *options.parts : even_parts(config, size);
   for (shard::ParameterSpec& spec :
        decoder_parameters(config, {.tp_size = size,
+                                  .etp = options.etp,
+                                  .ep = options.ep,
                                   .partial_norms = context.sequence_parallel && context.has_tp(),
                                   .embedding = options.embedding,
                                   .parts = parts}))
@@ -56,8 +64,12 @@ nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads)
   if (config_.has_qkv_bias) block.qkv.bias = vector(ids.qkv_bias);
   if (config_.has_head_norms) block.head_norms = nn::HeadNorms{.q = norm(ids.q_norm), .k = norm(ids.k_norm)};
   block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
-  block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm), .bias = {}};
-  block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
+  if (ids.router != schedule::kNoParameter) {
+    block.experts = make_experts(ids);
+  } else {
+    block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm), .bias = {}};
+    block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
+  }
 
   block.heads = {
       .q_heads = heads.q_heads(), .kv_heads = heads.kv_heads, .head_dim = config_.head_dim, .kv_of_q = heads.kv_of_q};
@@ -92,14 +104,43 @@ nn::Norm Decoder::norm(schedule::ParameterId id) const {
   return {.weight = vector(id), .eps = config_.rms_norm_eps};
 }
 
-at::Tensor Decoder::hidden(const Batch& batch) {
+nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
+  const ExpertsConfig& experts = *config_.experts;
+  const layout::Range own =
+      layout::even_part(experts.count, context_.program.group_rank(nn::kExpertDomain) / etp_, ep_);
+  nn::Experts layers{.norm = norm(ids.mlp_norm),
+                     .router = weight(ids.router, Cut::rows),
+                     .gate_up = weight(ids.experts_gate_up, Cut::rows),
+                     .down = weight(ids.experts_down, Cut::cols),
+                     .options = {.k = experts.per_token, .normalizes = experts.normalizes_weights},
+                     .local = {.first = own.begin, .count = own.size(), .all = experts.count}};
+  // The columns of the local experts' matrices.
+  layers.down.rows = own.size() * config_.hidden_size;
+  layers.down.cols =
+      own.size() == 0 ? 0 : context_.program.parameters().local_compute(ids.experts_down).size / layers.down.rows;
+  return layers;
+}
+
+at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms) {
   nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
-  for (const nn::Block& block : blocks_) stream = block_forward(context_, block, stream, batch.layout, rope_);
+  nn::TokenLayout layout = batch.layout;
+  if (config_.experts) layout.counted = batch.targets.ge(0);
+  for (const nn::Block& block : blocks_) {
+    nn::BlockOutput out = block_forward(context_, block, stream, layout, rope_);
+    stream = std::move(out.stream);
+    if (out.terms.defined() && terms != nullptr) terms->push_back(std::move(out.terms));
+  }
   return rms_norm(context_, norm_, stream.h, stream.residual);
 }
 
 nn::Loss Decoder::forward(const Batch& batch, double scale) {
-  return output_loss(context_, output_, hidden(batch), batch.targets, scale);
+  std::vector<nn::RouterTerms> terms;
+  nn::Loss loss = output_loss(context_, output_, hidden(batch, &terms), batch.targets, scale);
+  if (terms.empty()) return loss;
+  const nn::RouterLoss router = router_loss(terms, router_loss_, batch.targets.ge(0), scale);
+  loss.objective = at::add(loss.objective, router.objective);
+  loss.router = router.values;
+  return loss;
 }
 
 }  // namespace tessera::models

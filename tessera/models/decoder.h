@@ -1,4 +1,4 @@
-// A dense decoder of parallel parts: token embedding, blocks, final norm, output layer and loss.
+// A decoder of parallel parts: token embedding, blocks, final norm, output layer and loss.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,6 +10,7 @@
 #include "tessera/models/model_config.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/embedding.h"
+#include "tessera/nn/experts/router_loss.h"
 #include "tessera/nn/output_loss.h"
 
 namespace tessera::models {
@@ -22,10 +23,13 @@ class Decoder final : public Model {
 
   nn::Loss forward(const Batch& batch, double scale) override;
   // Returns the input of the output layer: [own tokens, hidden].
-  at::Tensor hidden(const Batch& batch);
+  at::Tensor hidden(const Batch& batch) { return hidden(batch, nullptr); }
   const nn::VocabOutput& output() const { return output_; }
 
  private:
+  // terms: receives those of the sparse blocks in order; null: they are dropped.
+  at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms);
+  nn::Experts make_experts(const DecoderBlockIds& ids) const;
   enum class Cut { rows, cols };
   nn::Weight weight(schedule::ParameterId id, Cut cut) const;
   nn::Weight vector(schedule::ParameterId id) const;
@@ -35,6 +39,8 @@ class Decoder final : public Model {
   ops::IdRanges ids_of(schedule::ParameterId id) const;
 
   DecoderConfig config_;
+  nn::RouterLossOptions router_loss_;
+  int etp_ = 1, ep_ = 1;
   nn::Context& context_;
   nn::VocabEmbedding embedding_;
   std::vector<nn::Block> blocks_;

@@ -104,7 +104,9 @@ std::int64_t head_dim(const Fields& fields, const DecoderDefaults& defaults, con
 
 double estimate_params(const DecoderConfig& c) {
   const double attention = 2.0 * c.hidden_size * c.head_dim * (c.num_heads + c.num_kv_heads);
-  const double layer = attention + 3.0 * c.hidden_size * c.intermediate_size + 2.0 * c.hidden_size;
+  const double dense = 3.0 * c.hidden_size * c.intermediate_size;
+  const double experts = c.experts ? c.experts->count * (3.0 * c.hidden_size * c.experts->width + c.hidden_size) : 0.0;
+  const double layer = attention + dense + experts + 2.0 * c.hidden_size;
   return c.num_layers * layer + 2.0 * c.vocab_size * c.hidden_size + c.hidden_size;
 }
 
@@ -131,10 +133,14 @@ DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& default
     fields.fail("num_key_value_heads", "a divisor of num_attention_heads " + std::to_string(c.num_heads));
   if (c.head_dim % 2 != 0)
     fields.fail("head_dim", "an even number (RoPE rotates pairs; head_dim is " + std::to_string(c.head_dim) + ")");
+  check_size(c, fields);
+  return c;
+}
+
+void check_size(const DecoderConfig& c, const Fields& fields) {
   if (estimate_params(c) > kMostParams)
     throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
                      estimate_params(c), kMostParams);
-  return c;
 }
 
 void refuse_sliding_windows(const Fields& fields) {

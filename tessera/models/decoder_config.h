@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "tessera/models/config_fields.h"
+#include "tessera/models/experts_config.h"
 
 namespace tessera::models {
 
@@ -30,6 +31,9 @@ struct DecoderConfig {
   bool tie_word_embeddings = false;  // the output layer uses the embedding's weight
   bool has_qkv_bias = false;         // the projections to q, k and v have a bias
   bool has_head_norms = false;       // q and k heads are normalized before RoPE; heads share the norm weights
+  std::optional<ExpertsConfig> experts;
+  // Returns whether the feed-forward part of a layer consists of experts.
+  bool is_sparse(std::int64_t layer) const { return experts && experts->is_sparse(layer); }
   bool operator==(const DecoderConfig&) const = default;
 };
 
@@ -46,6 +50,8 @@ struct DecoderDefaults {
 // kind of RoPE, quantized weights. Ignores fields that do not change the model's arithmetic. Throws InputError, see
 // Fields.
 DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults);
+// Throws InputError, which gives the number, for a model with more parameters than can be counted.
+void check_size(const DecoderConfig& config, const Fields& fields);
 // Throws InputError if the file enables sliding windows.
 void refuse_sliding_windows(const Fields& fields);
 

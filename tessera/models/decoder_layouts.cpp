@@ -122,6 +122,34 @@ layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts) {
   return layout::cols_by_rank({config.hidden_size, config.intermediate_size}, parts.ffn);
 }
 
+layout::Layout experts_gate_up_layout(const DecoderConfig& config, int etp, int ep) {
+  const auto& [count, width] = std::pair(config.experts->count, config.experts->width);
+  UnitRanges ranges;
+  for (int p = 0; p < ep; ++p)
+    for (int t = 0; t < etp; ++t) {
+      const layout::Range experts = layout::even_part(count, p, ep), own = layout::even_part(width, t, etp);
+      std::vector<layout::Range>& rows = ranges.emplace_back();
+      for (std::int64_t expert = experts.begin; expert < experts.end && own.size() > 0; ++expert)
+        for (const std::int64_t first : {2 * expert * width, (2 * expert + 1) * width})
+          rows.push_back({first + own.begin, first + own.end});
+    }
+  return layout::rows_by_rank({count * 2 * width, config.hidden_size}, ranges);
+}
+
+layout::Layout experts_down_layout(const DecoderConfig& config, int etp, int ep) {
+  const std::int64_t count = config.experts->count, width = config.experts->width, hidden = config.hidden_size;
+  layout::Layout layout{.shape = {count * hidden, width}};
+  for (int p = 0; p < ep; ++p)
+    for (int t = 0; t < etp; ++t) {
+      const layout::Range experts = layout::even_part(count, p, ep), own = layout::even_part(width, t, etp);
+      const layout::Box box{experts.begin * hidden, experts.size() * hidden, own.begin, own.size()};
+      layout::LocalLayout& local = layout.ranks.emplace_back();
+      local.size = box.elements();
+      if (!box.empty()) local.pieces.push_back({.box = box, .offset = 0, .stride = own.size()});
+    }
+  return layout;
+}
+
 layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts) {
   return layout::rows_by_rank({config.vocab_size, config.hidden_size}, parts.vocabulary);
 }

@@ -31,6 +31,11 @@ layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts
 layout::Layout attention_output_layout(const DecoderConfig& config, const TpParts& parts);  // columns by query heads
 layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts);           // rows gate | up
 layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts);              // columns
-layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts);        // rows
+// The layout over the ranks of etp x ep, etp fastest. The matrices of the experts are stacked by rows. Rank (t, p) has
+// the experts even_part(experts, p, ep). For each it has the gate rows even_part(width, t, etp), then the same up rows.
+layout::Layout experts_gate_up_layout(const DecoderConfig& config, int etp, int ep);
+// The rank has the columns even_part(width, t, etp) of the same experts.
+layout::Layout experts_down_layout(const DecoderConfig& config, int etp, int ep);
+layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts);  // rows
 
 }  // namespace tessera::models

@@ -12,15 +12,17 @@ ModelSizes DecoderModelConfig::sizes() const {
           .hidden_size = config_.hidden_size,
           .num_layers = config_.num_layers,
           .max_position_embeddings = config_.max_position_embeddings,
-          .has_tied_embeddings = config_.tie_word_embeddings};
+          .has_tied_embeddings = config_.tie_word_embeddings,
+          .num_experts = config_.experts ? config_.experts->count : 0,
+          .experts_per_token = config_.experts ? config_.experts->per_token : 0};
 }
 
 std::vector<shard::ParameterSpec> DecoderModelConfig::parameters(const ParameterOptions& options) const {
   return decoder_parameters(config_, options);
 }
 
-std::vector<HfTensor> DecoderModelConfig::hf_tensors() const {
-  return decoder_tensors(config_);
+std::vector<HfTensor> DecoderModelConfig::hf_tensors(ExpertTensors experts) const {
+  return decoder_tensors(config_, expert_names(), experts);
 }
 
 std::vector<HfAlias> DecoderModelConfig::hf_aliases() const {

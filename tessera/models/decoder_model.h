@@ -1,6 +1,7 @@
 // A dense decoder as a ModelConfig: the common part of the architectures that are dense decoders.
 #pragma once
 #include "tessera/models/decoder_config.h"
+#include "tessera/models/decoder_names.h"
 #include "tessera/models/model_config.h"
 
 namespace tessera::models {
@@ -12,9 +13,13 @@ class DecoderModelConfig : public ModelConfig {
 
   ModelSizes sizes() const override;
   std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const override;
-  std::vector<HfTensor> hf_tensors() const override;
+  std::vector<HfTensor> hf_tensors(ExpertTensors experts) const override;
   std::vector<HfAlias> hf_aliases() const override;
   std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const override;
+
+ protected:
+  // The names of experts in Hugging Face's files. Only for a model with experts.
+  virtual ExpertNames expert_names() const { return {}; }
 
  private:
   DecoderConfig config_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
 #include <utility>
 
 namespace tessera::models {
@@ -33,7 +34,61 @@ void add_vector(std::vector<HfTensor>& list, const std::string& name, std::vecto
   }
 }
 
-void add_layer(std::vector<HfTensor>& list, const DecoderConfig& c, std::int64_t layer) {
+void add_router(std::vector<HfTensor>& list, const DecoderConfig& c, const std::string& ours, const std::string& hf) {
+  add_matrix(list, ours + "router.weight", c.hidden_size, {{hf + "gate.weight", c.experts->count}});
+  list.back().is_wide = true;
+  list.back().may_be_quantized = false;
+}
+
+// One matrix of one expert, as rows of our stacked tensor.
+HfTensor of_expert(std::string hf_name, const std::string& name, const layout::Box& box,
+                   const std::vector<std::int64_t>& whole) {
+  return {.hf_name = std::move(hf_name), .dims = {box.rows, box.cols}, .name = name, .box = box, .whole = whole};
+}
+
+void add_separate_experts(std::vector<HfTensor>& list, const DecoderConfig& c, const ExpertNames& names,
+                          const std::string& ours, const std::string& hf) {
+  const auto [count, width, hidden] = std::tuple(c.experts->count, c.experts->width, c.hidden_size);
+  const std::vector<std::int64_t> gate_up{count, 2 * width, hidden}, down{count, hidden, width};
+  for (std::int64_t e = 0; e < count; ++e) {
+    const std::string expert = fmt::format("{}experts.{}.", hf, e);
+    list.push_back(of_expert(expert + names.gate + ".weight", ours + "experts.gate_up.weight",
+                             {2 * e * width, width, 0, hidden}, gate_up));
+    list.push_back(of_expert(expert + names.up + ".weight", ours + "experts.gate_up.weight",
+                             {(2 * e + 1) * width, width, 0, hidden}, gate_up));
+  }
+  for (std::int64_t e = 0; e < count; ++e)
+    list.push_back(of_expert(fmt::format("{}experts.{}.{}.weight", hf, e, names.down), ours + "experts.down.weight",
+                             {e * hidden, hidden, 0, width}, down));
+}
+
+void add_fused_experts(std::vector<HfTensor>& list, const DecoderConfig& c, const std::string& ours,
+                       const std::string& hf) {
+  const auto [count, width, hidden] = std::tuple(c.experts->count, c.experts->width, c.hidden_size);
+  list.push_back({.hf_name = hf + "experts.gate_up_proj",
+                  .dims = {count, 2 * width, hidden},
+                  .name = ours + "experts.gate_up.weight",
+                  .box = {0, count * 2 * width, 0, hidden}});
+  list.push_back({.hf_name = hf + "experts.down_proj",
+                  .dims = {count, hidden, width},
+                  .name = ours + "experts.down.weight",
+                  .box = {0, count * hidden, 0, width}});
+}
+
+void add_experts(std::vector<HfTensor>& list, const DecoderConfig& c, const ExpertNames& names, ExpertTensors experts,
+                 std::int64_t layer) {
+  const std::string ours = fmt::format("layers.{}.", layer);
+  const std::string module = experts == ExpertTensors::fused ? "mlp" : names.module;
+  const std::string hf = fmt::format("model.layers.{}.{}.", layer, module);
+  add_router(list, c, ours, hf);
+  if (experts == ExpertTensors::separate)
+    add_separate_experts(list, c, names, ours, hf);
+  else
+    add_fused_experts(list, c, ours, hf);
+}
+
+void add_layer(std::vector<HfTensor>& list, const DecoderConfig& c, const ExpertNames& names, ExpertTensors experts,
+               std::int64_t layer) {
   const std::string ours = fmt::format("layers.{}.", layer), hf = "model." + ours;
   const std::int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
   add_vector(list, ours + "attention_norm.weight", {{hf + "input_layernorm.weight", c.hidden_size}});
@@ -51,6 +106,7 @@ void add_layer(std::vector<HfTensor>& list, const DecoderConfig& c, std::int64_t
   }
   add_matrix(list, ours + "attention.output.weight", q, {{hf + "self_attn.o_proj.weight", c.hidden_size}});
   add_vector(list, ours + "mlp_norm.weight", {{hf + "post_attention_layernorm.weight", c.hidden_size}});
+  if (c.is_sparse(layer)) return add_experts(list, c, names, experts, layer);
   add_matrix(list, ours + "mlp.gate_up.weight", c.hidden_size,
              {{hf + "mlp.gate_proj.weight", c.intermediate_size}, {hf + "mlp.up_proj.weight", c.intermediate_size}});
   add_matrix(list, ours + "mlp.down.weight", c.intermediate_size, {{hf + "mlp.down_proj.weight", c.hidden_size}});
@@ -58,10 +114,10 @@ void add_layer(std::vector<HfTensor>& list, const DecoderConfig& c, std::int64_t
 
 }  // namespace
 
-std::vector<HfTensor> decoder_tensors(const DecoderConfig& config) {
+std::vector<HfTensor> decoder_tensors(const DecoderConfig& config, const ExpertNames& names, ExpertTensors experts) {
   std::vector<HfTensor> list;
   add_matrix(list, "embedding.weight", config.hidden_size, {{kEmbedding, config.vocab_size}});
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) add_layer(list, config, layer);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) add_layer(list, config, names, experts, layer);
   add_vector(list, "norm.weight", {{"model.norm.weight", config.hidden_size}});
   if (!config.tie_word_embeddings)
     add_matrix(list, "output.weight", config.hidden_size, {{kOutput, config.vocab_size}});

@@ -1,5 +1,7 @@
-// The names of a dense decoder's tensors in a Hugging Face folder, which are equal in all dense architectures.
+// The names of a decoder's tensors in a Hugging Face folder. They are equal in all architectures, except those of
+// experts.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "tessera/models/decoder_config.h"
@@ -7,9 +9,16 @@
 
 namespace tessera::models {
 
+// The names of experts in a layer of the model. For example, the gate matrix of expert 3 is
+// "block_sparse_moe.experts.3.w1.weight".
+struct ExpertNames {
+  std::string module = "mlp";
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 // In the order in which the model uses the tensors. If the output layer is tied to the embedding, the list does not
 // contain it, but a folder may.
-std::vector<HfTensor> decoder_tensors(const DecoderConfig& config);
+std::vector<HfTensor> decoder_tensors(const DecoderConfig& config, const ExpertNames& names, ExpertTensors experts);
 std::vector<HfAlias> decoder_aliases(const DecoderConfig& config);
 
 }  // namespace tessera::models

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
 
 namespace tessera::models {
 namespace {
@@ -49,8 +50,40 @@ ParameterSpec norm(std::string name, std::int64_t size, int tp_size, bool partia
           .initial_value = 1};
 }
 
-void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, const TpParts& parts, bool partial_norms,
-               const std::string& prefix) {
+// The router's rows are on every tp rank. Each rank computes the gradient of its own tokens.
+ParameterSpec router(const DecoderConfig& config, const std::string& name, int tp_size, bool partial) {
+  ParameterSpec spec = linear(config, name, layout::replicated({config.experts->count, config.hidden_size}, tp_size));
+  spec.partial_gradient = partial;
+  spec.is_wide = true;
+  spec.takes_formats = false;
+  return spec;
+}
+
+// A matrix for each expert. `dims` is the logical shape; its rows are stacked in `compute`.
+ParameterSpec of_experts(const DecoderConfig& config, std::string name, std::vector<std::int64_t> dims,
+                         layout::Layout compute) {
+  ParameterSpec spec = linear(config, std::move(name), std::move(compute));
+  spec.dims = std::move(dims);
+  spec.domain = nn::kExpertDomain;
+  spec.takes_formats = false;
+  return spec;
+}
+
+void add_experts(std::vector<ParameterSpec>& specs, const DecoderConfig& config, const ParameterOptions& options,
+                 const std::string& prefix) {
+  const ExpertsConfig& experts = *config.experts;
+  specs.push_back(router(config, prefix + "router.weight", options.tp_size, options.partial_norms));
+  specs.push_back(of_experts(config, prefix + "experts.gate_up.weight",
+                             {experts.count, 2 * experts.width, config.hidden_size},
+                             experts_gate_up_layout(config, options.etp, options.ep)));
+  specs.push_back(of_experts(config, prefix + "experts.down.weight", {experts.count, config.hidden_size, experts.width},
+                             experts_down_layout(config, options.etp, options.ep)));
+}
+
+void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, const TpParts& parts,
+               const ParameterOptions& options, std::int64_t layer) {
+  const bool partial_norms = options.partial_norms;
+  const std::string prefix = fmt::format("layers.{}.", layer);
   const int tp_size = parts.tp_size();
   specs.push_back(norm(prefix + "attention_norm.weight", config.hidden_size, tp_size, partial_norms));
   specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, parts)));
@@ -60,6 +93,7 @@ void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, c
       specs.push_back(norm(prefix + name, config.head_dim, tp_size, /*partial=*/true));
   specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, parts)));
   specs.push_back(norm(prefix + "mlp_norm.weight", config.hidden_size, tp_size, partial_norms));
+  if (config.is_sparse(layer)) return add_experts(specs, config, options, prefix);
   specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, parts)));
   specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, parts)));
 }
@@ -89,8 +123,14 @@ DecoderIds decoder_ids(const DecoderConfig& config) {
     if (config.has_head_norms) block.k_norm = next++;
     block.attention_output = next++;
     block.mlp_norm = next++;
-    block.gate_up = next++;
-    block.down = next++;
+    if (config.is_sparse(layer)) {
+      block.router = next++;
+      block.experts_gate_up = next++;
+      block.experts_down = next++;
+    } else {
+      block.gate_up = next++;
+      block.down = next++;
+    }
     ids.blocks.push_back(block);
   }
   ids.norm = next++;
@@ -107,8 +147,7 @@ std::vector<ParameterSpec> decoder_parameters(const DecoderConfig& config, const
   specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, parts)));
   specs.back().looked_up = true;
   if (!config.tie_word_embeddings) set_reads(specs.back(), options.embedding);
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
-    add_block(specs, config, parts, options.partial_norms, fmt::format("layers.{}.", layer));
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) add_block(specs, config, parts, options, layer);
   specs.push_back(norm("norm.weight", config.hidden_size, options.tp_size, options.partial_norms));
   if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, parts)));
   return specs;

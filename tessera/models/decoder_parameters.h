@@ -14,9 +14,13 @@ namespace tessera::models {
 // Indices into the list of parameters, which are also their ids in a runtime. kNoParameter: the model does not have
 // this parameter.
 struct DecoderBlockIds {
-  schedule::ParameterId attention_norm, qkv, attention_output, mlp_norm, gate_up, down;
+  schedule::ParameterId attention_norm, qkv, attention_output, mlp_norm;
+  schedule::ParameterId gate_up = schedule::kNoParameter, down = schedule::kNoParameter;
   schedule::ParameterId qkv_bias = schedule::kNoParameter;
   schedule::ParameterId q_norm = schedule::kNoParameter, k_norm = schedule::kNoParameter;
+  // A sparse layer has these instead of gate_up and down.
+  schedule::ParameterId router = schedule::kNoParameter;
+  schedule::ParameterId experts_gate_up = schedule::kNoParameter, experts_down = schedule::kNoParameter;
 };
 struct DecoderIds {
   schedule::ParameterId embedding;

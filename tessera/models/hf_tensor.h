@@ -17,7 +17,15 @@ struct HfTensor {
   std::string name;                // of our tensor
   layout::Box box;
   bool may_be_quantized = false;  // a folder may hold it in a number format
+  // The dims of our tensor. Empty: those of its parts, stacked along the first dimension.
+  std::vector<std::int64_t> whole = {};
+  bool is_wide = false;  // ours is stored in the accumulator's type (ParameterSpec::is_wide)
 };
+
+// How a folder stores experts: a tensor for each matrix of each expert, or one tensor for all experts of a layer.
+// fused: as newer versions of transformers hold them, in the module "mlp"; fused_in_module: in the module of the
+// separate tensors.
+enum class ExpertTensors : std::uint8_t { separate, fused, fused_in_module };
 
 // An optional tensor of a folder that duplicates another tensor, `of`.
 struct HfAlias {
@@ -27,6 +35,7 @@ struct HfAlias {
 struct LogicalTensor {
   std::string name;
   std::vector<std::int64_t> dims;
+  bool is_wide = false;
 };
 // Returns our tensors in the order of the list. In the list, the parts of a tensor are consecutive and go from its
 // first row (element, for a vector) to its last.

@@ -6,8 +6,8 @@ std::vector<LogicalTensor> logical_tensors(const std::vector<HfTensor>& tensors)
   std::vector<LogicalTensor> list;
   for (const HfTensor& part : tensors) {
     if (list.empty() || list.back().name != part.name) {
-      list.push_back({part.name, part.dims});
-    } else {
+      list.push_back({part.name, part.whole.empty() ? part.dims : part.whole, part.is_wide});
+    } else if (part.whole.empty()) {
       list.back().dims[0] += part.dims[0];
     }
   }

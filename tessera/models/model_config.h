@@ -12,6 +12,7 @@
 #include "tessera/models/model.h"
 #include "tessera/models/tp_parts.h"
 #include "tessera/nn/context.h"
+#include "tessera/nn/experts/router_loss.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::models {
@@ -22,11 +23,14 @@ struct ModelSizes {
   std::int64_t num_layers = 0;               // blocks
   std::int64_t max_position_embeddings = 0;  // tokens of the longest sequence
   bool has_tied_embeddings = false;          // the output layer uses the embedding's weight
+  std::int64_t num_experts = 0;              // experts of a sparse layer; 0: the model has none
+  std::int64_t experts_per_token = 0;
 };
 
 // How parameters are laid out over the ranks of a tp group.
 struct ParameterOptions {
   int tp_size = 1;
+  int etp = 1, ep = 1;         // of experts
   bool partial_norms = false;  // each tp rank computes a part of the gradients of replicated parameters, since it has a
                                // part of the tokens (sequence parallelism with more than one tp rank)
   shard::RowReads embedding;   // how the rows of the embedding table are read
@@ -37,6 +41,9 @@ struct ModelOptions {
   std::int64_t max_positions = 0;               // tokens of the longest sequence in a batch
   shard::RowReads embedding;                    // the most tokens of a microbatch, and how their table rows are read
   std::optional<TpParts> parts = std::nullopt;  // of this rank's tp group; nullopt: even parts
+  int etp = 1, ep = 1;                          // degrees of experts
+  // The coefficients are those of the run; the rest follows from the model.
+  nn::RouterLossOptions router_loss = {};
 };
 
 // A model's configuration: immutable, shared by the threads of a process.
@@ -55,7 +62,8 @@ class ModelConfig {
   virtual std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const = 0;
   // Returns all tensors of a folder of this model, in the order in which the model uses them. The first is the
   // embedding.
-  virtual std::vector<HfTensor> hf_tensors() const = 0;
+  // `experts`: how the folder stores experts. Folders are written with separate tensors.
+  virtual std::vector<HfTensor> hf_tensors(ExpertTensors experts = ExpertTensors::separate) const = 0;
   virtual std::vector<HfAlias> hf_aliases() const = 0;
   // Builds the model and registers the parameters with the context's program. The caller sets their values. `context`
   // must outlive the model. Throws the errors of parameters().

@@ -9,14 +9,16 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/llama.h"
+#include "tessera/models/mixtral.h"
 #include "tessera/models/qwen2.h"
 #include "tessera/models/qwen3.h"
+#include "tessera/models/qwen3_moe.h"
 
 namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr std::array kArchitectures{kLlama, kQwen2, kQwen3};
+constexpr std::array kArchitectures{kLlama, kQwen2, kQwen3, kMixtral, kQwen3Moe};
 
 std::string known_architectures() {
   std::vector<std::string> known;

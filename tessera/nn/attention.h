@@ -26,6 +26,7 @@ struct TokenLayout {
   std::int64_t batch = 0, seq_len = 0;
   at::Tensor positions;                  // [batch * seq_len] int64
   std::vector<std::int64_t> cu_seqlens;  // document starts, see ops::AttentionShape; empty: one document per sequence
+  at::Tensor counted;  // [batch * seq_len] bool: tokens whose targets count; only blocks with experts read it
 };
 
 // Returns attention with autograd: qkv [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim].

@@ -8,15 +8,19 @@
 namespace tessera::nn {
 namespace {
 
-Stream run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
-                 const ops::RopeTable& rope) {
+BlockOutput run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                      const ops::RopeTable& rope) {
   context.policy = block.recompute;
   const std::int64_t count = tokens.batch * tokens.seq_len;
   const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
   const at::Tensor attended = attention(context, qkv.y, block.heads, block.head_norms, tokens, rope);
   const at::Tensor output = row_linear(context, block.attention_output, attended);
+  if (block.experts) {
+    ExpertsOutput out = experts_forward(context, *block.experts, output, qkv.sum, tokens.counted, count);
+    return {{out.y, out.sum}, std::move(out.terms)};
+  }
   const NormedLinear fed = feed_forward(context, block.feed_forward, output, qkv.sum, count);
-  return {fed.y, fed.sum};
+  return {{fed.y, fed.sum}, {}};
 }
 
 struct BlockCall : torch::CustomClassHolder {
@@ -41,6 +45,14 @@ class RecomputePass {
   schedule::Pass before_;
 };
 
+// The outputs of a block as autograd passes them: the terms of a router only if there is one.
+variable_list outputs_of(const BlockOutput& out) {
+  variable_list outputs{out.stream.h, out.stream.residual};
+  if (out.terms.defined())
+    outputs.insert(outputs.end(), {out.terms.probabilities, out.terms.logsumexp_squares, out.terms.counts});
+  return outputs;
+}
+
 at::Tensor leaf_of(const at::Tensor& saved) {
   return saved.defined() ? saved.detach().requires_grad_() : at::Tensor();
 }
@@ -51,12 +63,13 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,
                                const c10::intrusive_ptr<BlockCall>& call, bool kept) {
     ctx->set_materialize_grads(false);
-    const Stream out =
+    const BlockOutput out =
         run_block(*call->context, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
     ctx->save_for_backward({h, residual.value_or(at::Tensor())});
     stash(ctx, *call->context, kept, {h, residual.value_or(at::Tensor())}, Tokens::own);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    return {out.h, out.residual};
+    if (out.terms.defined()) ctx->mark_non_differentiable({out.terms.counts});
+    return outputs_of(out);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -68,12 +81,11 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     {
       at::AutoGradMode enable(true);
       RecomputePass pass(*call->context);
-      const Stream out = run_block(*call->context, *call->block, in, call->tokens, call->rope);
-      outputs = {out.h, out.residual};
+      outputs = outputs_of(run_block(*call->context, *call->block, in, call->tokens, call->rope));
     }
     variable_list used;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!gradients[i].defined()) continue;
+      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
       used.push_back(outputs[i]);
       output_gradients.push_back(gradients[i]);
     }
@@ -87,8 +99,8 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
 
 }  // namespace
 
-Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
-                     const ops::RopeTable& rope) {
+BlockOutput block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                          const ops::RopeTable& rope) {
   if (block.recompute != Recompute::full) return run_block(context, block, stream, tokens, rope);
   auto call = c10::make_intrusive<BlockCall>();
   call->context = &context;
@@ -96,7 +108,9 @@ Stream block_forward(Context& context, const Block& block, const Stream& stream,
   call->tokens = tokens;
   call->rope = rope;
   const variable_list out = RecomputedBlock::apply(stream.h, optional_of(stream.residual), call, is_kept(stream.h));
-  return {out[0], out[1]};
+  BlockOutput result{{out[0], out[1]}, {}};
+  if (block.experts) result.terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4]};
+  return result;
 }
 
 }  // namespace tessera::nn

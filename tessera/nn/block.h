@@ -1,10 +1,11 @@
-// One transformer block: norm, attention, norm, SwiGLU feed-forward, each with a residual connection.
+// One transformer block: norm, attention, norm, SwiGLU feed-forward or experts, each with a residual connection.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
 #include "tessera/nn/attention.h"
+#include "tessera/nn/experts/experts.h"
 #include "tessera/nn/feed_forward.h"
 #include "tessera/nn/linear.h"
 
@@ -15,15 +16,20 @@ struct Block {
   AttentionHeads heads;
   std::optional<HeadNorms> head_norms;
   RowLinear attention_output;
-  FeedForward feed_forward;
+  FeedForward feed_forward;        // of a dense block
+  std::optional<Experts> experts;  // of a sparse block
   Recompute recompute = Recompute::none;
 };
 // The residual stream as a pair (h, residual) with the value h + residual. The next norm performs the addition.
 struct Stream {
   at::Tensor h, residual;  // [own tokens, hidden]; residual is undefined before the first block
 };
+struct BlockOutput {
+  Stream stream;
+  RouterTerms terms;  // of a sparse block; else undefined
+};
 // Runs the block with autograd, under the block's recompute policy.
-Stream block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
-                     const ops::RopeTable& rope);
+BlockOutput block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                          const ops::RopeTable& rope);
 
 }  // namespace tessera::nn

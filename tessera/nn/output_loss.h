@@ -18,6 +18,8 @@ struct Loss {
   // The sum of this microbatch's token losses: an fp64 scalar on the model's device. The token losses are fp32 (fp64 in
   // fp64 runs), added in token order.
   at::Tensor sum;
+  // RouterLoss::values; undefined for a model without experts.
+  at::Tensor router = {};
 };
 // hidden: [own tokens, hidden]. targets: [tokens] int64, -1 masked. scale: 1 / tokens of the whole step. With gradients
 // enabled, the gradient of the logits overwrites the logits and is kept for backward.

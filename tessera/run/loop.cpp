@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <optional>
 
 #include "tessera/base/error.h"
@@ -142,6 +143,7 @@ class Loop {
       metrics.loss = result.loss;
       metrics.grad_norm = result.grad_norm;
       metrics.skipped = result.skipped;
+      if (result.router) add_router(*result.router, metrics);
       metrics.step_ms = result.seconds * 1e3;
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       count(result, metrics);
@@ -150,6 +152,23 @@ class Loop {
       unwritten_ = metrics;
     }
     return std::nullopt;
+  }
+
+  void add_router(const train::RouterResult& router, StepMetrics& metrics) const {
+    metrics.aux_loss = router.aux_loss;
+    metrics.z_loss = router.z_loss;
+    const auto experts = static_cast<std::ptrdiff_t>(setup_.model->sizes().num_experts);
+    double load = 0;
+    std::vector<std::vector<std::int64_t>> layers;
+    for (auto first = router.counts.begin(); first != router.counts.end(); first += experts) {
+      layers.emplace_back(first, first + experts);
+      const auto total = static_cast<double>(std::accumulate(first, first + experts, std::int64_t{0}));
+      const auto most = static_cast<double>(*std::max_element(first, first + experts));
+      load = std::max(load, total > 0 ? most * static_cast<double>(experts) / total : 0);
+    }
+    metrics.expert_load = load;
+    const std::int64_t every = setup_.config.expert_counts;
+    if (every > 0 && metrics.step % every == 0) metrics.expert_counts = std::move(layers);
   }
 
   // The line of a step and the sums describe only the attempt that counts, so that lines of different runs can be

@@ -47,15 +47,22 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
 }  // namespace
 
 std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
-  const int tp = options.layout.mesh.size(options.layout.domains.front().compute);
+  const shard::RankLayout& layout = options.layout;
+  const int tp = layout.mesh.size(layout.domains.front().compute);
+  int ranks_of_group = tp;  // ranks that may have different parts
+  for (const shard::Domain& domain : layout.domains)
+    ranks_of_group = std::max(ranks_of_group, layout.mesh.size(domain.compute));
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
   std::map<std::vector<std::int64_t>, int> kinds;
-  for (int rank = 0; rank < tp; ++rank) {
+  for (int rank = 0; rank < ranks_of_group; ++rank) {
     std::vector<std::int64_t> sizes;
-    for (const shard::ParameterSpec& spec : specs)
-      sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(rank)].size);
+    for (const shard::ParameterSpec& spec : specs) {
+      const shard::Domain& domain = layout.domains[static_cast<std::size_t>(spec.domain)];
+      const int compute = layout.mesh.coordinate(rank, domain.compute);
+      sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(compute)].size);
+    }
     if (options.sequence_parallel)
-      sizes.push_back(options.split.part(options.sequences * options.seq_len, rank, tp).size());
+      sizes.push_back(options.split.part(options.sequences * options.seq_len, rank % tp, tp).size());
     kinds.emplace(std::move(sizes), rank);
   }
   std::vector<int> ranks;

@@ -16,6 +16,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/resume_command.h"
+#include "tessera/run/trainer_options.h"
 #include "tessera/run/transport.h"
 
 namespace tessera::run {
@@ -146,6 +147,10 @@ void RunFiles::finish(const RunSummary& summary) {
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
+  if (config.has_experts)
+    json["mesh"] = {
+        {"tp", config.tp},     {"gtp", config.gtp},           {"dp", config.dp}, {"etp", config.etp}, {"ep", config.ep},
+        {"egtp", config.egtp}, {"edp", mesh_of(config).edp()}};
   add_formats(config, summary, json);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;

@@ -1,5 +1,7 @@
 #include "tessera/run/trainer_options.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
@@ -33,8 +35,13 @@ nn::ProductOptions product_options(const TrainConfig& config) {
 }
 
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
-  return [&model, positions = config.seq_len, reads = embedding_reads(config)](nn::Context& context) {
-    return model.build(context, {.max_positions = positions, .embedding = reads});
+  return [&model, positions = config.seq_len, reads = embedding_reads(config), etp = static_cast<int>(config.etp),
+          ep = static_cast<int>(config.ep), z_loss = config.router_z_loss, aux = config.moe_aux](nn::Context& context) {
+    return model.build(context, {.max_positions = positions,
+                                 .embedding = reads,
+                                 .etp = etp,
+                                 .ep = ep,
+                                 .router_loss = {.z_coefficient = z_loss, .aux = aux}});
   };
 }
 
@@ -45,14 +52,19 @@ shard::ParameterTypes types_of(const TrainConfig& config) {
 }
 
 nn::MeshDegrees mesh_of(const TrainConfig& config) {
-  return {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+  nn::MeshDegrees degrees{
+      .tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+  if (config.has_experts)
+    degrees.experts = {
+        .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
+  return degrees;
 }
 
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute) {
   return {.model = builder_of(config, model),
           .layout = nn::rank_layout(mesh_of(config)),
-          .rank = static_cast<int>(config.tp) - 1,
+          .rank = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1,
           .types = types_of(config),
           .sequence_parallel = config.sequence_parallel,
           .recompute = std::move(recompute),

@@ -41,7 +41,7 @@ class ParameterTable {
   const std::string& name(schedule::ParameterId id) const { return spec(id).name; }
   std::vector<std::string> names() const;  // by id, for messages
   const shard::ParameterTypes& types() const { return types_; }
-  const shard::ParameterTypes& types(schedule::ParameterId id) const { return types_of(spec(id), types_); }
+  shard::ParameterTypes types(schedule::ParameterId id) const { return types_of(spec(id), types_); }
   // Returns the part of the weight that this rank reads.
   const layout::LocalLayout& local_compute(schedule::ParameterId id) const;
   // Whether rows travel by index. Then the layer calls gather_rows and grad_rows, not consume and grad_buffer.

@@ -23,8 +23,19 @@ const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
   return last;
 }
 
+// Throws InputError if a rule gives a number format to a parameter that takes none.
+void refuse_rule(const ParameterSpec& spec, const FormatRule* rule) {
+  if (rule != nullptr && rule->format != quant::Format::bf16)
+    throw InputError("rule {}={}: '{}' has no number format in this version, expected a rule that does not match it",
+                     rule->pattern, name_of(rule->format), spec.name);
+}
+
 // Returns the number format in which a parameter is stored and sent.
 quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& policy) {
+  if (!spec.takes_formats) {
+    refuse_rule(spec, rule_of(policy, spec.name));
+    return quant::Format::bf16;
+  }
   if (spec.dims.size() != 2 || !spec.sharded) return quant::Format::bf16;
   const FormatRule* rule = rule_of(policy, spec.name);
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
@@ -83,6 +94,7 @@ std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_vi
 }
 
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {
+  if (!spec.takes_formats) return refuse_rule(spec, rule_of(policy, spec.name));
   if (spec.dims.size() != 2) return;
   const FormatRule* rule = rule_of(policy, spec.name);
   const quant::Format format = rule != nullptr ? rule->format : policy.format;

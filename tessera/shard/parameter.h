@@ -62,7 +62,11 @@ struct ParameterSpec {
   double initial_deviation = 0.02;  // normal(0, deviation); 0: filled with initial_value
   double initial_value = 0;
   RowReads reads;
-  std::optional<ParameterTypes> types;  // absent: those of the run (a router may be fp32 in a bf16 model)
+  std::optional<ParameterTypes> types;  // absent: those of the run
+  // The weight and its gradient have the run's accumulator type everywhere (a router is fp32 in a bf16 model).
+  bool is_wide = false;
+  // False: number formats do not apply to the parameter, and a rule that matches it is refused.
+  bool takes_formats = true;
   // The arrays that are stored and sent; empty: one plane of the model's type. The first plane has one element for each
   // element of the weight, and contains its values or its data.
   std::vector<PlaneSpec> planes;
@@ -86,7 +90,8 @@ bool is_unpacked(const ParameterSpec& spec);
 // same sharding, and the name "NAME (backward)". It is not trained and has no master.
 ParameterSpec backward_weight(const ParameterSpec& spec);
 // Returns the types of a parameter: its own, or else those of the run.
-inline const ParameterTypes& types_of(const ParameterSpec& spec, const ParameterTypes& run) {
+inline ParameterTypes types_of(const ParameterSpec& spec, const ParameterTypes& run) {
+  if (spec.is_wide) return {.model = run.accumulator, .accumulator = run.accumulator, .wire = run.accumulator};
   return spec.types ? *spec.types : run;
 }
 

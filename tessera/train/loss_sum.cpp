@@ -10,6 +10,7 @@ namespace tessera::train {
 base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel) {
   const shard::Cuts& cuts = parallel.cuts();
   const std::size_t microbatches = losses.size();
+  elements_ = losses.empty() ? 1 : static_cast<std::size_t>(losses.front().numel());
   blocks_ = microbatches * static_cast<std::size_t>(cuts.parts);
   readers_.clear();
   std::vector<std::int64_t> counts;
@@ -18,12 +19,14 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
     TESSERA_CHECK(blocks_ % readers == 0, "a replica has {} blocks for {} ranks, expected a multiple of the ranks",
                   blocks_, readers);
     readers_.push_back(readers);
-    counts.insert(counts.end(), readers, static_cast<std::int64_t>(blocks_ / readers));
+    counts.insert(counts.end(), readers, static_cast<std::int64_t>(blocks_ / readers * elements_));
   }
-  all_.resize(blocks_ * readers_.size());
-  if (own_.size() < microbatches * sizeof(double)) own_ = base::Buffer(microbatches * sizeof(double), parallel.device);
-  at::Tensor own = ops::view_of(own_.data(), {static_cast<std::int64_t>(microbatches)}, quant::DType::fp64,
-                                ops::to_device(parallel.device));
+  all_.resize(blocks_ * readers_.size() * elements_);
+  const std::size_t bytes = microbatches * elements_ * sizeof(double);
+  if (own_.size() < bytes) own_ = base::Buffer(bytes, parallel.device);
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(microbatches)};
+  if (!losses.empty()) shape.insert(shape.end(), losses.front().sizes().begin(), losses.front().sizes().end());
+  at::Tensor own = ops::view_of(own_.data(), shape, quant::DType::fp64, ops::to_device(parallel.device));
   if (!losses.empty()) at::stack_out(own, losses);
   comm::Communicator& group = *parallel.losses;
   group.lane().wait(parallel.compute->record());
@@ -31,13 +34,13 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
 }
 
 // In a replica of G ranks, block k is microbatch k / G of rank k mod G.
-double LossSum::result() const {
+double LossSum::result(std::size_t element) const {
   double sum = 0;
   std::size_t first = 0;  // of the replica
   for (const std::size_t readers : readers_) {
     const std::size_t microbatches = blocks_ / readers;
     for (std::size_t block = 0; block < blocks_; ++block)
-      sum += all_[first + block % readers * microbatches + block / readers];
+      sum += all_[(first + block % readers * microbatches + block / readers) * elements_ + element];
     first += blocks_;
   }
   return sum;

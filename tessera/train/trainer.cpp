@@ -1,6 +1,7 @@
 #include "tessera/train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -94,7 +95,7 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.program().begin_microbatch();
     const nn::Loss loss = model_->forward(batches(microbatch), scale);
-    losses.push_back(loss.sum);
+    losses.push_back(loss.router.defined() ? at::cat({loss.sum.reshape({1}), loss.router}) : loss.sum);
     loss.objective.backward();
     runtime_.program().end_microbatch();
   }
@@ -201,6 +202,14 @@ StepResult Trainer::finish_step() {
   return result;
 }
 
+// Reads the sums of the router's values, which follow the loss (nn::RouterLoss).
+std::optional<RouterResult> Trainer::router_of(const LossSum& sums, double tokens) {
+  if (sums.elements() == 1) return std::nullopt;
+  RouterResult result{.aux_loss = sums.result(1) / tokens, .z_loss = sums.result(2) / tokens};
+  for (std::size_t i = 3; i < sums.elements(); ++i) result.counts.push_back(static_cast<std::int64_t>(sums.result(i)));
+  return result;
+}
+
 StepResult Trainer::finish_oldest() {
   Pending& pending = steps_[static_cast<std::size_t>(oldest_)];
   const runtime::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
@@ -211,6 +220,7 @@ StepResult Trainer::finish_oldest() {
   oldest_ = (oldest_ + 1) % kMostPending;
   --pending_;
   return {.loss = pending.losses.result() / pending.tokens,
+          .router = router_of(pending.losses, pending.tokens),
           .grad_norm = clip.norm,
           .skipped = clip.applies == 0 && clip.suppressed == 0,
           .suppressed = norm_.stop_of(clip),

@@ -46,10 +46,18 @@ struct StepInput {
   std::function<models::Batch(int microbatch)> batch;  // returns this rank's block of a microbatch
 };
 
+// The results of the routers of a model with experts.
+struct RouterResult {
+  double aux_loss = 0, z_loss = 0;        // with their coefficients; weighted by the tokens of each block
+  std::vector<std::int64_t> counts = {};  // by sparse layer and expert: how often it was chosen
+};
+
 struct StepResult {
-  double loss = 0;       // mean over the step's tokens, before the update; the same on every rank
-  double grad_norm = 0;  // before clipping; the same on every rank
-  bool skipped = false;  // the norm was not finite: nothing was updated, on any rank
+  double loss =
+      0;  // mean over the step's tokens, before the update, without the router's losses; the same on every rank
+  std::optional<RouterResult> router;  // of a model with experts
+  double grad_norm = 0;                // before clipping; the same on every rank
+  bool skipped = false;                // the norm was not finite: nothing was updated, on any rank
   // Set if a stop counter was above 0 on some rank. Then neither this step nor the steps pending behind it updated
   // anything, on any rank. The caller enqueues this step again, then the discarded ones.
   std::optional<Stop> suppressed;
@@ -122,6 +130,7 @@ class Trainer {
   // Runs the step up to end_step. Returns each microbatch's loss.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   StepResult finish_oldest();
+  static std::optional<RouterResult> router_of(const LossSum& sums, double tokens);
   void update_weights();
   void update_scales();
   // Returns whether an evaluation hid a non-finite value on any rank. Collective.

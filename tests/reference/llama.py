@@ -126,6 +126,7 @@ class Llama:
         x, normed, norm_scale, angle, tape = self.forward(sample)
         loss, dlogits = self.cross_entropy(normed @ self.w[self.output].T, targets)
         dlogits *= scale
+        self.begin_backward(tape, targets, scale)
         gradient[self.output] += dlogits.T @ normed
         dx, dnorm = rms_norm_backward(dlogits @ self.w[self.output], x, self.w["model.norm.weight"], norm_scale)
         gradient["model.norm.weight"] += dnorm
@@ -133,6 +134,9 @@ class Llama:
             dx = self.block_backward(f"model.layers.{layer}.", dx, tape[layer], angle, gradient)
         np.add.at(gradient["model.embed_tokens.weight"], tokens, dx)
         return loss
+
+    def begin_backward(self, tape, targets, scale):
+        """Called before the backward pass of a sample. A model with experts computes the losses of its routers here."""
 
     @staticmethod
     def cross_entropy(logits, targets):
@@ -154,15 +158,22 @@ class Llama:
         s["o"] = out.reshape(x.shape[0], -1)
         s["y"] = x + s["o"] @ w[name + "self_attn.o_proj.weight"].T
         s["m"], s["m_scale"] = rms_norm(s["y"], w[name + "post_attention_layernorm.weight"], self.eps)
+        return s["y"] + self.mlp(name, s), s
+
+    def mlp(self, name, s):
+        w = self.w
         s["gate"] = s["m"] @ w[name + "mlp.gate_proj.weight"].T
         s["up"] = s["m"] @ w[name + "mlp.up_proj.weight"].T
         s["sigmoid"] = 1.0 / (1.0 + np.exp(-s["gate"]))
         s["act"] = s["gate"] * s["sigmoid"] * s["up"]
-        return s["y"] + s["act"] @ w[name + "mlp.down_proj.weight"].T, s
+        return s["act"] @ w[name + "mlp.down_proj.weight"].T
 
     def block_backward(self, name, dout, s, angle, g):
-        dy = dout + self.mlp_backward(name, dout, s, g)
         w = self.w
+        dm = self.mlp_backward(name, dout, s, g)
+        dy, dweight = rms_norm_backward(dm, s["y"], w[name + "post_attention_layernorm.weight"], s["m_scale"])
+        g[name + "post_attention_layernorm.weight"] += dweight
+        dy = dout + dy
         g[name + "self_attn.o_proj.weight"] += dy.T @ s["o"]
         do = (dy @ w[name + "self_attn.o_proj.weight"]).reshape(s["q"].shape)
         dq, dk, dv = attention_backward(do, s["q"], s["k"], s["v"], s["p"])
@@ -184,7 +195,4 @@ class Llama:
         dgate = dact * s["up"] * (s["sigmoid"] + silu * (1.0 - s["sigmoid"]))
         g[name + "mlp.gate_proj.weight"] += dgate.T @ s["m"]
         g[name + "mlp.up_proj.weight"] += dup.T @ s["m"]
-        dm = dgate @ w[name + "mlp.gate_proj.weight"] + dup @ w[name + "mlp.up_proj.weight"]
-        dy, dweight = rms_norm_backward(dm, s["y"], w[name + "post_attention_layernorm.weight"], s["m_scale"])
-        g[name + "post_attention_layernorm.weight"] += dweight
-        return dy
+        return dgate @ w[name + "mlp.gate_proj.weight"] + dup @ w[name + "mlp.up_proj.weight"]

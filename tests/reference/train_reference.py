@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 from llama import Llama, load_folder
+from mixtral import Mixtral
 from samples import Samples
 
 
@@ -50,7 +51,8 @@ def is_evaluated(step, options):
 def train(options):
     """Yields the line of each step. loss and grad_norm precede the update of the step, and valid_loss follows it."""
     config, weights = load_folder(options.model)
-    model = Llama(config, weights)
+    is_mixtral = config["model_type"] == "mixtral"
+    model = Mixtral(config, weights, options.moe_aux, options.router_z_loss) if is_mixtral else Llama(config, weights)
     masks = options.mask_documents == "on"
     samples = Samples(options.data, options.seq_len, options.seed, masks)
     held_out = Samples(options.valid, options.seq_len, options.seed, masks).in_order() if options.valid else []
@@ -62,6 +64,9 @@ def train(options):
         loss = sum(model.loss_and_gradient(sample, gradient, 1.0 / tokens) for sample in batch) / tokens
         norm = math.sqrt(sum(float((g * g).sum()) for g in gradient.values()))
         line = {"step": step, "loss": loss, "grad_norm": norm}
+        if is_mixtral:
+            line |= {"aux_loss": model.aux / tokens, "z_loss": model.z / tokens}
+            model.aux = model.z = 0.0
         adamw(weights, gradient, moments, step, min(1.0, options.clip / (norm + 1e-6)), options)
         if is_evaluated(step, options):
             line["valid_loss"] = held_out_loss(model, held_out)
@@ -80,6 +85,8 @@ def parse_arguments(arguments):
                                 ("eps", float, 1e-8), ("weight-decay", float, 0.1), ("clip", float, 1.0)):
         parser.add_argument(f"--{name}", type=kind, default=default)
     parser.add_argument("--lr-schedule", choices=("constant", "cosine"), default="cosine")
+    parser.add_argument("--moe-aux", choices=("layer", "pooled"), default="layer")
+    parser.add_argument("--router-z-loss", type=float, default=0.0)
     parser.add_argument("--mask-documents", choices=("on", "off"), default="off")
     options = parser.parse_args(arguments)
     options.schedule_steps = options.schedule_steps or options.steps

@@ -124,8 +124,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--mask-documents", "yes"}, {"--mask-documents", "yes", "on or off"}},
         BadFlags{{"--zero", "word"}, {"--zero", "word", "on or off"}}, BadFlags{{"--zero", ""}, {"--zero"}},
         BadFlags{{"--zero", "--zero"}, {"--zero"}}, BadFlags{{"--cp", "2"}, {"--cp", "\"2\"", "not built yet"}},
-        BadFlags{{"--pp", "4"}, {"--pp", "not built yet"}}, BadFlags{{"--etp", "2"}, {"--etp", "not built yet"}},
-        BadFlags{{"--ep", "2"}, {"--ep", "not built yet"}}, BadFlags{{"--egtp", "2"}, {"--egtp", "not built yet"}},
+        BadFlags{{"--pp", "4"}, {"--pp", "not built yet"}}, BadFlags{{"--etp", "0"}, {"--etp", "at least 1"}},
+        BadFlags{{"--ep", "x"}, {"--ep", "an integer"}}, BadFlags{{"--egtp", "-1"}, {"--egtp"}},
+        BadFlags{{"--moe-aux", "none"}, {"--moe-aux", "layer, pooled"}},
         BadFlags{{"--reduce-order", "tree"}, {"--reduce-order", "tree", "sequential, hierarchical"}},
         BadFlags{{"--config", "/nowhere/x.json"}, {"/nowhere/x.json"}}));
 
@@ -180,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFile{"{\"lr\": true}", {"'lr'", "true"}}, BadFile{"{\"model\": 3}", {"'model'", "3"}},
                       BadFile{"{\"data\": {}}", {"'data'", "{}"}}, BadFile{"{\"data\": [[\"a\"]]}", {"'data'"}},
                       BadFile{"{\"mask_documents\": 1}", {"'mask_documents'", "on or off"}},
-                      BadFile{"{\"dtype\": 16}", {"'dtype'", "16"}}, BadFile{"{\"ep\": 2}", {"'ep'", "not built yet"}},
+                      BadFile{"{\"dtype\": 16}", {"'dtype'", "16"}}, BadFile{"{\"pp\": 2}", {"'pp'", "not built yet"}},
                       BadFile{"{\"config\": \"x\"}", {"'config'"}},
                       BadFile{"{\"tp\": 1, \"tp\": 2}", {"\"tp\"", "twice"}}, BadFile{"[1]", {"[1]", "object"}},
                       BadFile{"{", {"JSON"}}, BadFile{"", {"empty"}}));

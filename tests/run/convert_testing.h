@@ -81,7 +81,7 @@ inline models::ModelConfigPtr odd_decoder(const std::string& model_type, bool ti
 }
 
 inline std::vector<HfTensor> hf_tensors(const models::DecoderConfig& config) {
-  return models::LlamaConfig(config).hf_tensors();
+  return models::LlamaConfig(config).hf_tensors(models::ExpertTensors::separate);
 }
 
 inline std::vector<LogicalTensor> logical_of(const models::DecoderConfig& config) {

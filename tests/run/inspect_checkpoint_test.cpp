@@ -66,7 +66,7 @@ TEST(Inspect, WithoutHashesItReadsOnlyTheManifestAndVerifyFindsDamage) {
 // A checkpoint of a Llama as a run writes it, with these settings.
 void write_run(const fs::path& folder, const nlohmann::json& config) {
   const models::LlamaConfig model(testing::odd_llama(false));
-  const std::vector<models::LogicalTensor> logical = logical_tensors(model.hf_tensors());
+  const std::vector<models::LogicalTensor> logical = logical_tensors(model.hf_tensors(models::ExpertTensors::separate));
   std::vector<std::vector<std::uint16_t>> weights;
   for (std::size_t i = 0; i < logical.size(); ++i)
     weights.push_back(testing::rounded(testing::numbers_of(i, layout::matrix_shape(logical[i].dims).elements())));

@@ -91,6 +91,11 @@ json other_values() {
           {"tp", 2},
           {"gtp", 2},
           {"dp", 2},
+          {"etp", 2},
+          {"ep", 2},
+          {"egtp", 2},
+          {"moe_aux", "pooled"},
+          {"router_z_loss", 0.125},
           {"micro_batch", 3},
           {"global_batch", 36},
           {"seq_len", 64},
@@ -131,9 +136,10 @@ json other_values() {
           {"save_every", 6}};
 }
 
-const std::set<std::string_view> kOfOneCall{
-    "threads",      "gather_budget", "reduce_budget",  "coalesce",   "deterministic", "pushes",     "cuda_graph",
-    "debug_poison", "debug_delays",  "debug_suppress", "trace_step", "keep",          "eval_every", "timeout_s"};
+const std::set<std::string_view> kOfOneCall{"threads",       "gather_budget",  "reduce_budget", "coalesce",
+                                            "deterministic", "pushes",         "cuda_graph",    "debug_poison",
+                                            "debug_delays",  "debug_suppress", "trace_step",    "keep",
+                                            "eval_every",    "timeout_s",      "expert_counts"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   const json before = other_values(), usual = to_json(TrainConfig{});

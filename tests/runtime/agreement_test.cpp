@@ -1,4 +1,4 @@
-// Ranks that do other things are told so: at the end of a step, or while they do the next one.
+// Ranks with different events get an error: at the end of the step, or during the next step.
 #include "tessera/runtime/watch/agreement.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace tessera::runtime {
 namespace {
 
-// What an agreement compares, on one rank without parameters.
+// The inputs of an agreement, on one rank without parameters.
 struct Compared {
   explicit Compared(shard::ParallelGroups& parallel)
       : table({.mesh = parallel.mesh, .domains = parallel.domains}, parallel.rank, {}, {}),
@@ -58,7 +58,7 @@ void do_step(Compared& own, int rank, int step, const Difference& difference) {
   }
 }
 
-// Of steps of three ranks, whose comparisons are looked at `late` steps later, or before the step is forgotten.
+// Returns the error of steps of three ranks. A comparison is read `late` steps later, or before its step is dropped.
 std::string error_of(int steps, int late, const Difference& difference) {
   try {
     comm::run_local(3, {}, [&](comm::World& world) {
@@ -160,7 +160,7 @@ void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Co
     } catch (const std::exception& error) {
       if (world.rank() == 1) throw;
       EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
-      EXPECT_TRUE(parallel.world->lane().record().wait_for(std::chrono::milliseconds(500))) << "still under way";
+      EXPECT_TRUE(parallel.world->lane().record().wait_for(std::chrono::milliseconds(500))) << "still running";
       left.arrive_and_wait();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 comes
       throw;

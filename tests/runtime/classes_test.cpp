@@ -84,7 +84,7 @@ void run_classes(int reversed, int joined = -1) {
   on_classes(body, joined);
 }
 
-// Ranks may be numbered in another order than their places lie in.
+// The numbers of ranks need not follow the order of their places.
 TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
@@ -116,7 +116,7 @@ TEST(Classes, MayJoinOtherGradients) {
   for (const int joined : {0, 1}) run_classes(-1, joined);
 }
 
-// The others' sums over replicas would meet its own in another order.
+// Its sums over replicas would come in another order than those of the other ranks.
 TEST(Classes, OneThatLeavesItsScheduleEndsTheRun) {
   for (const int reversed : {0, 1}) {
     try {

@@ -1,4 +1,4 @@
-// What a recorded step took: by the host's clock on the CPU, by compute's own marks on a GPU.
+// The costs of a recorded step, measured by the host's clock on a CPU and by compute's marks on a GPU.
 #include "tessera/runtime/watch/measure.h"
 
 #include <gtest/gtest.h>
@@ -61,8 +61,8 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
   });
 }
 
-// A collective lasts from its event until compute goes on: the work meanwhile, and the longest wait of a rank. Another
-// wait, say for a weight that is gathered on demand, is none of its time.
+// The time of a collective is the work from its event to its wait, plus the longest wait of a rank. Other waits, for
+// example for a weight that is gathered on demand, do not count.
 TEST(Measures, ACollectiveThatIsWaitedForLater) {
   comm::LocalOptions options;
   options.virtual_clock = true;

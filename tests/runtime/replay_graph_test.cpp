@@ -53,7 +53,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
       model.train(2);
       EXPECT_EQ(model.starts_prepared, !gathers);
       model.update();
-      repeat();  // directly behind a step that has gathers for it under way
+      repeat();  // directly after a step whose gathers for it are in flight
       model.train(2);
       EXPECT_EQ(runtime.schedule_statistics().departed_steps, 0);
     });

@@ -37,7 +37,7 @@ void with_plane_type(quant::DType type, Visit visit) {
   if (type == quant::DType::u8) return visit(std::uint8_t{});
   quant::dispatch_floating(type, visit);
 }
-// What use `use` in block `block` contributes there; blocks are counted over the whole run, so steps differ.
+// Returns the contribution of use `use` in block `block`. Blocks are counted over the whole run, so steps differ.
 inline float gradient_value(std::int64_t p, std::int64_t block, std::int64_t use, std::int64_t tp, std::int64_t i) {
   return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + use * 5 + tp * 3) % 97)) -
          0.01f * static_cast<float>(block % 11);
@@ -228,7 +228,7 @@ class Model {
     write(id);
     return true;
   }
-  // What this rank updates; the rest comes from the other replicas.
+  // Writes the part that this rank updates. The other parts come from the other replicas.
   void write(schedule::ParameterId id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p)

@@ -78,7 +78,7 @@ TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
   });
 }
 
-// Of the sum of all microbatches, once a step; what is not added up by one last sum gives none.
+// The squares are those of the sum of all microbatches, once a step. A gradient without one last sum has no squares.
 TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
   run(GetParam(), {.replay = {.poison = true}}, [](Model& model) {
     Runtime& runtime = model.runtime;
@@ -176,7 +176,7 @@ TEST(Replay, ARankThatDiffersAloneEndsTheRunWithTheFirstDifferingEvent) {
   }
 }
 
-// Every plane and every gradient lies at the same place in each step, for every use.
+// Every plane and every gradient has the same address in each step, for every use.
 TEST(Replay, BuffersKeepTheirAddressesOver100Steps) {
   run({1, 2, 2}, {.gather_budget = schedule::kMinimum}, [](Model& model) {
     const auto step = [&] {

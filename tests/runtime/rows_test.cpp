@@ -90,7 +90,7 @@ std::vector<std::int64_t> tokens_of(int block) {
   return tokens;
 }
 
-// Of many magnitudes; of rows 0 and 1 in the first column too small for bf16, where they round to -0.
+// Returns values of many magnitudes. In rows 0 and 1 the first column is too small for bf16 and rounds to -0.
 float gradient_value(int step, int block, std::int64_t at, std::int64_t row, std::int64_t column) {
   if (row < 2 && column == 0) return -1e-45F;
   const auto bits = static_cast<std::uint64_t>(((step * kBlocks + block) * kTokens + at) * kColumns + column + 1) *

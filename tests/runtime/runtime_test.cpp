@@ -1,5 +1,5 @@
-// The runtime against a dense reference: weights come together bit for bit, gradients add up in the order of
-// docs/numerics.md, on every mesh.
+// The runtime compared with a dense reference on every mesh: gathered weights have equal bits, and gradients are added
+// in the order of docs/numerics.md.
 #include "tessera/runtime/runtime.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ struct Sizes {
 float weight_value(int p, std::int64_t i) {
   return static_cast<float>(std::int64_t{p} * 1000 + i) * 0.37f;
 }
-// What block `block` contributes there, seen from tp rank `tp` (0 where contributions are whole).
+// Returns the contribution of block `block` on tp rank `tp` (0 if contributions are whole).
 float gradient_value(int p, int block, int tp, std::int64_t i) {
   return 1.0f / static_cast<float>(
                     1 + ((i * 31 + std::int64_t{p} * 17 + std::int64_t{block} * 7 + std::int64_t{tp} * 3) % 97)) -
@@ -213,7 +213,7 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
   });
 }
 
-// What ranks post of a step has a bounded size.
+// The record of a step that ranks post has a bounded size.
 TEST(Runtime, AStepMayHaveManyMicrobatches) {
   constexpr int many = 20'000;  // their hashes alone are more than a posted status holds
   static_assert(many * sizeof(std::uint64_t) > rendezvous::kLongestStatus);
@@ -256,7 +256,7 @@ TEST(Runtime, ASecondUseInAMicrobatchAccumulates) {
   });
 }
 
-// What a product has rounded itself is added as what the exchange rounds.
+// A gradient that the product rounds is added like a gradient that the exchange rounds.
 TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
   const shard::ParameterTypes types{.wire = quant::DType::bf16};
   std::vector<std::vector<float>> sums;

@@ -144,7 +144,8 @@ TEST(UnequalReplicasRefuse, DeadPlacesInTheSharding) {
 TEST(DomainRefuse, AxesThatDoNotMatchTheGridsOrder) {
   for (const auto& [domain, refusal] :
        {std::pair{shard::Domain{{"a"}, {"c"}, {}, {"b"}}, "a domain names the axes a, c, b ("},
-        {shard::Domain{{"a"}, {"b"}, {}, {}}, "a domain names 1 compute, 1 storage and 0 replica axes, expected one"},
+        {shard::Domain{{"a"}, {"b"}, {}, {}},
+         "a domain names 1 compute, 1 storage and 0 replica axes, expected at least one of each"},
         {shard::Domain{{"a"}, {"b"}, {}, {"b"}}, "a domain names the axes a, b, b ("},
         {shard::Domain{{"a"}, {"b"}, {"c"}, {"d"}}, "a domain names the axes a, b, c, d ("}}) {
     RunOptions options{.model = odd_model()};

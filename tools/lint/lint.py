@@ -58,7 +58,7 @@ def main():
         return 2
     root = options.root.resolve()
     files = repository_files(root)
-    results = [run_check(name, root, files, options) for name in options.checks or [name for name in CHECKS if name != "english"]]
+    results = [run_check(name, root, files, options) for name in options.checks or CHECKS]
     skipped = results.count("skipped")
     print(f"{results.count('passed')} passed, {results.count('failed')} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if "failed" in results else 0

@@ -41,12 +41,14 @@ last_run_folder() {
 
 # Prints the demo's flags. If the run is too short for the usual warm-up, the warm-up is a tenth of the steps.
 demo_flags() {
-  local steps warmup=30
+  local steps warmup=30 mesh="--ranks 4 --tp 2 --gtp 2"
+  # A model with experts needs sequence parallelism with --tp 2, so it takes another mesh.
+  if [[ "$(value_of_flag --model "$@")" == mixtral-demo ]]; then mesh="--ranks 4 --tp 1 --gtp 4 --ep 2 --egtp 2"; fi
   steps="$(value_of_flag --schedule-steps "$@")"
   [[ -n "$steps" ]] || steps="$(value_of_flag --steps "$@")"
   if [[ "$steps" =~ ^[0-9]{1,9}$ ]] && ((steps < 10 * warmup)); then warmup=$((steps / 10)); fi
   echo --model llama-demo --data data/demo/train --valid data/demo/valid --backend local \
-    --ranks 4 --tp 2 --gtp 2 --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps $warmup
+    $mesh --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps $warmup
 }
 
 train_help() {
@@ -78,7 +80,9 @@ demo_arguments() {
   [[ -n "${given[--resume]:-}" ]] || read -ra defaults <<<"$(demo_flags "$@")"
   # Another mesh implies its own number of ranks.
   for argument in --tp --gtp --dp; do
-    [[ -n "${given[$argument]:-}" ]] && given[--ranks]=1
+    [[ -n "${given[$argument]:-}" ]] || continue
+    given[--ranks]=1
+    [[ "$argument" == --dp ]] || given[--ep]=1 given[--egtp]=1
   done
   # The folder of --init has its own model.
   [[ -n "${given[--init]:-}" ]] && given[--model]=1

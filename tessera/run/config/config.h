@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/nn/delayed_scales.h"
+#include "tessera/nn/experts/moe_aux.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/shard/lookup.h"
@@ -46,7 +47,8 @@ struct TrainConfig {
   bool pushes = true;          // GPUs of a host write to each other's arenas
   bool cuda_graph = false;     // on GPUs: steps are launched as a graph
   std::int64_t tp = 1, gtp = 1;
-  std::int64_t dp = 0;  // 0: ranks / (tp * gtp)
+  std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
+  std::int64_t etp = 1, ep = 1, egtp = 1;  // of a model with experts (nn::ExpertDegrees)
 
   std::int64_t micro_batch = 1, global_batch = 24;  // in sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
@@ -81,6 +83,9 @@ struct TrainConfig {
   RecomputeSetting recompute = RecomputeSetting::none;
   std::string activation_budget;  // bytes, such as 20GB, for recompute automatic
   bool sequence_parallel = false;
+  nn::MoeAux moe_aux = nn::MoeAux::layer;
+  double router_z_loss = 0;        // coefficient
+  std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
   // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
@@ -101,6 +106,7 @@ struct TrainConfig {
   std::string out;                        // folder of the run
 
   std::set<std::string> given;  // keys that a flag or the file gave; not a setting itself
+  bool has_experts = false;     // whether the model has experts; resolve_model sets it; not a setting itself
 };
 
 }  // namespace tessera::run

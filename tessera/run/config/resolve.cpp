@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/config/step_times.h"
@@ -253,7 +254,12 @@ shard::FormatPolicy product_policy(const TrainConfig& config) {
 }
 
 std::string mesh_text(const TrainConfig& config) {
-  return fmt::format("{} ranks (tp {} x gtp {} x dp {})", config.ranks, config.tp, config.gtp, config.dp);
+  const bool has_experts = config.has_experts || config.etp * config.ep * config.egtp > 1;
+  if (!has_experts)
+    return fmt::format("{} ranks (tp {} x gtp {} x dp {})", config.ranks, config.tp, config.gtp, config.dp);
+  return fmt::format("{} ranks (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})",
+                     config.ranks, config.tp, config.gtp, config.dp, config.etp, config.ep, config.egtp,
+                     config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
 }
 
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting) {
@@ -272,6 +278,39 @@ shard::RowReads embedding_reads(const TrainConfig& config) {
   return {.per_microbatch = config.micro_batch * config.seq_len, .lookup = config.embedding};
 }
 
+namespace {
+
+// Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
+void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
+  if (sizes.num_experts == 0) {
+    for (const auto& [flag, degree] : {std::pair{"--etp", config.etp}, {"--ep", config.ep}, {"--egtp", config.egtp}})
+      if (degree != 1)
+        throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
+    if (config.router_z_loss != 0 || config.expert_counts != 0)
+      throw InputError("{}: model '{}' has no experts",
+                       config.router_z_loss != 0 ? "--router-z-loss" : "--expert-counts", config.model);
+    return;
+  }
+  if (config.backend == Backend::nccl)
+    throw InputError("--backend: got nccl, expected local or mpi: experts run on CPUs only in this version");
+  if (config.reduce_order == ReduceOrder::hierarchical)
+    throw InputError(
+        "--reduce-order: got hierarchical, expected sequential: model '{}' has experts, for which the "
+        "order in nodes is a later version",
+        config.model);
+  if (config.ep > sizes.num_experts)
+    throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
+                     config.model);
+  if (config.tp > 1 && !config.sequence_parallel)
+    throw InputError("--tp: got {} without --sequence-parallel, which a model with experts needs", config.tp);
+  const nn::ExpertDegrees degrees{
+      .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
+  nn::check_expert_degrees(
+      {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .experts = degrees});
+}
+
+}  // namespace
+
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) {
   const models::ModelSizes sizes = model.sizes();
   if (config.seq_len == 0) config.seq_len = sizes.max_position_embeddings;
@@ -281,6 +320,8 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
+  check_experts(config, sizes);
+  config.has_experts = sizes.num_experts > 0;
   check_formats(config, model);
   return config;
 }

@@ -52,6 +52,9 @@ constexpr std::array kSettings{
     Setting{"tp", &C::tp, kRanks, kMesh, "N", "tensor parallel ranks", kPlans | Command::bench_products},
     Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that shard the weights of each tensor-parallel part", kPlans},
     Setting{"dp", &C::dp, kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))", kPlans},
+    Setting{"etp", &C::etp, kRanks, kMesh, "N", "experts: ranks that compute with parts of each expert", kPlans},
+    Setting{"ep", &C::ep, kRanks, kMesh, "N", "experts: ranks that own different experts", kPlans},
+    Setting{"egtp", &C::egtp, kRanks, kMesh, "N", "experts: ranks that shard the weights of each part", kPlans},
     Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once", kPlans},
     Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},
     Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)", kPlans},
@@ -114,6 +117,11 @@ constexpr std::array kSettings{
             "bytes of activations that --recompute auto may keep", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
             "shard activations outside the tensor-parallel parts by tokens", kPlans},
+    Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled",
+            "experts: auxiliary loss of each layer, or of all layers together as in transformers", kSteps},
+    Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},
+    Setting{"expert_counts", &C::expert_counts, kCountOrZero, kRun, "N",
+            "steps between lines of metrics with the counts of each expert; 0: none"},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
             "gradients add up in rank order, or within nodes first", kPlans},
     Setting{"ranks_per_node", &C::ranks_per_node, kCountOrZero, kKept, "N",
@@ -150,9 +158,6 @@ constexpr std::array kSettings{
 constexpr std::array kReserved{
     ReservedSetting{"cp", "1", "context parallelism"},
     ReservedSetting{"pp", "1", "pipeline parallelism"},
-    ReservedSetting{"etp", "1", "expert tensor parallelism"},
-    ReservedSetting{"ep", "1", "expert parallelism"},
-    ReservedSetting{"egtp", "1", "expert generalized tensor parallelism"},
 };
 
 template <typename E>
@@ -198,6 +203,12 @@ constexpr const auto& words_of(quant::Fp8Recipe) {
 }
 constexpr const auto& words_of(quant::AmaxChoice) {
   return kAmaxChoices;
+}
+constexpr std::array kMoeAuxes{Word<nn::MoeAux>{nn::MoeAux::layer, name_of(nn::MoeAux::layer)},
+                               Word<nn::MoeAux>{nn::MoeAux::pooled, name_of(nn::MoeAux::pooled)}};
+
+constexpr const auto& words_of(nn::MoeAux) {
+  return kMoeAuxes;
 }
 constexpr const auto& words_of(Backend) {
   return kBackends;

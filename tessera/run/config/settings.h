@@ -19,7 +19,7 @@ using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> 
                            RecomputeSetting TrainConfig::*, Lookup TrainConfig::*, quant::DType TrainConfig::*,
                            std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*,
                            std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
-                           quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*>;
+                           quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*, nn::MoeAux TrainConfig::*>;
 
 // Valid values: low <= value <= high, or low < value < high where `open_*` is set. A default below the range means that
 // the value follows from other settings.

@@ -212,9 +212,23 @@ std::vector<std::string> HfFolder::check_quantized(const models::HfTensor& tenso
   return names;
 }
 
+// A folder has the form of which it has the most tensors.
+std::vector<models::HfTensor> HfFolder::find_tensors() const {
+  std::vector<models::HfTensor> best = config_->hf_tensors();
+  if (config_->sizes().num_experts == 0) return best;
+  const auto missing = [this](const std::vector<models::HfTensor>& tensors) {
+    return std::ranges::count_if(tensors, [this](const auto& tensor) { return find(tensor.hf_name) == nullptr; });
+  };
+  for (const models::ExpertTensors form : {models::ExpertTensors::fused, models::ExpertTensors::fused_in_module})
+    if (std::vector<models::HfTensor> tensors = config_->hf_tensors(form); missing(tensors) < missing(best))
+      best = std::move(tensors);
+  return best;
+}
+
 void HfFolder::check() {
   std::set<std::string> known;
-  for (const models::HfTensor& tensor : config_->hf_tensors()) {
+  tensors_ = find_tensors();
+  for (const models::HfTensor& tensor : tensors_) {
     known.insert(tensor.hf_name);
     const auto format = stored_format(tensor, [this](const std::string& name) { return find(name); });
     if (!format) {
@@ -261,8 +275,7 @@ void HfFolder::check_alias(const models::HfAlias& alias) const {
 }
 
 quant::DType HfFolder::dtype() const {
-  return checkpoint::from_safetensors_name(entry(config_->hf_tensors().front().hf_name).dtype)
-      .value_or(quant::DType::fp32);
+  return checkpoint::from_safetensors_name(entry(tensors_.front().hf_name).dtype).value_or(quant::DType::fp32);
 }
 
 const std::vector<quant::bfloat16>& HfFolder::unpacked(const std::string& hf_name) const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/model_config.h"
@@ -23,6 +24,8 @@ class HfFolder {
 
   const models::ModelConfig& config() const { return *config_; }
   models::ModelConfigPtr shared_config() const { return config_; }
+  // The model's tensors as this folder stores them (models::ExpertTensors).
+  const std::vector<models::HfTensor>& tensors() const { return tensors_; }
   // Returns the type of the first tensor, the embedding. Half precision, which training does not have, counts as fp32.
   quant::DType dtype() const;
   // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). The values are exact if the
@@ -34,6 +37,7 @@ class HfFolder {
   void open_sharded(const std::filesystem::path& index);
   const checkpoint::SafetensorsFile& open_shard(const std::string& shard, const std::string& tensor,
                                                 const std::string& where);
+  std::vector<models::HfTensor> find_tensors() const;
   void check();
   void check_shards() const;
   void check_alias(const models::HfAlias& alias) const;
@@ -46,6 +50,7 @@ class HfFolder {
 
   std::filesystem::path folder_;
   models::ModelConfigPtr config_;
+  std::vector<models::HfTensor> tensors_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
   std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // file of each tensor
   // The matrices in a number format. They are read in order, so only the last matrix is kept dequantized.

@@ -23,7 +23,7 @@ std::int64_t rows_at_once(const Box& box, std::int64_t stride) {
 }  // namespace
 
 HfWeights::HfWeights(const std::filesystem::path& folder) : folder_(folder) {
-  const std::vector<models::HfTensor> parts = folder_.config().hf_tensors();
+  const std::vector<models::HfTensor> parts = folder_.tensors();
   for (models::LogicalTensor& tensor : logical_tensors(parts)) tensors_[tensor.name].dims = std::move(tensor.dims);
   for (const models::HfTensor& part : parts) {
     tensors_[part.name].parts.push_back(part);

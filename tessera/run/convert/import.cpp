@@ -53,10 +53,11 @@ ConvertReport import_hf(const fs::path& folder, const fs::path& target, const Co
   const quant::DType dtype = options.dtype.value_or(source.folder().dtype());
   std::vector<checkpoint::LocalTensor> tensors;
   const std::vector<LogicalTensor> logical = logical_tensors(config.hf_tensors());
-  for (const LogicalTensor& tensor : logical) tensors.push_back(whole(tensor, checkpoint::Kind::weight, dtype));
+  for (const LogicalTensor& tensor : logical)
+    tensors.push_back(whole(tensor, checkpoint::Kind::weight, tensor.is_wide ? quant::accumulator_of(dtype) : dtype));
   if (dtype == quant::DType::bf16)
     for (const LogicalTensor& tensor : logical)
-      tensors.push_back(whole(tensor, checkpoint::Kind::master, quant::DType::fp32));
+      if (!tensor.is_wide) tensors.push_back(whole(tensor, checkpoint::Kind::master, quant::DType::fp32));
 
   checkpoint::PartialFolder aside(target);
   Assembler assemble(source);

@@ -138,6 +138,10 @@ std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
       json_number(m.tokens_per_second), json_number(m.step_ms), json_number(m.exposed_comm_ms), m.gathered_bytes,
       m.reduced_bytes);
   if (m.valid_loss) line += fmt::format(", \"valid_loss\": {}", json_number(*m.valid_loss));
+  for (const auto& [key, value] :
+       {std::pair{"aux_loss", m.aux_loss}, {"z_loss", m.z_loss}, {"expert_load", m.expert_load}})
+    if (value) line += fmt::format(", \"{}\": {}", key, json_number(*value));
+  if (!m.expert_counts.empty()) line += ", \"expert_counts\": " + json(m.expert_counts).dump();
   if (m.skipped) line += ", \"skipped\": true";
   if (m.suppressed > 0) line += fmt::format(", \"suppressed\": {}", m.suppressed);
   if (m.gathered_by_format[0] != m.gathered_bytes)
@@ -166,9 +170,18 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .flops_by_format = numbers_of_line<double>(all, "flops_by_format"),
                   .activations_by_format = numbers_of_line<std::int64_t>(all, "activations_by_format"),
                   .valid_loss = std::nullopt,
+                  .aux_loss = std::nullopt,
+                  .z_loss = std::nullopt,
+                  .expert_load = std::nullopt,
+                  .expert_counts = {},
                   .skipped = all.value("skipped", false),
                   .suppressed = all.value("suppressed", 0)};
-    if (all.contains("valid_loss")) m.valid_loss = number_of(all.at("valid_loss"));
+    for (const auto& [key, value] : {std::pair{"valid_loss", &m.valid_loss},
+                                     {"aux_loss", &m.aux_loss},
+                                     {"z_loss", &m.z_loss},
+                                     {"expert_load", &m.expert_load}})
+      if (all.contains(key)) *value = number_of(all.at(key));
+    if (all.contains("expert_counts")) all.at("expert_counts").get_to(m.expert_counts);
     return m;
   } catch (const std::exception& error) {
     std::string reason = error.what();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
@@ -31,8 +32,13 @@ struct StepMetrics {
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> valid_loss;  // if an evaluation followed the step
-  bool skipped = false;              // the gradient was not finite: no update
-  int suppressed = 0;                // attempts that a stop counter suppressed before the one that counts
+  // Of a model with experts: the router's losses with their coefficients, which `loss` does not contain; the largest
+  // load of an expert divided by the mean load, of the layer where it is largest.
+  std::optional<double> aux_loss, z_loss, expert_load;
+  // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
+  std::vector<std::vector<std::int64_t>> expert_counts;
+  bool skipped = false;  // the gradient was not finite: no update
+  int suppressed = 0;    // attempts that a stop counter suppressed before the one that counts
 };
 
 // Returns the name of a number format in a run of this type. bf16 stands for numbers without a format, so its name is

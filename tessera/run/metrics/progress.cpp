@@ -25,6 +25,7 @@ std::string progress_text(const StepMetrics& m, std::int64_t last_step) {
   std::string text = fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms",
                                  m.step, last_step, m.loss, m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
   if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
+  if (m.expert_load) text += fmt::format("  expert load {:.2f}", *m.expert_load);
   if (m.skipped) text += "  SKIPPED: the gradient is not finite";
   if (m.suppressed > 0) text += fmt::format("  repeated after {} suppressed updates", m.suppressed);
   if (m.step < last_step) text += "  left " + clock_text(static_cast<double>(last_step - m.step) * m.step_ms / 1000);

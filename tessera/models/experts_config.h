@@ -1,0 +1,24 @@
+// The experts of a decoder: in a sparse layer, a router sends each token to k of E feed-forward parts.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace tessera::models {
+
+struct ExpertsConfig {
+  std::int64_t count = 0;          // experts of a layer
+  std::int64_t per_token = 0;      // experts that each token chooses
+  std::int64_t width = 0;          // the intermediate size of an expert
+  bool normalizes_weights = true;  // the weights of a token's experts are divided by their sum
+  double aux_coefficient = 0;      // of the auxiliary loss, which balances the load of the experts
+  std::vector<bool> sparse = {};   // by layer: the layer has experts. The other layers are dense.
+
+  bool is_sparse(std::int64_t layer) const { return sparse[static_cast<std::size_t>(layer)]; }
+  bool operator==(const ExpertsConfig&) const = default;
+};
+
+class Fields;
+// Throws InputError if a token chooses more experts than a layer has.
+void check_experts(const ExpertsConfig& experts, const Fields& fields);
+
+}  // namespace tessera::models

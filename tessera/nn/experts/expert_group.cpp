@@ -1,0 +1,54 @@
+#include "tessera/nn/experts/expert_group.h"
+
+#include <ATen/ops/empty.h>
+
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/ops/aten_types.h"
+
+namespace tessera::nn {
+
+ExpertGroup::ExpertGroup(Context& context, std::int64_t tokens) : context_(context) {
+  const int ranks = context.program.group_size(kExpertDomain), tp = context.tp_size();
+  TESSERA_CHECK(ranks % tp == 0, "{} ranks of experts and {} tp ranks, expected whole tp groups", ranks, tp);
+  TESSERA_CHECK(tp == 1 || context.sequence_parallel, "experts with {} tp ranks need sequence parallelism", tp);
+  for (int rank = 0; rank < ranks; ++rank) by_rank_.push_back(tp == 1 ? tokens : context.tokens_of(rank % tp, tokens));
+  own_ = by_rank_[static_cast<std::size_t>(context.program.group_rank(kExpertDomain))];
+  all_ = std::accumulate(by_rank_.begin(), by_rank_.end(), std::int64_t{0});
+  blocks_ = ranks / tp;
+}
+
+std::vector<std::int64_t> ExpertGroup::counts(std::int64_t width) const {
+  std::vector<std::int64_t> elements;
+  for (const std::int64_t tokens : by_rank_) elements.push_back(tokens * width);
+  return elements;
+}
+
+Arriving ExpertGroup::start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
+                            schedule::Pass pass) const {
+  const std::vector<std::int64_t> elements = counts(in.size(1));
+  runtime::Issued issued = context_.program.issue({.kind = kind,
+                                                   .in = in.const_data_ptr(),
+                                                   .out = out.mutable_data_ptr(),
+                                                   .counts = elements,
+                                                   .type = ops::to_dtype(in.scalar_type()),
+                                                   .pass = pass,
+                                                   .domain = kExpertDomain});
+  return {context_, std::move(issued), in, out};
+}
+
+Arriving ExpertGroup::start_gather(const at::Tensor& x, schedule::Pass pass) const {
+  if (context_.program.nominal_size(kExpertDomain) == 1) return Arriving(x);
+  return start(runtime::ProgramCollectiveKind::all_gather, x.contiguous(), at::empty({all_, x.size(1)}, x.options()),
+               pass);
+}
+
+Arriving ExpertGroup::start_reduce(const at::Tensor& part, schedule::Pass pass) const {
+  if (context_.program.nominal_size(kExpertDomain) == 1) return Arriving(part);
+  return start(runtime::ProgramCollectiveKind::reduce_scatter, part.contiguous(),
+               at::empty({own_, part.size(1)}, part.options()), pass);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,204 @@
+#include "tessera/nn/experts/experts.h"
+
+#include <ATen/ops/cat.h>
+
+#include <utility>
+
+#include "tessera/nn/experts/expert_group.h"
+#include "tessera/nn/stash.h"
+#include "tessera/ops/experts/grouped.h"
+#include "tessera/ops/experts/permute.h"
+#include "tessera/ops/experts/weighted_swiglu.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::nn {
+namespace {
+
+// Indices of the tensors that save_for_backward holds, and of the others that backward frees early.
+enum SavedOfExperts : std::uint8_t { kNormed, kNormedSum, kNormScale };
+enum KeptOfExperts : std::uint8_t {
+  kProbabilities,
+  kLogsumexp,
+  kChosen,
+  kChosenWeights,
+  kCounted,
+  kChoices,
+  kGateUpRows,
+  kActivatedRows
+};
+enum StashOfExperts : int { kOwnStash, kGroupStash };
+
+// This rank's own part of a tensor over the microbatch's tokens.
+at::Tensor own_part(const Context& context, const at::Tensor& all, std::int64_t tokens) {
+  if (!context.sequence_parallel || context.tp_size() == 1) return all;
+  const layout::Range part = context.split.part(tokens, context.tp_rank(), context.tp_size());
+  return all.narrow(0, part.begin, part.size());
+}
+
+ops::Routing route_tokens(Context& context, const Experts& layers, const at::Tensor& x) {
+  ConsumedWeight weight(context, layers.router, context.pass);
+  return ops::route(ops::router_logits(x, weight.tensor()), layers.options);
+}
+
+// The choices and weights of tokens as one tensor, [tokens, 2 k]. Numbers of experts are exact in the weights' type.
+at::Tensor packed(const ops::Routing& routing) {
+  return at::cat({routing.experts.to(routing.weights.scalar_type()), routing.weights}, 1);
+}
+
+struct Dispatched {
+  ops::Selection selection;
+  at::Tensor weights;  // by row
+};
+Dispatched select(const Experts& layers, const ExpertGroup& group, const at::Tensor& choices) {
+  const std::int64_t k = layers.options.k;
+  Dispatched result{.selection = ops::select_rows(choices.narrow(1, 0, k).to(at::kInt), layers.local, group.blocks()),
+                    .weights = {}};
+  result.weights = ops::take_choices(choices.narrow(1, k, k).contiguous(), result.selection);
+  return result;
+}
+
+at::Tensor fprop(Context& context, const Weight& weight, const at::Tensor& rows, const ops::Selection& selection) {
+  ConsumedWeight consumed(context, weight, context.pass);
+  return ops::grouped_fprop(rows, consumed.tensor(), selection);
+}
+
+// The weight is released before its gradient is computed, so that its memory is free meanwhile.
+at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const ops::Selection& selection) {
+  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
+  return ops::grouped_dgrad(gradient, consumed.tensor(), selection);
+}
+
+void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const at::Tensor& rows,
+           const ops::Selection& selection) {
+  produce_gradient(context, weight, [&](at::Tensor& result, bool accumulate) {
+    ops::grouped_wgrad(gradient, rows, selection, result, accumulate);
+  });
+}
+
+// The sums over the microbatch. A recomputed forward leaves out the exchange, since only their gradients are used.
+RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted) {
+  const ops::RouterSums sums = ops::router_sums(routing, counted);
+  const std::int64_t experts = sums.counts.size(0);
+  at::Tensor all =
+      at::cat({sums.probabilities, sums.logsumexp_squares, sums.counts.to(sums.probabilities.scalar_type())}, 0);
+  if (context.pass == schedule::Pass::forward) all_reduce_tp(context, all, comm::ReduceOp::sum, context.pass);
+  return {.probabilities = all.narrow(0, 0, experts).clone(),
+          .logsumexp_squares = all.narrow(0, experts, 1).clone(),
+          .counts = all.narrow(0, experts + 1, experts).clone()};
+}
+
+class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                               const at::Tensor& counted, Context* context, const Experts* layers, std::int64_t tokens,
+                               bool kept) {
+    ctx->set_materialize_grads(false);
+    const ExpertGroup group(*context, tokens);
+    const bool selective = context->policy == Recompute::selective;
+    const ops::RmsNorm normed = norm_forward(*context, layers->norm, x, residual.value_or(at::Tensor()));
+    const ops::Routing routing = route_tokens(*context, *layers, normed.y);
+    Arriving arriving = group.start_gather(normed.y, context->pass);
+    const at::Tensor choices = group.start_gather(packed(routing), context->pass).take();
+    const Dispatched rows = select(*layers, group, choices);
+    const at::Tensor gate_up =
+        fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows.selection);
+    const at::Tensor activated = ops::weighted_swiglu(gate_up, rows.weights, rows.selection);
+    const at::Tensor out = fprop(*context, layers->down, activated, rows.selection);
+    Arriving y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
+    const at::Tensor own_counted = own_part(*context, counted, tokens);
+    RouterTerms terms = terms_of(*context, routing, own_counted);
+
+    const variable_list saved{selective ? at::Tensor() : normed.y, normed.sum, normed.rstd};
+    ctx->save_for_backward(saved);
+    const variable_list own{routing.probabilities, routing.logsumexp, routing.experts, routing.weights, own_counted};
+    const variable_list of_group{choices, gate_up, selective ? at::Tensor() : activated};
+    stash(ctx, *context, kept, kept_bytes(saved) + kept_bytes(own), Tokens::own);
+    stash(ctx, *context, kept, of_group, Tokens::all);
+    if (kept) {
+      variable_list all = own;
+      all.insert(all.end(), of_group.begin(), of_group.end());
+      ctx->saved_data["kept"] = all;
+    }
+    ctx->saved_data["residual"] = residual.has_value();
+    ctx->saved_data["tokens"] = tokens;
+    save_pointer(ctx, "context", context);
+    save_pointer(ctx, "layers", layers);
+    ctx->mark_non_differentiable({terms.counts});
+    return {y.take(), normed.sum, terms.probabilities, terms.logsumexp_squares, terms.counts};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    auto& context = *saved_pointer<Context>(ctx, "context");
+    auto& layers = *saved_pointer<const Experts>(ctx, "layers");
+    const variable_list saved = ctx->get_saved_variables(), kept = ctx->saved_data["kept"].toTensorVector();
+    ctx->saved_data.erase("kept");
+    fetch(ctx, context, kGroupStash);
+    const ExpertGroup group(context, ctx->saved_data["tokens"].toInt());
+    const at::Tensor x = saved[kNormed].defined()
+                             ? saved[kNormed]
+                             : norm_again(context, layers.norm, saved[kNormedSum], saved[kNormScale]);
+    const ExpertGradients experts = backward_of_experts(context, layers, group, kept, gradients[0], x);
+    fetch(ctx, context, kOwnStash);
+    at::Tensor dx =
+        backward_of_router(context, layers, kept, x, {experts.weights, gradients[2], gradients[3]}, experts.x);
+    dx = norm_backward(context, layers.norm, dx, gradients[1], saved[kNormedSum], saved[kNormScale]);
+    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}, {}};
+  }
+
+ private:
+  struct ExpertGradients {
+    at::Tensor x;        // [own tokens, hidden]
+    at::Tensor weights;  // [own tokens, k]
+  };
+
+  static ExpertGradients backward_of_experts(Context& context, const Experts& layers, const ExpertGroup& group,
+                                             const variable_list& kept, const at::Tensor& dy, const at::Tensor& x) {
+    constexpr auto kPass = schedule::Pass::backward;
+    const Dispatched rows = select(layers, group, kept[kChoices]);
+    const ops::Selection& selection = rows.selection;
+    Arriving gradients = group.start_gather(dy, kPass);
+    Arriving inputs = group.start_gather(x, kPass);
+    const at::Tensor dout = ops::take_rows(gradients.take(), selection);
+    const at::Tensor dactivated = dgrad(context, layers.down, dout, selection);
+    const bool again = !kept[kActivatedRows].defined();
+    const ops::WeightedSwigluGradients swiglu =
+        ops::weighted_swiglu_backward(dactivated, kept[kGateUpRows], rows.weights, selection, again);
+    Arriving dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection), kPass);
+    wgrad(context, layers.down, dout, again ? swiglu.out : kept[kActivatedRows], selection);
+    const at::Tensor drows = dgrad(context, layers.gate_up, swiglu.gate_up, selection);
+    Arriving dx = group.start_reduce(ops::combine_rows(drows, selection), kPass);
+    wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), selection);
+    return {.x = dx.take(), .weights = dweights.take()};
+  }
+
+  // Adds the router's gradient of x to `dx`, in the accumulator type, rounded once.
+  static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
+                                       const at::Tensor& x, const ops::RoutingGradients& gradients,
+                                       const at::Tensor& dx) {
+    const ops::Routing routing{.probabilities = kept[kProbabilities],
+                               .logsumexp = kept[kLogsumexp],
+                               .experts = kept[kChosen],
+                               .weights = kept[kChosenWeights]};
+    const at::Tensor dlogits = ops::route_backward(routing, layers.options, gradients, kept[kCounted]);
+    at::Tensor sum = dx.to(dlogits.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    {
+      ConsumedWeight weight(context, layers.router, schedule::Pass::backward);
+      sum.add_(ops::router_dgrad(dlogits, weight.tensor()));
+    }
+    produce_gradient(context, layers.router,
+                     [&](at::Tensor& result, bool accumulate) { ops::router_wgrad(dlogits, x, result, accumulate); });
+    return sum.to(dx.scalar_type());
+  }
+};
+
+}  // namespace
+
+ExpertsOutput experts_forward(Context& context, const Experts& layers, const at::Tensor& x, const at::Tensor& residual,
+                              const at::Tensor& counted, std::int64_t tokens) {
+  const variable_list out =
+      ExpertsFunction::apply(x, optional_of(residual), counted, &context, &layers, tokens, is_kept(x));
+  return {
+      .y = out[0], .sum = out[1], .terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4]}};
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,49 @@
+// The feed-forward part of a sparse block: y = combine(experts(norm(x + residual))), with a router that chooses k of
+// the experts for each token.
+//
+//   router    logits = norm(x + residual) w^T in the accumulator type; k experts and weights of each own token
+//   dispatch  tokens and choices of the ranks of the group (expert_group.h)
+//   experts   rows of the local experts: down(silu(gate) * up * weight)
+//   combine   for each token the sum over its experts
+//
+// It is one autograd function. Backward gathers the tokens again. Recompute::selective keeps neither the norm's output
+// nor the output of SwiGLU.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/norm.h"
+#include "tessera/nn/weight.h"
+#include "tessera/ops/experts/router.h"
+#include "tessera/ops/experts/selection.h"
+
+namespace tessera::nn {
+
+struct Experts {
+  Norm norm;
+  Weight router;   // [experts, hidden], accumulator type
+  Weight gate_up;  // [local experts * 2 f, hidden]
+  Weight down;     // [local experts * hidden, f]
+  ops::RouterOptions options;
+  ops::LocalExperts local;
+};
+
+// The sums of a router over the counted tokens of one microbatch of a reader, in the accumulator type. Equal on all tp
+// ranks. In a recomputed forward they cover this rank's own tokens.
+struct RouterTerms {
+  at::Tensor probabilities;      // [experts]; has a gradient
+  at::Tensor logsumexp_squares;  // [1]; has a gradient
+  at::Tensor counts;             // [experts]: how often each expert was chosen; exact up to 2^24
+  bool defined() const { return probabilities.defined(); }
+};
+
+struct ExpertsOutput {
+  at::Tensor y;    // [own tokens, hidden]
+  at::Tensor sum;  // x + residual
+  RouterTerms terms;
+};
+// x, residual: [own tokens, hidden]; residual may be undefined. counted: [tokens] bool, of the whole microbatch: tokens
+// whose targets count. tokens: of the whole microbatch.
+ExpertsOutput experts_forward(Context& context, const Experts& layers, const at::Tensor& x, const at::Tensor& residual,
+                              const at::Tensor& counted, std::int64_t tokens);
+
+}  // namespace tessera::nn

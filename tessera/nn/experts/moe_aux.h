@@ -1,0 +1,15 @@
+// The kinds of auxiliary loss of a model with experts.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace tessera::nn {
+
+// layer: the auxiliary losses of the layers are added. pooled: one loss over the tokens of all layers, as transformers
+// computes it, which is k times larger for one layer.
+enum class MoeAux : std::uint8_t { layer, pooled };
+constexpr std::string_view name_of(MoeAux aux) {
+  return aux == MoeAux::layer ? "layer" : "pooled";
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,19 @@
+// The matrix products of experts: one weight for each local expert, stacked by rows. CPU only.
+//
+// fprop and dgrad are one product for each expert and block, so the bits of a row do not depend on other blocks. wgrad
+// is one product for each expert over the rows of all blocks. Throws Error if shapes or types do not match.
+#pragma once
+#include "tessera/ops/experts/selection.h"
+
+namespace tessera::ops {
+
+// w: [local * out, in]. x: [room, in]. Returns x w^T: [room, out]. Rows of the result behind the last are undefined.
+at::Tensor grouped_fprop(const at::Tensor& x, const at::Tensor& w, const Selection& selection);
+// dy: [room, out]. Returns dy w: [room, in].
+at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const Selection& selection);
+// dw [local * out, in] = dy^T x for each expert; types and `accumulate` as in gemm_wgrad. The gradient of an expert
+// without rows is zero.
+void grouped_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& selection, at::Tensor& dw,
+                   bool accumulate);
+
+}  // namespace tessera::ops

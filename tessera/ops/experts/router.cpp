@@ -1,0 +1,277 @@
+#include "tessera/ops/experts/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/arithmetic.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/experts/experts_device.h"
+#include "tessera/ops/exponential.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr std::int64_t kChunk = 256;  // tokens whose sum is taken before it is added to the total
+
+template <typename T>
+const T* data(const at::Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <typename T>
+T* data(at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+Work router_work(const char* name, std::int64_t tokens, std::int64_t experts, std::int64_t hidden, std::int64_t bytes) {
+  Work work = memory_work(name, bytes);
+  work.flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(experts) * static_cast<double>(hidden);
+  return work;
+}
+
+// Writes the softmax of a row and returns its logsumexp.
+template <typename A>
+A softmax(const A* logits, A* probabilities, std::int64_t count) {
+  A most = logits[0], sum = 0;
+  for (std::int64_t e = 1; e < count; ++e) most = logits[e] > most ? logits[e] : most;
+  for (std::int64_t e = 0; e < count; ++e) sum += probabilities[e] = exponential(logits[e] - most);
+  for (std::int64_t e = 0; e < count; ++e) probabilities[e] /= sum;
+  return most + std::log(sum);
+}
+
+// Each choice is the first of the largest probabilities among the experts that are left. A comparison with NaN is
+// false, so the choices are distinct for any values.
+template <typename A>
+void choose(const A* probabilities, std::int64_t count, const RouterOptions& options, std::int32_t* experts,
+            A* weights) {
+  std::vector<bool> is_taken(static_cast<std::size_t>(count), false);
+  A sum = 0;
+  for (std::int64_t slot = 0; slot < options.k; ++slot) {
+    std::int64_t best = -1;
+    for (std::int64_t e = 0; e < count; ++e)
+      if (!is_taken[static_cast<std::size_t>(e)] && (best < 0 || probabilities[e] > probabilities[best])) best = e;
+    is_taken[static_cast<std::size_t>(best)] = true;
+    experts[slot] = static_cast<std::int32_t>(best);
+    sum += weights[slot] = probabilities[best];
+  }
+  if (!options.normalizes) return;
+  for (std::int64_t slot = 0; slot < options.k; ++slot) weights[slot] /= sum;
+}
+
+// The gradient of one token's logits. `dp` has the gradients of its probabilities that do not come from its weights.
+template <typename A>
+void backward_row(const A* p, std::int64_t count, const std::int32_t* experts, const A* weights, const A* dweights,
+                  const RouterOptions& options, A dlogsumexp, std::vector<A>& dp, A* dlogits) {
+  if (dweights != nullptr) {
+    A mean = 0, sum = 1;
+    if (options.normalizes) {
+      sum = 0;
+      for (std::int64_t slot = 0; slot < options.k; ++slot) {
+        mean += dweights[slot] * weights[slot];
+        sum += p[experts[slot]];
+      }
+    }
+    for (std::int64_t slot = 0; slot < options.k; ++slot)
+      dp[static_cast<std::size_t>(experts[slot])] += (dweights[slot] - mean) / sum;
+  }
+  A inner = 0;
+  for (std::int64_t e = 0; e < count; ++e) inner += p[e] * dp[static_cast<std::size_t>(e)];
+  for (std::int64_t e = 0; e < count; ++e)
+    dlogits[e] = p[e] * (dp[static_cast<std::size_t>(e)] - inner) + dlogsumexp * p[e];
+}
+
+// Returns the gradients as row-major tensors. Throws Error if a shape or a type differs from the routing's.
+RoutingGradients dense_gradients(const Routing& routing, const RouterOptions& options,
+                                 const RoutingGradients& gradients) {
+  const at::Tensor& p = routing.probabilities;
+  const at::ScalarType type = p.scalar_type();
+  const std::int64_t per_token[] = {p.size(0), options.k}, per_expert[] = {p.size(1)}, one[] = {1};
+  TESSERA_CHECK(routing.experts.sizes() == per_token, "route_backward: {} choices of a token, expected {}",
+                routing.experts.size(1), options.k);
+  const auto dense_or_undefined = [&](const at::Tensor& gradient, at::IntArrayRef shape, const char* what) {
+    return gradient.defined() ? dense_like(gradient, shape, type, what) : gradient;
+  };
+  return {.weights = dense_or_undefined(gradients.weights, per_token, "gradient of routing weights"),
+          .probabilities = dense_or_undefined(gradients.probabilities, per_expert, "gradient of probabilities"),
+          .logsumexp_squares = dense_or_undefined(gradients.logsumexp_squares, one, "gradient of squares")};
+}
+
+}  // namespace
+
+at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w) {
+  const at::Tensor rows = dense(x, 2, "router x");
+  require_host(rows, "router_logits");
+  const std::int64_t tokens = rows.size(0), hidden = rows.size(1);
+  const at::Tensor weight =
+      dense_like(w, {dense(w, 2, "router w").size(0), hidden}, accumulator_type(rows.scalar_type()), "router w");
+  const std::int64_t experts = weight.size(0);
+  at::Tensor logits = make({tokens, experts}, weight.scalar_type(), rows.device());
+  if (is_dry(rows)) {
+    report(router_work("router", tokens, experts, hidden, bytes_of({rows, weight, logits})));
+    return logits;
+  }
+  dispatch_floating(to_dtype(rows.scalar_type()), [&](auto element) {
+    using T = decltype(element);
+    using A = Accumulator<T>;
+    for (std::int64_t token = 0; token < tokens; ++token)
+      for (std::int64_t e = 0; e < experts; ++e) {
+        const T* row = data<T>(rows) + token * hidden;
+        const A* of_expert = data<A>(weight) + e * hidden;
+        data<A>(logits)[token * experts + e] =
+            lane_sum<A>(hidden, [&](std::int64_t i) { return load(row[i]) * of_expert[i]; });
+      }
+  });
+  return logits;
+}
+
+at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w) {
+  const at::Tensor gradient = dense(dlogits, 2, "router dlogits");
+  require_host(gradient, "router_dgrad");
+  const std::int64_t tokens = gradient.size(0), experts = gradient.size(1);
+  const at::Tensor weight =
+      dense_like(w, {experts, dense(w, 2, "router w").size(1)}, gradient.scalar_type(), "router w");
+  const std::int64_t hidden = weight.size(1);
+  at::Tensor dx = make({tokens, hidden}, gradient.scalar_type(), gradient.device());
+  if (is_dry(gradient)) {
+    report(router_work("router dgrad", tokens, experts, hidden, bytes_of({gradient, weight, dx})));
+    return dx;
+  }
+  dx.zero_();
+  dispatch_accumulator(to_dtype(gradient.scalar_type()), [&](auto element) {
+    using A = decltype(element);
+    for (std::int64_t token = 0; token < tokens; ++token)
+      for (std::int64_t e = 0; e < experts; ++e) {
+        const A factor = data<A>(gradient)[token * experts + e];
+        const A* from = data<A>(weight) + e * hidden;
+        A* to = data<A>(dx) + token * hidden;
+        for (std::int64_t i = 0; i < hidden; ++i) to[i] += factor * from[i];
+      }
+  });
+  return dx;
+}
+
+void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate) {
+  const at::Tensor gradient = dense(dlogits, 2, "router dlogits"), rows = dense(x, 2, "router x");
+  require_host(rows, "router_wgrad");
+  const std::int64_t tokens = rows.size(0), hidden = rows.size(1), experts = gradient.size(1);
+  TESSERA_CHECK(gradient.size(0) == tokens, "router_wgrad: dlogits has {} tokens, x {}", gradient.size(0), tokens);
+  TESSERA_CHECK(gradient.scalar_type() == accumulator_type(rows.scalar_type()),
+                "router_wgrad: dlogits of type {} for x of type {}, expected the accumulator type",
+                c10::toString(gradient.scalar_type()), c10::toString(rows.scalar_type()));
+  require_writable(dw, {experts, hidden}, gradient.scalar_type(), "router dw");
+  if (is_dry(rows)) return report(router_work("router wgrad", tokens, experts, hidden, bytes_of({gradient, rows, dw})));
+  at::Tensor sums = make({experts, hidden}, gradient.scalar_type());
+  sums.zero_();
+  dispatch_floating(to_dtype(rows.scalar_type()), [&](auto element) {
+    using T = decltype(element);
+    using A = Accumulator<T>;
+    for (std::int64_t token = 0; token < tokens; ++token)
+      for (std::int64_t e = 0; e < experts; ++e) {
+        const A factor = data<A>(gradient)[token * experts + e];
+        const T* from = data<T>(rows) + token * hidden;
+        A* to = data<A>(sums) + e * hidden;
+        for (std::int64_t i = 0; i < hidden; ++i) to[i] += factor * load(from[i]);
+      }
+  });
+  if (accumulate)
+    add_to(dw, sums);
+  else
+    dw.copy_(sums);
+}
+
+Routing route(const at::Tensor& logits, const RouterOptions& options) {
+  const at::Tensor input = dense(logits, 2, "logits of experts");
+  require_host(input, "route");
+  const std::int64_t tokens = input.size(0), experts = input.size(1);
+  TESSERA_CHECK(options.k >= 1 && options.k <= experts, "route: {} of {} experts", options.k, experts);
+  Routing routing{.probabilities = make(input.sizes(), input.scalar_type(), input.device()),
+                  .logsumexp = make({tokens}, input.scalar_type(), input.device()),
+                  .experts = make({tokens, options.k}, at::kInt, input.device()),
+                  .weights = make({tokens, options.k}, input.scalar_type(), input.device())};
+  if (is_dry(input)) {
+    report(memory_work("route", bytes_of({input, routing.probabilities, routing.experts, routing.weights})));
+    return routing;
+  }
+  dispatch_accumulator(to_dtype(input.scalar_type()), [&](auto element) {
+    using A = decltype(element);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      A* probabilities = data<A>(routing.probabilities) + token * experts;
+      data<A>(routing.logsumexp)[token] = softmax(data<A>(input) + token * experts, probabilities, experts);
+      choose(probabilities, experts, options, data<std::int32_t>(routing.experts) + token * options.k,
+             data<A>(routing.weights) + token * options.k);
+    }
+  });
+  return routing;
+}
+
+RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
+  const std::int64_t tokens = routing.probabilities.size(0), experts = routing.probabilities.size(1);
+  const std::int64_t k = routing.experts.size(1);
+  const at::ScalarType type = routing.probabilities.scalar_type();
+  const at::Device device = routing.probabilities.device();
+  require_host(routing.probabilities, "router_sums");
+  RouterSums sums{.counts = make({experts}, at::kLong, device),
+                  .probabilities = make({experts}, type, device),
+                  .logsumexp_squares = make({1}, type, device)};
+  if (is_dry(routing.probabilities)) {
+    report(memory_work("router sums", bytes_of({routing.probabilities, routing.experts, routing.logsumexp})));
+    return sums;
+  }
+  const at::Tensor mask = dense_like(counted, {tokens}, at::kBool, "counted tokens");
+  sums.counts.zero_();
+  sums.probabilities.zero_();
+  sums.logsumexp_squares.zero_();
+  dispatch_accumulator(to_dtype(type), [&](auto element) {
+    using A = decltype(element);
+    A* totals = data<A>(sums.probabilities);
+    for (std::int64_t begin = 0; begin < tokens; begin += kChunk) {
+      std::vector<A> chunk(static_cast<std::size_t>(experts), A{0});
+      A squares = 0;
+      for (std::int64_t token = begin; token < std::min(tokens, begin + kChunk); ++token) {
+        if (!data<bool>(mask)[token]) continue;
+        for (std::int64_t e = 0; e < experts; ++e)
+          chunk[static_cast<std::size_t>(e)] += data<A>(routing.probabilities)[token * experts + e];
+        const A logsumexp = data<A>(routing.logsumexp)[token];
+        squares += logsumexp * logsumexp;
+        for (std::int64_t slot = 0; slot < k; ++slot)
+          ++data<std::int64_t>(sums.counts)[data<std::int32_t>(routing.experts)[token * k + slot]];
+      }
+      for (std::int64_t e = 0; e < experts; ++e) totals[e] += chunk[static_cast<std::size_t>(e)];
+      data<A>(sums.logsumexp_squares)[0] += squares;
+    }
+  });
+  return sums;
+}
+
+at::Tensor route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& of_results,
+                          const at::Tensor& counted) {
+  const at::Tensor& p = routing.probabilities;
+  require_host(p, "route_backward");
+  const std::int64_t tokens = p.size(0), experts = p.size(1), k = options.k;
+  const RoutingGradients gradients = dense_gradients(routing, options, of_results);
+  at::Tensor dlogits = make(p.sizes(), p.scalar_type(), p.device());
+  if (is_dry(p)) {
+    report(memory_work("route backward", bytes_of({p, dlogits, routing.weights, routing.experts})));
+    return dlogits;
+  }
+  const at::Tensor mask = dense_like(counted, {tokens}, at::kBool, "counted tokens");
+  dispatch_accumulator(to_dtype(p.scalar_type()), [&](auto element) {
+    using A = decltype(element);
+    const A* dweights = gradients.weights.defined() ? data<A>(gradients.weights) : nullptr;
+    const A dsquares = gradients.logsumexp_squares.defined() ? data<A>(gradients.logsumexp_squares)[0] : A{0};
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const bool counts = data<bool>(mask)[token];
+      std::vector<A> dp(static_cast<std::size_t>(experts), A{0});
+      if (counts && gradients.probabilities.defined())
+        std::copy_n(data<A>(gradients.probabilities), experts, dp.begin());
+      const A dlogsumexp = counts ? 2 * data<A>(routing.logsumexp)[token] * dsquares : A{0};
+      backward_row(data<A>(p) + token * experts, experts, data<std::int32_t>(routing.experts) + token * k,
+                   data<A>(routing.weights) + token * k, dweights == nullptr ? nullptr : dweights + token * k, options,
+                   dlogsumexp, dp, data<A>(dlogits) + token * experts);
+    }
+  });
+  return dlogits;
+}
+
+}  // namespace tessera::ops

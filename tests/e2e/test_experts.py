@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Models with experts on CPUs: the layout over gtp, egtp and replicas of a replica changes no bit, losses are those of the numpy
+reference, and settings that do not fit are refused.
+
+At fixed tp, etp, ep and dp, runs have the same bits for every gtp, egtp, budget, recompute policy and transport. By default a few
+combinations run. TESSERA_E2E=full runs all of them.
+"""
+import json
+import os
+import sys
+import unittest
+
+from program import MPIRUN, ROOT, bits, metrics, run, scratch, tessera, write_documents, write_tokens
+from summary import run_cases
+
+sys.path.append(str(ROOT / "tests" / "reference"))
+try:
+    from train_reference import parse_arguments, train
+except ImportError:
+    train = None
+
+FULL = os.environ.get("TESSERA_E2E") == "full"
+MODEL, QWEN = "mixtral-tiny-odd", "qwen3-moe-tiny-odd"
+STEPS = 20 if FULL else 4
+BOUND = 1e-9  # as in test_reference_training.py
+
+
+def mesh_flags(mesh):
+    tp, gtp, dp, etp, ep, egtp = mesh
+    flags = ["--tp", tp, "--gtp", gtp, "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp]
+    return flags + (["--sequence-parallel", "on"] if tp > 1 else [])
+
+
+class Experts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("experts")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+
+    def start(self, model=MODEL):
+        return ["--model", model, "--data", self.data, "--global-batch", 24, "--seq-len", 16, "--seed", 7, "--lr", 2e-3,
+                "--clip", 0.5, "--router-z-loss", 1e-3]
+
+    def train(self, name, mesh, *flags, model=MODEL, steps=STEPS, backend="local"):
+        out = self.folder / name
+        tp, gtp, dp = mesh[:3]
+        ranks = tp * gtp * dp
+        tessera("train", *self.start(model), "--steps", steps, "--backend", backend, *mesh_flags(mesh), *flags, "--out", out,
+                mpi_ranks=ranks if backend == "mpi" else None)
+        return bits(out), [(line["aux_loss"], line["z_loss"], line["expert_load"]) for line in metrics(out)]
+
+    def check(self, name, model, meshes, *flags):
+        """`meshes`: (mesh, flags of this run alone). All runs have the bits of the first."""
+        found = {}
+        for number, (mesh, own) in enumerate(meshes):
+            found[(mesh, *own)] = self.train(f"{name}-{number}", mesh, *flags, *own, model=model)
+        first = next(iter(found.values()))
+        for key, value in found.items():
+            self.assertEqual(first, value, key)
+
+    def test_egtp_and_gtp(self):
+        self.check("egtp", MODEL, [((1, 1, 1, 1, 1, 1), []), ((1, 4, 1, 1, 1, 1), []), ((1, 4, 1, 1, 1, 2), ["--recompute", "full"]),
+                                   ((1, 4, 1, 1, 1, 4), ["--gather-budget", "min", "--reduce-budget", "min", "--debug-poison", "on"]),
+                                   ((1, 3, 1, 1, 1, 3), ["--recompute", "selective"])])
+
+    def test_ep(self):
+        self.check("ep", MODEL, [((1, 2, 1, 1, 2, 1), []), ((1, 4, 1, 1, 2, 1), ["--debug-delays", 3]),
+                                 ((1, 4, 1, 1, 2, 2), ["--recompute", "full", "--debug-poison", "on"])], "--dtype", "bf16")
+
+    def test_etp_and_tp(self):
+        self.check("tp", MODEL, [((2, 1, 1, 1, 2, 1), []), ((2, 2, 1, 1, 2, 2), []), ((2, 2, 1, 1, 2, 1), ["--recompute", "full"])])
+        self.check("etp", MODEL, [((2, 1, 1, 2, 1, 1), []), ((2, 2, 1, 2, 1, 1), []), ((2, 2, 1, 2, 1, 2), [])])
+
+    def test_more_owners_than_experts_divide(self):
+        """7 experts on 4 owners; the other model has a dense layer."""
+        self.check("ep4", QWEN, [((1, 4, 1, 1, 4, 1), []), ((1, 8, 1, 1, 4, 2), ["--recompute", "selective"])])
+
+    def test_replicas(self):
+        self.check("dp", MODEL, [((1, 1, 2, 1, 1, 1), []), ((1, 2, 2, 1, 1, 2), ["--zero", "off"]), ((1, 2, 2, 1, 1, 1), []),
+                                 ((1, 2, 2, 1, 1, 2), ["--coalesce", "64MiB"])])
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_processes(self):
+        expected = self.train("local", (1, 2, 1, 1, 2, 1))
+        self.assertEqual(expected, self.train("mpi", (1, 2, 1, 1, 2, 1), backend="mpi"))
+
+    @unittest.skipUnless(train, "no numpy")
+    def test_reference(self):
+        """Loss, gradient norm and the router's losses of steps in fp64, for several meshes, are those of the numpy reference."""
+        folder = self.folder / "reference"
+        folder.mkdir()
+        start = [8 if word == 24 else word for word in self.start()] + ["--dtype", "fp64"]
+        tessera("train", *start, "--steps", 0, "--out", folder / "initial")
+        tessera("convert", folder / "initial", folder / "hf")
+        for aux in ("layer", "pooled"):
+            common = ["--data", self.data, "--seq-len", 16, "--global-batch", 8, "--seed", 7, "--lr", 2e-3, "--clip", 0.5,
+                      "--router-z-loss", 1e-3, "--moe-aux", aux, "--steps", 5]
+            expected = list(train(parse_arguments(["--model", str(folder / "hf"), *map(str, common)])))
+            for mesh in ((1, 1, 1, 1, 1, 1), (1, 4, 1, 1, 2, 2), (1, 4, 1, 1, 4, 1), (2, 2, 1, 2, 1, 2), (2, 2, 1, 1, 2, 1), (2, 2, 1, 2, 2, 1)):
+                out = folder / f"{aux}-{'-'.join(map(str, mesh))}"
+                tessera("train", *start, "--steps", 5, "--moe-aux", aux, *mesh_flags(mesh), "--out", out)
+                for line, wanted in zip(metrics(out), expected):
+                    for key, value in wanted.items():
+                        self.assertAlmostEqual(line[key], value, delta=BOUND * abs(value), msg=(aux, mesh, line["step"], key))
+
+    def test_checkpoints_on_other_meshes(self):
+        """Loads of a checkpoint on other degrees read every tensor: two steps later the losses differ by rounding alone."""
+        self.train("whole", (1, 4, 1, 1, 4, 1), "--dtype", "fp64", steps=4)
+        self.train("first", (1, 4, 1, 1, 4, 1), "--dtype", "fp64", "--schedule-steps", 4, steps=2)
+        out = self.folder / "other"
+        tessera("train", "--resume", self.folder / "first", *mesh_flags((2, 2, 1, 2, 1, 2)), "--steps", 4, "--out", out)
+        for whole, line in zip(metrics(self.folder / "whole")[2:], metrics(out)):
+            self.assertAlmostEqual(whole["loss"], line["loss"], delta=BOUND * whole["loss"])
+
+    def test_folders_of_weights(self):
+        """A checkpoint, exported and imported, has the same weights."""
+        for model in (MODEL, QWEN):
+            tessera("train", *self.start(model), "--steps", 1, "--out", self.folder / f"run-{model}")
+            tessera("convert", self.folder / f"run-{model}", self.folder / f"hf-{model}")
+            tessera("convert", self.folder / f"hf-{model}", self.folder / f"again-{model}")
+            tessera("convert", self.folder / f"again-{model}", self.folder / f"hf2-{model}")
+            for file in ("model.safetensors", "config.json"):
+                self.assertEqual((self.folder / f"hf-{model}" / file).read_bytes(), (self.folder / f"hf2-{model}" / file).read_bytes())
+
+    def test_counts_and_masked_tokens(self):
+        """Counts are those of unmasked tokens: k for each, over all experts, in every sparse layer."""
+        self.train("counts", (1, 2, 1, 1, 2, 1), "--mask-documents", "on", "--expert-counts", 2)
+        for line in metrics(self.folder / "counts"):
+            self.assertEqual(line["step"] % 2 == 0, "expert_counts" in line)
+            for layer in line.get("expert_counts", []):
+                self.assertEqual(2 * line["tokens"], sum(layer))
+        summary = json.loads((self.folder / "counts" / "summary.json").read_text())
+        self.assertEqual({"tp": 1, "gtp": 2, "dp": 1, "etp": 1, "ep": 2, "egtp": 1, "edp": 1}, summary["mesh"])
+
+    def test_one_token_and_idle_owners(self):
+        """Sequences of one token: most experts, and whole owners, receive no row in a step."""
+        data = write_documents(self.folder / "short", [[3, 5, 7, 11, 2] * 4])
+        out = self.folder / "one"
+        tessera("train", "--model", MODEL, "--data", data, "--global-batch", 4, "--seq-len", 1, "--steps", 3, "--gtp", 4, "--ep", 4, "--out", out)
+        self.assertEqual([False] * 3, [line.get("skipped", False) for line in metrics(out)])
+
+    def test_refusals(self):
+        for flags, words in {
+                ("--ep", 2): ("--etp 1 * --ep 2 * --egtp 1 = 2", "--tp 1 * --gtp 1 = 1"),
+                ("--gtp", 4, "--ep", 3): ("= 3", "= 4"),
+                ("--gtp", 8, "--ep", 8): ("--ep: got 8, expected at most 7",),
+                ("--tp", 2, "--gtp", 2, "--ep", 2): ("--sequence-parallel",),
+                ("--tp", 2, "--gtp", 2, "--sequence-parallel", "on"): ("--etp 1 * --ep 1 = 1", "--tp 2"),
+                ("--gtp", 2, "--etp", 2): ("--etp: got 2", "--tp 1"),
+                ("--reduce-order", "hierarchical", "--ranks-per-node", 1): ("hierarchical",),
+                ("--dtype", "bf16", "--wire-rules", "layers.0.experts.down.weight=fp8"): ("layers.0.experts.down.weight", "no number format"),
+                ("--dtype", "bf16", "--gemm-rules", "layers.0.router.weight=fp8"): ("layers.0.router.weight",),
+                ("--moe-aux", "none"): ("--moe-aux", "layer, pooled"),
+        }.items():
+            result = run("train", *self.start(), "--steps", 1, *flags, "--out", self.folder / "refused")
+            self.assertEqual(2, result.returncode, (flags, result.stderr))
+            for word in words:
+                self.assertIn(word, result.stderr, flags)
+        for flags in (["--ep", 2, "--gtp", 2], ["--expert-counts", 2], ["--router-z-loss", 0.1]):
+            result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--steps", 1, *flags, "--out", self.folder / "refused")
+            self.assertEqual(2, result.returncode, (flags, result.stderr))
+            self.assertIn("has no experts", result.stderr)
+        self.assertFalse((self.folder / "refused").exists())
+
+    def test_number_formats_of_dense_weights(self):
+        """Dense weights travel in the format; experts stay in bf16."""
+        self.train("formats", (1, 2, 1, 1, 1, 2), "--dtype", "bf16", "--wire-format", "mxfp8", steps=2)
+        gathered = json.loads((self.folder / "formats" / "summary.json").read_text())["gathered_bytes"]
+        self.assertEqual({"bf16", "mxfp8"}, set(gathered))
+
+
+if __name__ == "__main__":
+    run_cases()
