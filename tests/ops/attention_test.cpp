@@ -159,6 +159,7 @@ TEST_P(AttentionTypes, EqualsTheReference) {
       {.batch = 2, .seq_len = 96, .kv_heads = 2, .head_dim = 64, .kv_of_q = {0, 0, 1, 1}},
       {.batch = 1, .seq_len = 130, .kv_heads = 1, .head_dim = 128, .kv_of_q = {0, 0, 0, 0}},
       {.batch = 5, .seq_len = 1, .kv_heads = 1, .head_dim = 64, .kv_of_q = {0, 0}},
+      {.batch = 1, .seq_len = 5, .kv_heads = 2, .head_dim = 300, .kv_of_q = {0, 0, 1}},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.batch << " x " << c.seq_len << ", head_dim " << c.head_dim);

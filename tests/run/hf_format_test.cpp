@@ -165,6 +165,19 @@ TEST_P(HfFormats, DescribeTheirQuantization) {
   }
 }
 
+// Other programs store numbers that no amax in bf16 gives. All codes and tile scales are 1, so each value is the
+// number.
+TEST(HfFormatValues, UseTheExactNumberOfAnNvfp4MatrixOfAnotherProgram) {
+  const std::vector<std::byte> codes(8, std::byte{0x22}), scales(1, std::byte{0x38});
+  for (int step = 0; step < 128; ++step) {
+    const float number = 1.0F + static_cast<float>(step) / 128;
+    std::vector<std::byte> bytes(sizeof number);
+    std::memcpy(bytes.data(), &number, sizeof number);
+    for (const quant::bfloat16 value : format_values(Format::nvfp4, {codes, scales, bytes}, {1, 16}))
+      ASSERT_EQ(static_cast<float>(value), number);
+  }
+}
+
 TEST(HfFormatNotes, NameTheBlocksThatTransformersMisreads) {
   const auto is_misread = [](std::int64_t rows, std::int64_t cols) {
     return is_misread_by_transformers(Format::fp8_block, {rows, cols});

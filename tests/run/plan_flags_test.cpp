@@ -120,20 +120,20 @@ TEST(PlanCommandFlags, RecordedEventsArePlannedInstead) {
               HasSubstr("holds 1 parameters, expected the"));
 }
 
-// A run of six steps; the first three are warm-up.
-void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms) {
+// The first three steps are warm-up.
+void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms, int steps = 6) {
   const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
   std::ofstream(folder / "config.json") << stored.dump();
   std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
   std::ofstream metrics(folder / "metrics.jsonl");
-  for (int step = 1; step <= 6; ++step)
+  for (int step = 1; step <= steps; ++step)
     metrics << metrics_line({.step = step,
                              .step_ms = step <= 3 ? 1000.0 : 10.0 * step,
                              .exposed_comm_ms = exposed_ms(step),
                              .gathered_bytes = 4864,
                              .reduced_bytes = 10});
-  metrics << R"({"step": 7, "lo)";  // being written
+  metrics << R"({"step":)";  // being written
 }
 
 TEST(PlanMeasured, ComparesARunWithItsPlan) {
@@ -155,6 +155,18 @@ TEST(PlanMeasured, ComparesARunWithItsPlan) {
 
   std::ofstream(folder / "metrics.jsonl") << "";
   EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step"));
+}
+
+TEST(PlanMeasured, ARunWithinTheWarmUpHasItsLastStep) {
+  const base::TempFolder folder;
+  for (const int steps : {1, 2, 3, 4}) {
+    write_run(
+        folder, [](int step) { return 1.0 * step; }, steps);
+    const MeasuredRun run = read_measured_run(folder.path());
+    EXPECT_EQ(run.steps, 1);
+    EXPECT_EQ(run.exposed_comm_ms, steps);
+    EXPECT_EQ(run.gathered_bytes, 4864);
+  }
 }
 
 // Steps under a graph do not measure waits.
