@@ -8,8 +8,8 @@
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
 #include "tessera/models/decoder_layouts.h"
-#include "tessera/models/decoder_names.h"
 #include "tessera/models/decoder_parameters.h"
+#include "tessera/models/mixtral.h"
 #include "tessera/models/qwen3_moe.h"
 #include "tessera/nn/mesh_degrees.h"
 
@@ -180,35 +180,33 @@ TEST(ExpertParameters, RoutersAreWideAndOnEveryTpRank) {
   }
 }
 
-std::vector<std::string> expert_names(const DecoderConfig& config, const ExpertNames& names, ExpertTensors form) {
+std::vector<std::string> expert_names(const ModelConfig& model, ExpertTensors form) {
   std::vector<std::string> found;
-  for (const HfTensor& tensor : decoder_tensors(config, names, form))
+  for (const HfTensor& tensor : model.hf_tensors(form))
     if (tensor.name.find("router") != std::string::npos || tensor.name.find("experts") != std::string::npos)
       found.push_back(tensor.hf_name);
   return found;
 }
 
-const ExpertNames kMixtralNames{.module = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"};
-
 TEST(ExpertTensorNames, OfSeparateTensors) {
   const std::string mixtral = "model.layers.0.block_sparse_moe.", qwen = "model.layers.0.mlp.";
-  EXPECT_THAT(expert_names(sparse_model(2), kMixtralNames, ExpertTensors::separate),
+  EXPECT_THAT(expert_names(MixtralConfig(sparse_model(2)), ExpertTensors::separate),
               ElementsAre(mixtral + "gate.weight", mixtral + "experts.0.w1.weight", mixtral + "experts.0.w3.weight",
                           mixtral + "experts.1.w1.weight", mixtral + "experts.1.w3.weight",
                           mixtral + "experts.0.w2.weight", mixtral + "experts.1.w2.weight"));
-  EXPECT_THAT(expert_names(sparse_model(1), {}, ExpertTensors::separate),
+  EXPECT_THAT(expert_names(Qwen3MoeConfig(sparse_model(1)), ExpertTensors::separate),
               ElementsAre(qwen + "gate.weight", qwen + "experts.0.gate_proj.weight", qwen + "experts.0.up_proj.weight",
                           qwen + "experts.0.down_proj.weight"));
 }
 
 TEST(ExpertTensorNames, OfFusedTensors) {
   const std::string mixtral = "model.layers.0.block_sparse_moe.", mlp = "model.layers.0.mlp.";
-  EXPECT_THAT(expert_names(sparse_model(), kMixtralNames, ExpertTensors::fused_in_module),
+  EXPECT_THAT(expert_names(MixtralConfig(sparse_model()), ExpertTensors::fused_in_module),
               ElementsAre(mixtral + "gate.weight", mixtral + "experts.gate_up_proj", mixtral + "experts.down_proj"));
-  EXPECT_THAT(expert_names(sparse_model(), kMixtralNames, ExpertTensors::fused),
+  EXPECT_THAT(expert_names(MixtralConfig(sparse_model()), ExpertTensors::fused),
               ElementsAre(mlp + "gate.weight", mlp + "experts.gate_up_proj", mlp + "experts.down_proj"));
   std::map<std::string, Dims> dims;
-  for (const HfTensor& tensor : decoder_tensors(sparse_model(), kMixtralNames, ExpertTensors::fused))
+  for (const HfTensor& tensor : MixtralConfig(sparse_model()).hf_tensors(ExpertTensors::fused))
     dims[tensor.hf_name] = tensor.dims;
   EXPECT_EQ(dims.at(mlp + "experts.gate_up_proj"), (Dims{7, 10, 6}));
   EXPECT_EQ(dims.at(mlp + "experts.down_proj"), (Dims{7, 6, 5}));
@@ -219,7 +217,7 @@ TEST(ExpertTensorNames, TileEachParameterInEveryForm) {
   const DecoderConfig config = sparse_model();
   const std::vector<shard::ParameterSpec> specs = decoder_parameters(config, {});
   for (const ExpertTensors form : {ExpertTensors::separate, ExpertTensors::fused, ExpertTensors::fused_in_module}) {
-    const std::vector<HfTensor> tensors = decoder_tensors(config, kMixtralNames, form);
+    const std::vector<HfTensor> tensors = MixtralConfig(config).hf_tensors(form);
     const std::vector<LogicalTensor> logical = logical_tensors(tensors);
     ASSERT_EQ(logical.size(), specs.size());
     std::set<std::string> names;
