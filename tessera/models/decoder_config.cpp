@@ -58,7 +58,7 @@ bool has_more_than_theta(const json& rope) {
 
 // A file may describe RoPE in three places. If the places disagree, the file is refused, since one of them must be
 // wrong.
-Rope parse_rope(const Fields& fields) {
+Rope parse_rope(const Fields& fields, double default_theta) {
   std::optional<double> theta;
   const auto read_theta = [&theta](const Fields& from) {
     if (!from.find("rope_theta")) return false;
@@ -82,7 +82,7 @@ Rope parse_rope(const Fields& fields) {
     typed = name;
     scaling = own;
   }
-  return {.theta = theta.value_or(10000.0), .scaling = scaling};
+  return {.theta = theta.value_or(default_theta), .scaling = scaling};
 }
 
 std::int64_t quotient_head_dim(const Fields& fields, std::int64_t hidden, std::int64_t heads) {
@@ -123,10 +123,10 @@ DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& default
   c.num_kv_heads = kv_heads(fields, defaults, c.num_heads);
   c.head_dim = head_dim(fields, defaults, c);
   c.max_position_embeddings = fields.size_or("max_position_embeddings", defaults.max_position_embeddings);
-  const Rope rope = parse_rope(fields);
+  const Rope rope = parse_rope(fields, defaults.rope_theta);
   c.rope_theta = rope.theta;
   c.rope_scaling = rope.scaling;
-  c.rms_norm_eps = fields.number_or("rms_norm_eps", 1e-6);
+  c.rms_norm_eps = fields.number_or("rms_norm_eps", defaults.rms_norm_eps);
   c.initializer_range = fields.number_or("initializer_range", 0.02, true);
   c.tie_word_embeddings = fields.flag_or("tie_word_embeddings", false);
   if (c.num_heads % c.num_kv_heads != 0)

@@ -38,12 +38,13 @@ struct DecoderConfig {
 };
 
 // Defaults of absent fields that differ between architectures. Other optional fields have the same default in all of
-// them: num_key_value_heads null: num_attention_heads; rope_theta 10000; rms_norm_eps 1e-6; initializer_range 0.02;
-// tie_word_embeddings false.
+// them: num_key_value_heads null: num_attention_heads; initializer_range 0.02; tie_word_embeddings false.
 struct DecoderDefaults {
   std::int64_t max_position_embeddings = 2048;
   std::optional<std::int64_t> num_kv_heads;  // nullopt: num_attention_heads
   std::optional<std::int64_t> head_dim;      // nullopt: hidden_size / num_attention_heads
+  double rope_theta = 10000.0;
+  double rms_norm_eps = 1e-6;
 };
 // Parses the fields that all decoders share. RoPE is read from "rope_scaling" and "rope_theta", or from
 // "rope_parameters" in newer files. Refuses options that no architecture supports: dropout, another activation, another

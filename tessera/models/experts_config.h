@@ -18,6 +18,12 @@ struct ExpertsConfig {
 };
 
 class Fields;
+// Returns the number of experts: "num_local_experts" or "num_experts". Mixtral has the first name, Qwen3-MoE the
+// second, and transformers 5 writes the first for both. Throws InputError if the two differ.
+std::int64_t num_experts(const Fields& fields, std::int64_t fallback);
+// Throws InputError if the file has shared experts, groups of experts, another score than softmax, or other options of
+// experts that only other architectures have.
+void refuse_other_experts(const Fields& fields);
 // Throws InputError if a token chooses more experts than a layer has.
 void check_experts(const ExpertsConfig& experts, const Fields& fields);
 

@@ -25,9 +25,10 @@ ModelConfigPtr parse_mixtral(const Fields& fields) {
   if (fields.find("sliding_window")) fields.fail("sliding_window", "null: sliding windows are not supported");
   if (fields.number_or("router_jitter_noise", 0, true) != 0)
     fields.fail("router_jitter_noise", "0: noise in the router is not supported");
-  DecoderConfig config = parse_decoder(fields, {.max_position_embeddings = 131072, .num_kv_heads = 8});
-  config.rms_norm_eps = fields.number_or("rms_norm_eps", 1e-5);
-  config.experts = ExpertsConfig{.count = fields.size_or("num_local_experts", 8),
+  refuse_other_experts(fields);
+  DecoderConfig config = parse_decoder(
+      fields, {.max_position_embeddings = 131072, .num_kv_heads = 8, .rope_theta = 1e6, .rms_norm_eps = 1e-5});
+  config.experts = ExpertsConfig{.count = num_experts(fields, 8),
                                  .per_token = fields.size_or("num_experts_per_tok", 2),
                                  .width = config.intermediate_size,
                                  .aux_coefficient = fields.number_or("router_aux_loss_coef", 0.001, true)};

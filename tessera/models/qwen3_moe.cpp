@@ -44,16 +44,19 @@ nlohmann::json Qwen3MoeConfig::to_json() const {
 ModelConfigPtr parse_qwen3_moe(const Fields& fields) {
   fields.require_false("attention_bias", "biases are not supported");
   refuse_sliding_windows(fields);
+  refuse_other_experts(fields);
   DecoderConfig config = parse_decoder(fields, {.max_position_embeddings = 32768, .num_kv_heads = 4});
   config.has_head_norms = true;
-  config.experts = ExpertsConfig{.count = fields.size_or("num_experts", 128),
+  config.experts = ExpertsConfig{.count = num_experts(fields, 128),
                                  .per_token = fields.size_or("num_experts_per_tok", 8),
                                  .width = fields.size_or("moe_intermediate_size", 768),
                                  .normalizes_weights = fields.flag_or("norm_topk_prob", false),
                                  .aux_coefficient = fields.number_or("router_aux_loss_coef", 0.001, true),
                                  .sparse = sparse_layers(fields, config.num_layers)};
-  if (std::ranges::none_of(config.experts->sparse, [](bool is_sparse) { return is_sparse; }))
-    fields.fail("mlp_only_layers", "at least one layer with experts");
+  if (std::ranges::none_of(config.experts->sparse, [](bool is_sparse) { return is_sparse; })) {
+    const bool is_step = fields.size_or("decoder_sparse_step", 1) > config.num_layers;
+    fields.fail(is_step ? "decoder_sparse_step" : "mlp_only_layers", "at least one layer with experts");
+  }
   check_experts(*config.experts, fields);
   check_size(config, fields);
   return std::make_shared<Qwen3MoeConfig>(config);

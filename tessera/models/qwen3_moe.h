@@ -15,7 +15,7 @@ class Qwen3MoeConfig final : public DecoderModelConfig {
 // Layer i has experts if it is not in mlp_only_layers and decoder_sparse_step divides i + 1. Defaults of absent fields:
 // num_key_value_heads 4, head_dim hidden_size / num_attention_heads, max_position_embeddings 32768, num_experts 128,
 // num_experts_per_tok 8, moe_intermediate_size 768, norm_topk_prob false, decoder_sparse_step 1, router_aux_loss_coef
-// 0.001. Throws InputError for sliding windows and attention biases.
+// 0.001. Throws InputError for sliding windows, attention biases and the fields of refuse_other_experts.
 ModelConfigPtr parse_qwen3_moe(const Fields& fields);
 
 inline constexpr Architecture kQwen3Moe{

@@ -27,6 +27,14 @@ std::string known_architectures() {
   return fmt::format("{}", fmt::join(known, ", "));
 }
 
+// Returns why a known type is not supported, or an empty string.
+std::string reason_against(const json* type) {
+  if (type && *type == "dots1") return "; dots1 is not supported in this version";
+  if (type && *type == "deepseek_v3")
+    return "; deepseek_v3 has multi-head latent attention (MLA), which is not supported";
+  return "";
+}
+
 bool names(const json& architectures, std::string_view class_name) {
   return std::ranges::any_of(architectures, [&](const json& name) { return name == class_name; });
 }
@@ -46,7 +54,7 @@ const Architecture& architecture_of(const Fields& fields) {
                   fmt::format("[\"{}\"] for model_type \"{}\"", architecture.class_name, architecture.model_type));
     return architecture;
   }
-  fields.fail(type ? "model_type" : "architectures", "one of " + known_architectures());
+  fields.fail(type ? "model_type" : "architectures", "one of " + known_architectures() + reason_against(type));
 }
 
 std::string list_models(const std::filesystem::path& configs) {

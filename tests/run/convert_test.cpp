@@ -16,7 +16,7 @@ struct Case {
 };
 class Convert : public ::testing::TestWithParam<Case> {};
 
-// A conversion in both directions returns the same bits.
+// A conversion in both directions returns the same bits. A router is fp32 in a bf16 model; an export in bf16 rounds it.
 TEST_P(Convert, ARoundTripGivesTheSameBits) {
   const auto [type, tied, dtype] = GetParam();
   const TemporaryFolder root;
@@ -36,8 +36,8 @@ TEST_P(Convert, ARoundTripGivesTheSameBits) {
     for (const LogicalTensor& tensor : logical_tensors(model->hf_tensors())) {
       const checkpoint::StoredTensor& a = first.tensor(tensor.name, checkpoint::Kind::weight);
       const checkpoint::StoredTensor& b = second.tensor(tensor.name, checkpoint::Kind::weight);
-      EXPECT_EQ(b.dtype, dtype);
-      EXPECT_EQ(first.hash(a), second.hash(b)) << tensor.name;
+      EXPECT_EQ(b.dtype, tensor.is_wide ? DType::fp32 : dtype);
+      EXPECT_EQ(first.hash(a) == second.hash(b), !tensor.is_wide || dtype == DType::fp32) << tensor.name;
     }
   }
 }
@@ -46,7 +46,9 @@ INSTANTIATE_TEST_SUITE_P(Models, Convert,
                          ::testing::Values(Case{"llama", false, DType::fp32}, Case{"llama", true, DType::fp32},
                                            Case{"llama", false, DType::bf16}, Case{"llama", true, DType::bf16},
                                            Case{"qwen2", false, DType::fp32}, Case{"qwen2", true, DType::bf16},
-                                           Case{"qwen3", false, DType::fp32}, Case{"qwen3", true, DType::bf16}),
+                                           Case{"qwen3", false, DType::fp32}, Case{"qwen3", true, DType::bf16},
+                                           Case{"mixtral", false, DType::fp32}, Case{"mixtral", true, DType::bf16},
+                                           Case{"qwen3_moe", true, DType::fp32}, Case{"qwen3_moe", false, DType::bf16}),
                          [](const auto& info) {
                            return std::string(info.param.type) + "_" + std::string(name_of(info.param.dtype)) +
                                   (info.param.tied ? "_tied" : "_untied");

@@ -47,6 +47,7 @@ inline std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
 }
 
 // A checkpoint of step 20 on one rank: fp32 weights, or bf16 weights with fp32 masters. Tensor i has the seed i.
+// Routers are fp32 in both.
 inline void write_model(const fs::path& folder, const models::ModelConfig& config, quant::DType dtype) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<std::uint16_t>> weights;
@@ -58,9 +59,10 @@ inline void write_model(const fs::path& folder, const models::ModelConfig& confi
   checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", config.to_json()}}, .tensors = {}};
   for (std::size_t i = 0; i < logical.size(); ++i) {
     const layout::LocalLayout all = whole(layout::matrix_shape(logical[i].dims));
-    const bool narrow = dtype == quant::DType::bf16;
+    const bool narrow = dtype == quant::DType::bf16 && !logical[i].is_wide;
     const void* weight = narrow ? static_cast<const void*>(weights[i].data()) : masters[i].data();
-    contents.tensors.push_back({logical[i].name, checkpoint::Kind::weight, dtype, logical[i].dims, all, weight});
+    contents.tensors.push_back(
+        {logical[i].name, checkpoint::Kind::weight, narrow ? dtype : quant::DType::fp32, logical[i].dims, all, weight});
     if (narrow)
       contents.tensors.push_back(
           {logical[i].name, checkpoint::Kind::master, quant::DType::fp32, logical[i].dims, all, masters[i].data()});
@@ -72,11 +74,15 @@ inline void write_llama(const fs::path& folder, const models::DecoderConfig& con
   write_model(folder, models::LlamaConfig(config), dtype);
 }
 
-// The same sizes as a model of another architecture.
+// The same sizes as a model of another architecture. Models with experts have 5 of them in a layer.
 inline models::ModelConfigPtr odd_decoder(const std::string& model_type, bool tied) {
   nlohmann::json config = models::LlamaConfig(odd_llama(tied)).to_json();
   config.erase("architectures");
   config["model_type"] = model_type;
+  if (model_type == "mixtral") config.update({{"num_local_experts", 5}});
+  if (model_type == "qwen3_moe")
+    config.update(
+        {{"num_experts", 5}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 7}, {"mlp_only_layers", {1}}});
   return models::parse_model_config(config, model_type);
 }
 

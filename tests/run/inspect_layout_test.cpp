@@ -32,6 +32,13 @@ models::DecoderConfig odd_model() {
   return model;
 }
 
+// Layer 0 has 5 experts, layer 1 is dense.
+models::DecoderConfig odd_experts() {
+  models::DecoderConfig model = odd_model();
+  model.experts = models::ExpertsConfig{.count = 5, .per_token = 2, .width = 7, .sparse = {true, false}};
+  return model;
+}
+
 CountedBytes count(const StepPlanRequest& request) {
   CountedBytes counted;
   std::mutex mutex;
@@ -61,10 +68,7 @@ CountedBytes count(const StepPlanRequest& request) {
   return counted;
 }
 
-class InspectedLayout : public ::testing::TestWithParam<Words> {};
-
-TEST_P(InspectedLayout, HasTheBytesOfATrainersBuffers) {
-  const StepPlanRequest request = request_of(GetParam(), odd_model());
+void expect_the_bytes_of_a_trainer(const StepPlanRequest& request) {
   const nlohmann::ordered_json inspected = inspect_layout(request.config, *request.model);
   const CountedBytes counted = count(request);
   ASSERT_EQ(inspected["parameters"].size(), counted.storage.size());
@@ -82,6 +86,27 @@ TEST_P(InspectedLayout, HasTheBytesOfATrainersBuffers) {
   }
   EXPECT_EQ(inspected["storage_bytes"].get<std::vector<std::int64_t>>(), stored);
 }
+
+class InspectedLayout : public ::testing::TestWithParam<Words> {};
+
+TEST_P(InspectedLayout, HasTheBytesOfATrainersBuffers) {
+  expect_the_bytes_of_a_trainer(request_of(GetParam(), odd_model()));
+}
+
+class InspectedExperts : public ::testing::TestWithParam<Words> {};
+
+TEST_P(InspectedExperts, HaveTheBytesOfATrainersBuffers) {
+  expect_the_bytes_of_a_trainer(request_of(GetParam(), odd_experts()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, InspectedExperts,
+    ::testing::Values(
+        Words{}, Words{{"gtp", "3"}, {"egtp", "3"}}, Words{{"gtp", "4"}, {"ep", "2"}, {"dtype", "bf16"}},
+        Words{{"gtp", "4"}, {"ep", "2"}, {"egtp", "2"}, {"dp", "2"}, {"zero", "on"}, {"dtype", "bf16"}},
+        Words{{"gtp", "4"}, {"ep", "4"}, {"dtype", "bf16"}, {"wire_format", "mxfp8"}},
+        Words{{"tp", "2"}, {"gtp", "2"}, {"etp", "2"}, {"egtp", "2"}, {"sequence_parallel", "on"}},
+        Words{{"tp", "2"}, {"gtp", "3"}, {"ep", "2"}, {"egtp", "3"}, {"sequence_parallel", "on"}, {"dtype", "bf16"}}));
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, InspectedLayout,

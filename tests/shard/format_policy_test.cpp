@@ -55,6 +55,22 @@ TEST(FormatPolicies, DoNotChangeVectorsAndTables) {
       ThrowsMessage<InputError>(HasSubstr("rule ta*=fp8: the rows of 'table' are read by index")));
 }
 
+TEST(FormatPolicies, DoNotChangeParametersThatTakeNoFormats) {
+  ParameterSpec experts = matrix_of("experts", 8, 8);
+  experts.takes_formats = false;
+  const FormatPolicy all{.format = Format::fp8}, rule{.rules = {{"exp*", Format::mxfp8}}};
+  set_encoding(experts, all, kHalf);
+  set_product(experts, all, kHalf);
+  set_backward(experts, all, kHalf);
+  EXPECT_FALSE(experts.encoding || experts.backward);
+  EXPECT_EQ(experts.product, Format::bf16);
+  for (const auto set : {set_encoding, set_product, set_backward}) {
+    EXPECT_NO_THROW(set(experts, {.rules = {{"exp*", Format::bf16}}}, kHalf));
+    EXPECT_THAT([&] { set(experts, rule, kHalf); },
+                ThrowsMessage<InputError>(HasSubstr("rule exp*=mxfp8: 'experts' has no number format")));
+  }
+}
+
 ParameterSpec with_backward(ParameterSpec spec, Format forward, Format backward, Format product = Format::bf16) {
   set_encoding(spec, {.format = forward}, kHalf);
   set_product(spec, {.format = product}, kHalf);

@@ -36,6 +36,22 @@ TEST(Planes, TheDefaultIsOnePlaneOfTheModelsType) {
   EXPECT_EQ(parameter.weight().size(), 3u * 5 * 2);
 }
 
+// A router is fp32 in a bf16 run, and fp64 in an fp64 run.
+TEST(ParameterTypes, AWideParameterHasTheAccumulatorsTypeEverywhere) {
+  ParameterSpec spec = spec_of(layout::replicated({6, 5}, 1), {});
+  const ParameterTypes half{.model = DType::bf16, .accumulator = DType::fp32, .wire = DType::bf16};
+  const ParameterTypes wide{.model = DType::fp64, .accumulator = DType::fp64, .wire = DType::fp64};
+  EXPECT_EQ(types_of(spec, half), half);
+  spec.is_wide = true;
+  for (const ParameterTypes& run : {half, wide}) {
+    const DType type = run.accumulator;
+    EXPECT_EQ(types_of(spec, run), (ParameterTypes{.model = type, .accumulator = type, .wire = type}));
+    const ShardedParameter parameter = make_parameter(spec, types_of(spec, run), {.parts = 2}, {.part = 1});
+    EXPECT_EQ(parameter.planes[0].spec.type, run.accumulator);
+    EXPECT_FALSE(parameter.has_master());
+  }
+}
+
 // 10 rows over 2 ranks: a cut after row 5 would divide a tile of 4 rows, so the first rank stores 8 rows.
 TEST(Planes, StorageIsCutBetweenTiles) {
   const ParameterSpec spec = spec_of(layout::replicated({10, 12}, 1), {kData, kScales});

@@ -165,6 +165,9 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   const quant::Format format = options.format.value_or(quant::Format::bf16);
   if (options.format && options.dtype.value_or(quant::DType::bf16) != quant::DType::bf16)
     throw InputError("dtype: got {} with format {}, expected bf16", name_of(*options.dtype), name_of(format));
+  if (format != quant::Format::bf16 && config->sizes().num_experts > 0)
+    throw InputError("format: got {}, expected bf16: number formats of experts are not supported in this version",
+                     name_of(format));
   const quant::DType stored = reader.tensor(tensors.front().name, checkpoint::Kind::weight).dtype;
   const ExportTypes types{.dtype = options.format ? quant::DType::bf16 : options.dtype.value_or(stored),
                           .format = format};

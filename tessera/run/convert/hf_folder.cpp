@@ -190,6 +190,12 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
 void HfFolder::check_has_no_format(const models::HfTensor& tensor) const {
   const std::string& hf_name = tensor.hf_name;
   const std::string& type = entry(hf_name).dtype;
+  const bool is_expert = hf_name.find(".experts.") != std::string::npos;
+  if (is_expert && (type == "F8_E4M3" || type == "U8"))
+    throw InputError(
+        "{}: tensor '{}' is {}: expected F64, F32, F16 or BF16: number formats of experts are not supported in this "
+        "version",
+        folder_.string(), hf_name, type);
   if (type != "F8_E4M3") return;
   if (tensor.may_be_quantized)
     throw InputError("{}: tensor '{}' is {}: expected its scales, '{}_scale' or '{}_scale_inv', beside it",
@@ -216,11 +222,11 @@ std::vector<std::string> HfFolder::check_quantized(const models::HfTensor& tenso
 std::vector<models::HfTensor> HfFolder::find_tensors() const {
   std::vector<models::HfTensor> best = config_->hf_tensors();
   if (config_->sizes().num_experts == 0) return best;
-  const auto missing = [this](const std::vector<models::HfTensor>& tensors) {
-    return std::ranges::count_if(tensors, [this](const auto& tensor) { return find(tensor.hf_name) == nullptr; });
+  const auto present = [this](const std::vector<models::HfTensor>& tensors) {
+    return std::ranges::count_if(tensors, [this](const auto& tensor) { return find(tensor.hf_name) != nullptr; });
   };
   for (const models::ExpertTensors form : {models::ExpertTensors::fused, models::ExpertTensors::fused_in_module})
-    if (std::vector<models::HfTensor> tensors = config_->hf_tensors(form); missing(tensors) < missing(best))
+    if (std::vector<models::HfTensor> tensors = config_->hf_tensors(form); present(tensors) > present(best))
       best = std::move(tensors);
   return best;
 }
