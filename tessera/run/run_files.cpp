@@ -82,6 +82,19 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
 }
 
+void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& json) {
+  json["schedules"] = schedules.planned;
+  json["departed_steps"] = schedules.departed_steps;
+  json["demand_gathers"] = schedules.demand_gathers;
+  json["gather_arena_bytes"] = schedules.gather_arena_bytes;
+  json["gather_peak_bytes"] = schedules.gather_peak_bytes;
+  json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
+  json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
+  json["exchange_scratch_bytes"] = schedules.scratch_bytes;
+  json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  json["on_demand_staged_peak_bytes"] = schedules.on_demand_staged_peak_bytes;
+}
+
 }  // namespace
 
 RunFiles::RunFiles(const RunSetup& setup)
@@ -90,9 +103,8 @@ RunFiles::RunFiles(const RunSetup& setup)
       lock_(check_and_lock(directory_, setup.config.resume)),
       progress_(std::cout, is_terminal(), setup.config.steps) {
   const TrainConfig& config = setup.config;
-  note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
-                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype),
-                   mesh_text(config), name_of(config.backend)));
+  note(fmt::format("model {}: {}, {}, {}, backend {}", config.model, models::params_text(*setup.model),
+                   name_of(config.dtype), mesh_text(config), name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), config.seq_len, config.global_batch));
   if (setup.checkpoint)
@@ -157,15 +169,7 @@ void RunFiles::finish(const RunSummary& summary) {
   json["deterministic"] = config.backend != Backend::nccl || config.deterministic;
   json["checkpoint"] = summary.checkpoint.string();
   const runtime::ScheduleStatistics& schedules = summary.schedules;
-  json["schedules"] = schedules.planned;
-  json["departed_steps"] = schedules.departed_steps;
-  json["demand_gathers"] = schedules.demand_gathers;
-  json["gather_arena_bytes"] = schedules.gather_arena_bytes;
-  json["gather_peak_bytes"] = schedules.gather_peak_bytes;
-  json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
-  json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
-  json["exchange_scratch_bytes"] = schedules.scratch_bytes;
-  json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  add_schedules(schedules, json);
   if (config.backend == Backend::nccl) json["host_waits"] = summary.host_waits;
   if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
   if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {

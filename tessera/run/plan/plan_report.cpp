@@ -1,10 +1,13 @@
 #include "tessera/run/plan/plan_report.h"
-#include "tessera/run/recompute_choice.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/recompute_choice.h"
+#include "tessera/run/trainer_options.h"
 
 namespace tessera::run {
 namespace {
@@ -75,15 +78,20 @@ ordered_json reductions_json(const StepPlan& step) {
   return reductions;
 }
 
+ordered_json mesh_json(const TrainConfig& c) {
+  ordered_json mesh{{"ranks", c.ranks}, {"tp", c.tp}, {"gtp", c.gtp}, {"dp", c.dp}};
+  if (c.has_experts) mesh.update({{"etp", c.etp}, {"ep", c.ep}, {"egtp", c.egtp}, {"edp", mesh_of(c).edp()}});
+  return mesh;
+}
+
 std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
   std::string text = fmt::format(
-      "{}: {:.2f} M parameters, {}, {} ranks (tp {} x gtp {} x dp {}) of machine {}\n"
+      "{}: {}, {}, {} of machine {}\n"
       "{}: {} microbatches of {} x {} tokens, {} events, {} gathers, {} reductions\n",
-      c.model, static_cast<double>(models::num_params(*request.model)) / 1e6, name_of(c.dtype), c.ranks, c.tp, c.gtp,
-      c.dp, request.machine.name, request.kind == schedule::StepKind::train ? "training step" : "evaluation",
-      microbatches_of(c), c.micro_batch, c.seq_len, step.trace.size(), step.schedule.residencies.size(),
-      step.schedule.reductions.size());
+      c.model, models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
+      request.kind == schedule::StepKind::train ? "training step" : "evaluation", microbatches_of(c), c.micro_batch,
+      c.seq_len, step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
   text += fmt::format("recomputed activations: {}\n", recompute_text(recompute_choice(c, *request.model)));
   const MemoryUse& memory = step.memory;
   text += fmt::format(
@@ -164,7 +172,7 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"model", c.model},
       {"machine", request.machine.name},
       {"step", name_of(request.kind)},
-      {"mesh", {{"ranks", c.ranks}, {"tp", c.tp}, {"gtp", c.gtp}, {"dp", c.dp}}},
+      {"mesh", mesh_json(c)},
       {"microbatches", microbatches_of(c)},
       {"tokens", c.global_batch * c.seq_len},
       {"events", step.trace.size()},

@@ -8,7 +8,9 @@
 
 namespace tessera::run {
 
-// {"model", "machine", "step", "mesh": {"ranks", "tp", "gtp", "dp"}, "microbatches", "tokens", "events",
+// {"model", "machine", "step",
+//  "mesh": {"ranks", "tp", "gtp", "dp"}, and of a model with experts {"etp", "ep", "egtp", "edp"},
+//  "microbatches", "tokens", "events",
 //  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "total"},
 //  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
 //  "traffic": {"gathered_bytes", "reduced_bytes"}                       received by the rank that receives most
