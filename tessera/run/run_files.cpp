@@ -160,9 +160,7 @@ void RunFiles::finish(const RunSummary& summary) {
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
   if (config.has_experts)
-    json["mesh"] = {
-        {"tp", config.tp},     {"gtp", config.gtp},           {"dp", config.dp}, {"etp", config.etp}, {"ep", config.ep},
-        {"egtp", config.egtp}, {"edp", mesh_of(config).edp()}};
+    for (const auto& [axis, degree] : degrees_of(config)) json["mesh"][axis] = degree;
   add_formats(config, summary, json);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
