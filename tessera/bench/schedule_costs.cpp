@@ -44,6 +44,7 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
                             std::vector<double> segments, bool on_demand) {
   schedule::Costs costs{.segment_seconds = std::move(segments)};
   const shard::RankLayout layout = nn::rank_layout(degrees);
+  costs.lanes = shard::lanes_of_hops(layout.mesh, layout.domains);
   std::vector<double> compare;  // by domain: on demand, the ranks that store a part compare their events
   for (const shard::Domain& domain : layout.domains)
     compare.push_back(on_demand ? compare_seconds(link, layout.mesh.size(domain.storage)) : 0);
@@ -61,7 +62,42 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
   return costs;
 }
 
+namespace {
+
+// The lanes of the longest path: no arena limits it.
+class FreeLanes {
+ public:
+  FreeLanes(const schedule::Schedule& schedule, const schedule::Costs& costs)
+      : lanes_(lanes_of(schedule, costs)), free_(number_of_lanes(lanes_), 0.0) {
+    const auto place = [&](const std::vector<schedule::Unit>& units, const std::vector<int>& domains) {
+      for (std::size_t unit = 0; unit < units.size(); ++unit)
+        for (const ParameterId id : units[unit]) {
+          domain_of_.resize(std::max(domain_of_.size(), static_cast<std::size_t>(id) + 1), 0);
+          domain_of_[static_cast<std::size_t>(id)] = domains[unit];
+        }
+    };
+    place(schedule.gather_units, schedule.gather_domains);
+    place(schedule.reduce_units, schedule.reduce_domains);
+  }
+
+  // Returns the end of a transfer for this parameter that is ready at `begin`.
+  double take(ParameterId id, int schedule::DomainLanes::*lane, double begin, double seconds) {
+    const auto at = static_cast<std::size_t>(id);
+    const int domain = at < domain_of_.size() ? domain_of_[at] : 0;
+    double& free = free_[static_cast<std::size_t>(lanes_[static_cast<std::size_t>(domain)].*lane)];
+    return free = std::max(free, begin) + seconds;
+  }
+
+ private:
+  std::vector<schedule::DomainLanes> lanes_;
+  std::vector<double> free_;    // by lane
+  std::vector<int> domain_of_;  // by parameter
+};
+
+}  // namespace
+
 double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs) {
+  using Lanes = schedule::DomainLanes;
   const auto body = static_cast<std::size_t>(schedule.body);
   const std::vector<int> gathered = unit_by_parameter(schedule.gather_units, trace.size());
   std::vector<double> published(schedule.gather_units.size(), 0.0);
@@ -71,14 +107,17 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
     produced[static_cast<std::size_t>(reduction.issue)].push_back(&reduction);
 
   schedule::CollectivesInTime collectives(costs, schedule.events);
-  double program = 0, gathers = 0, reductions = 0, replicas = 0, late = 0;
+  FreeLanes lanes(schedule, costs);
+  double program = 0, transfers = 0, late = 0;  // transfers: the end of the last reduction or sum over replicas
   for (std::size_t i = body; i < trace.size(); ++i) {
     if (i > body) program += costs.segment_seconds[i];
     program = collectives.happened(static_cast<int>(i), program);
+    const ParameterId id = trace[i].parameter;
     if (trace[i].kind != EventKind::publish) continue;
     double whole = program;
-    if (costs.publish_seconds[i] > 0) whole = replicas = std::max(replicas, program) + costs.publish_seconds[i];
-    const int unit = gathered[static_cast<std::size_t>(trace[i].parameter)];
+    if (costs.publish_seconds[i] > 0)
+      transfers = std::max(transfers, whole = lanes.take(id, &Lanes::replicas, program, costs.publish_seconds[i]));
+    const int unit = gathered[static_cast<std::size_t>(id)];
     if (unit >= 0) published[static_cast<std::size_t>(unit)] = whole;
   }
   for (std::size_t i = 0; i < body; ++i) {
@@ -88,23 +127,20 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
     if (unit >= 0 && !arrived[static_cast<std::size_t>(unit)]) {
       const auto u = static_cast<std::size_t>(unit);
       arrived[u] = true;
-      gathers = std::max(gathers, published[u]) + costs.gather_seconds[u];
-      program = std::max(program, gathers);
+      program = std::max(program, lanes.take(event.parameter, &Lanes::gather, published[u], costs.gather_seconds[u]));
     }
     for (const schedule::Reduction* reduction : produced[i]) {
       const auto u = static_cast<std::size_t>(reduction->unit);
-      reductions = std::max(reductions, program) + costs.reduce_seconds[u];
-      if (!reduction->replicas) continue;
-      if (reduction->microbatch + 1 == schedule.microbatches)
-        replicas = std::max(replicas, reductions) + costs.replica_seconds[u];
-      else
+      double end = lanes.take(event.parameter, &Lanes::reduce, program, costs.reduce_seconds[u]);
+      if (reduction->replicas && reduction->microbatch + 1 == schedule.microbatches)
+        end = lanes.take(event.parameter, &Lanes::replicas, end, costs.replica_seconds[u]);
+      else if (reduction->replicas)
         late += costs.replica_seconds[u];
+      transfers = std::max(transfers, end);
     }
     program = collectives.happened(static_cast<int>(i), program);
   }
-  program = std::max(program, reductions);
-  program = late > 0 ? std::max(program, replicas) + late : std::max(program, replicas);
-  program += costs.end_seconds;
+  program = std::max(program, transfers) + late + costs.end_seconds;
   return body < trace.size() ? program + costs.segment_seconds[body] : program;
 }
 

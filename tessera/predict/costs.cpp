@@ -91,6 +91,7 @@ class Placer {
     result.costs.comm_waits.resize(trace.size());
     result.work.resize(trace.size());
     result.costs.shared_link = input.machine.shared_link;
+    result.costs.lanes = shard::lanes_of_hops(input.layout.mesh, input.layout.domains);
   }
 
   void place() {

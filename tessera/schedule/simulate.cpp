@@ -12,11 +12,6 @@ double value(const std::vector<double>& values, int index) {
   return at < values.size() ? values[at] : 0;
 }
 
-// The time at which each lane of a domain is free.
-struct DomainTimes {
-  double gather = 0, gather_compute = 0, reduce_compute = 0, reduce = 0, replicas = 0;
-};
-
 // Simulates the lanes of consecutive steps.
 class Player {
  public:
@@ -81,15 +76,16 @@ class Player {
     const auto place = [&](const std::vector<Unit>& units, const std::vector<int>& domains) {
       for (std::size_t unit = 0; unit < units.size(); ++unit)
         for (const ParameterId id : units[unit]) domain_of_[static_cast<std::size_t>(id)] = domains[unit];
-      for (const int domain : domains) times_.resize(std::max(times_.size(), static_cast<std::size_t>(domain) + 1));
     };
-    times_.resize(1);
+    lanes_ = lanes_of(schedule_, costs_);
+    free_.resize(number_of_lanes(lanes_));
     place(schedule_.gather_units, schedule_.gather_domains);
     place(schedule_.reduce_units, schedule_.reduce_domains);
   }
-  DomainTimes& times_of(const std::vector<int>& domains, int unit) {
-    return times_[static_cast<std::size_t>(domains[static_cast<std::size_t>(unit)])];
+  const DomainLanes& lanes_of_unit(const std::vector<int>& domains, int unit) const {
+    return lanes_[static_cast<std::size_t>(domains[static_cast<std::size_t>(unit)])];
   }
+  double& free_at(int lane) { return free_[static_cast<std::size_t>(lane)]; }
 
   const Residency& residency(int i) const { return schedule_.residencies[static_cast<std::size_t>(i)]; }
   const Reduction& reduction(int i) const { return schedule_.reductions[static_cast<std::size_t>(i)]; }
@@ -150,25 +146,26 @@ class Player {
   void gather(int i, double free, std::vector<Span>& spans) {
     const double origin = &spans == &ahead_ ? 0 : begin_;
     const int unit = residency(i).unit;
-    DomainTimes& lanes = times_of(schedule_.gather_domains, unit);
-    double begin = std::max({lanes.gather, free, compute_});
+    const DomainLanes& lanes = lanes_of_unit(schedule_.gather_domains, unit);
+    double begin = std::max({free_at(lanes.gather), free, compute_});
     for (const ParameterId id : schedule_.gather_units[static_cast<std::size_t>(unit)])
       begin = std::max(begin, published_[static_cast<std::size_t>(id)]);
     begin = take_link(begin, value(costs_.gather_seconds, unit));
-    lanes.gather = begin + value(costs_.gather_seconds, unit);
-    arrived_[static_cast<std::size_t>(i)] = lanes.gather;
-    spans.push_back({Activity::gather, i, begin - origin, lanes.gather - origin});
+    const double gathered = free_at(lanes.gather) = begin + value(costs_.gather_seconds, unit);
+    arrived_[static_cast<std::size_t>(i)] = gathered;
+    spans.push_back({Activity::gather, i, begin - origin, gathered - origin});
     const double over_compute = value(costs_.gather_compute_seconds, unit);
     if (over_compute == 0) return;
-    const double from = take_link(std::max(lanes.gather_compute, lanes.gather), over_compute);
-    arrived_[static_cast<std::size_t>(i)] = lanes.gather_compute = from + over_compute;
-    spans.push_back({Activity::gather_compute, i, from - origin, lanes.gather_compute - origin});
+    const double from = take_link(std::max(free_at(lanes.gather_compute), gathered), over_compute);
+    const double arrived = free_at(lanes.gather_compute) = from + over_compute;
+    arrived_[static_cast<std::size_t>(i)] = arrived;
+    spans.push_back({Activity::gather_compute, i, from - origin, arrived - origin});
   }
 
   void publish(int index, std::vector<Span>& spans) {
     const auto parameter = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
     double& published = published_[parameter];
-    double& replicas = times_[static_cast<std::size_t>(domain_of_[parameter])].replicas;
+    double& replicas = free_at(lanes_[static_cast<std::size_t>(domain_of_[parameter])].replicas);
     published = compute_;
     const double seconds = value(costs_.publish_seconds, index);
     if (seconds == 0) return;
@@ -179,27 +176,27 @@ class Player {
 
   void reduce(int i, std::vector<Span>& spans) {
     const double over_compute = value(costs_.reduce_compute_seconds, reduction(i).unit);
-    DomainTimes& lanes = times_of(schedule_.reduce_domains, reduction(i).unit);
-    double begin = std::max(lanes.reduce, compute_);
+    const DomainLanes& lanes = lanes_of_unit(schedule_.reduce_domains, reduction(i).unit);
+    double begin = std::max(free_at(lanes.reduce), compute_);
     for (const int earlier : reduction(i).scratch_waits)
       begin = std::max(begin, summed_[static_cast<std::size_t>(earlier)]);
     if (over_compute > 0) {
-      const double from = take_link(std::max(lanes.reduce_compute, compute_), over_compute);
-      lanes.reduce_compute = from + over_compute;
-      spans.push_back({Activity::reduce_compute, i, from - begin_, lanes.reduce_compute - begin_});
-      begin = std::max(begin, lanes.reduce_compute);
+      const double from = take_link(std::max(free_at(lanes.reduce_compute), compute_), over_compute);
+      const double added = free_at(lanes.reduce_compute) = from + over_compute;
+      spans.push_back({Activity::reduce_compute, i, from - begin_, added - begin_});
+      begin = std::max(begin, added);
     }
     begin = take_link(begin, value(costs_.reduce_seconds, reduction(i).unit));
-    lanes.reduce = begin + value(costs_.reduce_seconds, reduction(i).unit);
-    summed_[static_cast<std::size_t>(i)] = lanes.reduce;
-    spans.push_back({Activity::reduce, i, begin - begin_, lanes.reduce - begin_});
+    const double summed = free_at(lanes.reduce) = begin + value(costs_.reduce_seconds, reduction(i).unit);
+    summed_[static_cast<std::size_t>(i)] = summed;
+    spans.push_back({Activity::reduce, i, begin - begin_, summed - begin_});
     if (reduction(i).replicas && reduction(i).microbatch + 1 == schedule_.microbatches) sum_replicas(i, spans);
   }
 
   void sum_replicas(int i, std::vector<Span>& spans) {
     const double replica = value(costs_.replica_seconds, reduction(i).unit);
     if (replica == 0) return;
-    double& replicas = times_of(schedule_.reduce_domains, reduction(i).unit).replicas;
+    double& replicas = free_at(lanes_of_unit(schedule_.reduce_domains, reduction(i).unit).replicas);
     const double from = take_link(std::max({replicas, summed_[static_cast<std::size_t>(i)], compute_}), replica);
     replicas = from + replica;
     summed_replicas_.push_back(replicas);
@@ -218,12 +215,32 @@ class Player {
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
   std::vector<Span> ahead_;         // of the next step's prefetches; absolute times
-  std::vector<DomainTimes> times_;  // by domain
+  std::vector<DomainLanes> lanes_;  // by domain
+  std::vector<double> free_;        // by lane: when it is free
   std::vector<int> domain_of_;      // by parameter
   double compute_ = 0, begin_ = 0, link_ = 0;
 };
 
 }  // namespace
+
+std::vector<DomainLanes> lanes_of(const Schedule& schedule, const Costs& costs) {
+  std::vector<DomainLanes> lanes = costs.lanes;
+  std::size_t domains = 1;
+  for (const std::vector<int>* units : {&schedule.gather_domains, &schedule.reduce_domains})
+    for (const int domain : *units) domains = std::max(domains, static_cast<std::size_t>(domain) + 1);
+  while (lanes.size() < domains) {
+    const auto next = static_cast<int>(number_of_lanes(lanes));
+    lanes.push_back({next, next + 1, next + 2, next + 3, next + 4});
+  }
+  return lanes;
+}
+
+std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes) {
+  int most = -1;
+  for (const DomainLanes& it : lanes)
+    most = std::max({most, it.gather, it.gather_compute, it.reduce_compute, it.reduce, it.replicas});
+  return static_cast<std::size_t>(most + 1);
+}
 
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs) {
   Player player(trace, schedule, costs);

@@ -1,6 +1,7 @@
 // Predicts the time of a schedule from given durations. The functions are pure. They use the semantics that Runtime
 // executes and check.h proves. All ranks are assumed to be equally fast.
 #pragma once
+#include <cstddef>
 #include <vector>
 
 #include "tessera/schedule/activity.h"
@@ -8,14 +9,20 @@
 
 namespace tessera::schedule {
 
+// The lanes of a domain's hops, by number. Equal numbers mean one lane: its transfers take turns.
+struct DomainLanes {
+  int gather = 0, gather_compute = 0, reduce_compute = 0, reduce = 0, replicas = 0;
+};
+
 // Durations in seconds. An index beyond the end of a vector has the duration 0.
 struct Costs {
   std::vector<double> segment_seconds;  // by event: compute before the event
   std::vector<double> comm_seconds;     // by event: a collective of the program; collectives run one at a time
   // By event of a collective: the last event before compute waits for the collective. Default: the collective's event.
   std::vector<int> comm_waits;
-  bool shared_link = false;  // true: one transfer of a rank at a time, in order of start; false: one per lane
-  double end_seconds = 0;    // comparison between ranks at the end of the body; compute waits for it
+  std::vector<DomainLanes> lanes;  // by domain; empty: every hop of every domain has a lane of its own
+  bool shared_link = false;        // true: one transfer of a rank at a time, in order of start; false: one per lane
+  double end_seconds = 0;          // comparison between ranks at the end of the body; compute waits for it
   std::vector<double> publish_seconds;  // by event: exchange of the published weight between replicas (ZeRO-1)
   std::vector<double> gather_seconds, gather_compute_seconds;  // by gather unit: first hop, second hop
   // By reduce unit: first hop, second hop, sum over replicas.
@@ -40,6 +47,11 @@ struct Prediction {
 
   double exposed_seconds() const { return gather_exposed_seconds + reduce_exposed_seconds + comm_exposed_seconds; }
 };
+
+// Returns the lanes of each domain of the schedule.
+std::vector<DomainLanes> lanes_of(const Schedule& schedule, const Costs& costs);
+// Returns a number above that of every lane.
+std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes);
 
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);

@@ -147,6 +147,22 @@ std::string program_name(const Domain& domain) {
   return fmt::format("{}", fmt::join(domain.compute, "-"));
 }
 
+std::vector<schedule::DomainLanes> lanes_of_hops(const Mesh& mesh, const std::vector<Domain>& domains) {
+  std::map<std::pair<mesh::Purpose, std::vector<std::vector<int>>>, int> numbers;
+  const auto number = [&](const Domain& domain, Via via) {
+    const mesh::Role role = role_of(mesh, domain, via);
+    return numbers.try_emplace({role.purpose, groups_of(mesh, role)}, static_cast<int>(numbers.size())).first->second;
+  };
+  std::vector<schedule::DomainLanes> lanes;
+  for (const Domain& domain : domains)
+    lanes.push_back({.gather = number(domain, Via::gather),
+                     .gather_compute = number(domain, Via::gather_compute),
+                     .reduce_compute = number(domain, Via::reduce_compute),
+                     .reduce = number(domain, Via::reduce),
+                     .replicas = number(domain, Via::replicas)});
+  return lanes;
+}
+
 schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
   constexpr std::array<std::pair<std::string_view, Via>, 6> hops{{{"gather", Via::gather},
                                                                   {"gather_compute", Via::gather_compute},

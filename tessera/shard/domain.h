@@ -8,6 +8,7 @@
 #include "tessera/base/device.h"
 #include "tessera/mesh/role.h"
 #include "tessera/schedule/check/check_mesh.h"
+#include "tessera/schedule/simulate.h"
 
 namespace tessera::shard {
 
@@ -92,6 +93,10 @@ RunRoles run_roles(const mesh::Mesh& mesh, const Domain& first);
 // have the same sharding in every domain: they do the same work in a step and execute one schedule. Ranks that share a
 // part or a matrix are of one class.
 std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+
+// Returns the lanes of each domain's hops. Hops with the same purpose and equal groups share a communicator and its
+// lane.
+std::vector<schedule::DomainLanes> lanes_of_hops(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
 // Returns the groups with which the calls of a schedule are checked: those of every way of every domain, those of the
 // program's collectives over every domain (by program_name), and those over all ranks. Throws Error if a program_name

@@ -102,6 +102,7 @@ schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Sch
                                const std::vector<schedule::ParameterSize>& sizes) const {
   schedule::Costs costs = agreed_;
   costs.shared_link = parallel_.is_asynchronous();  // of GPUs
+  costs.lanes = shard::lanes_of_hops(parallel_.mesh, parallel_.domains);
   set_way_costs(
       trace, sizes, schedule,
       [this](int, schedule::Activity, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; }, costs);
