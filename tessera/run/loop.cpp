@@ -235,7 +235,9 @@ class Loop {
 
   std::optional<double> evaluate_if_due(std::int64_t step) {
     if (!is_evaluated_after(step)) return std::nullopt;
-    return trainer_.evaluate(evaluation_input(setup_, trainer_.parallel()));
+    const TrainConfig& config = setup_.config;
+    return trainer_.evaluate(evaluation_input(
+        *setup_.valid, {.micro_batch = config.micro_batch, .seq_len = config.seq_len}, trainer_.parallel()));
   }
 
   void write_timeline(std::int64_t step) {

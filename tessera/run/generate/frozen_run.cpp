@@ -1,0 +1,98 @@
+#include "tessera/run/generate/frozen_run.h"
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/collective_files.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/launch.h"
+#include "tessera/run/trainer_options.h"
+
+namespace tessera::run {
+namespace {
+
+// A step has one microbatch of each reader.
+TrainConfig with_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  const std::int64_t part = config.tp * config.gtp;
+  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, world_size.value_or(part) / part);
+  config.global_batch = config.micro_batch * config.gtp * replicas;
+  return resolve_ranks(std::move(config), world_size);
+}
+
+std::unique_ptr<comm::Communicator> everyone(comm::World& world) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  return world.make_group("inputs", {ranks});
+}
+
+infer::FrozenOptions frozen_options(const TrainConfig& config, const models::ModelConfig& model) {
+  const models::ModelOptions options{.max_positions = config.seq_len,
+                                     .embedding = embedding_reads(config),
+                                     .etp = static_cast<int>(config.etp),
+                                     .ep = static_cast<int>(config.ep),
+                                     .is_frozen = true};
+  return {.model = [&model, options](nn::Context& context) { return model.build(context, options); },
+          .layout = nn::rank_layout(mesh_of(config)),
+          .type = config.dtype,
+          .sequence_parallel = config.sequence_parallel};
+}
+
+}  // namespace
+
+int run_on_ranks(const TrainConfig& command, const std::function<void(comm::World&)>& body) {
+  if (command.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
+  check_launcher(command.backend, "nccl");
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(command.timeout_s * 1000));
+  const auto with_threads = [&](comm::World& world) {
+    at::set_num_threads(static_cast<int>(command.threads));
+    body(world);
+  };
+  if (command.backend == Backend::nccl) {
+    const std::int64_t ranks = command.tp * command.gtp * std::max<std::int64_t>(1, command.dp);
+    return run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks)}, with_threads);
+  }
+  comm::LocalOptions options;
+  options.timeout = timeout;
+  try {
+    comm::run_local(static_cast<int>(with_ranks(command, std::nullopt).ranks), options, with_threads);
+  } catch (const checkpoint::AgreedInputError& error) {
+    throw InputError(error.what());  // of any rank: all ranks are in this process
+  }
+  return 0;
+}
+
+void together(comm::World& world, const std::function<void()>& body) {
+  checkpoint::run_together(*everyone(world), "", [&](const std::stop_token&) { body(); });
+}
+
+std::string text_of_first_rank(comm::World& world, const std::string& text) {
+  return checkpoint::broadcast_text(*everyone(world), text);
+}
+
+TrainConfig resolve_frozen(TrainConfig config, const StoredModel& stored, const comm::World& world) {
+  if (!config.given.contains("dtype")) config.dtype = stored.dtype;
+  config.model = stored.folder.string();
+  config = with_ranks(std::move(config), world.size());
+  if (stored.model->sizes().num_experts > 0) {
+    config.etp = config.tp;
+    config.egtp = config.gtp;
+    config.sequence_parallel = config.tp > 1;
+  }
+  return resolve_model(std::move(config), *stored.model);
+}
+
+std::unique_ptr<infer::FrozenModel> make_frozen_model(comm::World& world, const TrainConfig& resolved,
+                                                      const StoredModel& stored) {
+  auto model = std::make_unique<infer::FrozenModel>(world, frozen_options(resolved, *stored.model));
+  checkpoint::run_together(*model->parallel().world, "loading " + stored.folder.string(),
+                           [&](const std::stop_token&) { model->load(weight_reader(stored)); });
+  return model;
+}
+
+}  // namespace tessera::run
