@@ -1,4 +1,5 @@
-"""Prepares your own text for training: OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json.
+"""Prepares your own text for training: OUTPUT/{train,valid}.{bin,idx}, the tokenizer's files and meta.json. A run on this data
+carries the tokenizer.
 
 Then run ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a model that has the vocab_size of meta.json.
 """
@@ -72,7 +73,8 @@ def prepare(arguments):
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     vocab_size = 0 if tokenizer else arguments.vocab_size
     return write_aside(arguments.output, lambda folder: write_corpus(
-        folder, documents, vocab_size, arguments.held_out, tokenizer, arguments.eod_token))
+        folder, documents, vocab_size, arguments.held_out, tokenizer, arguments.eod_token,
+        arguments.tokenizer.parent if tokenizer else None))
 
 
 def main():

@@ -1,7 +1,7 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/triu.h>
 
@@ -45,9 +45,10 @@ at::Tensor cached_attention(const at::Tensor& q, const CachedAttention& cached) 
     return out.contiguous().view(flat);
   }
   at::Tensor scores = at::bmm(matrices(q), matrices(keys).transpose(1, 2)).mul_(cached.scale);
-  if (count > 1)
-    scores.add_(at::triu(at::full({count, length}, -std::numeric_limits<double>::infinity(), scores.options()),
-                         cached.first + 1));
+  if (count > 1) {
+    const at::Tensor later = at::triu(at::ones({count, length}, q.options().dtype(at::kBool)), cached.first + 1);
+    scores.masked_fill_(later, -std::numeric_limits<double>::infinity());
+  }
   const at::Tensor out = at::bmm(at::softmax(scores, -1), matrices(values));
   return out.transpose(0, 1).to(q.scalar_type()).contiguous().view(flat);
 }

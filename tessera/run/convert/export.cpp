@@ -12,6 +12,7 @@
 #include "tessera/run/convert/non_finite.h"
 #include "tessera/run/stored_rows.h"
 #include "tessera/run/stored_run.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 namespace tessera::run {
 namespace {
@@ -169,6 +170,10 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   if (shards.size() > 1) write_index(shards, types, total, folder.path() / "model.safetensors.index.json");
   nlohmann::json hf_config = config->to_json();
   hf_config["torch_dtype"] = torch_name(types.dtype);
+  const fs::path tokenizer = tokenizer_of(checkpoint);
+  // Without these fields, programs assume the ids of another vocabulary.
+  hf_config.update(generation_config(tokenizer.empty() ? TextTokens() : text_tokens_of(tokenizer)));
+  if (!tokenizer.empty()) copy_tokenizer(tokenizer, folder.path());
   if (const nlohmann::json quantization = quantization_config(format); !quantization.is_null())
     hf_config["quantization_config"] = quantization;
   checkpoint::write_text(folder.path() / "config.json", hf_config.dump(2) + "\n");

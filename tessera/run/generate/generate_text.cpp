@@ -9,7 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/infer/generation.h"
 #include "tessera/run/generate/frozen_run.h"
-#include "tessera/run/generate/tokenizer_files.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 namespace tessera::run {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/run/generate/python_tokenizer.h"
+#include "tessera/run/tokenizer/python_tokenizer.h"
 
 namespace tessera::run {
 

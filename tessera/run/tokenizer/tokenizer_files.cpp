@@ -1,4 +1,4 @@
-#include "tessera/run/generate/tokenizer_files.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,8 @@ using nlohmann::json;
 
 constexpr std::array kVocabularies{"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"};
 constexpr std::array kOtherFiles{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
-                                 "chat_template.jinja",   "generation_config.json"};
+                                 "chat_template.jinja"};
+constexpr const char* kGenerationConfig = "generation_config.json";
 
 bool is_file(const fs::path& path) {
   std::error_code ignored;
@@ -97,21 +98,8 @@ fs::path tokenizer_of_data(const std::vector<std::string>& blend) {
   return {};
 }
 
-void copy_tokenizer(const fs::path& source, const fs::path& target) {
-  std::error_code code;
-  fs::create_directories(target, code);
-  if (code) throw Error("{}: cannot create the folder: {}", target.string(), code.message());
-  const auto copy = [&](const char* name) {
-    if (!is_file(source / name)) return;
-    write_file_atomically(target / name, checkpoint::read_text(source / name));
-  };
-  // The vocabulary last, so that a folder that holds a tokenizer is complete.
-  std::ranges::for_each(kOtherFiles, copy);
-  std::for_each(kVocabularies.rbegin(), kVocabularies.rend(), copy);
-}
-
 TextTokens text_tokens_of(const fs::path& folder) {
-  for (const char* name : {"generation_config.json", "config.json"}) {
+  for (const char* name : {kGenerationConfig, "config.json"}) {
     const fs::path path = folder / name;
     const json object = object_in(path);
     const std::vector<std::int64_t> begin = ids_in(object, "bos_token_id", path);
@@ -120,6 +108,29 @@ TextTokens text_tokens_of(const fs::path& folder) {
     if (!tokens.end.empty()) return tokens;
   }
   return tokens_of_tokenizer(folder);
+}
+
+nlohmann::ordered_json generation_config(const TextTokens& tokens) {
+  nlohmann::ordered_json config = {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}};
+  if (tokens.begin) config["bos_token_id"] = *tokens.begin;
+  if (tokens.end.size() == 1) config["eos_token_id"] = tokens.end.front();
+  if (tokens.end.size() > 1) config["eos_token_id"] = tokens.end;
+  return config;
+}
+
+void copy_tokenizer(const fs::path& source, const fs::path& target) {
+  std::error_code code;
+  fs::create_directories(target, code);
+  if (code) throw Error("{}: cannot create the folder: {}", target.string(), code.message());
+  const auto copy = [&](const char* name) {
+    if (is_file(source / name)) write_file_atomically(target / name, checkpoint::read_text(source / name));
+  };
+  std::ranges::for_each(kOtherFiles, copy);
+  copy(kGenerationConfig);
+  if (const TextTokens tokens = text_tokens_of(source); !is_file(source / kGenerationConfig) && !tokens.end.empty())
+    write_json_atomically(target / kGenerationConfig, generation_config(tokens));
+  // The vocabulary is last, so that a folder that holds a tokenizer is complete.
+  std::for_each(kVocabularies.rbegin(), kVocabularies.rend(), copy);
 }
 
 }  // namespace tessera::run

@@ -1,9 +1,9 @@
-#include "tessera/run/generate/python_tokenizer.h"
+#include "tessera/run/tokenizer/python_tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/run/generate/child_process.h"
+#include "tessera/run/tokenizer/child_process.h"
 
 namespace tessera::run {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/run/generate/child_process.h"
+#include "tessera/run/tokenizer/child_process.h"
 
 #include <spawn.h>
 #include <sys/socket.h>
