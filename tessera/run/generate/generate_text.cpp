@@ -94,9 +94,14 @@ std::optional<Texts> texts_of(const GenerateCommand& command, const TextInputs& 
   if (inputs.tokenizer.empty() || !std::filesystem::exists(file, ignored)) return std::nullopt;
   Ids all = inputs.generation.prompt;
   all.insert(all.end(), tokens.begin(), tokens.end());
-  const auto texts = PythonTokenizer(file, command.pythons).decode({tokens, all});
-  if (texts) return Texts{.continuation = texts->at(0), .all = texts->at(1)};
-  fmt::print(stderr, "tessera: warning: no text: no Python with the package tokenizers was found ($TESSERA_PYTHON)\n");
+  std::string reason = "no Python with the package tokenizers was found ($TESSERA_PYTHON)";
+  try {
+    if (const auto texts = PythonTokenizer(file, command.pythons).decode({tokens, all}))
+      return Texts{.continuation = texts->at(0), .all = texts->at(1)};
+  } catch (const InputError& error) {
+    reason = error.what();
+  }
+  fmt::print(stderr, "tessera: warning: no text: {}\n", reason);
   return std::nullopt;
 }
 
