@@ -252,7 +252,7 @@ class Refusals(unittest.TestCase):
         source = initial_run(folder, "llama-tiny-odd")
         ids = ["--prompt-ids", "1"]
         for path, flags, words in (
-                (source, [], "got none of them, expected one"),
+                (source, [], "--prompt is missing"),
                 (source, [*ids, "--prompt", "a"], "got several of them"),
                 (source, ["--prompt", "a"], "--prompt: no tokenizer is known for"),
                 (source, ["--prompt-ids", ""], "--prompt-ids: the prompt is empty"),

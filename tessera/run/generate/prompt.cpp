@@ -57,9 +57,9 @@ std::string flag_of_prompt(const PromptFlags& flags) {
 
 void check_prompt_flags(const PromptFlags& flags) {
   const int given = int{flags.text.has_value()} + int{flags.file.has_value()} + int{flags.ids.has_value()};
-  if (given != 1)
-    throw InputError("--prompt, --prompt-file, --prompt-ids: got {} of them, expected one",
-                     given == 0 ? "none" : "several");
+  if (given == 0)
+    throw InputError("--prompt is missing: expected --prompt TEXT, --prompt-file FILE or --prompt-ids ID,...");
+  if (given > 1) throw InputError("--prompt, --prompt-file, --prompt-ids: got several of them, expected one");
 }
 
 std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const std::filesystem::path& folder,
