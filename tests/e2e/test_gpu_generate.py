@@ -110,6 +110,7 @@ class GpuGenerate(unittest.TestCase):
         codes, texts = gpu_ranks.Ranks(2, "generate", source, "--prompt-ids", RULE_VOCABULARY, "--backend", "nccl", "--tp", 2,
                                        program=TESSERA).finish(timeout=300)
         self.assertEqual([2, 2], codes, "".join(texts))
+        self.assertEqual([1, 0], [len(text.splitlines()) for text in texts])
 
 
 if __name__ == "__main__":

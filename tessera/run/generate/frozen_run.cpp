@@ -2,8 +2,10 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -24,6 +26,13 @@ TrainConfig with_ranks(TrainConfig config, std::optional<std::int64_t> world_siz
   config.global_batch = config.micro_batch * config.gtp * replicas;
   return resolve_ranks(std::move(config), world_size);
 }
+
+std::int64_t ranks_of(const TrainConfig& config) {
+  return config.tp * config.gtp * std::max<std::int64_t>(1, config.dp);
+}
+
+// If all ranks have the same error, the first one prints it. A launcher ends the other ranks when one exits.
+constexpr std::chrono::seconds kFirstRankSpeaks{1};
 
 std::unique_ptr<comm::Communicator> everyone(comm::World& world) {
   std::vector<int> ranks;
@@ -53,16 +62,16 @@ int run_on_ranks(const TrainConfig& command, const std::function<void(comm::Worl
     at::set_num_threads(static_cast<int>(command.threads));
     body(world);
   };
-  if (command.backend == Backend::nccl) {
-    const std::int64_t ranks = command.tp * command.gtp * std::max<std::int64_t>(1, command.dp);
-    return run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks)}, with_threads);
-  }
-  comm::LocalOptions options;
-  options.timeout = timeout;
   try {
+    if (command.backend == Backend::nccl)
+      return run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks_of(command))}, with_threads);
+    comm::LocalOptions options;
+    options.timeout = timeout;
     comm::run_local(static_cast<int>(with_ranks(command, std::nullopt).ranks), options, with_threads);
   } catch (const checkpoint::AgreedInputError& error) {
-    throw InputError(error.what());  // of any rank: all ranks are in this process
+    if (command.backend == Backend::local || error.rank() == 0) throw InputError(error.what());
+    std::this_thread::sleep_for(kFirstRankSpeaks);
+    return 2;
   }
   return 0;
 }
