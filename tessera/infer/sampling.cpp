@@ -33,18 +33,41 @@ std::vector<double> weights_of(std::span<const double> logits, double greatest, 
   return weights;
 }
 
-// Returns the sum of the shortest prefix of `order` with at least the share `top_p` of all weights, and shortens
-// `order` to it.
-double keep_nucleus(const std::vector<double>& weights, double top_p, std::vector<std::size_t>& order) {
-  const double wanted = top_p * std::accumulate(weights.begin(), weights.end(), 0.0);
-  double sum = 0;
-  for (std::size_t kept = 0; kept < order.size(); ++kept) {
-    sum += weights[order[kept]];
-    if (sum >= wanted) {
-      order.resize(kept + 1);
-      break;
-    }
+// The ids in the order of falling weights, of equal ones by id. Few ids are needed of a large vocabulary, so they are
+// ordered one at a time.
+class FallingIds {
+ public:
+  explicit FallingIds(const std::vector<double>& weights) : after_{weights}, heap_(weights.size()) {
+    std::iota(heap_.begin(), heap_.end(), std::size_t{0});
+    std::ranges::make_heap(heap_, after_);
   }
+  bool is_empty() const { return heap_.empty(); }
+  std::size_t next() {
+    std::ranges::pop_heap(heap_, after_);
+    const std::size_t id = heap_.back();
+    heap_.pop_back();
+    return id;
+  }
+
+ private:
+  // Returns whether id a comes after id b.
+  struct After {
+    const std::vector<double>& weights;
+    bool operator()(std::size_t a, std::size_t b) const {
+      return weights[a] < weights[b] || (weights[a] == weights[b] && a > b);
+    }
+  };
+  After after_;
+  std::vector<std::size_t> heap_;
+};
+
+// Returns the sum of the shortest prefix with at least the share `top_p` of all weights.
+double sum_of_nucleus(const std::vector<double>& weights, double top_p) {
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (top_p == 1) return all;
+  FallingIds ids(weights);
+  double sum = 0;
+  while (sum < top_p * all && !ids.is_empty()) sum += weights[ids.next()];
   return sum;
 }
 
@@ -61,16 +84,13 @@ std::int64_t choose_token(std::span<const double> logits, const Sampling& sampli
   const auto greatest = std::max_element(logits.begin(), logits.end());
   if (sampling.temperature == 0) return greatest - logits.begin();
   const std::vector<double> weights = weights_of(logits, *greatest, sampling.temperature);
-  std::vector<std::size_t> order(weights.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
-  const double sum = keep_nucleus(weights, sampling.top_p, order);
-  double rest = uniform(sampling.seed, position) * sum;
-  for (const std::size_t id : order) {
+  double rest = uniform(sampling.seed, position) * sum_of_nucleus(weights, sampling.top_p);
+  for (FallingIds ids(weights); !ids.is_empty();) {
+    const std::size_t id = ids.next();
     if (rest < weights[id]) return static_cast<std::int64_t>(id);
     rest -= weights[id];
   }
-  return static_cast<std::int64_t>(order.front());  // rounding left no id
+  return greatest - logits.begin();  // rounding left no id
 }
 
 }  // namespace tessera::infer

@@ -16,9 +16,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::array kVocabularies{"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"};
-constexpr std::array kOtherFiles{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kGenerationConfig = "generation_config.json";
+constexpr std::array kOtherFiles{kTokenizerConfig, "special_tokens_map.json", "added_tokens.json", "merges.txt",
                                  "chat_template.jinja"};
-constexpr const char* kGenerationConfig = "generation_config.json";
 
 bool is_file(const fs::path& path) {
   std::error_code ignored;
@@ -65,7 +65,7 @@ std::optional<std::int64_t> id_of(const std::string& token, const json& added_to
 
 TextTokens tokens_of_tokenizer(const fs::path& folder) {
   TextTokens tokens;
-  const json config = object_in(folder / "tokenizer_config.json");
+  const json config = object_in(folder / kTokenizerConfig);
   const std::string begin = token_in(config, "bos_token"), end = token_in(config, "eos_token");
   if (begin.empty() && end.empty()) return tokens;
   const json added = object_in(folder / "tokenizer.json").value("added_tokens", json());
@@ -127,6 +127,10 @@ void copy_tokenizer(const fs::path& source, const fs::path& target) {
   };
   std::ranges::for_each(kOtherFiles, copy);
   copy(kGenerationConfig);
+  // Without this file, transformers takes the tokenizer class of the model's architecture, which may split text in
+  // another way than tokenizer.json.
+  if (is_file(source / "tokenizer.json") && !is_file(source / kTokenizerConfig))
+    write_json_atomically(target / kTokenizerConfig, {{"tokenizer_class", "PreTrainedTokenizerFast"}});
   if (const TextTokens tokens = text_tokens_of(source); !is_file(source / kGenerationConfig) && !tokens.end.empty())
     write_json_atomically(target / kGenerationConfig, generation_config(tokens));
   // The vocabulary is last, so that a folder that holds a tokenizer is complete.
