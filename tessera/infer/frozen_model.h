@@ -24,7 +24,7 @@ struct FrozenOptions {
   shard::RankLayout layout = nn::rank_layout({});
   quant::DType type = quant::DType::fp32;  // of weights and activations
   bool sequence_parallel = false;
-  // Whether steps follow a schedule. It pays if many equal steps gather weights.
+  // Whether steps follow a schedule, which gathers weights ahead of their use. False: they are gathered on demand.
   bool is_scheduled = false;
 };
 
