@@ -50,9 +50,9 @@ void print_result(double loss, const train::StepInput& input, std::int64_t sampl
 
 int evaluate(const EvaluateCommand& command) {
   if (command.data.empty()) throw InputError("--data: is empty, expected the prefix of PREFIX.bin and PREFIX.idx");
-  return run_on_ranks(command.config, [&](comm::World& world) {
+  return run_on_ranks(command.config, [&](comm::World& world, comm::Communicator& all) {
     EvaluationInputs inputs;
-    together(world, [&] { inputs = read_inputs(command, world); });
+    together(all, [&] { inputs = read_inputs(command, world); });
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
     const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());

@@ -55,13 +55,13 @@ infer::FrozenOptions frozen_options(const TrainConfig& config, const models::Mod
 
 }  // namespace
 
-int run_on_ranks(const TrainConfig& command, const std::function<void(comm::World&)>& body) {
+int run_on_ranks(const TrainConfig& command, const RankBody& body) {
   if (command.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
   check_launcher(command.backend, "nccl");
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(command.timeout_s * 1000));
   const auto with_threads = [&](comm::World& world) {
     at::set_num_threads(static_cast<int>(command.threads));
-    body(world);
+    body(world, *everyone(world));
   };
   try {
     if (command.backend == Backend::nccl)
@@ -77,12 +77,8 @@ int run_on_ranks(const TrainConfig& command, const std::function<void(comm::Worl
   return 0;
 }
 
-void together(comm::World& world, const std::function<void()>& body) {
-  checkpoint::run_together(*everyone(world), "", [&](const std::stop_token&) { body(); });
-}
-
-std::string text_of_first_rank(comm::World& world, const std::string& text) {
-  return checkpoint::broadcast_text(*everyone(world), text);
+void together(comm::Communicator& inputs, const std::function<void()>& read) {
+  checkpoint::run_together(inputs, "", [&](const std::stop_token&) { read(); });
 }
 
 TrainConfig resolve_frozen(TrainConfig config, const StoredModel& stored, const comm::World& world) {

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 
+#include "tessera/comm/communicator.h"
 #include "tessera/comm/world.h"
 #include "tessera/infer/frozen_model.h"
 #include "tessera/run/config/config.h"
@@ -11,15 +13,15 @@
 
 namespace tessera::run {
 
+// `inputs`: all ranks, for the agreement about their inputs.
+using RankBody = std::function<void(comm::World& world, comm::Communicator& inputs)>;
 // Starts the ranks of --backend, --tp, --gtp and --dp, or joins those of a launcher, and calls `body` on each. Returns
 // the exit code. Throws InputError for settings that do not fit together, and passes on an InputError of `body`.
-int run_on_ranks(const TrainConfig& command, const std::function<void(comm::World&)>& body);
+int run_on_ranks(const TrainConfig& command, const RankBody& body);
 
-// Runs body() on every rank at the same time. An InputError of one rank becomes an error of all ranks
+// Runs read() on every rank at the same time. An InputError of one rank becomes an error of all ranks
 // (collective_files.h).
-void together(comm::World& world, const std::function<void()>& body);
-// Returns rank 0's text on every rank.
-std::string text_of_first_rank(comm::World& world, const std::string& text);
+void together(comm::Communicator& inputs, const std::function<void()>& read);
 
 // The settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len: the most
 // positions of a sequence. Throws InputError as resolve_ranks and resolve_model do.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/collective_files.h"
 #include "tessera/infer/generation.h"
 #include "tessera/run/generate/frozen_run.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
@@ -59,17 +60,17 @@ void check_positions(const infer::Generation& generation, const GenerateCommand&
 }
 
 // Only rank 0 reads the prompt: standard input has one reader.
-TextInputs read_inputs(const GenerateCommand& command, comm::World& world) {
+TextInputs read_inputs(const GenerateCommand& command, const comm::World& world, comm::Communicator& all) {
   TextInputs inputs;
   Ids prompt;
-  together(world, [&] {
+  together(all, [&] {
     inputs.stored = find_stored_model(command.path, world.rank(), world.size());
     inputs.tokenizer = tokenizer_of(inputs.stored.folder);
     inputs.generation.stop = end_tokens(command, inputs);
     if (world.rank() == 0) prompt = prompt_tokens(command.prompt, inputs.tokenizer, command.pythons, command.path);
   });
-  prompt = nlohmann::json::parse(text_of_first_rank(world, nlohmann::json(prompt).dump())).get<Ids>();
-  together(world, [&] {
+  prompt = nlohmann::json::parse(checkpoint::broadcast_text(all, nlohmann::json(prompt).dump())).get<Ids>();
+  together(all, [&] {
     const models::ModelSizes sizes = inputs.stored.model->sizes();
     check_prompt(prompt, command.prompt, sizes.vocab_size);
     inputs.generation.prompt = prompt;
@@ -120,8 +121,8 @@ void print_result(const GenerateCommand& command, const TextInputs& inputs, cons
 
 int generate_text(const GenerateCommand& command) {
   check_flags(command);
-  return run_on_ranks(command.config, [&](comm::World& world) {
-    const TextInputs inputs = read_inputs(command, world);
+  return run_on_ranks(command.config, [&](comm::World& world, comm::Communicator& all) {
+    const TextInputs inputs = read_inputs(command, world, all);
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const Ids tokens = infer::generate(*model, inputs.generation);
     if (world.rank() == 0) print_result(command, inputs, tokens);
