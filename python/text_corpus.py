@@ -102,7 +102,7 @@ def write_tokenizer_config(folder, source, eod_token):
 def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_token=END_OF_TEXT, tokenizer_folder=None):
     """Writes train.{bin,idx}, valid.{bin,idx} and the tokenizer's files into `folder`. Returns the content of meta.json.
 
-    tokenizer_folder: the folder with the other files of a given tokenizer, or None.
+    tokenizer_folder: the folder with the other files of a given tokenizer; None: it has no other files.
     """
     train, valid = cut_held_out(documents, held_out)
     if not train or not any(train):
