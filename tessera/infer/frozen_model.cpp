@@ -34,7 +34,7 @@ models::Batch batch_of(std::span<const std::int64_t> tokens, std::int64_t first)
 
 FrozenModel::FrozenModel(comm::World& world, const FrozenOptions& options)
     : parallel_(shard::make_parallel_groups(world, options.layout)),
-      runtime_(parallel_, types_of(options.type), {.scheduled = options.is_scheduled}),
+      runtime_(parallel_, types_of(options.type), {.scheduled = options.is_scheduled, .pushes = options.is_scheduled}),
       context_{.program = runtime_.program(),
                .sequence_parallel = options.sequence_parallel && runtime_.program().nominal_size() > 1},
       model_(options.model(context_)) {}

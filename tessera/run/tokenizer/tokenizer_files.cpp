@@ -92,7 +92,7 @@ fs::path tokenizer_of(const fs::path& model_folder) {
 fs::path tokenizer_of_data(const std::vector<std::string>& blend) {
   for (const std::string& word : blend) {
     const fs::path prefix(word);
-    const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
+    fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
     if (is_file(prefix.string() + ".idx") && holds_tokenizer(folder)) return folder;
   }
   return {};
