@@ -133,6 +133,8 @@ def treatment(command):
     words = command.words()
     if words[0].startswith((".venv/bin/python", "python/")) or words[0] in ("python", "python3"):
         return "exists", "named in a sentence" if command.quoted else "needs a Python with other packages"
+    if words[0] == "cmake":
+        return "exists", "test_install.py runs it"
     for known, reason in ((command.quoted, "named in a sentence"), ("..." in words, "has a placeholder"),
                           (words[0].startswith("build/cuda/") or words[0] == "bench/compare.sh", "needs GPUs")):
         if known:
