@@ -1,6 +1,7 @@
 // Values that each rank contributes to the line of a step, and what the line says about all ranks.
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "tessera/run/metrics/gpu_monitor.h"
