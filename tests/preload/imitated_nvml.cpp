@@ -13,6 +13,7 @@ bool is_missing(const char* what) {
 }
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the names of NVML
 extern "C" {
 int nvmlInit_v2() {
   return 0;
@@ -37,3 +38,4 @@ int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter, unsigned lo
   return device == &gpu && type == 1 && counter == 0 && !is_missing("errors") ? 0 : kNotSupported;
 }
 }
+// NOLINTEND(readability-identifier-naming)
