@@ -29,6 +29,7 @@ constexpr Subcommand kSubcommands[] = {
     {"convert", "convert a checkpoint to a Hugging Face folder, or such a folder to a checkpoint",
      tessera::apps::run_convert},
     {"plan", "plan a training step without running it", tessera::apps::run_plan},
+    {"plot", "show the metrics of runs as an SVG and in the terminal", tessera::apps::run_plot},
     {"bench", "measure this machine and this program", tessera::apps::run_bench},
 };
 
@@ -50,8 +51,8 @@ int run_subcommand(const Arguments& words) {
   for (const Subcommand& subcommand : kSubcommands)
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
   throw tessera::InputError(
-      "unknown subcommand '{}': expected train, generate, evaluate, inspect, convert, plan or bench (see tessera "
-      "--help)",
+      "unknown subcommand '{}': expected train, generate, evaluate, inspect, convert, plan, plot or bench (see "
+      "tessera --help)",
       words[0]);
 }
 

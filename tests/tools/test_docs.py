@@ -41,7 +41,7 @@ LIMIT_S = 120
 SHORT_STEPS = {"300": "1", "350": "2", "400": "3"}
 PROGRAMS = {"tessera", "python", "python3", "pip", "git", "cmake", "ctest", "ninja", "bash", "sh", "mpirun", "srun", "torchrun",
             "scancel", "nvidia-smi", "sudo", "apt-get", "cd", "export", "curl", "xxhsum"}
-SUBCOMMANDS = {"train", "generate", "evaluate", "inspect", "convert", "plan", "bench"}
+SUBCOMMANDS = {"train", "generate", "evaluate", "inspect", "convert", "plan", "plot", "bench"}
 # In sentences only these programs are checked; others are not parts of this repository.
 QUOTED_PROGRAMS = {"tessera", "python", "python3"}
 SOURCE = re.compile(r"^[\w./-]+\.(h|cpp|cu|cuh|py|sh|cmake|svg)$")
@@ -139,6 +139,8 @@ def treatment(command):
     words = command.words()
     if words[0].startswith((".venv/bin/python", "python/")) or words[0] in ("python", "python3"):
         return "exists", "named in a sentence" if command.quoted else "needs a Python with other packages"
+    if words[0] == "cmake":
+        return "exists", "test_install.py runs it"
     for known, reason in ((command.quoted, "named in a sentence"), ("..." in words, "has a placeholder"),
                           (words[0].startswith("build/cuda/") or words[0] == "bench/compare.sh", "needs GPUs")):
         if known:

@@ -118,6 +118,8 @@ train_demo() {
     if [[ -e "$out" ]]; then fail "training failed; its output is in $out" "$code"; fi
     fail "training failed; it wrote nothing" "$code"
   fi
+  # A run of 0 steps has no lines.
+  if [[ -s "$out/metrics.jsonl" ]]; then echo && build/cpu/apps/tessera plot "$out"; fi
   "$PYTHON" tools/run/report.py "$out" data/demo/meta.json
   show_sample "$out"
 }
