@@ -28,6 +28,8 @@ void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
   run::add_flags(app, run::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
+  app.add_option("--expert-load", flags.expert_load,
+                 "experts: tokens of the busiest --ep rank, divided by the mean (1)");
   app.add_option("--measured", flags.measured, "folder of a run: plan this run and compare with its measurements");
   app.add_option("--events", flags.events, "plan the events of this file, as --save-events writes them");
   app.add_option("--save-events", output.events, "write the step's events to this file, as JSON");

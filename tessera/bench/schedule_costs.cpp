@@ -1,6 +1,7 @@
 #include "tessera/bench/schedule_costs.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tessera/comm/operation.h"
@@ -43,16 +44,20 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
                             std::vector<double> segments, bool on_demand) {
   schedule::Costs costs{.segment_seconds = std::move(segments)};
   const shard::RankLayout layout = nn::rank_layout(degrees);
-  const double compare_gtp = on_demand ? compare_seconds(link, degrees.gtp) : 0;
+  std::vector<double> compare;  // by domain: on demand, the ranks that store a part compare their events
+  for (const shard::Domain& domain : layout.domains)
+    compare.push_back(on_demand ? compare_seconds(link, layout.mesh.size(domain.storage)) : 0);
+  const double compare_all = std::accumulate(compare.begin(), compare.end(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i) {
     const auto ranks = [&] { return predict::ranks_of_group(layout, trace[i].group); };
     costs.comm_seconds.push_back(trace[i].kind == EventKind::comm ? collective_seconds(link, ranks(), trace[i]) : 0);
-    if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_gtp;
+    if (i > 0 && trace[i].microbatch != trace[i - 1].microbatch) costs.comm_seconds[i - 1] += compare_all;
   }
   costs.end_seconds = compare_seconds(link, static_cast<int>(degrees.places()));
   set_way_costs(
-      trace, sizes, schedule, [&](schedule::Activity, std::int64_t bytes) { return link.seconds(bytes); }, costs);
-  for (double& seconds : costs.gather_seconds) seconds += compare_gtp;
+      trace, sizes, schedule, [&](int, schedule::Activity, std::int64_t bytes) { return link.seconds(bytes); }, costs);
+  for (std::size_t unit = 0; unit < costs.gather_seconds.size(); ++unit)
+    costs.gather_seconds[unit] += compare[static_cast<std::size_t>(schedule.gather_domains[unit])];
   return costs;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/plan/step_plan.h"
 
 namespace tessera::bench {
@@ -85,10 +86,10 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
 std::string schedule_text(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows) {
   const run::TrainConfig& config = bench.config;
   std::string text = fmt::format(
-      "{}, {} microbatches of {} x {} tokens a rank, tp {} x gtp {} x dp {}, compute of '{}', {} time; ms\n\n"
+      "{}, {} microbatches of {} x {} tokens a rank, {}, compute of '{}', {} time; ms\n\n"
       "{:>20} {:12} {:>10} {:>18} {:>18} {:>10} {:>8} {:>6}\n{:>20} {:12} {:>10} {:>9}{:>9} {:>9}{:>9} {:>10} {:>8} "
       "{:>6}\n",
-      config.model, run::microbatches_of(config), config.micro_batch, config.seq_len, config.tp, config.gtp, config.dp,
+      config.model, run::microbatches_of(config), config.micro_batch, config.seq_len, run::mesh_text(config),
       bench.machine.name, bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed", "step on", "longest",
       "step /", "link", "budget", "KiB", "predicted", "measured", "predicted", "measured", "demand", "path", "path");
   for (const ScheduleRow& row : rows)
@@ -114,18 +115,17 @@ nlohmann::ordered_json schedule_json(const ScheduleBench& bench, const std::vect
                      {"longest_path_s", number_json(row.longest_path)},
                      {"step_over_longest_path", number_json(row.ratio())}});
   const run::TrainConfig& config = bench.config;
-  return {{"benchmark", "schedule"},
-          {"time", bench.real ? "real" : "virtual"},
-          {"model", config.model},
-          {"layers", bench.model->sizes().num_layers},
-          {"machine", bench.machine.name},
-          {"tp", config.tp},
-          {"gtp", config.gtp},
-          {"dp", config.dp},
-          {"microbatches", run::microbatches_of(config)},
-          {"micro_batch", config.micro_batch},
-          {"seq_len", config.seq_len},
-          {"rows", table}};
+  nlohmann::ordered_json json{{"benchmark", "schedule"},
+                              {"time", bench.real ? "real" : "virtual"},
+                              {"model", config.model},
+                              {"layers", bench.model->sizes().num_layers},
+                              {"machine", bench.machine.name}};
+  for (const auto& [axis, degree] : run::degrees_of(config)) json[axis] = degree;
+  json.update({{"microbatches", run::microbatches_of(config)},
+               {"micro_batch", config.micro_batch},
+               {"seq_len", config.seq_len},
+               {"rows", table}});
+  return json;
 }
 
 }  // namespace tessera::bench

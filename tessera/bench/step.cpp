@@ -282,7 +282,7 @@ std::string mfu_text(const StepReport& report) {
 std::string step_text(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
   return fmt::format(
-      "{} with {} layers, {} x {} tokens a rank and microbatch, {}, tp {} gtp {} dp {}: {} steps\n"
+      "{} with {} layers, {} x {} tokens a rank and microbatch, {}, {}: {} steps\n"
       "  step           {:9.2f} ms (p10 {:.2f}, p90 {:.2f})\n"
       "  tokens/s       {:9.0f} a rank{}\n"
       "  exposed        {}\n"
@@ -293,8 +293,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n",
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
-      name_of(bench.config.dtype), bench.config.tp, bench.config.gtp, bench.config.dp, bench.steps, report.median_ms,
-      report.p10_ms, report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
+      name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
+      report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
       std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
                                          : fmt::format("{:9.2f} ms of communication; {:.2f} where it is least",
                                                        report.exposed_comm_ms, report.least_exposed_comm_ms),

@@ -74,5 +74,9 @@ using ModelConfigPtr = std::shared_ptr<const ModelConfig>;
 
 // Number of parameters of the logical model; tied embeddings count once.
 std::int64_t num_params(const ModelConfig& config);
+// Number of parameters that one token uses: of each sparse layer, the experts that it chooses.
+std::int64_t num_active_params(const ModelConfig& config);
+// Returns "15.14 M parameters", and for a model with experts "15.14 M parameters (5.63 M active)".
+std::string params_text(const ModelConfig& config);
 
 }  // namespace tessera::models

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/predict/update_bytes.h"
 #include "tessera/schedule/way_costs.h"
 
@@ -16,16 +17,19 @@ using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
 
-// The number of ranks that communicate for the parameters of a domain.
+// Ranks of a domain. The first three are numbers of consecutive ranks within which a message stays: over the compute
+// ranks, over the ranks that store a part, over the ranks that add gradients of a part. `adding`: number of the latter.
 struct DomainRanks {
-  int compute = 1, parts = 1, replica = 1;
+  int compute = 1, stored = 1, reduced = 1;
+  int adding = 1;
 };
 
 DomainRanks ranks_of(const shard::RankLayout& layout, int domain) {
   const shard::Domain& axes = layout.domains[static_cast<std::size_t>(domain)];
   const mesh::Mesh& mesh = layout.mesh;
   const int compute = mesh.size(axes.compute), parts = mesh.size(axes.storage);
-  return {.compute = compute, .parts = parts, .replica = compute * parts * mesh.size(axes.duplicates)};
+  const int adding = parts * mesh.size(axes.duplicates);
+  return {.compute = compute, .stored = compute * parts, .reduced = compute * adding, .adding = adding};
 }
 
 // Computes the seconds of operators on one rank.
@@ -112,12 +116,25 @@ class Placer {
   StepCosts result;
 
  private:
-  // A product is named after the weight of the preceding consume.
+  // A product is named after the weight of the preceding event: its consume, or its release before wgrad. If a
+  // collective was issued in between, the weight is that of the next event.
+  ParameterId weight_of_product(std::size_t in_microbatch) const {
+    const auto parameter = [&](std::size_t event) {
+      return event < dry_.microbatch.size() ? dry_.microbatch[event].parameter : schedule::kNoParameter;
+    };
+    if (in_microbatch == 0) return schedule::kNoParameter;
+    const ParameterId before = parameter(in_microbatch - 1);
+    return before == schedule::kNoParameter ? parameter(in_microbatch) : before;
+  }
+
   void compute(std::size_t at, std::size_t in_microbatch) {
     for (const Work& work : dry_.work[in_microbatch]) {
-      const bool is_named = work.kind == WorkKind::product && in_microbatch > 0;
-      const ParameterId id = is_named ? dry_.microbatch[in_microbatch - 1].parameter : schedule::kNoParameter;
-      add(at, operators_.seconds(work),
+      const bool is_product = work.kind == WorkKind::product;
+      const ParameterId id = is_product ? weight_of_product(in_microbatch) : schedule::kNoParameter;
+      double seconds = operators_.seconds(work);
+      if (id >= 0 && parameters_[static_cast<std::size_t>(id)].size.domain == nn::kExpertDomain)
+        result.expert_products += seconds *= input_.expert_load;
+      add(at, seconds,
           id < 0 ? work.name : std::string(work.name) + " " + parameters_[static_cast<std::size_t>(id)].size.name);
     }
   }
@@ -142,7 +159,7 @@ class Placer {
   double collective(const Event& event) const {
     if (event.parameter >= 0) {  // two messages: indices, then rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
-      const MachineLink& link = input_.machine.link(ranks_of(input_.layout, domain).replica);
+      const MachineLink& link = input_.machine.link(ranks_of(input_.layout, domain).stored);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
     const int ranks = ranks_of_group(input_.layout, event.group);
@@ -192,32 +209,38 @@ StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule
   return std::move(placer.result);
 }
 
-void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
-                    const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
-                    schedule::Costs& costs) {
+void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
+                        const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
+                        schedule::Costs& costs) {
   std::vector<schedule::ParameterSize> sizes;
   for (const PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
-  const DomainRanks first = ranks_of(input.layout, 0);
-  const MachineLink& inner = input.machine.link(first.replica);
   const MachineLink& outer = input.machine.link(input.layout.mesh.world_size());
-  const MachineLink& compute = input.machine.link(first.compute);
-  const auto link_of = [&](schedule::Activity activity) -> const MachineLink& {
-    if (activity == schedule::Activity::gather || activity == schedule::Activity::reduce) return inner;
-    return activity == schedule::Activity::replicas || activity == schedule::Activity::publish ? outer : compute;
+  const auto link_of = [&](int domain, schedule::Activity activity) -> const MachineLink& {
+    const DomainRanks ranks = ranks_of(input.layout, domain);
+    if (activity == schedule::Activity::gather || activity == schedule::Activity::reduce)
+      return input.machine.link(activity == schedule::Activity::gather ? ranks.stored : ranks.reduced);
+    if (activity == schedule::Activity::replicas || activity == schedule::Activity::publish) return outer;
+    return input.machine.link(ranks.compute);
   };
   set_way_costs(
       trace, sizes, schedule,
-      [&](schedule::Activity activity, std::int64_t bytes) {
-        return seconds_of(link_of(activity), static_cast<double>(bytes));
+      [&](int domain, schedule::Activity activity, std::int64_t bytes) {
+        return seconds_of(link_of(domain, activity), static_cast<double>(bytes));
       },
       costs);
+}
+
+void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
+                    const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
+                    schedule::Costs& costs) {
+  set_transfer_costs(input, trace, parameters, schedule, costs);
   const Operators operators(input);
   for (std::size_t unit = 0; unit < schedule.reduce_units.size(); ++unit) {
     std::int64_t shards = 0;
     for (const ParameterId id : schedule.reduce_units[unit])
       shards += parameters[static_cast<std::size_t>(id)].summed_elements();
     const int domain = schedule.reduce_domains[unit];
-    costs.reduce_seconds[unit] += operators.ordered_sum(shards, ranks_of(input.layout, domain).parts);
+    costs.reduce_seconds[unit] += operators.ordered_sum(shards, ranks_of(input.layout, domain).adding);
   }
 }
 

@@ -16,11 +16,13 @@ struct CostInput {
   const Machine& machine;
   const shard::RankLayout& layout;
   shard::ParameterTypes types;
+  double expert_load = 1;  // rows of the busiest owner of experts, divided by the mean
 };
 
 struct StepCosts {
   schedule::Costs costs;
   std::vector<std::string> work;  // by event: names of the operators that compute runs before it
+  double expert_products = 0;     // seconds of products with weights of experts, in the whole trace
 };
 
 // Returns the number of ranks of a collective of the program: all ranks, or the compute ranks of the domain that the
@@ -31,7 +33,11 @@ int ranks_of_group(const shard::RankLayout& layout, const std::string& group);
 // machine has no flops for the type.
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters);
-// Sets the durations of the schedule's units and of publishes in `costs`.
+// Sets the durations of the transfers of the schedule's units and of publishes in `costs`.
+void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
+                        const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
+                        schedule::Costs& costs);
+// Sets the same durations, those of reductions with the sums of their gradients.
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);

@@ -22,6 +22,7 @@ DryStep dry_step(const DryOptions& options) {
   program.end_step();
   step.microbatch = program.trace();
   step.waits = program.waits();
+  step.received = program.received();
   step.work.resize(step.microbatch.size() + 1);
   step.flops = program.flops();
   step.activations = program.activations();

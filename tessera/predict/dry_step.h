@@ -33,7 +33,8 @@ struct DryStep {
   std::vector<shard::Cuts> cuts;                        // by domain, of the options' rank
   // The events of one microbatch, because all microbatches are equal; and the optimizer's events after the last one.
   schedule::Trace microbatch, optimizer;
-  std::vector<int> waits;  // by event of the microbatch: runtime::DryRun::waits()
+  std::vector<int> waits;              // by event of the microbatch: runtime::DryRun::waits()
+  std::vector<std::int64_t> received;  // by event of the microbatch: runtime::DryRun::received()
   // By event of the microbatch: the work before it. The last entry is the work after the last event.
   std::vector<std::vector<ops::Work>> work;
   // By number format, of one microbatch: flops of products with weights, and bytes that this rank receives in the

@@ -83,6 +83,19 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
 }
 
+void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& json) {
+  json["schedules"] = schedules.planned;
+  json["departed_steps"] = schedules.departed_steps;
+  json["demand_gathers"] = schedules.demand_gathers;
+  json["gather_arena_bytes"] = schedules.gather_arena_bytes;
+  json["gather_peak_bytes"] = schedules.gather_peak_bytes;
+  json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
+  json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
+  json["exchange_scratch_bytes"] = schedules.scratch_bytes;
+  json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  json["on_demand_staged_peak_bytes"] = schedules.on_demand_staged_peak_bytes;
+}
+
 }  // namespace
 
 RunFiles::RunFiles(const RunSetup& setup)
@@ -91,9 +104,8 @@ RunFiles::RunFiles(const RunSetup& setup)
       lock_(check_and_lock(directory_, setup.config.resume)),
       progress_(std::cout, is_terminal(), setup.config.steps) {
   const TrainConfig& config = setup.config;
-  note(fmt::format("model {}: {:.2f} M parameters, {}, {}, backend {}", config.model,
-                   static_cast<double>(models::num_params(*setup.model)) / 1e6, name_of(config.dtype),
-                   mesh_text(config), name_of(config.backend)));
+  note(fmt::format("model {}: {}, {}, {}, backend {}", config.model, models::params_text(*setup.model),
+                   name_of(config.dtype), mesh_text(config), name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), config.seq_len, config.global_batch));
   if (setup.checkpoint)
@@ -151,24 +163,14 @@ void RunFiles::finish(const RunSummary& summary) {
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
   if (config.has_experts)
-    json["mesh"] = {
-        {"tp", config.tp},     {"gtp", config.gtp},           {"dp", config.dp}, {"etp", config.etp}, {"ep", config.ep},
-        {"egtp", config.egtp}, {"edp", mesh_of(config).edp()}};
+    for (const auto& [axis, degree] : degrees_of(config)) json["mesh"][axis] = degree;
   add_formats(config, summary, json);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
   json["deterministic"] = config.backend != Backend::nccl || config.deterministic;
   json["checkpoint"] = summary.checkpoint.string();
   const runtime::ScheduleStatistics& schedules = summary.schedules;
-  json["schedules"] = schedules.planned;
-  json["departed_steps"] = schedules.departed_steps;
-  json["demand_gathers"] = schedules.demand_gathers;
-  json["gather_arena_bytes"] = schedules.gather_arena_bytes;
-  json["gather_peak_bytes"] = schedules.gather_peak_bytes;
-  json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
-  json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
-  json["exchange_scratch_bytes"] = schedules.scratch_bytes;
-  json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
+  add_schedules(schedules, json);
   if (config.backend == Backend::nccl) json["host_waits"] = summary.host_waits;
   if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
   if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {

@@ -20,7 +20,7 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   options.wire = wire_policy(config);
   options.products = product_policy(config);
   options.wire_backward = backward_policy(config);
-  options.node = gtp_ranks_of_node(config);
+  options.nodes = ranks_of_node(config);
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;
 }
@@ -69,7 +69,7 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
           .sequence_parallel = config.sequence_parallel,
           .recompute = std::move(recompute),
           .runtime = {.zero = config.zero,
-                      .node = gtp_ranks_of_node(config),
+                      .nodes = ranks_of_node(config),
                       .wire = wire_policy(config),
                       .products = product_policy(config),
                       .wire_backward = backward_policy(config)},

@@ -24,6 +24,7 @@ DryRun::Use& DryRun::use(ParameterId id) {
 void DryRun::begin_step(schedule::StepKind kind, int microbatches) {
   recorder_.begin_step(kind, microbatches);
   waits_.clear();
+  received_.clear();
   flops_ = activations_ = {};
 }
 
@@ -42,12 +43,14 @@ void DryRun::end_microbatch() {
 void DryRun::record(const schedule::Event& event) {
   recorder_.record(event);
   waits_.push_back(recorder_.last());
+  received_.push_back(0);
 }
 
 void DryRun::record_update(const schedule::Event& event) {
   if (!recorder_.records_updates()) return;
   recorder_.record_update(event);
   waits_.push_back(recorder_.last());
+  received_.push_back(0);
 }
 
 WeightView DryRun::consume(ParameterId weight, Pass pass) {
@@ -107,6 +110,7 @@ Issued DryRun::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
   const CollectiveTraffic traffic = traffic_of(collective, compute_group(collective.domain));
   record(recorder_.collective_event(collective, traffic));
+  received_.back() = traffic.received;
   activations_[static_cast<std::size_t>(traffic.format)] += traffic.received;
   return {.done = {}, .event = recorder_.last()};
 }

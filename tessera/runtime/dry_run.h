@@ -23,6 +23,8 @@ class DryRun : public Program {
   const schedule::Trace& trace() const { return recorder_.trace(); }  // of the last step begun
   // By event of that step: for a collective, the last event before the program waits for it; for others, the event.
   const std::vector<int>& waits() const { return waits_; }
+  // By event of that step: bytes that this rank receives in a collective of the program; 0 for other events.
+  const std::vector<std::int64_t>& received() const { return received_; }
   // By format: operations of that step's products with weights, and bytes that its collectives bring to this rank.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
@@ -68,6 +70,7 @@ class DryRun : public Program {
   Recorder recorder_;
   std::vector<Use> uses_;  // by parameter
   std::vector<int> waits_;
+  std::vector<std::int64_t> received_;
   std::array<std::int64_t, quant::kFormats> flops_{}, activations_{};
 };
 

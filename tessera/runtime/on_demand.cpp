@@ -1,5 +1,6 @@
 #include "tessera/runtime/on_demand.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -43,29 +44,47 @@ void OnDemand::release(ParameterEntry& entry) {
 
 void OnDemand::stage(ParameterEntry& entry) {
   entry.hold_staging(step_.pool.take(entry.reducer.staging_bytes()));
+  staged_ += static_cast<std::int64_t>(entry.reducer.staging_bytes());
+  staged_peak_ = std::max(staged_peak_, staged_);
+}
+
+void OnDemand::start_reduction(schedule::ParameterId id) {
+  ParameterEntry& entry = step_.entry(id);
+  TESSERA_CHECK(!entry.replicas_summed(), "'{}': a gradient is produced after the last was summed over the replicas",
+                entry.name());
+  base::Buffer scratch = step_.pool.take(entry.reducer.scratch_bytes());
+  shard::Reducing member{&entry.parameter, &entry.reducer, entry.take_gradient(), scratch.data()};
+  exchanges_.push_back({id, shard::reduce({&member, 1}, step_.parallel, /*is_last=*/false, record_last(id)),
+                        entry.take_staging(), std::move(scratch)});
+  step_.statistics.reduced_bytes += total_bytes(entry.ways.reduce);
+}
+
+void OnDemand::finish_reductions() {
+  for (Exchange& exchange : exchanges_) {
+    step_.waits.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
+    staged_ -= static_cast<std::int64_t>(exchange.staging.size());
+    if (exchange.staging.size() > 0) step_.pool.give_back(std::move(exchange.staging));
+    step_.pool.give_back(std::move(exchange.scratch));
+  }
+  exchanges_.clear();
+}
+
+void OnDemand::reduce(schedule::ParameterId id) {
+  step_.waits.for_agreement(step_.parallel.of(step_.entry(id).domain(), shard::Via::demand));
+  const double start = host_seconds(step_.parallel);
+  const std::int64_t before = step_.statistics.reduced_bytes;
+  start_reduction(id);
+  finish_reductions();
+  step_.measure.reduced(host_seconds(step_.parallel) - start, step_.statistics.reduced_bytes - before);
 }
 
 void OnDemand::reduce_microbatch() {
   for (comm::Communicator* demand : step_.parallel.made(shard::Via::demand)) step_.waits.for_agreement(*demand);
   const double start = host_seconds(step_.parallel);
   const std::int64_t before = step_.statistics.reduced_bytes;
-  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(step_.entries.size()); ++id) {
-    ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
-    if (!entry.is_produced()) continue;
-    TESSERA_CHECK(!entry.replicas_summed(), "'{}': a gradient is produced after the last was summed over the replicas",
-                  entry.name());
-    base::Buffer scratch = step_.pool.take(entry.reducer.scratch_bytes());
-    shard::Reducing member{&entry.parameter, &entry.reducer, entry.take_gradient(), scratch.data()};
-    exchanges_.push_back({id, reduce({&member, 1}, step_.parallel, /*is_last=*/false, record_last(id)),
-                          entry.take_staging(), std::move(scratch)});
-    step_.statistics.reduced_bytes += total_bytes(entry.ways.reduce);
-  }
-  for (Exchange& exchange : exchanges_) {
-    step_.waits.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
-    if (exchange.staging.size() > 0) step_.pool.give_back(std::move(exchange.staging));
-    step_.pool.give_back(std::move(exchange.scratch));
-  }
-  exchanges_.clear();
+  for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(step_.entries.size()); ++id)
+    if (step_.entry(id).is_produced()) start_reduction(id);
+  finish_reductions();
   step_.measure.reduced(host_seconds(step_.parallel) - start, step_.statistics.reduced_bytes - before);
 }
 

@@ -1,8 +1,10 @@
 // The executor of steps without a schedule, and of steps that departed from it: a weight is gathered at its first
-// consume and freed at its last release, and gradients are reduced at the end of the microbatch. The host waits for
-// each transfer, on a GPU too.
+// consume and freed at its last release. A gradient that is produced once a microbatch is reduced at once, so only one
+// such gradient is staged at a time; other gradients are reduced at the end of the microbatch. The host waits for each
+// transfer, on a GPU too.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "tessera/runtime/step_context.h"
@@ -17,8 +19,13 @@ class OnDemand {
   void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then holds and shows it
   void release(ParameterEntry& entry);
   void stage(ParameterEntry& entry);  // the entry then holds a staging
-  void reduce_microbatch();           // gradients that are produced and not taken
-  void reduce_replicas();             // gradients that are not summed over replicas
+  // Reduces a gradient that is produced and not taken. Throws Error if it was already summed over replicas.
+  void reduce(schedule::ParameterId id);
+  void reduce_microbatch();  // all gradients that are produced and not taken
+  void reduce_replicas();    // gradients that are not summed over replicas
+
+  // The most bytes of gradients, their rounded copies included, that were staged here at a time.
+  std::int64_t staged_peak() const { return staged_peak_; }
 
  private:
   // A reduction in flight.
@@ -28,9 +35,12 @@ class OnDemand {
     base::Buffer staging, scratch;
   };
   shard::Recording record_last(schedule::ParameterId id);  // of work that follows the last event
+  void start_reduction(schedule::ParameterId id);          // adds an exchange
+  void finish_reductions();                                // waits for all exchanges
 
   StepContext& step_;
-  std::vector<Exchange> exchanges_;  // of a microbatch; after an exception, lanes may still use the buffers
+  std::vector<Exchange> exchanges_;  // after an exception, lanes may still use the buffers
+  std::int64_t staged_ = 0, staged_peak_ = 0;
 };
 
 // Starts the sum of a gradient over replicas, notes it in the entry and counts its bytes.

@@ -17,6 +17,7 @@ ParameterEntry::ParameterEntry(shard::ShardedParameter made, const shard::Parall
 void ParameterEntry::begin_step() {
   parameter.begin_step();
   replicas_summed_ = false;
+  last_produced_ = -1;
 }
 
 void ParameterEntry::hold_weight(base::Buffer weight) {

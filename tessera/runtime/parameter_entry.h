@@ -51,11 +51,12 @@ class ParameterEntry {
   base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
 
   // The gradient of the current microbatch.
-  std::byte* staging() const { return staging_; }  // null: grad_buffer was not called, or its reduction is issued
-  bool is_produced() const { return produced_; }   // and its reduction is not issued yet
+  std::byte* staging() const { return staging_; }       // null: grad_buffer was not called, or its reduction is issued
+  bool is_produced() const { return produced_; }        // and its reduction is not issued yet
+  int last_produced() const { return last_produced_; }  // microbatch of the last produce of this step; -1: none
   void stage(std::byte* staging) { staging_ = staging; }
   void hold_staging(base::Buffer staging);  // stages in a buffer of OnDemand
-  void produced() { produced_ = true; }
+  void produced(int microbatch) { produced_ = true, last_produced_ = microbatch; }
   // Only while is_produced: returns the staging of the gradient, whose reduction the caller then issues.
   std::byte* take_gradient();
   base::Buffer take_staging() { return std::exchange(demand_staging_, {}); }  // empty if Replay staged the gradient
@@ -71,6 +72,7 @@ class ParameterEntry {
   std::byte* staging_ = nullptr;
   base::Buffer demand_staging_;
   bool produced_ = false, replicas_summed_ = false;
+  int last_produced_ = -1;
 };
 
 using ParameterEntries = std::vector<std::unique_ptr<ParameterEntry>>;  // by id

@@ -18,7 +18,7 @@ ParameterTable::ParameterTable(const shard::RankLayout& layout, int rank, const 
     : ranks_(layout.mesh.world_size()), types_(types), options_(options), added_(std::move(added)) {
   TESSERA_CHECK(!layout.domains.empty(), "a mesh without a domain");
   for (const shard::Domain& domain : layout.domains) {
-    cuts_.push_back(with_options(cuts_of(layout.mesh, domain, rank), options));
+    cuts_.push_back(with_options(cuts_of(layout.mesh, domain, rank), options, cuts_.size()));
     domains_.push_back({.place = place_of(layout.mesh, domain, rank),
                         .compute = compute_group_of(layout.mesh, domain, rank),
                         .program = program_name(domain)});

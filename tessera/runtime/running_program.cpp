@@ -176,7 +176,7 @@ void RunningProgram::release(ParameterId weight, Pass pass) {
 GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
-  TESSERA_CHECK(!entry.is_produced() || !entry.parameter.spec.produced_once,
+  TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != step_.recorder.microbatch(),
                 "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
   return {staging_of(entry, id), entry.reducer.staging_type(), entry.is_produced()};
 }
@@ -199,7 +199,8 @@ void RunningProgram::produce(ParameterId id) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(entry.staging(), "'{}' is produced without grad_buffer", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::produce, Pass::backward, id));
-  entry.produced();
+  entry.produced(step_.recorder.microbatch());
+  if (!plans_.current() && entry.parameter.spec.produced_once) on_demand_.reduce(id);
   end_event();
 }
 

@@ -2,9 +2,9 @@
 // OnDemand if the step has no schedule or departed from it.
 //
 // How a gradient travels: grad_buffer stages it in the schedule's arena or in a buffer of OnDemand. The layer writes it
-// there, and produce ends the writing. The reduction is issued at the event that the schedule names, or at
-// end_microbatch on demand; it adds the ranks' parts to main_grad. After the last microbatch main_grad is summed over
-// replicas. end_step makes compute wait for all of it.
+// there, and produce ends the writing. The reduction is issued at the event that the schedule names, or on demand at
+// produce (of a gradient that is produced once) or at end_microbatch; it adds the ranks' parts to main_grad. After the
+// last microbatch main_grad is summed over replicas. end_step makes compute wait for all of it.
 #pragma once
 #include "tessera/runtime/on_demand.h"
 #include "tessera/runtime/plans.h"
@@ -18,6 +18,7 @@ class RunningProgram final : public Program {
   RunningProgram(StepContext& step, Plans& plans) : step_(step), plans_(plans), on_demand_(step) {}
 
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
+  std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
   // Waits of compute are measured from the next step on (Runtime::measure_waits).
   void measure_waits(bool on) { measures_waits_ = on; }
 

@@ -80,6 +80,12 @@ const schedule::Schedule* Runtime::schedule(schedule::StepKind kind, int microba
   return plans_.schedule(kind, microbatches);
 }
 
+ScheduleStatistics Runtime::schedule_statistics() const {
+  ScheduleStatistics statistics = plans_.statistics();
+  statistics.on_demand_staged_peak_bytes = program_.staged_on_demand();
+  return statistics;
+}
+
 std::vector<TimelineSpan> Runtime::timeline() const {
   for (comm::Communicator* group : step_.parallel.made(shard::Via::replicas)) {
     const base::Fence exchanged = group->lane().record();

@@ -55,7 +55,7 @@ class Runtime {
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
   // Returns null if the kind of step has no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
-  ScheduleStatistics schedule_statistics() const { return plans_.statistics(); }
+  ScheduleStatistics schedule_statistics() const;
   // Whether steps record a timeline, from the next begin_step on.
   void record_timeline(bool on) { step_.timeline.record(on); }
   // Returns the timeline of the last step begun and its publishes; empty unless recorded. Waits until replicas have

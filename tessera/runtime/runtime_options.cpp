@@ -12,9 +12,9 @@ shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::Parame
   return spec;
 }
 
-shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options) {
+shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options, std::size_t domain) {
   cuts.zero = options.zero;
-  cuts.node = options.node;
+  cuts.node = domain < options.nodes.size() ? options.nodes[domain] : 1;
   return cuts;
 }
 

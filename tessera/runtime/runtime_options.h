@@ -1,8 +1,10 @@
 // How a program's steps are run.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "tessera/schedule/plan/plan.h"
 #include "tessera/shard/format_policy.h"
@@ -18,7 +20,9 @@ struct ReplayOptions {
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   bool zero = false;      // the optimizer's state is cut over replicas (ZeRO-1): each replica updates a part
-  int node = 1;           // consecutive ranks whose gradients are added first (reduction_tree.h); 1: sequential
+  // By domain: consecutive ranks of a reduction whose gradients are added first (reduction_tree.h). 1, or no number:
+  // sequential.
+  std::vector<int> nodes = {};
   // Bytes, kMinimum or kUnlimited. Absent: the smallest budgets whose predicted step is at most 0.25 % longer than with
   // unlimited budgets.
   std::optional<std::int64_t> gather_budget, reduce_budget;
@@ -37,7 +41,7 @@ struct RuntimeOptions {
 // of the run. Throws the errors of shard/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
-// Returns the cuts of a domain (shard::cuts_of) with the fields that depend on options set.
-shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options);
+// Returns the cuts of domain number `domain` (shard::cuts_of) with the fields that depend on options set.
+shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options, std::size_t domain);
 
 }  // namespace tessera::runtime

@@ -43,8 +43,9 @@ struct Prediction {
 
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
-// Predicts the same work without a schedule: each gather runs at its consume, and each exchange of gradients runs at
-// the end of its microbatch. Compute waits for both. Only exchanges of new weights overlap with the optimizer.
+// Predicts the same work without a schedule: each gather runs at its consume, and all exchanges of gradients run at
+// the end of their microbatch (a run does most of them earlier, for the same time). Compute waits for both. Only
+// exchanges of new weights overlap with the optimizer.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 }  // namespace tessera::schedule

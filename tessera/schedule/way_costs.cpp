@@ -9,8 +9,8 @@ Way way_of_unit(const Unit& unit, const std::vector<ParameterSize>& sizes, Way P
   return sum;
 }
 
-double seconds_over(const Way& way, Activity activity, const HopSeconds& seconds) {
-  return has_hop(way, activity) ? seconds(activity, bytes_over(way, activity)) : 0;
+double seconds_over(int domain, const Way& way, Activity activity, const HopSeconds& seconds) {
+  return has_hop(way, activity) ? seconds(domain, activity, bytes_over(way, activity)) : 0;
 }
 
 }  // namespace
@@ -19,24 +19,28 @@ void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, 
                    const HopSeconds& seconds, Costs& costs) {
   costs.publish_seconds.assign(trace.size(), 0.0);
   for (std::size_t i = 0; i < trace.size(); ++i)
-    if (trace[i].kind == EventKind::publish)
-      costs.publish_seconds[i] =
-          seconds_over(sizes[static_cast<std::size_t>(trace[i].parameter)].publish, Activity::publish, seconds);
+    if (trace[i].kind == EventKind::publish) {
+      const ParameterSize& size = sizes[static_cast<std::size_t>(trace[i].parameter)];
+      costs.publish_seconds[i] = seconds_over(size.domain, size.publish, Activity::publish, seconds);
+    }
   costs.gather_seconds.clear(), costs.gather_compute_seconds.clear();
-  for (const Unit& unit : schedule.gather_units) {
-    const Way way = way_of_unit(unit, sizes, &ParameterSize::gather);
-    costs.gather_seconds.push_back(seconds_over(way, Activity::gather, seconds));
-    costs.gather_compute_seconds.push_back(seconds_over(way, Activity::gather_compute, seconds));
+  for (std::size_t number = 0; number < schedule.gather_units.size(); ++number) {
+    const Way way = way_of_unit(schedule.gather_units[number], sizes, &ParameterSize::gather);
+    const int domain = schedule.gather_domains[number];
+    costs.gather_seconds.push_back(seconds_over(domain, way, Activity::gather, seconds));
+    costs.gather_compute_seconds.push_back(seconds_over(domain, way, Activity::gather_compute, seconds));
   }
   costs.reduce_compute_seconds.clear(), costs.reduce_seconds.clear(), costs.replica_seconds.clear();
-  for (const Unit& unit : schedule.reduce_units) {
+  for (std::size_t number = 0; number < schedule.reduce_units.size(); ++number) {
+    const Unit& unit = schedule.reduce_units[number];
     const Way way = way_of_unit(unit, sizes, &ParameterSize::reduce);
-    costs.reduce_seconds.push_back(seconds_over(way, Activity::reduce, seconds));
+    const int domain = schedule.reduce_domains[number];
+    costs.reduce_seconds.push_back(seconds_over(domain, way, Activity::reduce, seconds));
     double over_compute = 0, replicas = 0;
     for (const ParameterId id : unit) {
       const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
-      over_compute += seconds_over(size.reduce, Activity::reduce_compute, seconds);
-      replicas += seconds_over(size.replicas, Activity::replicas, seconds);
+      over_compute += seconds_over(domain, size.reduce, Activity::reduce_compute, seconds);
+      replicas += seconds_over(domain, size.replicas, Activity::replicas, seconds);
     }
     costs.reduce_compute_seconds.push_back(over_compute);
     costs.replica_seconds.push_back(replicas);

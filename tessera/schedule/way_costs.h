@@ -6,8 +6,9 @@
 
 namespace tessera::schedule {
 
-// Returns the seconds of one message over the ranks of a hop. `bytes` is the number of bytes that one rank receives.
-using HopSeconds = std::function<double(Activity activity, std::int64_t bytes)>;
+// Returns the seconds of one message over the ranks of a domain's hop. `bytes` is the number of bytes that one rank
+// receives.
+using HopSeconds = std::function<double(int domain, Activity activity, std::int64_t bytes)>;
 
 // Sets the gather, reduce, replica and publish seconds of `costs`. The members of a unit travel as one message per hop.
 // Sums over compute ranks, sums over replicas, and publishes are one message per parameter.

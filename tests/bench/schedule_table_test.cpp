@@ -30,7 +30,7 @@ ScheduleBench bench_of(Settings settings) {
 
 // Returns whether the tp ranks' parts are equal. The sizes of llama-tiny give equal parts.
 bool are_alike(const ScheduleBench& bench) {
-  return bench.config.tp == 1 || bench.config.model == "llama-tiny";
+  return (bench.config.tp == 1 && bench.config.ep == 1) || bench.config.model == "llama-tiny";
 }
 
 // On the virtual clock, a model's step takes the simulated time, up to the rounding of sums, if the tp ranks' parts are
@@ -74,6 +74,9 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair("gtp3", Settings{{"gtp", {"3"}}}), std::pair("replicas", Settings{{"dp", {"2"}}, {"zero", {"off"}}}),
         std::pair("split_states", Settings{{"dp", {"2"}}, {"zero", {"on"}}}),
         std::pair("recompute", Settings{{"recompute", {"full"}}}),
+        std::pair("egtp", Settings{{"model", {"mixtral-tiny-odd"}}, {"gtp", {"4"}}, {"egtp", {"4"}}}),
+        std::pair("edp", Settings{{"model", {"mixtral-tiny-odd"}}, {"gtp", {"4"}}, {"egtp", {"2"}}}),
+        std::pair("owners", Settings{{"model", {"mixtral-tiny-odd"}}, {"gtp", {"4"}}, {"ep", {"2"}}, {"egtp", {"2"}}}),
         std::pair("heads", Settings{{"model", {"qwen3-tiny-odd"}}}), std::pair("tp", Settings{{"tp", {"2"}}}),
         std::pair("even_tp", Settings{{"model", {"llama-tiny"}}, {"tp", {"2"}}}),
         std::pair("even_tokens",

@@ -147,7 +147,7 @@ class Experts(unittest.TestCase):
                 ("--tp", 2, "--gtp", 2, "--ep", 2): ("--sequence-parallel",),
                 ("--tp", 2, "--gtp", 2, "--sequence-parallel", "on"): ("--etp 1 * --ep 1 = 1", "--tp 2"),
                 ("--gtp", 2, "--etp", 2): ("--etp: got 2", "--tp 1"),
-                ("--reduce-order", "hierarchical", "--ranks-per-node", 1): ("hierarchical",),
+                ("--gtp", 2, "--reduce-order", "hierarchical"): ("--ranks-per-node",),
                 ("--dtype", "bf16", "--wire-rules", "layers.0.experts.down.weight=fp8"): ("layers.0.experts.down.weight", "no number format"),
                 ("--dtype", "bf16", "--gemm-rules", "layers.0.router.weight=fp8"): ("layers.0.router.weight",),
                 ("--moe-aux", "none"): ("--moe-aux", "layer, pooled"),

@@ -159,6 +159,11 @@ TEST(ExpertConfigs, HaveThePublishedSizes) {
   EXPECT_EQ(num_params(*model("mixtral-8x7b")), 46702792704);
   EXPECT_EQ(num_params(*model("qwen3-30b-a3b")), 30532122624);
   EXPECT_NEAR(static_cast<double>(num_params(*model("mixtral-demo"))), 15e6, 1e6);
+  EXPECT_EQ(num_active_params(*model("mixtral-8x7b")), 12879925248);
+  EXPECT_EQ(num_active_params(*model("qwen3-30b-a3b")), 3353032704);
+  EXPECT_EQ(num_active_params(*model("llama-demo")), num_params(*model("llama-demo")));
+  EXPECT_EQ(params_text(*model("mixtral-8x7b")), "46702.79 M parameters (12879.93 M active)");
+  EXPECT_EQ(params_text(*model("llama3-8b")), "8030.26 M parameters");
   EXPECT_EQ(model("mixtral-8x7b")->sizes().num_experts, 8);
   EXPECT_EQ(model("mixtral-8x7b")->sizes().experts_per_token, 2);
   EXPECT_EQ(model("llama-demo")->sizes().num_experts, 0);

@@ -1,151 +1,15 @@
 // Compares dry steps with the steps that a runtime records, event by event on every rank.
 #include "tessera/predict/dry_step.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <memory>
-#include <optional>
 #include <tuple>
 
-#include "tessera/comm/local/world.h"
-#include "tessera/models/decoder.h"
-#include "tessera/nn/mesh_degrees.h"
-#include "tessera/runtime/runtime.h"
+#include "tests/predict/recorded_steps.h"
 
 namespace tessera::predict {
 namespace {
-
-constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
-
-// Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
-models::DecoderConfig odd_model(bool tied) {
-  models::DecoderConfig config;
-  config.vocab_size = 19;
-  config.hidden_size = 11;
-  config.intermediate_size = 7;
-  config.num_layers = 2;
-  config.num_heads = 10;
-  config.num_kv_heads = 5;
-  config.head_dim = 4;
-  config.max_position_embeddings = 16;
-  config.tie_word_embeddings = tied;
-  return config;
-}
-
-models::Batch make_batch() {
-  models::Batch batch;
-  batch.tokens = at::zeros({kSequences * kLength}, at::kLong);
-  batch.targets = at::zeros({kSequences * kLength}, at::kLong);
-  batch.layout = {.batch = kSequences,
-                  .seq_len = kLength,
-                  .positions = at::arange(kLength, at::kLong).repeat({kSequences}),
-                  .cu_seqlens = {0, 3, kLength, 2 * kLength}};
-  return batch;
-}
-
-// A step on a mesh of tp, gtp and dp, which may have dead places.
-struct Case {
-  models::DecoderConfig config;
-  int tp = 1, gtp = 1, dp = 1;
-  int microbatches = 1;
-  quant::DType dtype = quant::DType::fp32;
-  quant::Format product = quant::Format::bf16;  // of the blocks' matrices
-  nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
-  quant::Format tp_wire = quant::Format::bf16;
-  shard::Lookup lookup = shard::Lookup::gather;
-  std::optional<models::TpParts> parts = std::nullopt;
-  nn::Recompute recompute = nn::Recompute::none;
-  bool sequence_parallel = false;
-  nn::TokenSplit split = {};
-  schedule::StepKind kind = schedule::StepKind::train;
-  std::optional<shard::FormatPolicy> backward = std::nullopt;
-  std::vector<int> dead = {};
-};
-
-shard::RankLayout layout_of(const Case& it) {
-  shard::RankLayout layout = nn::rank_layout({.tp = it.tp, .gtp = it.gtp, .dp = it.dp});
-  const std::vector<mesh::Grid>& grids = layout.mesh.grids();
-  layout.mesh = mesh::Mesh(grids, mesh::live_places(grids.front(), it.dead));
-  return layout;
-}
-
-DryOptions options_of(const Case& it, int rank) {
-  runtime::RuntimeOptions options;
-  if (it.product != quant::Format::bf16) options.products.rules = {{"layers.*", it.product}};
-  options.wire_backward = it.backward;
-  const shard::RowReads reads{.per_microbatch = kSequences * kLength, .lookup = it.lookup};
-  return {.model = [&it, reads](nn::Context& context) -> std::unique_ptr<models::Model> {
-            return std::make_unique<models::Decoder>(
-                it.config, context,
-                models::ModelOptions{.max_positions = kLength, .embedding = reads, .parts = it.parts});
-          },
-          .layout = layout_of(it),
-          .rank = rank,
-          .types = {.model = it.dtype, .accumulator = quant::accumulator_of(it.dtype), .wire = it.dtype},
-          .sequence_parallel = it.sequence_parallel,
-          .split = it.split,
-          .recompute = it.recompute,
-          .runtime = options,
-          .products = {.scaling = it.scaling, .tp_wire = it.tp_wire},
-          .kind = it.kind,
-          .sequences = kSequences,
-          .seq_len = kLength};
-}
-
-// The trace that a runtime records, up to the optimizer, and its statistics.
-struct Recorded {
-  schedule::Trace trace;
-  runtime::StepStatistics statistics;
-};
-Recorded recorded(comm::World& world, const Case& it) {
-  const DryOptions options = options_of(it, world.rank());
-  shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.layout);
-  runtime::Runtime runtime(parallel, options.types, options.runtime);
-  nn::DelayedScales scales(options.products, runtime.program().device());
-  nn::Context context{.program = runtime.program(),
-                      .sequence_parallel = it.sequence_parallel,
-                      .recompute = it.recompute,
-                      .products = options.products,
-                      .scales = it.scaling == nn::Fp8Scaling::delayed ? &scales : nullptr,
-                      .split = it.split};
-  const std::unique_ptr<models::Model> model = options.model(context);
-  const bool train = it.kind == schedule::StepKind::train;
-  const at::AutoGradMode gradients(train);
-  runtime.program().begin_step(it.kind, it.microbatches);
-  for (int microbatch = 0; microbatch < it.microbatches; ++microbatch) {
-    runtime.program().begin_microbatch();
-    const nn::Loss loss = model->forward(make_batch(), train ? 1.0 : 0.0);
-    if (train) loss.objective.backward();
-    runtime.program().end_microbatch();
-  }
-  runtime.program().end_step();
-  return {runtime.trace(), runtime.statistics()};
-}
-
-void expect_same(const schedule::Trace& recorded, const schedule::Trace& written) {
-  for (std::size_t i = 0; i < std::min(recorded.size(), written.size()); ++i)
-    ASSERT_EQ(recorded[i], written[i]) << "event " << i << ": recorded " << to_string(recorded[i]) << ", written "
-                                       << to_string(written[i]);
-  ASSERT_EQ(recorded.size(), written.size());
-}
-
-void compare(const Case& it) {
-  comm::run_local(layout_of(it).mesh.world_size(), {}, [&it](comm::World& world) {
-    const Recorded real = recorded(world, it);
-    DryStep dry = dry_step(options_of(it, world.rank()));
-    dry.optimizer.clear();
-    expect_same(real.trace, dry.trace(it.microbatches));
-    for (std::size_t format = 0; format < quant::kFormats; ++format) {
-      EXPECT_EQ(real.statistics.flops_by_format[format], it.microbatches * dry.flops[format]);
-      EXPECT_EQ(real.statistics.activations_by_format[format], it.microbatches * dry.activations[format]);
-    }
-  });
-}
 
 // Returns the collectives of a step over two tp ranks that are waited for later than at their own event.
 std::vector<std::string> waited_late(bool sequence_parallel) {

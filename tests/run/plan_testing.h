@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tessera/models/llama.h"
+#include "tessera/models/mixtral.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/plan/step_plan.h"
 
@@ -29,6 +30,15 @@ inline models::DecoderConfig even_model() {
   return model;
 }
 
+// 6 experts of width 10 in each layer. Elements of a layer's experts: gate and up 6 x 20 x 8 = 960, down 6 x 8 x 10 =
+// 480; of its router 48. Without them a block has 128 + 64 elements in matrices.
+inline models::DecoderConfig sparse_model() {
+  models::DecoderConfig model = even_model();
+  model.experts =
+      models::ExpertsConfig{.count = 6, .per_token = 2, .width = 10, .aux_coefficient = 0.01, .sparse = {true, true}};
+  return model;
+}
+
 // 1e9 flops and bytes a second, links of 1e6 bytes a second without latency within 4 ranks.
 inline predict::Machine even_machine() {
   predict::Machine machine{.name = "even", .ranks_per_node = 4, .processors = 4};
@@ -41,7 +51,11 @@ inline predict::Machine even_machine() {
 
 inline StepPlanRequest request_of(const std::map<std::string, std::string>& settings,
                                   const models::DecoderConfig& model = even_model()) {
-  StepPlanRequest request{.model = std::make_shared<models::LlamaConfig>(model), .machine = even_machine()};
+  StepPlanRequest request{.machine = even_machine()};
+  if (model.experts)
+    request.model = std::make_shared<models::MixtralConfig>(model);
+  else
+    request.model = std::make_shared<models::LlamaConfig>(model);
   request.config.embedding = Lookup::gather;
   for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
   request.config = resolve_plan_config(request.config, *request.model);

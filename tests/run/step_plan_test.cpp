@@ -1,22 +1,18 @@
 // Plans of `tessera plan`, compared with numbers derived by hand.
 #include "tessera/run/plan/step_plan.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/local/world.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
-#include "tessera/train/trainer.h"
 #include "tests/run/plan_testing.h"
+#include "tests/run/planned_run.h"
 
 namespace tessera::run {
 namespace {
@@ -345,49 +341,6 @@ TEST(PlanSizes, OfEqualBlocksAreThoseOfTheFirst) {
   }
 }
 
-struct Moved {
-  std::int64_t gathered = 0, reduced = 0, gather_arena = 0, reduce_arena = 0;
-};
-
-// Runs `request` up to its fourth step, which has a schedule; bytes are sums over all ranks. Expects the planned
-// events.
-Moved run(const StepPlanRequest& request, const schedule::Trace& planned) {
-  const TrainConfig& config = request.config;
-  std::mutex mutex;
-  Moved moved;
-  comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
-    train::TrainerOptions options = trainer_options(config, *request.model);
-    options.runtime.gather_budget = request.gather_budget;
-    options.runtime.reduce_budget = request.reduce_budget;
-    options.runtime.coalesce_bytes = request.coalesce_bytes;
-    train::Trainer trainer(world, options);
-    train::set_initial_values(trainer.runtime(), 1);
-    const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
-    const auto batch = [&](int) {
-      models::Batch zeros{
-          .tokens = at::zeros({tokens}, at::kLong), .targets = at::zeros({tokens}, at::kLong), .layout = {}};
-      zeros.layout = {.batch = 1, .seq_len = tokens, .positions = at::arange(tokens, at::kLong), .cu_seqlens = {}};
-      return zeros;
-    };
-    train::StepResult result;
-    for (int step = 0; step < 4; ++step)
-      result = trainer.train_step({.microbatches = static_cast<int>(config.global_batch / blocks),
-                                   .tokens = config.global_batch * tokens,
-                                   .batch = batch},
-                                  1e-3);
-    const std::lock_guard lock(mutex);
-    moved.gathered += result.statistics.gathered_bytes;
-    moved.reduced += result.statistics.reduced_bytes;
-    const runtime::ScheduleStatistics schedules = trainer.runtime().schedule_statistics();
-    moved.gather_arena = schedules.gather_arena_bytes;
-    moved.reduce_arena = schedules.reduce_arena_bytes;
-    if (trainer.parallel().place().compute + 1 == config.tp) {
-      EXPECT_EQ(trainer.runtime().trace(), planned);
-    }
-  });
-  return moved;
-}
-
 TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
   using Settings = std::map<std::string, std::string>;
   for (const Settings& mesh : {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
@@ -419,12 +372,7 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
       for (const std::int64_t coalesced : {0, 1500}) {
         request.gather_budget = request.reduce_budget = budget;
         request.coalesce_bytes = coalesced;
-        const StepPlan step = plan_step(request);
-        const Moved moved = run(request, step.trace);
-        EXPECT_EQ(moved.gathered, step.of_all_ranks.gathered);
-        EXPECT_EQ(moved.reduced, step.of_all_ranks.reduced);
-        EXPECT_EQ(moved.gather_arena, step.schedule.gather_arena);
-        EXPECT_EQ(moved.reduce_arena, step.schedule.reduce_arena);
+        expect_as_planned(request);
       }
   }
 }

@@ -52,9 +52,24 @@ TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
   EXPECT_EQ(options.types.wire, quant::DType::fp32);
   EXPECT_TRUE(options.sequence_parallel);
   EXPECT_FALSE(options.runtime.zero);
-  EXPECT_EQ(options.runtime.node, 2);
+  EXPECT_EQ(options.runtime.nodes, std::vector<int>{2});
   EXPECT_TRUE(options_of({}).runtime.zero);
   EXPECT_EQ(options_of({"--dtype", "bf16"}).types.wire, quant::DType::bf16);
+}
+
+// The ranks of a node divided by the ranks that compute one part, at least 1, and at most the ranks of a replica.
+TEST(TrainerOptions, NodesOfExpertsHaveTheirOwnNumberOfRanks) {
+  TrainConfig config;
+  config.tp = 2, config.gtp = 8, config.etp = 2, config.ep = 4;
+  config.has_experts = true;
+  EXPECT_EQ(ranks_of_node(config), (std::vector<int>{1, 1}));
+  config.reduce_order = ReduceOrder::hierarchical;
+  for (const auto& [ranks, dense, experts] : {std::tuple{2, 1, 1}, {8, 4, 1}, {12, 6, 1}, {16, 8, 2}, {32, 8, 2}}) {
+    config.ranks_per_node = ranks;
+    EXPECT_EQ(ranks_of_node(config), (std::vector<int>{dense, experts})) << ranks;
+  }
+  config.has_experts = false;
+  EXPECT_EQ(ranks_of_node(config), std::vector<int>{8});
 }
 
 TEST(TrainerOptions, TakeTheRuntimeFromTheFlags) {

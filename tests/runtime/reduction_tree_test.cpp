@@ -12,7 +12,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/runtime/runtime.h"
-#include "tests/shard/dense_parallel.h"
+#include "tessera/shard/parallel_groups.h"
 
 namespace tessera::shard {
 namespace {
@@ -77,15 +77,35 @@ float expected(int ranks, int node, DType wire, std::int64_t i) {
   return sum;
 }
 
-void reduce_once(int ranks, int node, DType wire, bool sharded, std::int64_t rows, std::vector<float>& found) {
-  const std::int64_t cols = 3;
+// The second domain stores each part of a gradient `copies` times. Only a second domain may do so.
+RankLayout with_copies(int ranks, int copies) {
+  const mesh::Grid first{{"compute", 1}, {"parts", ranks}, {"runs", 1}};
+  const mesh::Grid second{{"users", 1}, {"keepers", ranks / copies}, {"copies", copies}, {"replicas", 1}};
+  return {
+      .mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),
+      .domains = {{.compute = {"compute"}, .storage = {"parts"}, .duplicates = {}, .replicas = {"runs"}},
+                  {.compute = {"users"}, .storage = {"keepers"}, .duplicates = {"copies"}, .replicas = {"replicas"}}}};
+}
+
+struct Reduction {
+  int ranks, copies, node;
+  DType wire;
+  bool sharded;
+  std::int64_t rows;
+};
+
+void reduce_once(const Reduction& it, std::vector<float>& found) {
+  const std::int64_t rows = it.rows, cols = 3;
   found.assign(static_cast<std::size_t>(rows * cols), NAN);
   std::mutex mutex;
-  comm::run_local(ranks, {}, [&](comm::World& world) {
-    ParallelGroups parallel = shard::dense_parallel(world, 1, ranks, 1);
-    runtime::Runtime runtime(parallel, {.wire = wire}, {.node = node});
-    const schedule::ParameterId id = runtime.parameters().add(
-        {.name = "w", .dims = {rows, cols}, .compute = layout::replicated({rows, cols}, 1), .sharded = sharded});
+  comm::run_local(it.ranks, {}, [&](comm::World& world) {
+    ParallelGroups parallel = make_parallel_groups(world, with_copies(it.ranks, it.copies));
+    runtime::Runtime runtime(parallel, {.wire = it.wire}, {.nodes = {1, it.node}});
+    const schedule::ParameterId id = runtime.parameters().add({.name = "w",
+                                                               .dims = {rows, cols},
+                                                               .compute = layout::replicated({rows, cols}, 1),
+                                                               .sharded = it.sharded,
+                                                               .domain = 1});
     runtime.program().begin_step(schedule::StepKind::train, 1);
     runtime.program().begin_microbatch();
     auto* gradient = static_cast<float*>(runtime.program().grad_buffer(id).data);
@@ -108,14 +128,16 @@ TEST(ReductionTree, SumsHaveTheBitsOfTheTree) {
       for (const std::int64_t rows : {1, 4, 11})
         for (int ranks = 1; ranks <= 6; ++ranks) {
           std::set<std::vector<float>> orders;
-          for (int node = 1; node <= ranks; ++node) {
-            std::vector<float> found;
-            reduce_once(ranks, node, wire, sharded, rows, found);
-            for (std::int64_t i = 0; i < rows * 3; ++i)
-              ASSERT_EQ(found[static_cast<std::size_t>(i)], expected(ranks, node, wire, i))
-                  << ranks << " ranks, nodes of " << node << ", element " << i;
-            orders.insert(found);
-          }
+          for (int node = 1; node <= ranks; ++node)
+            for (int copies = 1; copies <= ranks; ++copies) {
+              if (ranks % copies != 0) continue;
+              std::vector<float> found;
+              reduce_once({ranks, copies, node, wire, sharded, rows}, found);
+              for (std::int64_t i = 0; i < rows * 3; ++i)
+                ASSERT_EQ(found[static_cast<std::size_t>(i)], expected(ranks, node, wire, i))
+                    << ranks << " ranks, " << copies << " copies, nodes of " << node << ", element " << i;
+              orders.insert(found);
+            }
           if (ranks >= 5 && rows == 11) {
             EXPECT_GT(orders.size(), 1U);  // the values tell orders apart
           }

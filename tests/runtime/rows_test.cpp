@@ -169,7 +169,7 @@ class Rank {
  private:
   ParameterTypes types() const { return {.model = case_.model, .accumulator = DType::fp32, .wire = case_.model}; }
   static runtime::RuntimeOptions options(const Case& chosen) {
-    runtime::RuntimeOptions options{.zero = false, .node = chosen.node, .coalesce_bytes = 1 << 20};
+    runtime::RuntimeOptions options{.zero = false, .nodes = {chosen.node}, .coalesce_bytes = 1 << 20};
     if (!chosen.disturbed) return options;
     options.gather_budget = options.reduce_budget = schedule::kMinimum;
     options.coalesce_bytes = 0;

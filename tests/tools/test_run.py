@@ -104,6 +104,13 @@ class Train(Checkout):
         self.assertEqual((None, "2", "1", "runs/demo-2"), tuple(map(self.value, ("--ranks", "--gtp", "--tp", "--out"))))
         self.assertEqual(1, sum(word.startswith("--lr") for word in self.arguments()))
 
+    def test_a_model_with_experts_has_a_mesh_of_its_own(self):
+        axes = ("--ranks", "--tp", "--gtp", "--ep", "--egtp")
+        for flags, mesh in (((), ("4", "1", "4", "2", "2")), (("--ep", "4"), ("4", "1", "4", "4", None)),
+                            (("--egtp=4",), ("4", "1", "4", None, None)), (("--gtp", "2"), (None, "1", "2", None, None))):
+            self.train("--model", "mixtral-demo", *flags)
+            self.assertEqual(mesh, tuple(map(self.value, axes)), flags)
+
     def test_help_shows_the_flags_of_the_program_and_of_the_demo(self):
         for flag in ("--help", "-h"):
             result = self.train(flag)

@@ -107,13 +107,17 @@ class Spoiled {
 };
 
 shard::RankLayout layout_of(const RunOptions& options) {
-  return options.ranks.value_or(nn::rank_layout({.tp = options.tp, .gtp = options.gtp, .dp = options.dp}));
+  return options.ranks.value_or(
+      nn::rank_layout({.tp = options.tp, .gtp = options.gtp, .dp = options.dp, .experts = options.experts}));
 }
 
 TrainerOptions trainer_options(const RunOptions& options) {
+  const nn::ExpertDegrees experts = options.experts.value_or(nn::ExpertDegrees{});
   const models::ModelOptions model{.max_positions = options.seq_len,
                                    .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
-                                   .parts = options.parts};
+                                   .parts = options.parts,
+                                   .etp = experts.etp,
+                                   .ep = experts.ep};
   std::optional<shard::FormatPolicy> backward;
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
   return {.model = [config = options.model,
@@ -126,6 +130,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .adamw = {.weight_decay = 0.1},
           .cast_order = options.cast_order,
           .runtime = {.zero = options.zero,
+                      .nodes = options.nodes,
                       .coalesce_bytes = options.coalesce_bytes,
                       .wire = {.format = options.wire},
                       .products = {.format = options.products},
@@ -221,7 +226,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
     if (parameter.spec.encoding)
       collector.add("weight/" + name, parameter, state, parameter.master.data(), accumulator);
     else
-      collector.add("weight/" + name, parameter, storage, parameter.weight().data(), options.dtype);
+      collector.add("weight/" + name, parameter, storage, parameter.weight().data(), parameter.types.model);
     collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), accumulator);
     collector.add("exp_avg/" + name, parameter, state, moments.exp_avg.data(), accumulator);
     collector.add("exp_avg_sq/" + name, parameter, state, moments.exp_avg_sq.data(), accumulator);
@@ -258,6 +263,13 @@ models::DecoderConfig normed_model() {
   models::DecoderConfig config = odd_model();
   config.has_head_norms = true;
   config.head_dim = 6;
+  return config;
+}
+
+models::DecoderConfig sparse_model() {
+  models::DecoderConfig config = odd_model();
+  config.experts =
+      models::ExpertsConfig{.count = 7, .per_token = 2, .width = 9, .aux_coefficient = 0.02, .sparse = {true, true}};
   return config;
 }
 

@@ -11,6 +11,7 @@
 
 #include "tessera/models/decoder_config.h"
 #include "tessera/models/tp_parts.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train::testing {
@@ -18,9 +19,11 @@ namespace tessera::train::testing {
 struct RunOptions {
   models::DecoderConfig model;
   int tp = 1, gtp = 1, dp = 1;
+  std::optional<nn::ExpertDegrees> experts;                        // of a model with experts
   std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
   bool zero = false;                                               // the optimizer's state is sharded over dp
+  std::vector<int> nodes;                                          // RuntimeOptions::nodes
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::TokenSplit split;
@@ -73,6 +76,7 @@ struct RunResult {
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
+models::DecoderConfig sparse_model();  // 7 experts in each layer
 RunResult run(const RunOptions& options);
 // Returns a sample of the text that runs train on, as a batch of one sequence.
 models::Batch sample(const RunOptions& options, std::int64_t number);

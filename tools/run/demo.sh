@@ -84,6 +84,10 @@ demo_arguments() {
     given[--ranks]=1
     [[ "$argument" == --dp ]] || given[--ep]=1 given[--egtp]=1
   done
+  for argument in --etp --ep --egtp; do
+    [[ -n "${given[$argument]:-}" ]] || continue
+    given[--ep]=1 given[--egtp]=1
+  done
   # The folder of --init has its own model.
   [[ -n "${given[--init]:-}" ]] && given[--model]=1
   arguments=()

@@ -4,6 +4,24 @@ import pathlib
 import sys
 
 
+DEFAULT_MODEL = "llama-demo"  # of ./run train
+
+
+def next_flags(summary, config):
+    """Returns the flags that resume the run on its mesh, and the flags that train its model on another mesh."""
+    has_experts = "mesh" in summary
+    axes = ["tp", "gtp"] + (["dp"] if config["dp"] > 1 else []) + (["etp", "ep", "egtp"] if has_experts else [])
+    degrees = {axis: config[axis] for axis in axes}
+    other = {"tp": 1, "gtp": 4}
+    if has_experts:
+        other["egtp"] = 4
+        if degrees.items() >= other.items():
+            other = {"tp": 1, "gtp": 4, "ep": 2, "egtp": 2}
+    model = [] if config["model"] == DEFAULT_MODEL else ["--model", config["model"]]
+    resumed, trained = ([f"--{axis} {degree}" for axis, degree in mesh.items()] for mesh in (degrees, other))
+    return " ".join(resumed), " ".join(model + trained)
+
+
 def main():
     out, meta_path = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     summary = json.loads((out / "summary.json").read_text())
@@ -24,7 +42,7 @@ def main():
     last = checkpoints[-1]
     print(f"checkpoint        {last}")
     config = json.loads((out / "config.json").read_text())["config"]
-    mesh = f"--tp {config['tp']} --gtp {config['gtp']}"
+    mesh, other = next_flags(summary, config)
     print(f"""
 Next commands:
   ./run tessera generate {out} --prompt Water      continue a text
@@ -32,7 +50,7 @@ Next commands:
   ./run tessera inspect {last}                   show the content of the checkpoint
   ./run tessera convert {last} {out}/hf          convert the model to a Hugging Face folder
   ./run train --resume latest --out {out} {mesh} --steps 600 --schedule-steps 600    resume and train longer
-  ./run train --tp 1 --gtp 4                     train the same model with another sharding""")
+  ./run train {other:<34} train the same model with another sharding""")
     return 0
 
 

@@ -253,6 +253,14 @@ shard::FormatPolicy product_policy(const TrainConfig& config) {
   return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
 }
 
+std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config) {
+  std::vector<std::pair<std::string, std::int64_t>> degrees{{"tp", config.tp}, {"gtp", config.gtp}, {"dp", config.dp}};
+  if (!config.has_experts) return degrees;
+  const std::int64_t edp = config.tp * config.gtp / (config.etp * config.ep * config.egtp);
+  degrees.insert(degrees.end(), {{"etp", config.etp}, {"ep", config.ep}, {"egtp", config.egtp}, {"edp", edp}});
+  return degrees;
+}
+
 std::string mesh_text(const TrainConfig& config) {
   const bool has_experts = config.has_experts || config.etp * config.ep * config.egtp > 1;
   if (!has_experts)
@@ -269,9 +277,15 @@ bool is_of_missing_products(const TrainConfig& config, std::string_view setting)
   return is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed;
 }
 
-int gtp_ranks_of_node(const TrainConfig& config) {
-  if (config.reduce_order == ReduceOrder::sequential) return 1;
-  return static_cast<int>(std::min(config.gtp, config.ranks_per_node / config.tp));
+std::vector<int> ranks_of_node(const TrainConfig& config) {
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  const auto places = [&](std::int64_t compute) -> int {
+    const std::int64_t in_replica = config.tp * config.gtp / compute, in_node = config.ranks_per_node / compute;
+    return in_nodes ? static_cast<int>(std::clamp<std::int64_t>(in_node, 1, in_replica)) : 1;
+  };
+  std::vector<int> nodes{places(config.tp)};
+  if (config.has_experts) nodes.push_back(places(config.etp * config.ep));
+  return nodes;
 }
 
 shard::RowReads embedding_reads(const TrainConfig& config) {
@@ -293,11 +307,6 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   }
   if (config.backend == Backend::nccl)
     throw InputError("--backend: got nccl, expected local or mpi: experts run on CPUs only in this version");
-  if (config.reduce_order == ReduceOrder::hierarchical)
-    throw InputError(
-        "--reduce-order: got hierarchical, expected sequential: model '{}' has experts, for which the "
-        "order in nodes is a later version",
-        config.model);
   if (config.ep > sizes.num_experts)
     throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
                      config.model);

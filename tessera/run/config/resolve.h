@@ -32,8 +32,11 @@ std::string started_text(std::int64_t processes);
 std::string start_text(Backend backend, std::int64_t ranks);
 // Returns "4 ranks (tp 2 x gtp 2 x dp 1)" for resolved settings.
 std::string mesh_text(const TrainConfig& config);
-// Returns the number of consecutive gtp ranks whose gradients are added first; 1: all are added in rank order.
-int gtp_ranks_of_node(const TrainConfig& config);
+// Returns the degrees of both grids by name: tp, gtp, dp, and for a model with experts etp, ep, egtp, edp.
+std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config);
+// Returns, by domain of nn::rank_layout, the number of consecutive ranks of a reduction whose gradients are added first;
+// 1: all are added in rank order.
+std::vector<int> ranks_of_node(const TrainConfig& config);
 // Returns the number formats of weights in storage and transfers. Embedding and output layer are bf16 unless a rule
 // names them.
 shard::FormatPolicy wire_policy(const TrainConfig& config);

@@ -109,18 +109,20 @@ struct RankInDomain {
   shard::Place place;
 };
 
-std::vector<RankInDomain> ranks_in(const predict::DryOptions& options, const shard::Domain& domain) {
+std::vector<RankInDomain> ranks_in(const predict::DryOptions& options, std::size_t number) {
   std::vector<RankInDomain> ranks;
   const mesh::Mesh& mesh = options.layout.mesh;
+  const shard::Domain& domain = options.layout.domains[number];
   for (int rank = 0; rank < mesh.world_size(); ++rank)
-    ranks.push_back({with_options(cuts_of(mesh, domain, rank), options.runtime), place_of(mesh, domain, rank)});
+    ranks.push_back({with_options(cuts_of(mesh, domain, rank), options.runtime, number), place_of(mesh, domain, rank)});
   return ranks;
 }
 
 // Parameters that differ only in their names are computed once.
 ordered_json parameters_of(const predict::DryOptions& options) {
   std::vector<std::vector<RankInDomain>> by_domain;
-  for (const shard::Domain& domain : options.layout.domains) by_domain.push_back(ranks_in(options, domain));
+  for (std::size_t domain = 0; domain < options.layout.domains.size(); ++domain)
+    by_domain.push_back(ranks_in(options, domain));
   std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;  // without a name; place in `parameters`
   ordered_json parameters = ordered_json::array();
   for (shard::ParameterSpec spec : dry_step(options).parameters) {

@@ -53,6 +53,17 @@ void keep_arenas(const MeasuredRun& run, StepPlanRequest& request) {
     request.reduce_budget = *run.reduce_arena_bytes + *run.scratch_bytes;
 }
 
+double checked_load(std::optional<double> load, const StepPlanRequest& request) {
+  if (!load) return 1;
+  const std::int64_t experts = request.model->sizes().num_experts;
+  if (experts == 0)
+    throw InputError("--expert-load: got {}, but model '{}' has no experts", *load, request.config.model);
+  if (!(*load >= 1 && *load <= static_cast<double>(experts)))
+    throw InputError("--expert-load: got {}, expected 1 to {}, the experts of model '{}'", *load, experts,
+                     request.config.model);
+  return *load;
+}
+
 }  // namespace
 
 PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
@@ -74,6 +85,7 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
     request.model = models::read_model_config(models::find_model_config(request.config.model, configs));
   }
   request.config = resolve_plan_config(std::move(request.config), *request.model);
+  request.expert_load = checked_load(flags.expert_load, request);
   request.machine = predict::find_machine(flags.machine, configs / "machines");
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
   request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");

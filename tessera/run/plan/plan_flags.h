@@ -16,6 +16,7 @@ struct PlanCommandFlags {
   std::string measured;  // folder of a run, or empty
   std::string events;    // file of a recorded trace, or empty
   bool evaluate = false;
+  std::optional<double> expert_load;  // StepPlanRequest::expert_load; absent: 1
 };
 
 struct PlanCommandInputs {

@@ -1,10 +1,15 @@
 #include "tessera/run/plan/plan_report.h"
-#include "tessera/run/recompute_choice.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/plan/expert_layouts.h"
+#include "tessera/run/recompute_choice.h"
+#include "tessera/run/trainer_options.h"
 
 namespace tessera::run {
 namespace {
@@ -32,6 +37,50 @@ ordered_json traffic_json(const Traffic& traffic) {
 ordered_json memory_json(const MemoryUse& memory) {
   return {{"weights", memory.weights},     {"gathered", memory.gathered},       {"gradients", memory.gradients},
           {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"total", memory.total()}};
+}
+
+std::string_view kind_of(int domain) {
+  return domain == nn::kExpertDomain ? "experts" : "dense";
+}
+
+ordered_json lasting_json(const LastingBytes& bytes) {
+  return {{"weights", bytes.weights},
+          {"gradients", bytes.gradients},
+          {"masters", bytes.masters},
+          {"moments", bytes.moments},
+          {"total", bytes.total()}};
+}
+
+ordered_json kinds_json(const StepPlanRequest& request, const MemoryUse& memory) {
+  ordered_json kinds{{"dense", lasting_json(memory.dense)}};
+  if (request.config.has_experts) kinds["experts"] = lasting_json(memory.experts);
+  return kinds;
+}
+
+ordered_json roles_json(const StepPlan& step) {
+  ordered_json roles = ordered_json::array();
+  for (const RoleBytes& role : step.roles)
+    roles.push_back(
+        {{"parameters", kind_of(role.domain)}, {"purpose", role.purpose}, {"over", role.over}, {"bytes", role.bytes}});
+  return roles;
+}
+
+ordered_json experts_json(const StepPlanRequest& request) {
+  const std::vector<ExpertLayout> layouts = expert_layouts(request);
+  ordered_json table = ordered_json::array();
+  for (const ExpertLayout& layout : layouts)
+    table.push_back({{"etp", layout.etp},
+                     {"ep", layout.ep},
+                     {"egtp", layout.egtp},
+                     {"products_ms", layout.products_seconds * 1e3},
+                     {"weights_ms", layout.weights_seconds * 1e3},
+                     {"tokens_ms", layout.tokens_seconds * 1e3},
+                     {"total_ms", layout.total_seconds() * 1e3}});
+  const ExpertLayout& best = layouts[best_layout(layouts)];
+  return {{"load", request.expert_load},
+          {"layouts", std::move(table)},
+          {"recommended", {{"etp", best.etp}, {"ep", best.ep}, {"egtp", best.egtp}}},
+          {"reason", reason_for(layouts)}};
 }
 
 ordered_json predicted_json(const StepPlanRequest& request, const schedule::Prediction& p) {
@@ -75,15 +124,54 @@ ordered_json reductions_json(const StepPlan& step) {
   return reductions;
 }
 
+ordered_json mesh_json(const TrainConfig& c) {
+  ordered_json mesh{{"ranks", c.ranks}};
+  for (const auto& [axis, degree] : degrees_of(c)) mesh[axis] = degree;
+  return mesh;
+}
+
+std::string lasting_text(std::string_view kind, const LastingBytes& bytes) {
+  return fmt::format("  {:7} {} = weights {} + gradients {} + masters {} + moments {}\n", kind,
+                     bytes_text(bytes.total()), bytes_text(bytes.weights), bytes_text(bytes.gradients),
+                     bytes_text(bytes.masters), bytes_text(bytes.moments));
+}
+
+std::string roles_text(const StepPlan& step) {
+  std::string text;
+  for (const RoleBytes& role : step.roles)
+    text += fmt::format("  {:7} {:20} {:12} {:>12}\n", kind_of(role.domain), role.purpose, role.over,
+                        bytes_text(role.bytes));
+  return text;
+}
+
+std::string experts_text(const StepPlanRequest& request, const MemoryUse& memory) {
+  if (!request.config.has_experts) return "";
+  const std::vector<ExpertLayout> layouts = expert_layouts(request);
+  std::string text = fmt::format(
+      "\nexperts of a sparse layer and microbatch, ms; load of the busiest owner {:g}\n"
+      "{:>6} {:>6} {:>6} {:>10} {:>10} {:>10} {:>10}\n",
+      request.expert_load, "etp", "ep", "egtp", "products", "weights", "tokens", "total");
+  for (const ExpertLayout& layout : layouts)
+    text += fmt::format("{:>6} {:>6} {:>6} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f}\n", layout.etp, layout.ep,
+                        layout.egtp, layout.products_seconds * 1e3, layout.weights_seconds * 1e3,
+                        layout.tokens_seconds * 1e3, layout.total_seconds() * 1e3);
+  text += fmt::format("recommended {}\n", reason_for(layouts));
+  const int edp = mesh_of(request.config).edp();
+  if (edp > 1)
+    text +=
+        fmt::format("edp {}: {} of experts are stored {} times in a replica; a larger egtp or ep stores them once\n",
+                    edp, bytes_text(memory.experts.total()), edp);
+  return text;
+}
+
 std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
   std::string text = fmt::format(
-      "{}: {:.2f} M parameters, {}, {} ranks (tp {} x gtp {} x dp {}) of machine {}\n"
+      "{}: {}, {}, {} of machine {}\n"
       "{}: {} microbatches of {} x {} tokens, {} events, {} gathers, {} reductions\n",
-      c.model, static_cast<double>(models::num_params(*request.model)) / 1e6, name_of(c.dtype), c.ranks, c.tp, c.gtp,
-      c.dp, request.machine.name, request.kind == schedule::StepKind::train ? "training step" : "evaluation",
-      microbatches_of(c), c.micro_batch, c.seq_len, step.trace.size(), step.schedule.residencies.size(),
-      step.schedule.reductions.size());
+      c.model, models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
+      request.kind == schedule::StepKind::train ? "training step" : "evaluation", microbatches_of(c), c.micro_batch,
+      c.seq_len, step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
   text += fmt::format("recomputed activations: {}\n", recompute_text(recompute_choice(c, *request.model)));
   const MemoryUse& memory = step.memory;
   text += fmt::format(
@@ -91,6 +179,8 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
       "activations {}\n",
       bytes_text(memory.total()), bytes_text(memory.weights), bytes_text(memory.gathered), bytes_text(memory.gradients),
       bytes_text(memory.optimizer), bytes_text(memory.activations));
+  text += "kept between steps:\n" + lasting_text("dense", memory.dense);
+  if (c.has_experts) text += lasting_text("experts", memory.experts);
   if (request.machine.memory_bytes > 0 && memory.total() > request.machine.memory_bytes)
     text += fmt::format("  more than the {} of a processor of {}\n", bytes_text(request.machine.memory_bytes),
                         request.machine.name);
@@ -98,10 +188,11 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
                       bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
   text += fmt::format("received by a rank in a step: weights {}, gradients {}\n", bytes_text(step.of_a_rank.gathered),
                       bytes_text(step.of_a_rank.reduced));
+  text += roles_text(step);
   const schedule::Prediction& p = step.prediction;
   text += fmt::format(
       "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
-      "tp {:.3f}); {:.0f} tokens/s\n",
+      "activations {:.3f}); {:.0f} tokens/s\n",
       p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
       p.reduce_exposed_seconds * 1e3, p.comm_exposed_seconds * 1e3, tokens_of(request) / p.step_seconds);
   return text + fmt::format("without a schedule: step {:.3f} ms, exposed {:.3f}\n", step.on_demand.step_seconds * 1e3,
@@ -160,30 +251,35 @@ std::string bytes_text(std::int64_t bytes) {
 
 ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
-  return {
+  ordered_json report{
       {"model", c.model},
       {"machine", request.machine.name},
       {"step", name_of(request.kind)},
-      {"mesh", {{"ranks", c.ranks}, {"tp", c.tp}, {"gtp", c.gtp}, {"dp", c.dp}}},
+      {"mesh", mesh_json(c)},
       {"microbatches", microbatches_of(c)},
       {"tokens", c.global_batch * c.seq_len},
       {"events", step.trace.size()},
       {"memory_bytes", memory_json(step.memory)},
+      {"kept_bytes", kinds_json(request, step.memory)},
       {"arenas",
        {{"gather_bytes", step.schedule.gather_arena},
         {"reduce_bytes", step.schedule.reduce_arena},
         {"scratch_bytes", step.schedule.scratch}}},
       {"traffic", traffic_json(step.of_a_rank)},
+      {"traffic_by_role", roles_json(step)},
       {"traffic_all_ranks", traffic_json(step.of_all_ranks)},
       {"predicted", predicted_json(request, step.prediction)},
       {"on_demand",
        {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
       {"gathers", gathers_json(step)},
       {"reductions", reductions_json(step)}};
+  if (c.has_experts) report["experts"] = experts_json(request);
+  return report;
 }
 
 std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows) {
-  return head_text(request, step) + gathers_text(step, rows) + reductions_text(step, request.config.dp > 1, rows);
+  return head_text(request, step) + experts_text(request, step.memory) + gathers_text(step, rows) +
+         reductions_text(step, request.config.dp > 1, rows);
 }
 
 }  // namespace tessera::run

@@ -8,16 +8,23 @@
 
 namespace tessera::run {
 
-// {"model", "machine", "step", "mesh": {"ranks", "tp", "gtp", "dp"}, "microbatches", "tokens", "events",
+// {"model", "machine", "step",
+//  "mesh": {"ranks", "tp", "gtp", "dp"}, and of a model with experts {"etp", "ep", "egtp", "edp"},
+//  "microbatches", "tokens", "events",
 //  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "total"},
+//  "kept_bytes": {"dense": {"weights", "gradients", "masters", "moments", "total"}, "experts": the same keys}
 //  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
 //  "traffic": {"gathered_bytes", "reduced_bytes"}                       received by the rank that receives most
-//  "traffic_all_ranks": the same keys,
+//  "traffic_by_role": [{"parameters": "dense" or "experts", "purpose", "over", "bytes"}]  of that rank; a program's
+//                                                       collectives carry activations, which `traffic` does not count
+//  "traffic_all_ranks": the keys of "traffic",
 //  "predicted": {"step_ms", "compute_ms", "exposed_comm_ms", "exposed_gather_ms", "exposed_reduce_ms",
 //                "exposed_group_ms", "tokens_per_second"},
 //  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
 //  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
-//  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}]}
+//  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}],
+//  "experts": {"load", "layouts": [{"etp", "ep", "egtp", "products_ms", "weights_ms", "tokens_ms", "total_ms"}],
+//              "recommended": {"etp", "ep", "egtp"}, "reason"}}         of a model with experts (expert_layouts.h)
 // Positions are those of schedule/schedule.h. `tokens` counts the whole step, all ranks.
 nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step);
 

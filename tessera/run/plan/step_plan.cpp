@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/plan/traffic.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/schedule/check/check_mesh.h"
@@ -36,13 +38,6 @@ void check_budgets_of(const StepPlanRequest& request, const schedule::Trace& tra
   if (request.reduce_budget) check("--reduce-budget", {}, request.reduce_budget);
 }
 
-predict::DryOptions dry_options_of(const StepPlanRequest& request) {
-  predict::DryOptions options =
-      dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
-  options.kind = request.kind;
-  return options;
-}
-
 schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep& dry) {
   if (request.trace) return *request.trace;
   const std::int64_t microbatches = microbatches_of(request.config);
@@ -57,14 +52,25 @@ std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOp
 }
 
 // Returns all memory except the arenas.
-MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptions& options, const StepPlan& step) {
-  const shard::ParameterTypes types = types_of(request.config);
-  const auto accumulator = static_cast<std::int64_t>(quant::size_of(types.accumulator));
+MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptions& options,
+                         const predict::DryStep& dry, const StepPlan& step) {
   MemoryUse memory{.activations = activations_of(request, options)};
-  for (const predict::PlannedParameter& parameter : step.parameters) {
-    memory.weights += parameter.stored_bytes;
-    memory.gradients += parameter.gradient_elements * accumulator;
-    memory.optimizer += parameter.state_elements * accumulator * (types.model != types.accumulator ? 3 : 2);
+  for (std::size_t id = 0; id < step.parameters.size(); ++id) {
+    const predict::PlannedParameter& parameter = step.parameters[id];
+    const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.config));
+    const std::int64_t state = types.accumulator_bytes(parameter.state_elements);
+    const LastingBytes lasting{.weights = parameter.stored_bytes,
+                               .gradients = types.accumulator_bytes(parameter.gradient_elements),
+                               .masters = types.model != types.accumulator ? state : 0,
+                               .moments = 2 * state};
+    LastingBytes& kind = parameter.size.domain == nn::kExpertDomain ? memory.experts : memory.dense;
+    kind.weights += lasting.weights, kind.gradients += lasting.gradients;
+    kind.masters += lasting.masters, kind.moments += lasting.moments;
+  }
+  for (const LastingBytes* kind : {&memory.dense, &memory.experts}) {
+    memory.weights += kind->weights;
+    memory.gradients += kind->gradients;
+    memory.optimizer += kind->masters + kind->moments;
   }
   return memory;
 }
@@ -81,33 +87,6 @@ std::int64_t room_beside(const MemoryUse& memory, const predict::Machine& machin
   return std::max<std::int64_t>(0, machine.memory_bytes - machine.memory_bytes / 20 - memory.total());
 }
 
-void count_traffic(StepPlan& step, std::int64_t ranks) {
-  for (const schedule::Residency& residency : step.schedule.residencies)
-    for (const schedule::ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
-      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.of_a_rank.gathered += total_bytes(parameter.size.gather);
-      step.of_all_ranks.gathered += parameter.gather_total;
-    }
-  for (const schedule::Event& event : step.trace) {
-    // For rows of a table, every rank receives as many bytes as it sends.
-    if (event.kind == schedule::EventKind::comm && event.parameter >= 0) {
-      step.of_a_rank.gathered += event.bytes;
-      step.of_all_ranks.gathered += ranks * event.bytes;
-    }
-    if (event.kind != schedule::EventKind::publish) continue;
-    const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
-    step.of_a_rank.gathered += total_bytes(parameter.size.publish);
-    step.of_all_ranks.gathered += parameter.publish_total;
-  }
-  for (const schedule::Reduction& reduction : step.schedule.reductions)
-    for (const schedule::ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
-      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.of_a_rank.reduced += total_bytes(parameter.size.reduce);
-      if (reduction.replicas) step.of_a_rank.reduced += total_bytes(parameter.size.replicas);
-      step.of_all_ranks.reduced += parameter.reduce_total + (reduction.replicas ? parameter.replica_total : 0);
-    }
-}
-
 }  // namespace
 
 std::vector<std::string> StepPlan::names() const {
@@ -118,6 +97,21 @@ std::vector<std::string> StepPlan::names() const {
 
 std::int64_t microbatches_of(const TrainConfig& config) {
   return config.global_batch / (config.micro_batch * config.gtp * config.dp);
+}
+
+predict::DryOptions dry_options_of(const StepPlanRequest& request) {
+  predict::DryOptions options =
+      dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
+  options.kind = request.kind;
+  return options;
+}
+
+predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout) {
+  // A rank that owns all experts computes its own tokens, so all ranks are equally busy.
+  return {.machine = request.machine,
+          .layout = layout,
+          .types = types_of(request.config),
+          .expert_load = request.config.ep > 1 ? request.expert_load : 1};
 }
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
@@ -137,8 +131,8 @@ StepPlan plan_step(const StepPlanRequest& request) {
   const predict::DryStep dry = dry_step(options);
   step.parameters = planned_parameters(dry, types_of(config));
   step.trace = trace_of(request, dry);
-  step.memory = lasting_memory(request, options, step);
-  const predict::CostInput input{.machine = request.machine, .layout = options.layout, .types = types_of(config)};
+  step.memory = lasting_memory(request, options, dry, step);
+  const predict::CostInput input = cost_input_of(request, options.layout);
   step.costs = event_costs(input, dry, step.trace, step.parameters);
   check_budgets_of(request, step.trace, sizes_of(step));
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
@@ -159,7 +153,7 @@ StepPlan plan_step(const StepPlanRequest& request) {
   step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
   step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
   step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
-  count_traffic(step, mesh.world_size());
+  count_traffic(options.layout, dry, step);
   return step;
 }
 

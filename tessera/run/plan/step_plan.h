@@ -21,16 +21,34 @@ struct StepPlanRequest {
   Budget gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
   std::optional<schedule::Trace> trace;                 // recorded by a run; nullopt: the trace of a dry step
+  double expert_load = 1;                               // rows of the busiest owner of experts, divided by the mean
+};
+
+// Bytes that a rank keeps between steps, of parameters of one kind.
+struct LastingBytes {
+  std::int64_t weights = 0;    // shards in the model's type
+  std::int64_t gradients = 0;  // main_grad
+  std::int64_t masters = 0, moments = 0;
+  std::int64_t total() const { return weights + gradients + masters + moments; }
 };
 
 // Peak bytes of a rank (of the rank with most).
 struct MemoryUse {
+  LastingBytes dense, experts;   // parts of the numbers below
   std::int64_t weights = 0;      // shards in the model's type
   std::int64_t gathered = 0;     // the gather arena, and buffers of rows read by index
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
   std::int64_t optimizer = 0;    // master and moments
   std::int64_t activations = 0;  // peak of the bytes that are kept for backward
   std::int64_t total() const { return weights + gathered + gradients + optimizer + activations; }
+};
+
+// Bytes that a rank receives in a step over the ranks of one role.
+struct RoleBytes {
+  int domain = 0;       // of parameters, or of the program's collectives
+  std::string purpose;  // a hop (name_of an activity), "rows" of tables, or "program"
+  std::string over;     // the axes, as in "egtp x edp"
+  std::int64_t bytes = 0;
 };
 
 // Bytes received in a step.
@@ -46,6 +64,9 @@ struct StepPlan {
   schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
   MemoryUse memory;
   Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the rank that receives most
+  // The weights and gradients of of_a_rank, and the activations that the rank of `trace` receives in the program's
+  // collectives; without roles that receive nothing.
+  std::vector<RoleBytes> roles;
   std::vector<std::string> names() const;
 };
 
@@ -55,6 +76,10 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
 
 // Returns the number of microbatches of a step.
 std::int64_t microbatches_of(const TrainConfig& config);
+// Returns the options of the dry step that the request plans, with the run's choice of recomputed blocks.
+predict::DryOptions dry_options_of(const StepPlanRequest& request);
+// Returns what predicts the durations of a dry step. `layout` outlives the result.
+predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
 
 // Largest number of events of a planned step, which takes some seconds and some hundred megabytes.
 inline constexpr std::int64_t kMostEvents = 4'000'000;

@@ -1,0 +1,11 @@
+// Counts the bytes that ranks receive in a planned step.
+#pragma once
+#include "tessera/run/plan/step_plan.h"
+#include "tessera/shard/rank_layout.h"
+
+namespace tessera::run {
+
+// Sets of_a_rank, of_all_ranks and roles of a step that has a schedule. `dry` is the dry step of its trace.
+void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry, StepPlan& step);
+
+}  // namespace tessera::run

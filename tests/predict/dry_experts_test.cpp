@@ -1,0 +1,116 @@
+// Compares dry steps of models with experts with the steps that a runtime records.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tests/predict/recorded_steps.h"
+
+namespace tessera::predict {
+namespace {
+
+// The first layer has 7 experts, the second is dense.
+models::DecoderConfig sparse_model() {
+  models::DecoderConfig config = odd_model(false);
+  config.experts =
+      models::ExpertsConfig{.count = 7, .per_token = 2, .width = 16, .aux_coefficient = 0.01, .sparse = {true, false}};
+  return config;
+}
+
+// Returns every mesh of 1 to 8 ranks, and of 2 replicas of 4, that a model with experts accepts.
+std::vector<nn::MeshDegrees> meshes_with_experts() {
+  std::vector<nn::MeshDegrees> meshes;
+  for (const int dp : {1, 2})
+    for (int tp = 1; tp <= 2; ++tp)
+      for (int gtp = 1; tp * gtp * dp <= 8; ++gtp)
+        for (int etp = 1; etp <= tp; ++etp)
+          for (int ep = 1; ep <= 7; ++ep)
+            for (int egtp = 1; egtp <= gtp * tp; ++egtp) {
+              const nn::MeshDegrees mesh{
+                  .tp = tp, .gtp = gtp, .dp = dp, .experts = nn::ExpertDegrees{.etp = etp, .ep = ep, .egtp = egtp}};
+              if (tp * gtp % (etp * ep * egtp) != 0 || etp * ep % tp != 0) continue;
+              meshes.push_back(mesh);
+            }
+  return meshes;
+}
+
+TEST(DryStepExperts, EqualTheRecordedStepsOnEveryMesh) {
+  int number = 0;
+  for (const nn::MeshDegrees& mesh : meshes_with_experts()) {
+    const auto [etp, ep, egtp] = *mesh.experts;
+    SCOPED_TRACE(fmt::format("tp {} gtp {} dp {} etp {} ep {} egtp {}", mesh.tp, mesh.gtp, mesh.dp, etp, ep, egtp));
+    const std::array policies{nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full};
+    Case it{.config = sparse_model(),
+            .tp = mesh.tp,
+            .gtp = mesh.gtp,
+            .dp = mesh.dp,
+            .microbatches = 1 + number % 2,
+            .dtype = number % 4 < 2 ? quant::DType::fp32 : quant::DType::bf16,
+            .recompute = policies.at(static_cast<std::size_t>(number) % 3),
+            .sequence_parallel = mesh.tp > 1,
+            .experts = mesh.experts};
+    if (++number % 5 == 0) it.kind = schedule::StepKind::evaluate;
+    compare(it);
+  }
+  EXPECT_GT(number, 50);
+}
+
+// The recorded step reduces each gradient of experts after its product: more layers stage no more bytes of them.
+TEST(DryStepExperts, StagedBytesDoNotGrowWithTheLayers) {
+  std::vector<std::int64_t> peaks;
+  for (const int layers : {1, 8}) {
+    Case it{.config = sparse_model(), .gtp = 2, .experts = nn::ExpertDegrees{.egtp = 2}};
+    it.config.num_layers = layers;
+    it.config.experts->sparse = std::vector<bool>(static_cast<std::size_t>(layers), true);
+    comm::run_local(2, {}, [&](comm::World& world) {
+      const std::int64_t peak = recorded(world, it).staged_peak;
+      if (world.rank() == 0) peaks.push_back(peak);
+    });
+  }
+  // gate_up: 7 experts of 32 x 11 fp32 values, in a buffer of a multiple of 256 bytes; norms of 11 values, 3 and 17
+  // of them. When the first layer's gate_up is staged, one norm of that layer is not produced yet, and one is not
+  // staged.
+  constexpr std::int64_t kGateUp = 9984, kNorm = 256;
+  EXPECT_EQ(peaks, (std::vector<std::int64_t>{kGateUp + kNorm, kGateUp + 15 * kNorm}));
+}
+
+bool computes(const std::vector<ops::Work>& segment, ops::ProductCall call) {
+  return std::ranges::any_of(segment, [call](const ops::Work& work) {
+    return work.kind == ops::WorkKind::product && work.product.call == call;
+  });
+}
+
+// Backward releases each weight of experts after dgrad and before wgrad, so its memory is free during wgrad. A segment
+// of work belongs to the event that follows it.
+TEST(DryStepExperts, ReleaseEachWeightBeforeItsGradientIsComputed) {
+  comm::run_local(4, {}, [](comm::World& world) {
+    const Case it{.config = sparse_model(),
+                  .gtp = 4,
+                  .recompute = nn::Recompute::selective,
+                  .experts = nn::ExpertDegrees{.ep = 2, .egtp = 2}};
+    const schedule::Trace trace = recorded(world, it).trace;
+    const DryStep dry = dry_step(options_of(it, world.rank()));
+    int gradients = 0;
+    for (std::size_t produce = 0; produce < trace.size(); ++produce) {
+      const schedule::ParameterId id = trace[produce].parameter;
+      if (trace[produce].kind != schedule::EventKind::produce ||
+          dry.parameters[static_cast<std::size_t>(id)].domain == 0)
+        continue;
+      ++gradients;
+      std::size_t release = produce - 1;
+      while (trace[release].parameter != id) --release;
+      EXPECT_EQ(trace[release].kind, schedule::EventKind::release) << to_string(trace[release]);
+      EXPECT_EQ(trace[release].pass, schedule::Pass::backward);
+      EXPECT_TRUE(computes(dry.work[release], ops::ProductCall::dgrad));
+      for (std::size_t at = release + 1; at <= produce; ++at) {
+        EXPECT_EQ(computes(dry.work[at], ops::ProductCall::wgrad), at == produce);
+        EXPECT_FALSE(computes(dry.work[at], ops::ProductCall::dgrad));
+      }
+    }
+    EXPECT_EQ(gradients, 2);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::predict

@@ -1,0 +1,56 @@
+// Steps that a runtime records, to compare with dry steps.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/models/decoder_config.h"
+#include "tessera/models/tp_parts.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/predict/dry_step.h"
+#include "tessera/runtime/watch/statistics.h"
+
+namespace tessera::predict {
+
+inline constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
+
+// Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
+models::DecoderConfig odd_model(bool tied);
+
+// A step on a mesh of tp, gtp and dp, which may have dead places.
+struct Case {
+  models::DecoderConfig config;
+  int tp = 1, gtp = 1, dp = 1;
+  int microbatches = 1;
+  quant::DType dtype = quant::DType::fp32;
+  quant::Format product = quant::Format::bf16;  // of the blocks' matrices
+  nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
+  quant::Format tp_wire = quant::Format::bf16;
+  shard::Lookup lookup = shard::Lookup::gather;
+  std::optional<models::TpParts> parts = std::nullopt;
+  nn::Recompute recompute = nn::Recompute::none;
+  bool sequence_parallel = false;
+  nn::TokenSplit split = {};
+  schedule::StepKind kind = schedule::StepKind::train;
+  std::optional<shard::FormatPolicy> backward = std::nullopt;
+  std::vector<int> dead = {};
+  std::optional<nn::ExpertDegrees> experts = std::nullopt;
+};
+
+// `it` outlives the options.
+DryOptions options_of(const Case& it, int rank);
+
+// The trace that a runtime records, up to the optimizer, and its statistics.
+struct Recorded {
+  schedule::Trace trace;
+  runtime::StepStatistics statistics;
+  std::int64_t staged_peak = 0;
+};
+Recorded recorded(comm::World& world, const Case& it);
+
+// Expects that on every rank the dry step has the events, the flops and the bytes of the recorded step, and that the
+// recorded step stages at most the gradients that wait for the end of the microbatch, and one other.
+void compare(const Case& it);
+
+}  // namespace tessera::predict
