@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "command_line.h"
+#include "configs_folder.h"
 #include "subcommands.h"
 #include "tessera/base/device.h"
 #include "tessera/base/env.h"
@@ -41,7 +42,7 @@ void describe(CLI::App& app, std::string_view setting, const std::string& help) 
 }
 
 std::filesystem::path configs() {
-  return base::read_environment().configs.value_or(TESSERA_CONFIGS);
+  return configs_folder(base::read_environment());
 }
 
 int bench_schedule(const Arguments& arguments) {

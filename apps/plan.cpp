@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "command_line.h"
+#include "configs_folder.h"
 #include "subcommands.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
@@ -61,8 +62,7 @@ int run_plan(const Arguments& arguments) {
   check_output("--save-events", output.events);
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
-  const run::PlanCommandInputs task =
-      run::plan_command_inputs(flags, base::read_environment().configs.value_or(TESSERA_CONFIGS));
+  const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
   const run::StepPlan step = plan_of(task, flags.events);
   if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
   if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());

@@ -12,7 +12,10 @@ int run_train(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_inspect_layout(Arguments arguments);  // `inspect layout`: the words after `layout`
 int run_convert(const Arguments& arguments);
+int run_generate(const Arguments& arguments);
+int run_evaluate(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
+int run_plot(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
 
 }  // namespace tessera::apps

@@ -23,10 +23,13 @@ struct Subcommand {
 
 constexpr Subcommand kSubcommands[] = {
     {"train", "train a model", tessera::apps::run_train},
+    {"generate", "continue a prompt with a model", tessera::apps::run_generate},
+    {"evaluate", "compute the loss of a model on a data set", tessera::apps::run_evaluate},
     {"inspect", "show a checkpoint or a data file", tessera::apps::run_inspect},
     {"convert", "convert a checkpoint to a Hugging Face folder, or such a folder to a checkpoint",
      tessera::apps::run_convert},
     {"plan", "plan a training step without running it", tessera::apps::run_plan},
+    {"plot", "show the metrics of runs as an SVG and in the terminal", tessera::apps::run_plot},
     {"bench", "measure this machine and this program", tessera::apps::run_bench},
 };
 
@@ -48,7 +51,9 @@ int run_subcommand(const Arguments& words) {
   for (const Subcommand& subcommand : kSubcommands)
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
   throw tessera::InputError(
-      "unknown subcommand '{}': expected train, inspect, convert, plan or bench (see tessera --help)", words[0]);
+      "unknown subcommand '{}': expected train, generate, evaluate, inspect, convert, plan, plot or bench (see "
+      "tessera --help)",
+      words[0]);
 }
 
 // Returns the exit code of the command line. Prints errors as one line.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "configs_folder.h"
 #include "stop_signals.h"
 #include "subcommands.h"
 #include "tessera/base/env.h"
@@ -18,8 +19,7 @@ namespace {
 int train(const Arguments& arguments, const base::Environment& environment) {
   const run::TrainCommand command = run::parse_train_flags(arguments);
   if (command.help) return fmt::print("{}", run::train_help()), 0;
-  return run::launch(command.config, environment.configs.value_or(TESSERA_CONFIGS), environment,
-                     StopSignals::is_stop_requested);
+  return run::launch(command.config, configs_folder(environment), environment, StopSignals::is_stop_requested);
 }
 
 // The first rank reports errors that all ranks share. A launcher kills every rank as soon as one rank exits with an

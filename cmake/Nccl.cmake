@@ -6,6 +6,6 @@ find_path(NCCL_INCLUDE nccl.h HINTS ${nccl_wheel}/include ${CUDAToolkit_INCLUDE_
 set(TESSERA_NCCL_LIBRARY "${nccl_wheel}/lib/libnccl.so.2" CACHE FILEPATH "NCCL at run time")
 
 add_library(tessera_nccl INTERFACE)
-target_include_directories(tessera_nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
-target_compile_definitions(tessera_nccl INTERFACE TESSERA_NCCL_LIBRARY="${TESSERA_NCCL_LIBRARY}")
+target_include_directories(tessera_nccl SYSTEM INTERFACE $<BUILD_INTERFACE:${NCCL_INCLUDE}>)
+target_compile_definitions(tessera_nccl INTERFACE "$<BUILD_INTERFACE:TESSERA_NCCL_LIBRARY=\"${TESSERA_NCCL_LIBRARY}\">")
 target_link_libraries(tessera_nccl INTERFACE tessera_cuda ${CMAKE_DL_LIBS})

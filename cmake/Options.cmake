@@ -1,4 +1,5 @@
 # Compile options of every target: language, warnings, sanitizers.
+include(GNUInstallDirs)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -30,8 +31,14 @@ else()
 endif()
 
 add_library(tessera_options INTERFACE)
-target_include_directories(tessera_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wno-missing-field-initializers -ffp-contract=off>)
+target_compile_features(tessera_options INTERFACE cxx_std_20)
+target_include_directories(tessera_options INTERFACE $<BUILD_INTERFACE:${tessera_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+# Other projects that use Tessera choose their own warnings.
+if(PROJECT_IS_TOP_LEVEL)
+  target_compile_options(tessera_options INTERFACE
+    "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-missing-field-initializers>>")
+endif()
+target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(TESSERA_ARCH)
   target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TESSERA_ARCH}>)
 endif()

@@ -1,6 +1,6 @@
 """Prepares the demo's text: the dictionary of Debian's package dict-gcide (40 MB), one document per entry.
 
-Writes OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json. Does nothing if OUTPUT is complete.
+Writes OUTPUT/{train,valid}.{bin,idx}, the tokenizer's files and meta.json. Does nothing if OUTPUT is complete.
 """
 import argparse
 import gzip

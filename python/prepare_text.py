@@ -1,4 +1,5 @@
-"""Prepares your own text for training: OUTPUT/{train,valid}.{bin,idx}, tokenizer.json and meta.json.
+"""Prepares your own text for training: OUTPUT/{train,valid}.{bin,idx}, the tokenizer's files and meta.json. A run on this data
+carries the tokenizer.
 
 Then run ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a model that has the vocab_size of meta.json.
 """
@@ -71,8 +72,10 @@ def prepare(arguments):
         raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that this script trains has {END_OF_TEXT})")
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     vocab_size = 0 if tokenizer else arguments.vocab_size
+    # Files beside a tokenizer.json belong to it.
+    beside = arguments.tokenizer.parent if tokenizer and arguments.tokenizer.name == "tokenizer.json" else None
     return write_aside(arguments.output, lambda folder: write_corpus(
-        folder, documents, vocab_size, arguments.held_out, tokenizer, arguments.eod_token))
+        folder, documents, vocab_size, arguments.held_out, tokenizer, arguments.eod_token, beside))
 
 
 def main():

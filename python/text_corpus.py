@@ -12,6 +12,9 @@ from indexed_dataset import write_dataset
 
 END_OF_TEXT = "<|endoftext|>"
 BATCH = 4096
+# Files of a tokenizer beside tokenizer.json, and the file that names the tokens that end a text.
+TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+                   "generation_config.json")
 MOST_ENTRIES = 10**6  # the trainer reserves memory for all of them
 
 
@@ -85,8 +88,22 @@ def cut_held_out(documents, fraction):
     return [text[:cut]], [text[cut:]]
 
 
-def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_token=END_OF_TEXT):
-    """Writes train.{bin,idx}, valid.{bin,idx}, tokenizer.json into `folder`. Returns the content of meta.json."""
+def write_tokenizer_config(folder, source, eod_token):
+    """Writes the files beside tokenizer.json that transformers reads: those of the folder `source`, or else a description."""
+    for name in TOKENIZER_FILES:
+        if source and (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+    path = folder / "tokenizer_config.json"
+    if not path.exists():
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eod_token, "clean_up_tokenization_spaces": False}
+        path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_token=END_OF_TEXT, tokenizer_folder=None):
+    """Writes train.{bin,idx}, valid.{bin,idx} and the tokenizer's files into `folder`. Returns the content of meta.json.
+
+    tokenizer_folder: the folder with the other files of a given tokenizer; None: it has no other files.
+    """
     train, valid = cut_held_out(documents, held_out)
     if not train or not any(train):
         raise ValueError(f"--held-out {held_out}: expected more text: {len(documents)} documents with "
@@ -94,6 +111,7 @@ def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_to
     tokenizer = tokenizer or train_tokenizer(train, vocab_size)
     end = end_token(tokenizer, eod_token)
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    write_tokenizer_config(folder, tokenizer_folder, eod_token)
     vocab_size = max(vocab_size, tokenizer.get_vocab_size())
     train_counts = write_dataset(folder / "train", encode(tokenizer, train, end), vocab_size)
     meta = {"vocab_size": vocab_size, "train_documents": len(train), "train_tokens": int(train_counts.sum())}

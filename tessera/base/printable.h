@@ -1,5 +1,7 @@
-// Escapes text from files for messages.
+// Text of users and of files: escapes it for messages, and finds bytes that are not text.
 #pragma once
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -8,5 +10,8 @@ namespace tessera::base {
 // Returns the text with every control character, and every byte that is not part of valid UTF-8, replaced by \xNN. The
 // result is one line that a terminal can show.
 std::string printable(std::string_view text);
+
+// Returns the index of the first byte that is not part of valid UTF-8 (RFC 3629); nullopt if the text is valid.
+std::optional<std::size_t> invalid_utf8(std::string_view text);
 
 }  // namespace tessera::base

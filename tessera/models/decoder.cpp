@@ -1,11 +1,13 @@
 #include "tessera/models/decoder.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/linear_products.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/nn/output_logits.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::models {
@@ -18,6 +20,13 @@ std::optional<ops::RopeScaling> rope_scaling(const DecoderConfig& config) {
                           .low_freq_factor = scaling.low_freq_factor,
                           .high_freq_factor = scaling.high_freq_factor,
                           .original_max_position = scaling.original_max_position_embeddings};
+}
+
+// A frozen parameter has neither a gradient nor a master. Its only type is that of the weight.
+void freeze(shard::ParameterSpec& spec, const shard::ParameterTypes& run) {
+  const quant::DType type = types_of(spec, run).model;
+  spec.trainable = false;
+  if (!spec.is_wide) spec.types = {.model = type, .accumulator = type, .wire = type};
 }
 
 }  // namespace
@@ -36,8 +45,10 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
                                   .ep = options.ep,
                                   .partial_norms = context.sequence_parallel && context.has_tp(),
                                   .embedding = options.embedding,
-                                  .parts = parts}))
+                                  .parts = parts})) {
+    if (options.is_frozen) freeze(spec, context.program.parameters().types());
     context.program.parameters().add(std::move(spec));
+  }
   const DecoderIds ids = decoder_ids(config);
   const HeadPart heads = head_part(config, parts.heads[static_cast<std::size_t>(context.tp_rank())]);
 
@@ -121,11 +132,17 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
   return layers;
 }
 
-at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms) {
+at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache) {
   nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
   nn::TokenLayout layout = batch.layout;
   if (config_.experts) layout.counted = batch.targets.ge(0);
-  for (const nn::Block& block : blocks_) {
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const nn::Block& block = blocks_[layer];
+    if (cache != nullptr) {
+      const nn::CachePlace place{.layer = cache->layers.at(layer), .first = cache->tokens};
+      stream = cached_block_forward(context_, block, stream, layout, rope_, place);
+      continue;
+    }
     nn::BlockOutput out = block_forward(context_, block, stream, layout, rope_);
     stream = std::move(out.stream);
     if (out.terms.defined() && terms != nullptr) terms->push_back(std::move(out.terms));
@@ -135,12 +152,34 @@ at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* ter
 
 nn::Loss Decoder::forward(const Batch& batch, double scale) {
   std::vector<nn::RouterTerms> terms;
-  nn::Loss loss = output_loss(context_, output_, hidden(batch, &terms), batch.targets, scale);
+  nn::Loss loss = output_loss(context_, output_, hidden(batch, &terms, nullptr), batch.targets, scale);
   if (terms.empty()) return loss;
   const nn::RouterLoss router = router_loss(terms, router_loss_, batch.targets.ge(0), scale);
   loss.objective = at::add(loss.objective, router.objective);
   loss.router = router.values;
   return loss;
+}
+
+nn::KeyValueCache Decoder::make_cache(std::int64_t capacity) {
+  nn::KeyValueCache cache{.layers = {}, .capacity = capacity};
+  const at::TensorOptions options = at::TensorOptions(ops::to_device(context_.program.device()))
+                                        .dtype(ops::to_scalar_type(context_.program.parameters().types().model));
+  for (const nn::Block& block : blocks_) {
+    const std::int64_t shape[] = {capacity, block.heads.kv_heads, block.heads.head_dim};
+    cache.layers.push_back({.keys = at::empty(shape, options), .values = at::empty(shape, options)});
+  }
+  return cache;
+}
+
+at::Tensor Decoder::next_logits(const Batch& batch, nn::KeyValueCache& cache) {
+  const std::int64_t tokens = batch.layout.seq_len;
+  TESSERA_CHECK(batch.layout.batch == 1 && tokens > 0, "{} sequences of {} tokens, expected one that is not empty",
+                batch.layout.batch, tokens);
+  TESSERA_CHECK(cache.tokens + tokens <= cache.capacity, "a cache of {} tokens has no place for {} after {}",
+                cache.capacity, tokens, cache.tokens);
+  const at::Tensor last = hidden(batch, nullptr, &cache);
+  cache.tokens += tokens;
+  return last_logits(context_, output_, last, tokens, config_.vocab_size);
 }
 
 }  // namespace tessera::models

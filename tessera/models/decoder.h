@@ -22,13 +22,16 @@ class Decoder final : public Model {
   Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
 
   nn::Loss forward(const Batch& batch, double scale) override;
+  nn::KeyValueCache make_cache(std::int64_t capacity) override;
+  at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache) override;
   // Returns the input of the output layer: [own tokens, hidden].
-  at::Tensor hidden(const Batch& batch) { return hidden(batch, nullptr); }
+  at::Tensor hidden(const Batch& batch) { return hidden(batch, nullptr, nullptr); }
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // terms: receives those of the sparse blocks in order; null: they are dropped.
-  at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms);
+  // terms: receives those of the sparse blocks in order; null: they are dropped. cache: see next_logits; null: the
+  // tokens attend to each other only.
+  at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   enum class Cut { rows, cols };
   nn::Weight weight(schedule::ParameterId id, Cut cut) const;

@@ -44,6 +44,7 @@ struct ModelOptions {
   int etp = 1, ep = 1;                          // degrees of experts
   // The coefficients are those of the run; the rest follows from the model.
   nn::RouterLossOptions router_loss = {};
+  bool is_frozen = false;  // the parameters have neither gradients nor masters: the model only runs forward passes
 };
 
 // A model's configuration: immutable, shared by the threads of a process.

@@ -5,6 +5,7 @@
 
 #include "tessera/nn/head_norms.h"
 #include "tessera/nn/stash.h"
+#include "tessera/ops/attention/cached_attention.h"
 
 namespace tessera::nn {
 namespace {
@@ -75,6 +76,10 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   }
 };
 
+double scale_of(const AttentionHeads& heads) {
+  return 1.0 / std::sqrt(static_cast<double>(heads.head_dim));
+}
+
 }  // namespace
 
 at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
@@ -87,8 +92,26 @@ at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHea
                  .seq_len = tokens.seq_len,
                  .kv_of_q = heads.kv_of_q,
                  .cu_seqlens = tokens.cu_seqlens,
-                 .scale = 1.0 / std::sqrt(static_cast<double>(heads.head_dim))};
+                 .scale = scale_of(heads)};
   return AttentionFunction::apply(qkv, tokens.positions, call, &context, is_kept(qkv));
+}
+
+at::Tensor cached_attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+                            const std::optional<HeadNorms>& norms, const TokenLayout& tokens,
+                            const ops::RopeTable& rope, const CachePlace& place) {
+  const at::Tensor normed = norms ? head_norms_forward(context, *norms, heads, qkv).qkv : qkv;
+  const ops::Qkv rotated =
+      ops::split_rope_forward(normed, tokens.positions, rope, heads.q_heads, heads.kv_heads, heads.head_dim);
+  const auto store = [&](const at::Tensor& cache, const at::Tensor& values) {
+    cache.narrow(0, place.first, tokens.seq_len).copy_(values);
+  };
+  store(place.layer.keys, rotated.k);
+  store(place.layer.values, rotated.v);
+  return ops::cached_attention(rotated.q, {.keys = place.layer.keys,
+                                           .values = place.layer.values,
+                                           .first = place.first,
+                                           .kv_of_q = heads.kv_of_q,
+                                           .scale = scale_of(heads)});
 }
 
 }  // namespace tessera::nn

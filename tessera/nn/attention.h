@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/nn/context.h"
+#include "tessera/nn/key_value_cache.h"
 #include "tessera/nn/norm.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/rope/rope.h"
@@ -34,5 +35,16 @@ struct TokenLayout {
 // backward repeats the norms and the rotation.
 at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
                      const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope);
+
+// The place of a pass's tokens in a cache: the layer's part, and the number of tokens before them.
+struct CachePlace {
+  LayerCache& layer;
+  std::int64_t first = 0;
+};
+// Stores the keys and values of the tokens in the cache, and returns their attention to all tokens stored up to
+// themselves. `tokens` describes one sequence without documents. Without gradients.
+at::Tensor cached_attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+                            const std::optional<HeadNorms>& norms, const TokenLayout& tokens,
+                            const ops::RopeTable& rope, const CachePlace& place);
 
 }  // namespace tessera::nn

@@ -8,12 +8,15 @@
 namespace tessera::nn {
 namespace {
 
+// place: null: attention within the microbatch.
 BlockOutput run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
-                      const ops::RopeTable& rope) {
+                      const ops::RopeTable& rope, const CachePlace* place = nullptr) {
   context.policy = block.recompute;
   const std::int64_t count = tokens.batch * tokens.seq_len;
   const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
-  const at::Tensor attended = attention(context, qkv.y, block.heads, block.head_norms, tokens, rope);
+  const at::Tensor attended =
+      place == nullptr ? attention(context, qkv.y, block.heads, block.head_norms, tokens, rope)
+                       : cached_attention(context, qkv.y, block.heads, block.head_norms, tokens, rope, *place);
   const at::Tensor output = row_linear(context, block.attention_output, attended);
   if (block.experts) {
     ExpertsOutput out = experts_forward(context, *block.experts, output, qkv.sum, tokens.counted, count);
@@ -111,6 +114,11 @@ BlockOutput block_forward(Context& context, const Block& block, const Stream& st
   BlockOutput result{{out[0], out[1]}, {}};
   if (block.experts) result.terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4]};
   return result;
+}
+
+Stream cached_block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                            const ops::RopeTable& rope, const CachePlace& place) {
+  return run_block(context, block, stream, tokens, rope, &place).stream;
 }
 
 }  // namespace tessera::nn

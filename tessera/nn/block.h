@@ -31,5 +31,8 @@ struct BlockOutput {
 // Runs the block with autograd, under the block's recompute policy.
 BlockOutput block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                           const ops::RopeTable& rope);
+// Runs the block on the next tokens of a sequence, with their keys and values in a cache. Without gradients.
+Stream cached_block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+                            const ops::RopeTable& rope, const CachePlace& place);
 
 }  // namespace tessera::nn

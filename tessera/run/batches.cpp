@@ -26,15 +26,15 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Returns samples first ... first + micro_batch of the held-out data. Samples at or after `end` are masked.
-data::Batch held_out_block(const RunSetup& setup, std::int64_t first, std::int64_t end) {
-  const std::int64_t length = setup.config.seq_len;
+// Returns samples first ... first + micro_batch of the data. Samples at or after `end` are masked.
+data::Batch held_out_block(const data::TrainingData& data, const EvaluationShape& shape, std::int64_t first,
+                           std::int64_t end) {
   std::vector<data::SampleId> samples;
-  for (std::int64_t i = first; i < first + setup.config.micro_batch; ++i)
-    samples.push_back(setup.valid->sample_in_order(i < end ? i : 0));
-  data::Batch batch = setup.valid->assemble(samples);
-  const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, setup.config.micro_batch);
-  std::fill(batch.targets.begin() + kept * length, batch.targets.end(), -1);
+  for (std::int64_t i = first; i < first + shape.micro_batch; ++i)
+    samples.push_back(data.sample_in_order(i < end ? i : 0));
+  data::Batch batch = data.assemble(samples);
+  const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, shape.micro_batch);
+  std::fill(batch.targets.begin() + kept * shape.seq_len, batch.targets.end(), -1);
   return batch;
 }
 
@@ -57,22 +57,22 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
           }};
 }
 
-train::StepInput evaluation_input(const RunSetup& setup, const shard::ParallelGroups& parallel) {
-  const TrainConfig& config = setup.config;
-  const std::int64_t samples = setup.valid->num_samples();
+train::StepInput evaluation_input(const data::TrainingData& data, const EvaluationShape& shape,
+                                  const shard::ParallelGroups& parallel) {
+  const std::int64_t samples = data.num_samples();
   const std::int64_t share =
-      ceil_div(ceil_div(samples, config.micro_batch), parallel.cuts().replicas);  // blocks of a replica
+      ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);  // blocks of a replica
   std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < samples; ++i) tokens += setup.valid->loss_tokens(setup.valid->sample_in_order(i));
+  for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(data.sample_in_order(i));
   const std::int64_t first_block = share * parallel.place().replica;
-  const std::int64_t end = std::min(samples, (first_block + share) * config.micro_batch);
+  const std::int64_t end = std::min(samples, (first_block + share) * shape.micro_batch);
   const std::int64_t readers = parallel.cuts().parts, reader = parallel.place().part;
   return {.microbatches = static_cast<int>(ceil_div(share, readers)),
           .tokens = tokens,
-          .batch = [&setup, first_block, end, readers, reader](int microbatch) {
+          .batch = [&data, shape, first_block, end, readers, reader](int microbatch) {
             const std::int64_t block = first_block + microbatch * readers + reader;
-            const data::Batch batch = held_out_block(setup, block * setup.config.micro_batch, end);
-            return to_tensors(batch, setup.config.micro_batch, setup.config.seq_len);
+            const data::Batch batch = held_out_block(data, shape, block * shape.micro_batch, end);
+            return to_tensors(batch, shape.micro_batch, shape.seq_len);
           }};
 }
 

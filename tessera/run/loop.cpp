@@ -15,6 +15,7 @@
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"
+#include "tessera/run/metrics/gpu_monitor.h"
 #include "tessera/run/step_timeline.h"
 #include "tessera/run/suppressions.h"
 #include "tessera/run/traffic_sum.h"
@@ -26,7 +27,7 @@ namespace tessera::run {
 namespace {
 
 constexpr int kMostSkipped = 10;    // steps in a row
-constexpr int kMeasuredEvery = 16;  // on GPUs, waits are measured in one of this many steps
+constexpr int kMeasuredEvery = 16;  // on GPUs, waits, clocks and power are measured in one of this many steps
 
 // One rank's run: the state that its steps share.
 class Loop {
@@ -36,6 +37,7 @@ class Loop {
         files_(files),
         stop_requested_(stop_requested),
         trainer_(world, trainer_options(setup.config, *setup.model)),
+        gpu_(pci_bus_id(trainer_.parallel().device)),
         rates_(lr_schedule_of(setup.config)),
         suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
@@ -110,7 +112,7 @@ class Loop {
   }
 
   void enqueue(std::int64_t step) {
-    trainer_.runtime().measure_waits((step - setup_.first_step) % kMeasuredEvery == kMeasuredEvery / 4);
+    trainer_.runtime().measure_waits(is_measured(step));
     const train::StepInput input = training_input(setup_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
@@ -148,10 +150,18 @@ class Loop {
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       count(result, metrics);
       write_line();
-      traffic_.start(result.statistics, stop_requested_(), *trainer_.parallel().world);
+      traffic_.start(result.statistics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
       unwritten_ = metrics;
     }
     return std::nullopt;
+  }
+
+  // Reading a GPU takes time on the host, so few steps do it: those that measure waits.
+  std::optional<GpuReading> gpu_reading(std::int64_t step) const {
+    return is_measured(step) ? gpu_.read() : std::nullopt;
+  }
+  bool is_measured(std::int64_t step) const {
+    return (step - setup_.first_step) % kMeasuredEvery == kMeasuredEvery / 4;
   }
 
   void add_router(const train::RouterResult& router, StepMetrics& metrics) const {
@@ -235,7 +245,9 @@ class Loop {
 
   std::optional<double> evaluate_if_due(std::int64_t step) {
     if (!is_evaluated_after(step)) return std::nullopt;
-    return trainer_.evaluate(evaluation_input(setup_, trainer_.parallel()));
+    const TrainConfig& config = setup_.config;
+    return trainer_.evaluate(evaluation_input(
+        *setup_.valid, {.micro_batch = config.micro_batch, .seq_len = config.seq_len}, trainer_.parallel()));
   }
 
   void write_timeline(std::int64_t step) {
@@ -278,6 +290,7 @@ class Loop {
   StopVote stop_vote_;
   bool stopping_ = false;  // the same on every rank
   train::Trainer trainer_;
+  GpuMonitor gpu_;
   train::LrSchedule rates_;
   Suppressions suppressions_;
   bool has_saved_ = false;                 // whether this run has saved a checkpoint

@@ -13,8 +13,8 @@ using nlohmann::json;
 
 std::string words_of(const json& value) {
   if (value.is_boolean()) return value.get<bool>() ? " on" : " off";
-  if (value.is_string()) return " " + shell_word(value.get<std::string>());
-  if (!value.is_array()) return " " + value.dump();
+  if (value.is_string()) return fmt::format(" {}", shell_word(value.get<std::string>()));
+  if (!value.is_array()) return fmt::format(" {}", value.dump());
   std::string words;
   for (const json& word : value) words += words_of(word);
   return words;
@@ -48,7 +48,7 @@ std::string resume_command(const TrainConfig& config, std::string_view program, 
     if (setting.on_resume != OnResume::command_line || named.contains(setting.name)) continue;
     if (!config.given.contains(std::string(setting.name))) continue;
     const json value = value_of(config, setting);
-    if (!value.is_null()) command += " " + flag_of(setting.name) + words_of(value);
+    if (!value.is_null()) command += fmt::format(" {}{}", flag_of(setting.name), words_of(value));
   }
   return command;
 }

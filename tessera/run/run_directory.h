@@ -1,5 +1,5 @@
 // The folder of a run, `--out`: config.json, metrics.jsonl, events.out.tfevents.*, summary.json, checkpoints/,
-// trace-step-N.json.
+// tokenizer/, trace-step-N.json.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +9,8 @@
 
 namespace tessera::run {
 
+inline constexpr std::string_view kTokenizerFolder = "tokenizer";
+
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path root) : root_(std::move(root)) {}
@@ -17,6 +19,7 @@ class RunDirectory {
   std::filesystem::path metrics() const { return root_ / "metrics.jsonl"; }
   std::filesystem::path summary() const { return root_ / "summary.json"; }
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
+  std::filesystem::path tokenizer() const { return root_ / kTokenizerFolder; }
   std::filesystem::path step_trace(std::int64_t step) const;
   bool holds_run() const;  // whether any of these exists, except traces and an empty folder of checkpoints
 

@@ -16,6 +16,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/resume_command.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/run/transport.h"
 
@@ -121,6 +122,8 @@ void RunFiles::open() {
     checkpoint::set_aside_after(directory_.checkpoints(), setup_.first_step - 1);
   }
   write_json_atomically(directory_.config(), ordered_json(stored_state(setup_)));
+  if (!setup_.tokenizer.empty() && !holds_tokenizer(directory_.tokenizer()))
+    copy_tokenizer(setup_.tokenizer, directory_.tokenizer());
   metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.config.dtype);
   tensorboard_.emplace(directory_.root(), setup_.first_step > 1 ? std::optional(setup_.first_step) : std::nullopt);
 }

@@ -39,9 +39,9 @@ class RunFiles {
   // check_run_directory and check_metrics do, and if another process trains in the folder.
   explicit RunFiles(const RunSetup& setup);
 
-  // Creates the folder, sets aside the checkpoints that the resumed run replaces, writes config.json and opens the
-  // other files. Called once, after every check that can refuse the run. Throws InputError as create_run_directory
-  // does.
+  // Creates the folder, sets aside the checkpoints that the resumed run replaces, writes config.json and the
+  // tokenizer, and opens the other files. Called once, after every check that can refuse the run. Throws InputError as
+  // create_run_directory does.
   void open();
   // Removes the checkpoints that open() and crashed runs have set aside. Called after the run has saved its first
   // checkpoint.

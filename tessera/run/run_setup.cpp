@@ -13,6 +13,7 @@
 #include "tessera/run/plan/step_plan.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/stored_run.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 namespace tessera::run {
 namespace {
@@ -114,6 +115,14 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
                      setup.first_step, where);
 }
 
+// The weights belong to their tokenizer. Random weights take that of the data.
+std::filesystem::path tokenizer_to_carry(const RunSetup& setup) {
+  std::filesystem::path folder;
+  if (setup.checkpoint) folder = tokenizer_of(*setup.checkpoint);
+  if (folder.empty() && !setup.config.init.empty()) folder = tokenizer_of(setup.config.init);
+  return folder.empty() ? tokenizer_of_data(setup.config.data) : folder;
+}
+
 // Throws InputError unless the launcher started as many ranks as the kept mesh has.
 void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
@@ -155,6 +164,7 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   if (setup.config.recompute == RecomputeSetting::automatic)
     setup.notes.push_back("recomputed: " + recompute_text(recompute_choice(setup.config, *setup.model)));
   setup.data = open_data(setup.config, *setup.model, reader ? state.value("data", json()) : json(), places);
+  setup.tokenizer = tokenizer_to_carry(setup);
   if (!setup.config.valid.empty()) setup.valid = open_valid(setup.config, *setup.model, places);
   if (setup.checkpoint) check_stored(setup, state, where);
   if (reader) check_stored_types(*reader, setup.config, *setup.model);

@@ -19,7 +19,8 @@ struct RunSetup {
   std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
   std::optional<std::filesystem::path> checkpoint;        // checkpoint to start from
   std::int64_t first_step = 1;                            // the next step to train
-  std::vector<std::string> notes;                         // lines to print at the start
+  std::filesystem::path tokenizer;  // folder of the tokenizer that the run carries; empty: not known
+  std::vector<std::string> notes;   // lines to print at the start
 };
 
 // Inputs that no flag sets.

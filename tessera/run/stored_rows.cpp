@@ -7,6 +7,13 @@
 
 namespace tessera::run {
 
+const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& reader, const std::string& name,
+                                          quant::DType dtype) {
+  const checkpoint::StoredTensor& weight = reader.tensor(name, checkpoint::Kind::weight);
+  const checkpoint::StoredTensor* master = reader.find(name, checkpoint::Kind::master);
+  return master != nullptr && quant::size_of(dtype) > quant::size_of(weight.dtype) ? *master : weight;
+}
+
 void read_rows(const checkpoint::CheckpointReader& reader, const checkpoint::StoredTensor& source,
                const layout::Box& box, quant::DType dtype,
                const std::function<void(const std::byte* data, std::int64_t elements)>& take) {

@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/find_checkpoint.h"
@@ -84,6 +85,13 @@ json stored_state_of(const checkpoint::CheckpointReader& reader) {
     throw InputError("{}: state: got {}, expected an object", where, base::shown(reader.state()));
   train::check_state(reader);
   return reader.state().is_null() ? json::object() : reader.state();
+}
+
+models::ModelConfigPtr model_of_checkpoint(const checkpoint::CheckpointReader& reader) {
+  const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state";
+  if (!reader.state().is_object() || !reader.state().contains("model"))
+    throw InputError("{}: 'model' (the model's configuration) is missing", where);
+  return models::parse_model_config(reader.state()["model"], where + ".model");
 }
 
 namespace {

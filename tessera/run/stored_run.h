@@ -1,4 +1,5 @@
-// The inputs that --resume reads before a run is planned: the checkpoint, the backend and the number of ranks.
+// The stored parts of a run that --resume and other commands read first: the checkpoint, the model, the backend and the
+// number of ranks.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -6,6 +7,7 @@
 #include <string>
 
 #include "tessera/checkpoint/reader.h"
+#include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
 
 namespace tessera::run {
@@ -35,6 +37,9 @@ StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 // InputError if the state has another type, if the step is above the largest value of --steps, and for faults that
 // train::check_state finds.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);
+
+// Returns the model of a checkpoint. Throws InputError if the checkpoint's state has no valid model.
+models::ModelConfigPtr model_of_checkpoint(const checkpoint::CheckpointReader& reader);
 
 // Returns the command with the backend and the mesh of the resumed run, unless the command gives them. Called before
 // ranks exist. Reads at most the manifest of a checkpoint.

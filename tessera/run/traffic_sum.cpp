@@ -2,23 +2,32 @@
 
 #include <algorithm>
 
+#include "tessera/run/rank_sums.h"
+
 namespace tessera::run {
 namespace {
 constexpr std::size_t kTotals = 3;  // sums over all formats
 }  // namespace
 
-void TrafficSum::start(const runtime::StepStatistics& own, bool asked_to_stop, comm::Communicator& world) {
-  sums_ = {own.exposed_seconds * 1e3, static_cast<double>(own.gathered_bytes), static_cast<double>(own.reduced_bytes)};
+void TrafficSum::start(const runtime::StepStatistics& own, bool asked_to_stop, const std::optional<GpuReading>& gpu,
+                       comm::Communicator& world) {
+  ranks_ = world.size();
+  sums_.assign(kShared + static_cast<std::size_t>(ranks_) * kRankValues, 0.0);
+  sums_[0] = own.exposed_seconds * 1e3;
+  sums_[1] = static_cast<double>(own.gathered_bytes);
+  sums_[2] = static_cast<double>(own.reduced_bytes);
   std::ranges::copy(own.gathered_by_format, sums_.begin() + kTotals);
   std::ranges::copy(own.flops_by_format, sums_.begin() + kTotals + quant::kFormats);
   std::ranges::copy(own.activations_by_format, sums_.begin() + kTotals + 2 * quant::kFormats);
-  sums_.back() = asked_to_stop ? 1 : 0;
-  ranks_ = world.size();
-  summed_ = world.all_reduce(sums_.data(), sums_.size(), quant::DType::fp64);
+  sums_[kAskedToStop] = asked_to_stop ? 1 : 0;
+  const std::size_t own_place = kShared + static_cast<std::size_t>(world.rank()) * kRankValues;
+  write_rank_values(std::span(sums_).subspan(own_place, kRankValues), sums_[0], gpu);
+  summed_ = world.all_reduce(sums_.data(), static_cast<std::int64_t>(sums_.size()), quant::DType::fp64);
 }
 
 void TrafficSum::finish(StepMetrics& metrics) const {
   summed_.synchronize();
+  add_rank_values(std::span(sums_).subspan(kShared), metrics);
   metrics.exposed_comm_ms = sums_[0] / ranks_;
   metrics.gathered_bytes = static_cast<std::int64_t>(sums_[1]);
   metrics.reduced_bytes = static_cast<std::int64_t>(sums_[2]);

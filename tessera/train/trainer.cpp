@@ -11,12 +11,10 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
+#include "tessera/train/evaluation.h"
 
 namespace tessera::train {
 namespace {
-
-// Microbatches per step of an evaluation. The limit keeps trace and schedule small.
-constexpr int kEvaluatedTogether = 64;
 
 // Returns whether amaxes are reduced over all ranks.
 bool needs_casts(const TrainerOptions& options) {
@@ -80,14 +78,6 @@ const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pe
     *tensor = view;
   }
   return kept;
-}
-
-models::Batch Trainer::on_device(models::Batch batch) const {
-  if (parallel_.device.kind == base::DeviceKind::cpu) return batch;
-  const at::Device device = ops::to_device(parallel_.device);
-  for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
-    *tensor = tensor->to(device, /*non_blocking=*/true);
-  return batch;
 }
 
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
@@ -172,7 +162,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
     const auto batches = [&](int microbatch) {
       if (!parallel_.is_asynchronous()) return input.batch(microbatch);
       const models::Batch& pinned = pin(input.batch(microbatch), microbatch, pending);
-      models::Batch batch = on_device(pinned);
+      models::Batch batch = on_device(pinned, parallel_.device);
       batch.early_tokens = pinned.tokens;
       return batch;
     };
@@ -244,19 +234,7 @@ double Trainer::evaluate(const StepInput& input) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
   scales_.clear_evaluated(parallel_.kernels());
-  std::vector<at::Tensor> losses;
-  for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
-    const int end = std::min(first + kEvaluatedTogether, input.microbatches);
-    runtime_.program().begin_step(schedule::StepKind::evaluate, end - first);
-    for (int microbatch = first; microbatch < end; ++microbatch) {
-      runtime_.program().begin_microbatch();
-      losses.push_back(model_->forward(on_device(input.batch(microbatch)), 0).sum);
-      runtime_.program().end_microbatch();
-    }
-    runtime_.program().end_step();
-  }
-  parallel_.compute->wait(evaluated_.start(losses, parallel_));
-  runtime_.finish(runtime_.pending());
+  sum_losses(runtime_, *model_, input, evaluated_);
   if (evaluation_hid_a_value()) return std::numeric_limits<double>::quiet_NaN();
   return evaluated_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }

@@ -21,6 +21,7 @@
 #include "tessera/train/loss_sum.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/step_graph.h"
+#include "tessera/train/step_input.h"
 
 namespace tessera::train {
 
@@ -37,13 +38,6 @@ struct TrainerOptions {
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // of the products that runtime.products puts into a number format
   bool graph = false;           // GPUs: run steps that follow their schedule as launches of a CUDA graph (step_graph.h)
-};
-
-// This rank's samples of a step.
-struct StepInput {
-  int microbatches = 1;                                // the same on every rank
-  std::int64_t tokens = 0;                             // unmasked targets of the whole step, over all ranks
-  std::function<models::Batch(int microbatch)> batch;  // returns this rank's block of a microbatch
 };
 
 // The results of the routers of a model with experts.
@@ -126,7 +120,6 @@ class Trainer {
   };
   // Copies a microbatch to pinned memory, which a GPU can read while the host continues.
   static const models::Batch& pin(const models::Batch& batch, int microbatch, Pending& pending);
-  models::Batch on_device(models::Batch batch) const;
   // Runs the step up to end_step. Returns each microbatch's loss.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   StepResult finish_oldest();

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/typed_json.h"
+#include "tessera/train/host_view.h"
 
 namespace tessera::train {
 namespace {
@@ -23,27 +24,6 @@ void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, V
   visit(checkpoint::Kind::exp_avg, parameter.types.accumulator, moments.exp_avg.data());
   visit(checkpoint::Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
 }
-
-// A parameter's memory for reading and writing files: the memory itself on a CPU, a host copy on a GPU.
-class HostView {
- public:
-  HostView(const void* data, std::size_t bytes, shard::ParallelGroups& parallel) : data_(const_cast<void*>(data)) {
-    if (!parallel.is_asynchronous()) return;
-    copy_ = base::Buffer(bytes);
-    parallel.compute->synchronize();
-    base::copy_bytes(copy_.data(), data_, bytes);
-    is_copy_ = true;
-  }
-  void* data() { return is_copy_ ? copy_.data() : data_; }
-  void write_back() const {
-    if (is_copy_) base::copy_bytes(data_, copy_.data(), copy_.size());
-  }
-
- private:
-  void* data_;
-  base::Buffer copy_;
-  bool is_copy_ = false;
-};
 
 // A checkpoint does not depend on the number format: it stores a weight's rounded master instead of the encoded weight.
 base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const shard::ParallelGroups& parallel) {

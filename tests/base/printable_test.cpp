@@ -29,6 +29,16 @@ TEST(Printable, EscapesInvalidUtf8) {
   EXPECT_EQ(printable("\xe4\xb8"), "\\xe4\\xb8");                    // cut short
 }
 
+TEST(InvalidUtf8, IsFoundAtItsFirstByte) {
+  EXPECT_EQ(invalid_utf8(""), std::nullopt);
+  EXPECT_EQ(invalid_utf8("a\nb\u00e9\u4e16\U0001F600\x7f"), std::nullopt);
+  EXPECT_EQ(invalid_utf8(std::string_view("\0", 1)), std::nullopt);
+  EXPECT_EQ(invalid_utf8("\u00e9\xff"), 2u);
+  EXPECT_EQ(invalid_utf8("ab\xe4\xb8"), 2u);              // cut short
+  EXPECT_EQ(invalid_utf8("\xed\xa0\x80"), 0u);            // a surrogate
+  EXPECT_EQ(invalid_utf8("\u00e9\xf4\x90\x80\x80"), 2u);  // beyond U+10FFFF
+}
+
 TEST(JsonFiles, AreQuotedInPrintableCharacters) {
   for (const char* text : {"{\"a\xff\": 1}", "\x80\xff", "{\"a\": \x1b}", "{\"a\": \n \xc3}"}) {
     const TempFile file(text);

@@ -1,8 +1,10 @@
 // Choices of experts and the rows that follow from them, for the tests of ops/experts.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "tessera/ops/experts/selection.h"
+#include "tessera/ops/work.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

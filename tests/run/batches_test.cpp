@@ -126,7 +126,9 @@ TEST(EvaluationInput, HoldsEveryTargetOnce) {
   const base::TempFolder folder;
   for (const std::int64_t samples : {1, 2, 13, 16})
     on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const RunSetup& plan) {
-      const Read read = read_all(plan, [&](const auto& parallel) { return evaluation_input(plan, parallel); });
+      const Read read = read_all(plan, [&](const auto& parallel) {
+        return evaluation_input(*plan.valid, {.micro_batch = plan.config.micro_batch, .seq_len = kLength}, parallel);
+      });
       Tokens all;
       for (std::int64_t sample = 0; sample < samples; ++sample) all.insert(sample);
       expect_read_once(read, tokens.targets_of(all, plan.config.mask_documents));

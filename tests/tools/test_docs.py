@@ -31,11 +31,17 @@ from program import TESSERA, write_tokens  # noqa: E402
 from sources import repository_files  # noqa: E402
 from summary import run_cases  # noqa: E402
 
+try:
+    import text_corpus
+    import tokenizers
+except ImportError:
+    tokenizers = None
+
 LIMIT_S = 120
 SHORT_STEPS = {"300": "1", "350": "2", "400": "3"}
 PROGRAMS = {"tessera", "python", "python3", "pip", "git", "cmake", "ctest", "ninja", "bash", "sh", "mpirun", "srun", "torchrun",
             "scancel", "nvidia-smi", "sudo", "apt-get", "cd", "export", "curl", "xxhsum"}
-SUBCOMMANDS = {"train", "inspect", "convert", "plan", "bench"}
+SUBCOMMANDS = {"train", "generate", "evaluate", "inspect", "convert", "plan", "plot", "bench"}
 # In sentences only these programs are checked; others are not parts of this repository.
 QUOTED_PROGRAMS = {"tessera", "python", "python3"}
 SOURCE = re.compile(r"^[\w./-]+\.(h|cpp|cu|cuh|py|sh|cmake|svg)$")
@@ -133,11 +139,15 @@ def treatment(command):
     words = command.words()
     if words[0].startswith((".venv/bin/python", "python/")) or words[0] in ("python", "python3"):
         return "exists", "named in a sentence" if command.quoted else "needs a Python with other packages"
+    if words[0] == "cmake":
+        return "exists", "test_install.py runs it"
     for known, reason in ((command.quoted, "named in a sentence"), ("..." in words, "has a placeholder"),
                           (words[0].startswith("build/cuda/") or words[0] == "bench/compare.sh", "needs GPUs")):
         if known:
             return "flags", reason
     if is_tessera(words):
+        if "--prompt" in words and not tokenizers:
+            return "flags", "needs the Python package tokenizers"
         slow = [name for name in ("kernels", "step") if f"bench {name}" in command.text]
         return ("flags", "measures for many seconds") if slow else ("run", "")
     if words[0] == "./run":
@@ -230,6 +240,9 @@ class Commands(unittest.TestCase):
         (folder / "data" / "demo").mkdir(parents=True)
         for part, documents_of_part in (("train", 60), ("valid", 8)):
             write_tokens(folder / "data" / "demo" / part, 4096, documents_of_part)
+        if tokenizers:
+            tokenizer = text_corpus.train_tokenizer(["water and stone"], 300)
+            tokenizer.save(str(folder / "data" / "demo" / "tokenizer.json"))
         count = 0
         for command in self.commands:
             if treatment(command) != ("run", ""):

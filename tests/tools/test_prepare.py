@@ -77,6 +77,29 @@ class Prepare(unittest.TestCase):
         self.assertEqual(self.prepare_text("--tokenizer", "a/tokenizer.json", output="b").returncode, 0)
         self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / "b/train.bin").read_bytes())
 
+    def config(self, folder):
+        return json.loads((self.root / folder / "tokenizer_config.json").read_text())
+
+    def test_the_tokenizer_has_the_files_that_transformers_reads(self):
+        self.prepare_text(output="a")
+        self.assertEqual(("PreTrainedTokenizerFast", "<|endoftext|>"), tuple(self.config("a")[key] for key in ("tokenizer_class", "eos_token")))
+        given = self.root / "given"
+        given.mkdir()
+        stored = (self.root / "a/tokenizer.json").read_text()
+        (given / "tokenizer.json").write_text(stored)
+        (given / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>", "model_max_length": 77}')
+        (given / "chat_template.jinja").write_text("{{ messages }}")
+        (given / "model.safetensors").write_text("weights")
+        self.assertEqual(self.prepare_text("--tokenizer", "given/tokenizer.json", output="b").returncode, 0)
+        self.assertEqual(77, self.config("b")["model_max_length"])
+        files = {"train.bin", "train.idx", "valid.bin", "valid.idx", "meta.json", "tokenizer.json", "tokenizer_config.json"}
+        self.assertEqual(files | {"chat_template.jinja"}, {path.name for path in (self.root / "b").iterdir()})
+        # Files beside a tokenizer of another name do not belong to it.
+        (given / "other.json").write_text(stored.replace("<|endoftext|>", "</s>"))
+        self.assertEqual(self.prepare_text("--tokenizer", "given/other.json", "--eod-token", "</s>", output="c").returncode, 0)
+        self.assertEqual("</s>", self.config("c")["eos_token"])
+        self.assertEqual(files, {path.name for path in (self.root / "c").iterdir()})
+
     def decoded(self, part):
         tokens, _ = read_dataset(self.root / "out" / part)
         return tokenizers.Tokenizer.from_file(str(self.root / "out/tokenizer.json")).decode(tokens[:-1].tolist())

@@ -20,18 +20,18 @@ LAYERS = {
     "checkpoint": ["base", "layout", "quant", "comm"],
 }
 # Each of these layers may include the layers before it in this list and all layers of the table above.
-UPPER = ("nn", "models", "predict", "train", "run", "bench")
+UPPER = ("nn", "models", "predict", "train", "infer", "run", "bench")
 for _name in UPPER:
     LAYERS[_name] = list(LAYERS)
 for _name in ("nn", "models", "predict"):
     LAYERS[_name] = [layer for layer in LAYERS[_name] if layer not in ("data", "checkpoint")]
-TENSOR_LAYERS = ("ops", "apps", *UPPER)
+TENSOR_LAYERS = ("ops", "apps", "examples", *UPPER)
 
 # Third-party headers and the layers, or folders of a layer, that may include them. The first matching pattern applies.
 ROOMS = [
     (r"torch/torch\.h|torch/all\.h|torch/extension\.h", (), "all of torch costs minutes of compile time"),
     (r"torch/csrc/distributed/|c10/util/Logging\.h", ("rendezvous/store",), "c10d"),
-    (r"torch/csrc/autograd/|torch/autograd\.h", ("nn",), "autograd"),
+    (r"torch/csrc/autograd/|torch/autograd\.h", ("nn", "examples"), "autograd"),
     (r"ATen/|c10/|torch/", TENSOR_LAYERS, "the tensor library"),
     (r"mpi\.h$|mpi/", ("comm/mpi",), "MPI"),
     (r"nccl\.h$", ("comm/nccl",), "NCCL"),

@@ -122,7 +122,19 @@ train_demo() {
     if [[ -e "$out" ]]; then fail "training failed; its output is in $out" "$code"; fi
     fail "training failed; it wrote nothing" "$code"
   fi
+  # A run of 0 steps has no lines.
+  if [[ -s "$out/metrics.jsonl" ]]; then echo && build/cpu/apps/tessera plot "$out"; fi
   "$PYTHON" tools/run/report.py "$out" data/demo/meta.json
+  show_sample "$out"
+}
+
+# Prints a text of the model, unless the run was interrupted or has no tokenizer.
+show_sample() {
+  [[ -e "$1/tokenizer/tokenizer.json" ]] && grep -q '"interrupted": false' "$1/summary.json" || return 0
+  local -a command=(generate "$1" --prompt Water --tokens 48 --temperature 0.8 --top-p 0.9)
+  echo
+  say "a sample: build/cpu/apps/tessera ${command[*]}"
+  TESSERA_PYTHON="$PYTHON" build/cpu/apps/tessera "${command[@]}" || say "there is no sample"
 }
 
 # value_of_flag FLAG ARGS: the word after FLAG, or after FLAG=.

@@ -45,6 +45,8 @@ def main():
     mesh, other = next_flags(summary, config)
     print(f"""
 Next commands:
+  ./run tessera generate {out} --prompt Water      continue a text
+  ./run tessera plot {out}                         show the run again, or several runs together
   ./run tessera inspect {last}                   show the content of the checkpoint
   ./run tessera convert {last} {out}/hf          convert the model to a Hugging Face folder
   ./run train --resume latest --out {out} {mesh} --steps 600 --schedule-steps 600    resume and train longer

@@ -23,18 +23,6 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr std::int64_t kLargestHead = 128;  // limit of cuDNN's backward on Hopper
-
-// Returns true if every key/value head has the same number of query heads, in order. The kernels then find the
-// key/value head of a query head themselves.
-bool is_regular(const AttentionShape& shape, std::int64_t kv_heads) {
-  const auto q_heads = static_cast<std::int64_t>(shape.kv_of_q.size());
-  if (kv_heads == 0 || q_heads % kv_heads != 0) return false;
-  for (std::int64_t head = 0; head < q_heads; ++head)
-    if (shape.kv_of_q[static_cast<std::size_t>(head)] != head / (q_heads / kv_heads)) return false;
-  return true;
-}
-
 enum class Way { cudnn, flash, products };
 Way way_of(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t head_dim = qkv.q.size(2);
@@ -42,14 +30,6 @@ Way way_of(const Qkv& qkv, const AttentionShape& shape) {
   if (shape.seq_len < 2) return Way::products;  // cuDNN does not accept sequences of one token
   const bool whole = shape.cu_seqlens.empty() && !at::globalContext().deterministicAlgorithms();
   return whole ? Way::cudnn : Way::flash;
-}
-
-// Returns `tensor` [tokens, heads, head_dim] with one head per query head.
-at::Tensor expanded(const at::Tensor& tensor, const AttentionShape& shape) {
-  std::vector<at::Tensor> heads;
-  heads.reserve(shape.kv_of_q.size());
-  for (const int head : shape.kv_of_q) heads.push_back(tensor.narrow(1, head, 1));
-  return heads.empty() ? tensor.narrow(1, 0, 0) : at::cat(heads, 1);
 }
 
 // Sums over the query heads of each stored head, in order, in the accumulator type, and rounds once.
@@ -66,8 +46,8 @@ struct Keys {
   bool are_expanded = false;
 };
 Keys keys_of(const Qkv& qkv, const AttentionShape& shape) {
-  if (is_regular(shape, qkv.k.size(1))) return {dense(qkv.k, 3, "attention k"), dense(qkv.v, 3, "attention v")};
-  return {expanded(qkv.k, shape), expanded(qkv.v, shape), true};
+  if (is_regular(shape.kv_of_q, qkv.k.size(1))) return {dense(qkv.k, 3, "attention k"), dense(qkv.v, 3, "attention v")};
+  return {expanded(qkv.k, shape.kv_of_q), expanded(qkv.v, shape.kv_of_q), true};
 }
 Qkv gradient_of(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const Keys& keys, const Qkv& qkv,
                 const AttentionShape& shape) {
@@ -123,7 +103,7 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Ten
 
 Attention products_forward(const Qkv& qkv, const AttentionShape& shape) {
   const at::ScalarType type = accumulator_type(qkv.q.scalar_type());
-  const at::Tensor all_k = expanded(qkv.k, shape), all_v = expanded(qkv.v, shape);
+  const at::Tensor all_k = expanded(qkv.k, shape.kv_of_q), all_v = expanded(qkv.v, shape.kv_of_q);
   const std::vector<Span> spans = spans_of(shape);
   Attention result;
   std::vector<at::Tensor> parts;
@@ -141,7 +121,7 @@ Attention products_forward(const Qkv& qkv, const AttentionShape& shape) {
 
 Qkv products_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape) {
   const at::ScalarType type = accumulator_type(qkv.q.scalar_type());
-  const Keys keys{expanded(qkv.k, shape), expanded(qkv.v, shape), true};
+  const Keys keys{expanded(qkv.k, shape.kv_of_q), expanded(qkv.v, shape.kv_of_q), true};
   const std::vector<Span> spans = spans_of(shape);
   const at::Tensor all_out = forward.out.view(qkv.q.sizes());
   std::vector<at::Tensor> dq, dk, dv;
@@ -166,6 +146,21 @@ Qkv products_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& f
 }
 
 }  // namespace
+
+bool is_regular(const std::vector<int>& kv_of_q, std::int64_t kv_heads) {
+  const auto q_heads = static_cast<std::int64_t>(kv_of_q.size());
+  if (kv_heads == 0 || q_heads % kv_heads != 0) return false;
+  for (std::int64_t head = 0; head < q_heads; ++head)
+    if (kv_of_q[static_cast<std::size_t>(head)] != head / (q_heads / kv_heads)) return false;
+  return true;
+}
+
+at::Tensor expanded(const at::Tensor& tensor, const std::vector<int>& kv_of_q) {
+  std::vector<at::Tensor> heads;
+  heads.reserve(kv_of_q.size());
+  for (const int head : kv_of_q) heads.push_back(tensor.narrow(1, head, 1));
+  return heads.empty() ? tensor.narrow(1, 0, 0) : at::cat(heads, 1);
+}
 
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t flat[] = {qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)};

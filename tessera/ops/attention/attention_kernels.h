@@ -42,4 +42,19 @@ void plain_forward(const PlainArguments& arguments);
 void plain_backward(const PlainArguments& arguments);
 }  // namespace cpu
 
+// Arguments of cached_attention: `count` query tokens after `first` others. q, out: [count, map.size(), head_dim]. k,
+// v: [at least first + count, kv_heads, head_dim].
+struct CachedAttentionArguments {
+  quant::DType type = quant::DType::fp32;
+  std::int64_t first = 0, count = 0, kv_heads = 0, head_dim = 0;
+  std::span<const int> map;  // the key/value head of each query head
+  double scale = 1;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+};
+namespace cpu {
+// Computes softmax(scale q k^T) v row by row. NaN and infinities propagate as in IEEE arithmetic.
+void cached_attention(const CachedAttentionArguments& arguments);
+}  // namespace cpu
+
 }  // namespace tessera::ops

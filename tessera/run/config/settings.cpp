@@ -28,6 +28,8 @@ constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh 
 using C = TrainConfig;
 constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
+constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // they run a stored model
+constexpr Commands kMeshes = kPlans | kFrozen;
 constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule tries several
 
 constexpr std::array kSettings{
@@ -39,7 +41,8 @@ constexpr std::array kSettings{
             "start from the weights of this Hugging Face folder (default: from random weights)"},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
     Setting{"valid", &C::valid, kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
-    Setting{"backend", &C::backend, kAny, kKept, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs", kSteps},
+    Setting{"backend", &C::backend, kAny, kKept, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs",
+            kSteps | kFrozen},
     Setting{"ranks", &C::ranks, kRanks, kMesh, "N", "number of ranks (default: tp * gtp * dp, or the launcher's)",
             kPlans | Command::bench_links},
     Setting{"threads",
@@ -48,22 +51,25 @@ constexpr std::array kSettings{
             kRun,
             "N",
             "intra-op threads of a rank",
-            kSteps | Command::bench_kernels},
-    Setting{"tp", &C::tp, kRanks, kMesh, "N", "tensor parallel ranks", kPlans | Command::bench_products},
-    Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that shard the weights of each tensor-parallel part", kPlans},
-    Setting{"dp", &C::dp, kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))", kPlans},
+            kSteps | kFrozen | Command::bench_kernels},
+    Setting{"tp", &C::tp, kRanks, kMesh, "N", "tensor parallel ranks", kMeshes | Command::bench_products},
+    Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that shard the weights of each tensor-parallel part", kMeshes},
+    Setting{"dp", &C::dp, kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))", kPlans | Command::evaluate},
     Setting{"etp", &C::etp, kRanks, kMesh, "N", "experts: ranks that compute with parts of each expert", kPlans},
     Setting{"ep", &C::ep, kRanks, kMesh, "N", "experts: ranks that own different experts", kPlans},
     Setting{"egtp", &C::egtp, kRanks, kMesh, "N", "experts: ranks that shard the weights of each part", kPlans},
-    Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once", kPlans},
+    Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once",
+            kPlans | Command::evaluate},
     Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},
-    Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)", kPlans},
+    Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)",
+            kPlans | Command::evaluate},
     Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "last step; 0 writes the initial checkpoint", kSteps},
     Setting{"schedule_steps", &C::schedule_steps, kCountOrZero, kKept, "N",
             "length of the rate schedule (default: --steps)"},
-    Setting{"seed", &C::seed, kAny, kFixed, "N", "seed of the initial weights and of the order of samples"},
+    Setting{"seed", &C::seed, kAny, kFixed, "N", "seed of the initial weights and of the order of samples",
+            Commands(Command::train) | Command::generate},
     Setting{"dtype", &C::dtype, kAny, kFixed, "fp32|bf16|fp64", "type of weights and activations",
-            kPlans | Command::bench_kernels},
+            kMeshes | Command::bench_kernels},
     Setting{"grad_wire", &C::grad_wire, kAny, kKept, "fp32|bf16|fp64",
             "type of gradients in transfers (default: dtype)", kPlans},
     Setting{"wire_format", &C::wire_format, kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
@@ -109,8 +115,8 @@ constexpr std::array kSettings{
     Setting{"eps", &C::eps, kPositive, kKept, "X", "AdamW: added to the root of the second moment"},
     Setting{"weight_decay", &C::weight_decay, kNotNegative, kKept, "X", "AdamW: decoupled decay of matrices"},
     Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
-    Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off",
-            "attention and positions restart at documents"},
+    Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off", "attention and positions restart at documents",
+            Commands(Command::train) | Command::evaluate},
     Setting{"recompute", &C::recompute, kAny, kKept, "none|selective|full|auto", "activations to recompute in backward",
             kPlans},
     Setting{"activation_budget", &C::activation_budget, kAny, kKept, "BYTES",
@@ -151,7 +157,13 @@ constexpr std::array kSettings{
     Setting{"keep", &C::keep, kCountOrZero, kRun, "N", "number of newest checkpoints to keep; 0: all"},
     Setting{"resume", &C::resume, kAny, kRun, "PATH|latest", "resume from a checkpoint"},
     Setting{"eval_every", &C::eval_every, kCountOrZero, kRun, "N", "steps between evaluations; 0: only at the end"},
-    Setting{"timeout_s", &C::timeout_s, {.low = 0.001, .high = 1e6}, kRun, "X", "longest wait for a rank, seconds"},
+    Setting{"timeout_s",
+            &C::timeout_s,
+            {.low = 0.001, .high = 1e6},
+            kRun,
+            "X",
+            "longest wait for a rank, seconds",
+            Commands(Command::train) | kFrozen},
     Setting{"out", &C::out, kAny, kRun, "FOLDER", "folder of the run"},
 };
 

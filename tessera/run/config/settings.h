@@ -37,7 +37,17 @@ enum class OnResume {
 };
 
 // A subcommand, or a benchmark of `tessera bench`, that takes settings as flags. `train` takes every setting.
-enum class Command { train, plan, bench_step, bench_schedule, bench_products, bench_links, bench_kernels };
+enum class Command {
+  train,
+  plan,
+  bench_step,
+  bench_schedule,
+  bench_products,
+  bench_links,
+  bench_kernels,
+  generate,
+  evaluate,
+};
 
 // A set of commands.
 struct Commands {

@@ -7,11 +7,12 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/reader.h"
-#include "tessera/models/registry.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_format.h"
 #include "tessera/run/convert/non_finite.h"
 #include "tessera/run/stored_rows.h"
+#include "tessera/run/stored_run.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 namespace tessera::run {
 namespace {
@@ -60,13 +61,6 @@ std::vector<Shard> make_shards(const std::vector<HfTensor>& tensors, const Expor
 
 std::string shard_name(std::size_t index, std::size_t count) {
   return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
-}
-
-const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& reader, const std::string& name,
-                                          quant::DType dtype) {
-  const checkpoint::StoredTensor& weight = reader.tensor(name, checkpoint::Kind::weight);
-  const checkpoint::StoredTensor* master = reader.find(name, checkpoint::Kind::master);
-  return master != nullptr && quant::size_of(dtype) > quant::size_of(weight.dtype) ? *master : weight;
 }
 
 void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, const ExportTypes& types,
@@ -118,13 +112,6 @@ std::string_view torch_name(quant::DType dtype) {
   }
 }
 
-models::ModelConfigPtr config_of(const checkpoint::CheckpointReader& reader) {
-  const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state";
-  if (!reader.state().is_object() || !reader.state().contains("model"))
-    throw InputError("{}: 'model' (the model's configuration) is missing", where);
-  return models::parse_model_config(reader.state()["model"], where + ".model");
-}
-
 // Throws InputError unless the checkpoint holds exactly the weights of this model.
 void check_weights(const checkpoint::CheckpointReader& reader, const models::ModelConfig& config) {
   std::size_t expected = 0, stored = 0;
@@ -159,7 +146,7 @@ std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& typ
 ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, const ConvertOptions& options) {
   const checkpoint::CheckpointReader reader(checkpoint);
   reader.verify();
-  const models::ModelConfigPtr config = config_of(reader);
+  const models::ModelConfigPtr config = model_of_checkpoint(reader);
   check_weights(reader, *config);
   const std::vector<HfTensor> tensors = config->hf_tensors();
   const quant::Format format = options.format.value_or(quant::Format::bf16);
@@ -183,6 +170,10 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   if (shards.size() > 1) write_index(shards, types, total, folder.path() / "model.safetensors.index.json");
   nlohmann::json hf_config = config->to_json();
   hf_config["torch_dtype"] = torch_name(types.dtype);
+  const fs::path tokenizer = tokenizer_of(checkpoint);
+  // Without these fields, programs assume the ids of another vocabulary.
+  hf_config.update(generation_config(tokenizer.empty() ? TextTokens() : text_tokens_of(tokenizer)));
+  if (!tokenizer.empty()) copy_tokenizer(tokenizer, folder.path());
   if (const nlohmann::json quantization = quantization_config(format); !quantization.is_null())
     hf_config["quantization_config"] = quantization;
   checkpoint::write_text(folder.path() / "config.json", hf_config.dump(2) + "\n");

@@ -4,6 +4,8 @@
 #include "tessera/checkpoint/writer.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_weights.h"
+#include "tessera/run/run_directory.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 namespace tessera::run {
 namespace {
@@ -66,6 +68,7 @@ ConvertReport import_hf(const fs::path& folder, const fs::path& target, const Co
   manifest.step = 0;
   manifest.state = {{"model", config.to_json()}, {"imported_from", folder.string()}};
   checkpoint::finish_checkpoint(aside.path(), {manifest});
+  if (holds_tokenizer(folder)) copy_tokenizer(folder, aside.path() / kTokenizerFolder);
   aside.commit();
   ConvertReport report{{"direction", "import"},
                        {"source", folder.string()},

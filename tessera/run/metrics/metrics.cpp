@@ -77,6 +77,18 @@ std::array<std::int64_t, quant::kFormats> gathered_of_line(const json& line) {
   return bytes;
 }
 
+std::optional<SlowestRank> slowest_of_line(const json& line) {
+  if (!line.contains("slowest_rank")) return std::nullopt;
+  return SlowestRank{.rank = line.at("slowest_rank").get<int>(), .wait_ms = number_of(line.at("slowest_rank_wait_ms"))};
+}
+
+std::optional<GpuReading> gpus_of_line(const json& line) {
+  if (!line.contains("gpu_clock_mhz")) return std::nullopt;
+  return GpuReading{.clock_mhz = number_of(line.at("gpu_clock_mhz")),
+                    .power_w = number_of(line.at("gpu_power_w")),
+                    .errors = line.at("gpu_errors").get<std::int64_t>()};
+}
+
 template <typename T>
 nlohmann::ordered_json not_zero_by_format(const std::array<T, quant::kFormats>& values, quant::DType dtype) {
   nlohmann::ordered_json result = nlohmann::ordered_json::object();
@@ -142,6 +154,12 @@ std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
        {std::pair{"aux_loss", m.aux_loss}, {"z_loss", m.z_loss}, {"expert_load", m.expert_load}})
     if (value) line += fmt::format(", \"{}\": {}", key, json_number(*value));
   if (!m.expert_counts.empty()) line += ", \"expert_counts\": " + json(m.expert_counts).dump();
+  if (m.slowest)
+    line += fmt::format(R"(, "slowest_rank": {}, "slowest_rank_wait_ms": {})", m.slowest->rank,
+                        json_number(m.slowest->wait_ms));
+  if (m.gpus)
+    line += fmt::format(R"(, "gpu_clock_mhz": {}, "gpu_power_w": {}, "gpu_errors": {})", json_number(m.gpus->clock_mhz),
+                        json_number(m.gpus->power_w), m.gpus->errors);
   if (m.skipped) line += ", \"skipped\": true";
   if (m.suppressed > 0) line += fmt::format(", \"suppressed\": {}", m.suppressed);
   if (m.gathered_by_format[0] != m.gathered_bytes)
@@ -174,6 +192,8 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .z_loss = std::nullopt,
                   .expert_load = std::nullopt,
                   .expert_counts = {},
+                  .slowest = slowest_of_line(all),
+                  .gpus = gpus_of_line(all),
                   .skipped = all.value("skipped", false),
                   .suppressed = all.value("suppressed", 0)};
     for (const auto& [key, value] : {std::pair{"valid_loss", &m.valid_loss},

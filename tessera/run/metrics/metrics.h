@@ -12,8 +12,15 @@
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/run/metrics/append_file.h"
+#include "tessera/run/metrics/gpu_reading.h"
 
 namespace tessera::run {
+
+// The rank that waited least for communication in a step; the others waited for it.
+struct SlowestRank {
+  int rank = 0;
+  double wait_ms = 0;
+};
 
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
@@ -37,8 +44,10 @@ struct StepMetrics {
   std::optional<double> aux_loss, z_loss, expert_load;
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;
-  bool skipped = false;  // the gradient was not finite: no update
-  int suppressed = 0;    // attempts that a stop counter suppressed before the one that counts
+  std::optional<SlowestRank> slowest;  // of several ranks whose waits were measured
+  std::optional<GpuReading> gpus;      // of all ranks; in the steps that read it, if every rank finds NVML
+  bool skipped = false;                // the gradient was not finite: no update
+  int suppressed = 0;                  // attempts that a stop counter suppressed before the one that counts
 };
 
 // Returns the name of a number format in a run of this type. bf16 stands for numbers without a format, so its name is

@@ -109,6 +109,11 @@ Scalars scalars_of(const StepMetrics& m) {
                   {"gathered_bytes", static_cast<double>(m.gathered_bytes)},
                   {"reduced_bytes", static_cast<double>(m.reduced_bytes)}};
   if (m.valid_loss) scalars.emplace_back("valid_loss", *m.valid_loss);
+  if (m.gpus) {
+    scalars.emplace_back("gpu_clock_mhz", m.gpus->clock_mhz);
+    scalars.emplace_back("gpu_power_w", m.gpus->power_w);
+    scalars.emplace_back("gpu_errors", static_cast<double>(m.gpus->errors));
+  }
   return scalars;
 }
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Copies the lines of a run's metrics.jsonl to Weights & Biases. It needs the package wandb, which nothing else here uses.
+
+A call for a run that was copied before continues the same run of Weights & Biases: its id is the name of the folder, or --id.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+
+def scalars_of(line):
+    """Returns the numbers of a line by key. Texts such as "NaN" become numbers; objects become one key for each entry."""
+    scalars = {}
+    for key, value in json.loads(line).items():
+        entries = {f"{key}/{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+        scalars.update({name: float(one) for name, one in entries.items() if not isinstance(one, list)})
+    return scalars
+
+
+def lines_of(path, ended, follow, seconds):
+    """Yields whole lines. With `follow` it waits for more lines until the file `ended` is newer than the metrics."""
+    with open(path, encoding="utf-8") as file:
+        held = ""
+        while True:
+            is_ended = ended.exists() and ended.stat().st_mtime >= path.stat().st_mtime
+            held += file.readline()
+            if held.endswith("\n"):
+                yield held
+                held = ""
+            elif not follow or is_ended:
+                return
+            else:
+                time.sleep(seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=pathlib.Path, help="folder of a run")
+    parser.add_argument("--project", default="tessera")
+    parser.add_argument("--id", help="id of the run (default: the name of the folder)")
+    parser.add_argument("--follow", action="store_true", help="wait for more lines until the run has ended")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time between two looks at the file, with --follow")
+    arguments = parser.parse_args()
+    metrics = arguments.run / "metrics.jsonl"
+    if not metrics.is_file():
+        sys.exit(f"log_to_wandb.py: '{arguments.run}' has no metrics.jsonl: expected the folder of a run")
+    try:
+        import wandb
+    except ImportError:
+        sys.exit("log_to_wandb.py: the package wandb is not installed: pip install wandb")
+    config = json.loads((arguments.run / "config.json").read_text()).get("config", {})
+    run = wandb.init(project=arguments.project, id=arguments.id or arguments.run.resolve().name, resume="allow", config=config)
+    done = run.step  # steps that an earlier call has copied
+    for line in lines_of(metrics, arguments.run / "summary.json", arguments.follow, arguments.seconds):
+        scalars = scalars_of(line)
+        step = int(scalars.pop("step"))
+        if step > done or done == 0:
+            run.log(scalars, step=step)
+    run.finish()
+
+
+if __name__ == "__main__":
+    main()

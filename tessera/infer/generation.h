@@ -1,0 +1,24 @@
+// Continues a sequence of tokens.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "tessera/infer/frozen_model.h"
+#include "tessera/infer/sampling.h"
+
+namespace tessera::infer {
+
+struct Generation {
+  std::vector<std::int64_t> prompt;  // at least one token
+  std::int64_t tokens = 1;           // the most new tokens, at least 1
+  std::vector<std::int64_t> stop;    // ids after which generation stops; the result contains the id
+  Sampling sampling;
+};
+// Returns the number of tokens that the model reads: the last new token is not read.
+std::int64_t positions_of(const Generation& generation);
+
+// Returns the new tokens, the same on every rank: rank 0 chooses each token. The prompt is one forward pass, and each
+// further token is one. Collective over the world. Throws the errors of choose_token.
+std::vector<std::int64_t> generate(FrozenModel& model, const Generation& generation);
+
+}  // namespace tessera::infer

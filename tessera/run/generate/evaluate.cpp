@@ -1,0 +1,64 @@
+#include "tessera/run/generate/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/data/data.h"
+#include "tessera/run/batches.h"
+#include "tessera/run/generate/frozen_run.h"
+#include "tessera/run/run_directory.h"
+
+namespace tessera::run {
+namespace {
+
+// The inputs that a rank checks before it builds the model.
+struct EvaluationInputs {
+  StoredModel stored;
+  TrainConfig config;
+  std::unique_ptr<const data::TrainingData> data;
+};
+
+EvaluationInputs read_inputs(const EvaluateCommand& command, const comm::World& world) {
+  EvaluationInputs inputs{
+      .stored = find_stored_model(command.path, world.rank(), world.size()), .config = {}, .data = {}};
+  inputs.config = resolve_frozen(command.config, inputs.stored, world);
+  inputs.data = std::make_unique<data::TrainingData>(
+      data::TrainingDataOptions{.blend = {command.data},
+                                .seq_len = inputs.config.seq_len,
+                                .vocab_size = inputs.stored.model->sizes().vocab_size,
+                                .mask_documents = inputs.config.mask_documents,
+                                .takes_turns = false});
+  inputs.data->check_vocabulary(world.rank(), world.size());
+  return inputs;
+}
+
+void print_result(double loss, const train::StepInput& input, std::int64_t samples, bool json) {
+  const double perplexity = std::exp(loss);
+  if (json) {
+    const nlohmann::ordered_json report = {
+        {"loss", loss}, {"perplexity", perplexity}, {"tokens", input.tokens}, {"samples", samples}};
+    fmt::print("{}\n", finite_json(report).dump());
+    return;
+  }
+  fmt::print("loss {:.6f}, perplexity {:.4f}: {} tokens in {} samples\n", loss, perplexity, input.tokens, samples);
+}
+
+}  // namespace
+
+int evaluate(const EvaluateCommand& command) {
+  if (command.data.empty()) throw InputError("--data: is empty, expected the prefix of PREFIX.bin and PREFIX.idx");
+  return run_on_ranks(command.config, [&](comm::World& world, comm::Communicator& all) {
+    EvaluationInputs inputs;
+    together(all, [&] { inputs = read_inputs(command, world); });
+    const auto model = make_frozen_model(world, inputs.config, inputs.stored);
+    const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
+    const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());
+    const double loss = model->evaluate(input);
+    if (world.rank() == 0) print_result(loss, input, inputs.data->num_samples(), command.json);
+  });
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,104 @@
+#include "tessera/run/generate/frozen_run.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/collective_files.h"
+#include "tessera/comm/local/world.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/launch.h"
+#include "tessera/run/trainer_options.h"
+
+namespace tessera::run {
+namespace {
+
+// A step has one microbatch of each reader.
+TrainConfig with_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  const std::int64_t part = config.tp * config.gtp;
+  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, world_size.value_or(part) / part);
+  config.global_batch = config.micro_batch * config.gtp * replicas;
+  return resolve_ranks(std::move(config), world_size);
+}
+
+std::int64_t ranks_of(const TrainConfig& config) {
+  return config.tp * config.gtp * std::max<std::int64_t>(1, config.dp);
+}
+
+// If all ranks have the same error, the first one prints it. A launcher ends the other ranks when one exits.
+constexpr std::chrono::seconds kFirstRankSpeaks{1};
+
+std::unique_ptr<comm::Communicator> everyone(comm::World& world) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  return world.make_group("inputs", {ranks});
+}
+
+infer::FrozenOptions frozen_options(const TrainConfig& config, const models::ModelConfig& model) {
+  const models::ModelOptions options{.max_positions = config.seq_len,
+                                     .embedding = embedding_reads(config),
+                                     .etp = static_cast<int>(config.etp),
+                                     .ep = static_cast<int>(config.ep),
+                                     .is_frozen = true};
+  return {.model = [&model, options](nn::Context& context) { return model.build(context, options); },
+          .layout = nn::rank_layout(mesh_of(config)),
+          .type = config.dtype,
+          .sequence_parallel = config.sequence_parallel,
+          .is_scheduled = config.gtp > 1};
+}
+
+}  // namespace
+
+int run_on_ranks(const TrainConfig& command, const RankBody& body) {
+  if (command.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
+  check_launcher(command.backend, "nccl");
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(command.timeout_s * 1000));
+  const auto with_threads = [&](comm::World& world) {
+    at::set_num_threads(static_cast<int>(command.threads));
+    body(world, *everyone(world));
+  };
+  try {
+    if (command.backend == Backend::nccl)
+      return run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks_of(command))}, with_threads);
+    comm::LocalOptions options;
+    options.timeout = timeout;
+    comm::run_local(static_cast<int>(with_ranks(command, std::nullopt).ranks), options, with_threads);
+  } catch (const checkpoint::AgreedInputError& error) {
+    if (command.backend == Backend::local || error.rank() == 0) throw InputError(error.what());
+    std::this_thread::sleep_for(kFirstRankSpeaks);
+    return 2;
+  }
+  return 0;
+}
+
+void together(comm::Communicator& inputs, const std::function<void()>& read) {
+  checkpoint::run_together(inputs, "", [&](const std::stop_token&) { read(); });
+}
+
+TrainConfig resolve_frozen(TrainConfig config, const StoredModel& stored, const comm::World& world) {
+  if (!config.given.contains("dtype")) config.dtype = stored.dtype;
+  config.model = stored.folder.string();
+  config = with_ranks(std::move(config), world.size());
+  if (stored.model->sizes().num_experts > 0) {
+    config.etp = config.tp;
+    config.egtp = config.gtp;
+    config.sequence_parallel = config.tp > 1;
+  }
+  return resolve_model(std::move(config), *stored.model);
+}
+
+std::unique_ptr<infer::FrozenModel> make_frozen_model(comm::World& world, const TrainConfig& resolved,
+                                                      const StoredModel& stored) {
+  auto model = std::make_unique<infer::FrozenModel>(world, frozen_options(resolved, *stored.model));
+  checkpoint::run_together(*model->parallel().world, "loading " + stored.folder.string(),
+                           [&](const std::stop_token&) { model->load(weight_reader(stored)); });
+  return model;
+}
+
+}  // namespace tessera::run

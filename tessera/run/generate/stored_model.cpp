@@ -1,0 +1,56 @@
+#include "tessera/run/generate/stored_model.h"
+
+#include <memory>
+
+#include "tessera/base/buffer.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/quant/elementwise.h"
+#include "tessera/run/convert/convert.h"
+#include "tessera/run/convert/hf_weights.h"
+#include "tessera/run/find_checkpoint.h"
+#include "tessera/run/stored_rows.h"
+#include "tessera/run/stored_run.h"
+
+namespace tessera::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The buffer has the layout of the request, so that one cast converts all of it.
+void read_as(const checkpoint::CheckpointReader& reader, const checkpoint::LoadTensor& request) {
+  const checkpoint::StoredTensor& source = source_of(reader, request.name, request.dtype);
+  checkpoint::LoadTensor stored = request;
+  stored.kind = source.kind;
+  stored.dtype = source.dtype;
+  if (source.dtype == request.dtype) return reader.read(stored);
+  base::Buffer raw(static_cast<std::size_t>(request.local.size) * quant::size_of(source.dtype));
+  raw.fill_zero();
+  stored.data = raw.data();
+  reader.read(stored);
+  quant::cast(raw.data(), source.dtype, request.data, request.dtype, request.local.size);
+}
+
+}  // namespace
+
+StoredModel find_stored_model(const fs::path& path, std::int64_t part, std::int64_t parts) {
+  if (is_hf_folder(path)) {
+    const HfFolder folder(path);
+    return {.model = folder.shared_config(), .dtype = folder.dtype(), .folder = path, .is_hf = true};
+  }
+  const checkpoint::CheckpointReader reader =
+      open_checkpoint(find_checkpoint(path, CheckpointUse::convert), part, parts);
+  StoredModel stored{.model = model_of_checkpoint(reader), .folder = reader.folder()};
+  stored.dtype = reader.tensor(stored.model->hf_tensors().front().name, checkpoint::Kind::weight).dtype;
+  return stored;
+}
+
+infer::FrozenModel::ReadWeight weight_reader(const StoredModel& stored) {
+  if (stored.is_hf) {
+    const auto weights = std::make_shared<HfWeights>(stored.folder);
+    return [weights](const checkpoint::LoadTensor& request) { weights->read(request); };
+  }
+  const auto reader = std::make_shared<const checkpoint::CheckpointReader>(stored.folder);
+  return [reader](const checkpoint::LoadTensor& request) { read_as(*reader, request); };
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,27 @@
+// The model and the weights at a path that a user gives: a run, a checkpoint or a Hugging Face folder.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+
+#include "tessera/infer/frozen_model.h"
+#include "tessera/models/model_config.h"
+#include "tessera/quant/dtype.h"
+
+namespace tessera::run {
+
+struct StoredModel {
+  models::ModelConfigPtr model;
+  quant::DType dtype = quant::DType::fp32;  // of the stored weights; half precision counts as fp32
+  std::filesystem::path folder;             // the checkpoint or the Hugging Face folder
+  bool is_hf = false;
+};
+
+// Opens and checks the model at `path`. Verifies part `part` of `parts` of a checkpoint's checksums. Throws InputError.
+StoredModel find_stored_model(const std::filesystem::path& path, std::int64_t part = 0, std::int64_t parts = 1);
+
+// Returns a function that reads weights in any type. If the requested type is wider than the stored
+// weights of a checkpoint, the function reads its masters where they exist. Each rank has a function of its own. Throws
+// InputError for a damaged file.
+infer::FrozenModel::ReadWeight weight_reader(const StoredModel& stored);
+
+}  // namespace tessera::run

@@ -1,0 +1,17 @@
+#include <cuda_runtime_api.h>
+
+#include <array>
+
+#include "tessera/base/cuda_check.h"
+#include "tessera/run/metrics/gpu_monitor.h"
+
+namespace tessera::run {
+
+std::string pci_bus_id(base::Device device) {
+  if (device.kind != base::DeviceKind::cuda) return {};
+  std::array<char, 32> id{};
+  TESSERA_CUDA_CHECK(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device.index));
+  return id.data();
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,9 @@
+#include "tessera/run/metrics/gpu_monitor.h"
+
+namespace tessera::run {
+
+std::string pci_bus_id(base::Device) {
+  return {};
+}
+
+}  // namespace tessera::run

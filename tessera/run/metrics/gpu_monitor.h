@@ -1,0 +1,36 @@
+// Reads clock, power and errors of one GPU from NVML, the management library of NVIDIA's driver. The library is loaded
+// at run time. Without the library or without the GPU there are no readings.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/base/device.h"
+#include "tessera/run/metrics/gpu_reading.h"
+
+namespace tessera::run {
+
+inline constexpr const char* kNvml = "libnvidia-ml.so.1";
+
+// Returns the PCI bus id of a CUDA device. Returns an empty text for the CPU and in a build without CUDA.
+std::string pci_bus_id(base::Device device);
+
+// For use by one thread.
+class GpuMonitor {
+ public:
+  // library: the file that dlopen loads. An empty bus id means that there is no GPU, and nothing is loaded.
+  explicit GpuMonitor(const std::string& bus_id, const std::string& library = kNvml);
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
+
+  // Takes about 10 microseconds, the first time some milliseconds. Returns nullopt if NVML or the GPU is missing, or if
+  // NVML reports an error for clock or power. A GPU without counters of memory errors has 0 errors.
+  std::optional<GpuReading> read() const;
+
+ private:
+  struct Library;
+  std::unique_ptr<Library> library_;  // null: no readings
+};
+
+}  // namespace tessera::run

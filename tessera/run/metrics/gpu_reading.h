@@ -1,0 +1,13 @@
+// The state of a GPU, or of all GPUs of a run.
+#pragma once
+#include <cstdint>
+
+namespace tessera::run {
+
+struct GpuReading {
+  double clock_mhz = 0;     // of the multiprocessors; of several GPUs the lowest
+  double power_w = 0;       // of several GPUs the sum
+  std::int64_t errors = 0;  // uncorrected memory errors since the driver was loaded; of several GPUs the sum
+};
+
+}  // namespace tessera::run

@@ -1,0 +1,76 @@
+#include "tessera/run/tokenizer/python_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/run/tokenizer/child_process.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kNoPackage = 77;
+// Reads one request and writes one answer, both JSON. Modules of the current folder are not imported.
+constexpr const char* kScript = R"(
+import sys
+sys.path = [folder for folder in sys.path if folder]
+import json
+try:
+    import tokenizers
+except ImportError:
+    sys.exit(77)
+request = json.load(sys.stdin.buffer)
+try:
+    tokenizer = tokenizers.Tokenizer.from_file(request["file"])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if "text" in request:
+        answer = {"ids": tokenizer.encode(request["text"]).ids}
+    else:
+        answer = {"texts": [tokenizer.decode(ids, skip_special_tokens=False) for ids in request["lists"]]}
+except Exception as error:
+    answer = {"error": str(error)}
+json.dump(answer, sys.stdout)
+)";
+
+// Returns the answer of the first interpreter that has the package.
+std::optional<json> ask(const std::vector<std::string>& pythons, const json& request, const std::string& file) {
+  for (const std::string& python : pythons) {
+    const ChildResult child = run_child({python, "-c", kScript}, request.dump());
+    if (!child.started || child.code == kNoPackage) continue;
+    const json answer = json::parse(child.output, nullptr, /*allow_exceptions=*/false);
+    if (child.code != 0 || !answer.is_object())
+      throw Error("{}: the process that reads {} ended with code {}", python, file, child.code);
+    if (answer.contains("error"))
+      throw InputError("{}: {}, expected a tokenizer of the Python package tokenizers", file,
+                       answer["error"].get<std::string>());
+    return answer;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+PythonTokenizer::PythonTokenizer(std::filesystem::path file, std::vector<std::string> pythons)
+    : file_(std::move(file)), pythons_(std::move(pythons)) {}
+
+std::optional<std::vector<std::int64_t>> PythonTokenizer::encode(const std::string& text) const {
+  const auto answer = ask(pythons_, {{"file", file_.string()}, {"text", text}}, file_.string());
+  if (!answer) return std::nullopt;
+  return answer->at("ids").get<std::vector<std::int64_t>>();
+}
+
+std::optional<std::vector<std::string>> PythonTokenizer::decode(
+    const std::vector<std::vector<std::int64_t>>& lists) const {
+  const auto answer = ask(pythons_, {{"file", file_.string()}, {"lists", lists}}, file_.string());
+  if (!answer) return std::nullopt;
+  return answer->at("texts").get<std::vector<std::string>>();
+}
+
+std::vector<std::string> pythons_to_try(const std::optional<std::string>& chosen, const std::string& own) {
+  if (chosen) return {*chosen};
+  return {own, "python3"};
+}
+
+}  // namespace tessera::run

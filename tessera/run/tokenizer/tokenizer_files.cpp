@@ -1,0 +1,140 @@
+#include "tessera/run/tokenizer/tokenizer_files.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/checkpoint/io.h"
+#include "tessera/run/run_directory.h"
+
+namespace tessera::run {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array kVocabularies{"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"};
+constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kGenerationConfig = "generation_config.json";
+constexpr std::array kOtherFiles{kTokenizerConfig, "special_tokens_map.json", "added_tokens.json", "merges.txt",
+                                 "chat_template.jinja"};
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+json object_in(const fs::path& path) {
+  if (!is_file(path)) return json::object();
+  json value = base::read_json_file(path);
+  if (!value.is_object()) throw InputError("{}: got {}, expected an object", path.string(), base::shown(value));
+  return value;
+}
+
+// Adds the ids of a field: absent, null, an id or a list of ids.
+std::vector<std::int64_t> ids_in(const json& object, const char* field, const fs::path& path) {
+  std::vector<std::int64_t> ids;
+  const auto found = object.find(field);
+  if (found == object.end() || found->is_null()) return ids;
+  for (const json& id : found->is_array() ? *found : json::array({*found})) {
+    if (!id.is_number_integer())
+      throw InputError("{}: {}: got {}, expected the id of a token or a list of ids", path.string(), field,
+                       base::shown(*found));
+    ids.push_back(id.get<std::int64_t>());
+  }
+  return ids;
+}
+
+// tokenizer_config.json holds a special token as its text, or as an object with the text.
+std::string token_in(const json& config, const char* field) {
+  const auto found = config.find(field);
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  return found->is_object() ? found->value("content", "") : "";
+}
+
+std::optional<std::int64_t> id_of(const std::string& token, const json& added_tokens) {
+  if (token.empty() || !added_tokens.is_array()) return std::nullopt;
+  for (const json& added : added_tokens)
+    if (added.is_object() && added.value("content", "") == token && added.contains("id") &&
+        added["id"].is_number_integer())
+      return added["id"].get<std::int64_t>();
+  return std::nullopt;
+}
+
+TextTokens tokens_of_tokenizer(const fs::path& folder) {
+  TextTokens tokens;
+  const json config = object_in(folder / kTokenizerConfig);
+  const std::string begin = token_in(config, "bos_token"), end = token_in(config, "eos_token");
+  if (begin.empty() && end.empty()) return tokens;
+  const json added = object_in(folder / "tokenizer.json").value("added_tokens", json());
+  tokens.begin = id_of(begin, added);
+  if (const auto id = id_of(end, added)) tokens.end = {*id};
+  return tokens;
+}
+
+}  // namespace
+
+bool holds_tokenizer(const fs::path& folder) {
+  return std::ranges::any_of(kVocabularies, [&](const char* name) { return is_file(folder / name); });
+}
+
+fs::path tokenizer_of(const fs::path& model_folder) {
+  std::error_code ignored;
+  const fs::path folder = fs::weakly_canonical(model_folder, ignored);
+  const fs::path run = folder.parent_path().filename() == "checkpoints" ? folder.parent_path().parent_path() : folder;
+  for (const fs::path& place : {folder, folder / kTokenizerFolder, run / kTokenizerFolder})
+    if (holds_tokenizer(place)) return place;
+  return {};
+}
+
+fs::path tokenizer_of_data(const std::vector<std::string>& blend) {
+  for (const std::string& word : blend) {
+    const fs::path prefix(word);
+    fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
+    if (is_file(prefix.string() + ".idx") && holds_tokenizer(folder)) return folder;
+  }
+  return {};
+}
+
+TextTokens text_tokens_of(const fs::path& folder) {
+  for (const char* name : {kGenerationConfig, "config.json"}) {
+    const fs::path path = folder / name;
+    const json object = object_in(path);
+    const std::vector<std::int64_t> begin = ids_in(object, "bos_token_id", path);
+    TextTokens tokens{.begin = std::nullopt, .end = ids_in(object, "eos_token_id", path)};
+    if (!begin.empty()) tokens.begin = begin.front();
+    if (!tokens.end.empty()) return tokens;
+  }
+  return tokens_of_tokenizer(folder);
+}
+
+nlohmann::ordered_json generation_config(const TextTokens& tokens) {
+  nlohmann::ordered_json config = {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}};
+  if (tokens.begin) config["bos_token_id"] = *tokens.begin;
+  if (tokens.end.size() == 1) config["eos_token_id"] = tokens.end.front();
+  if (tokens.end.size() > 1) config["eos_token_id"] = tokens.end;
+  return config;
+}
+
+void copy_tokenizer(const fs::path& source, const fs::path& target) {
+  std::error_code code;
+  fs::create_directories(target, code);
+  if (code) throw Error("{}: cannot create the folder: {}", target.string(), code.message());
+  const auto copy = [&](const char* name) {
+    if (is_file(source / name)) write_file_atomically(target / name, checkpoint::read_text(source / name));
+  };
+  std::ranges::for_each(kOtherFiles, copy);
+  copy(kGenerationConfig);
+  // Without this file, transformers takes the tokenizer class of the model's architecture, which may split text in
+  // another way than tokenizer.json.
+  if (is_file(source / "tokenizer.json") && !is_file(source / kTokenizerConfig))
+    write_json_atomically(target / kTokenizerConfig, {{"tokenizer_class", "PreTrainedTokenizerFast"}});
+  if (const TextTokens tokens = text_tokens_of(source); !is_file(source / kGenerationConfig) && !tokens.end.empty())
+    write_json_atomically(target / kGenerationConfig, generation_config(tokens));
+  // The vocabulary is last, so that a folder that holds a tokenizer is complete.
+  std::for_each(kVocabularies.rbegin(), kVocabularies.rend(), copy);
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""`tessera evaluate`: the loss equals the held-out loss of training and that of the numpy reference, counts every sample once on
+every mesh, and refuses wrong inputs.
+"""
+import json
+import math
+import sys
+import unittest
+
+from program import ROOT, run, scratch, tessera, write_documents, write_tokens
+from summary import run_cases
+
+sys.path.append(str(ROOT / "tests" / "reference"))
+try:
+    from llama import Llama, load_folder
+    from mixtral import Mixtral
+    from samples import Samples
+    from train_reference import held_out_loss
+except ImportError:
+    held_out_loss = None
+
+# In fp64 sums have at most 1e5 terms of epsilon 1.1e-16.
+BOUND = 1e-10
+
+
+def evaluated(path, data, *flags):
+    return json.loads(tessera("evaluate", path, "--data", data, "--json", *flags))
+
+
+class Evaluate(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("evaluate")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        # 7 samples of 16 tokens, and a rest that is not a sample.
+        cls.short = write_documents(cls.folder / "short", [[(7 * i * i + i) % 131 for i in range(50)], [3] * 70])
+        cls.runs = {}
+        for model in ("llama-tiny-odd", "mixtral-tiny-odd"):
+            cls.runs[model] = cls.folder / model
+            tessera("train", "--model", model, "--data", cls.data, "--valid", cls.short, "--seq-len", 16, "--global-batch", 8,
+                    "--micro-batch", 2, "--dtype", "fp64", "--lr", 5e-3, "--steps", 3, "--out", cls.runs[model])
+            tessera("convert", cls.runs[model], cls.folder / f"{model}-hf")
+
+    def test_equals_the_held_out_loss_of_training(self):
+        for model, path in self.runs.items():
+            trained = json.loads((path / "summary.json").read_text())["valid_loss"]
+            found = evaluated(path, self.short, "--seq-len", 16, "--micro-batch", 2)
+            self.assertEqual({"loss": trained, "perplexity": math.exp(trained), "tokens": 112, "samples": 7}, found)
+            hf = self.folder / f"{model}-hf"
+            self.assertEqual(found, evaluated(hf, self.short, "--seq-len", 16, "--micro-batch", 2))
+
+    def test_has_the_same_bits_over_gtp_and_dp(self):
+        for path in self.runs.values():
+            for micro_batch in (1, 3):  # 3 does not divide 7
+                flags = ["--seq-len", 16, "--micro-batch", micro_batch]
+                one = evaluated(path, self.short, *flags)
+                for mesh in (["--gtp", 3], ["--dp", 2], ["--gtp", 2, "--dp", 3], ["--gtp", 9]):
+                    found = evaluated(path, self.short, *flags, *mesh)
+                    self.assertEqual((one["tokens"], one["samples"]), (found["tokens"], found["samples"]))
+                    if "--dp" not in mesh:
+                        self.assertEqual(one, found, mesh)
+                    self.assertAlmostEqual(one["loss"], found["loss"], delta=BOUND, msg=mesh)
+
+    def test_agrees_over_tp_batches_and_types(self):
+        for path in self.runs.values():
+            expected = evaluated(path, self.data, "--seq-len", 33)
+            for flags in (["--tp", 2], ["--tp", 3, "--gtp", 2], ["--micro-batch", 5], ["--micro-batch", 1000]):
+                found = evaluated(path, self.data, "--seq-len", 33, *flags)
+                self.assertEqual(expected["tokens"], found["tokens"])
+                self.assertAlmostEqual(expected["loss"], found["loss"], delta=BOUND, msg=flags)
+            wide = evaluated(path, self.data, "--seq-len", 33, "--dtype", "fp32")
+            self.assertAlmostEqual(expected["loss"], wide["loss"], delta=1e-5)
+            self.assertNotEqual(expected["loss"], wide["loss"])
+
+    @unittest.skipUnless(held_out_loss, "numpy is missing")
+    def test_equals_the_reference(self):
+        for model in self.runs:
+            for masked in (False, True):
+                config, weights = load_folder(self.folder / f"{model}-hf")
+                reference = Mixtral(config, weights, "layer", 0.0) if "mixtral" in model else Llama(config, weights)
+                samples = Samples(str(self.short), 16, 0, masked).in_order()
+                found = evaluated(self.folder / f"{model}-hf", self.short, "--seq-len", 16, "--mask-documents", "on" if masked else "off")
+                self.assertAlmostEqual(held_out_loss(reference, samples), found["loss"], delta=BOUND)
+                self.assertEqual(sum(int((sample["targets"] >= 0).sum()) for sample in samples), found["tokens"])
+                self.assertEqual(112 - masked, found["tokens"])  # one target is the first token of a document
+
+    def test_shows_the_result_as_text(self):
+        found = evaluated(self.runs["llama-tiny-odd"], self.short, "--seq-len", 16)
+        self.assertEqual(f"loss {found['loss']:.6f}, perplexity {found['perplexity']:.4f}: 112 tokens in 7 samples\n",
+                         tessera("evaluate", self.runs["llama-tiny-odd"], "--data", self.short, "--seq-len", 16))
+
+    def test_refuses_wrong_inputs(self):
+        path = self.runs["llama-tiny-odd"]
+        (self.folder / "bad.bin").write_bytes(b"")
+        write_documents(self.folder / "large", [[5, 131, 7]])
+        for arguments, words in (([path], "--data is required"),
+                                 ([path, "--data", self.folder / "absent"], "absent.idx"),
+                                 ([path, "--data", self.folder / "large", "--seq-len", 2], "token at byte 2 is 131, expected 0 to 130"),
+                                 ([path, "--data", self.short, "--seq-len", 120], "expected at least 121"),
+                                 ([path, "--data", self.short, "--seq-len", 0], "--seq-len: got 0"),
+                                 ([path, "--data", self.short, "--seq-len", 513], "expected at most 512"),
+                                 ([path, "--data", self.short, "--seq-len", 4, "--backend", "mpi"], "--backend: got mpi"),
+                                 ([path, "--data", self.short, "--seq-len", 4, "--micro-batch", 0], "--micro-batch: got 0"),
+                                 ([self.folder / "absent", "--data", self.short], "does not exist")):
+            result = run("evaluate", *arguments)
+            self.assertEqual((2, ""), (result.returncode, result.stdout), (arguments, result.stderr))
+            self.assertEqual(1, len(result.stderr.splitlines()), result.stderr)
+            self.assertIn(words, result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()
