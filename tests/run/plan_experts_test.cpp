@@ -11,6 +11,7 @@
 #include "tessera/run/plan/expert_layouts.h"
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/plan_report.h"
+#include "tessera/schedule/check/check_mesh.h"
 #include "tests/run/plan_testing.h"
 #include "tests/run/planned_run.h"
 
@@ -99,8 +100,9 @@ std::int64_t bytes_of(const StepPlan& step, int domain, std::string_view purpose
   return found == step.roles.end() ? 0 : found->bytes;
 }
 
-// Each rank owns 720 elements of a layer's experts and stores half of them. Of a microbatch of 6 tokens, it receives
-// the other owner's 8 numbers a token in five exchanges a layer, and 4 and 2 numbers a token for choices and weights.
+// Each rank owns 720 elements of a layer's experts and stores half of them. A microbatch has 6 tokens. For each token,
+// the rank receives 8 numbers from the other owner in five exchanges a layer, and 4 and 2 numbers for choices and
+// weights.
 TEST(PlanOfExperts, ShowsBytesByRole) {
   StepPlanRequest request = request_of({{"gtp", "4"}, {"ep", "2"}, {"egtp", "2"}}, sparse_model());
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
@@ -164,6 +166,51 @@ TEST(PlanOfExperts, LoadsAreChecked) {
                 ThrowsMessage<InputError>(AllOf(HasSubstr("--expert-load: got"), HasSubstr("expected 1 to 7"))));
   EXPECT_THAT([&] { load("llama-tiny-odd", 2); },
               ThrowsMessage<InputError>(HasSubstr("--expert-load: got 2, but model 'llama-tiny-odd' has no experts")));
+}
+
+// Returns the calls in which the first reduction of experts has changed places with the gather of experts before it.
+schedule::CallOrder swapped(schedule::CallOrder order) {
+  const auto is = [&](const char* hop) {
+    return [&order, role = schedule::role_name(hop, 1)](const schedule::CollectiveCall& call) {
+      return order.roles[static_cast<std::size_t>(call.role)] == role;
+    };
+  };
+  const auto reduction = std::ranges::find_if(order.calls, is("reduce"));
+  auto gather = reduction;
+  while (gather != order.calls.begin() && !is("gather")(*gather)) --gather;
+  EXPECT_NE(reduction, order.calls.end());
+  EXPECT_TRUE(is("gather")(*gather));
+  std::iter_swap(gather, reduction);
+  return order;
+}
+
+// 16 nodes of 8 ranks. Gathers over gtp and egtp, sums over dp and dispatch over ep are in flight together.
+TEST(PlanOfExperts, RanksOfManyNodesCannotDeadlock) {
+  StepPlanRequest request = request_of({{"tp", "2"},
+                                        {"gtp", "4"},
+                                        {"dp", "16"},
+                                        {"ep", "2"},
+                                        {"egtp", "4"},
+                                        {"sequence_parallel", "on"},
+                                        {"global_batch", "128"}},
+                                       sparse_model());
+  request.gather_budget = request.reduce_budget = schedule::kMinimum;
+  const StepPlan step = plan_step(request);
+  std::vector<schedule::ParameterSize> sizes;
+  for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
+  const shard::RankLayout layout = dry_options_of(request).layout;
+  const schedule::RoleGroups groups = role_groups(layout.mesh, layout.domains);
+  const schedule::CallOrder order = call_order(step.trace, sizes, step.schedule);
+  for (const char* role : {"gather", "replicas", "etp-ep"}) EXPECT_THAT(order.roles, ::testing::Contains(role));
+  EXPECT_THAT(order.roles, ::testing::IsSupersetOf({schedule::role_name("gather", 1), schedule::role_name("reduce", 1),
+                                                    schedule::role_name("replicas", 1)}));
+  std::vector<int> order_of(128, 0);
+  EXPECT_THAT(check_together(rank_orders(groups, {order}, order_of)), ::testing::IsEmpty());
+  order_of[37] = 1;
+  EXPECT_THAT(check_together(rank_orders(groups, {order, order}, order_of)), ::testing::IsEmpty());
+  const std::vector<std::string> faults = check_together(rank_orders(groups, {order, swapped(order)}, order_of));
+  ASSERT_FALSE(faults.empty());
+  EXPECT_THAT(faults.front(), HasSubstr("37"));
 }
 
 // Links between nodes are slower. Experts over 4 ranks stay in a node of 4, dense weights over 8 do not.

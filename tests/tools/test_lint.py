@@ -83,6 +83,8 @@ class English(Checkout):
     def test_some_patterns_match_only_at_the_start_of_a_sentence(self):
         self.assertEqual([2], self.lines("a.h", "// The sum of all ranks.\n// Ends. Of these the first counts.\n"))
         self.assertEqual([], self.lines("b.h", "// Stores the sum. The rest of it stays.\n"))
+        self.assertEqual([2], self.lines("c.h", "int a;  // a sum\n// Of these the first counts.\n"))  # not one comment
+        self.assertEqual([], self.lines("d.h", "int a;  // a sum\n        // Of these, continued.\n"))
 
     def test_code_names_and_quoted_text_are_not_checked(self):
         self.assertEqual([], self.lines("a.md", "Text.\n\n    what goes on here\n\n```\nwhoever goes on\n```\nThe value `none of` is kept.\n"))

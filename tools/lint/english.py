@@ -35,7 +35,8 @@ class Piece:
     line: int
     kind: str
     text: str
-    joins: bool  # whether it continues a piece of the line above
+    joins: bool  # whether it may continue a piece of the line above
+    column: int = 0  # of a C++ comment; a comment continues only one that begins in the same column
 
 
 def cpp_pieces(text):
@@ -45,7 +46,8 @@ def cpp_pieces(text):
         if match["comment"] is not None:
             body = match["comment"].removeprefix("/*").removesuffix("*/")
             for number, part in enumerate(body.split("\n")):
-                yield Piece(line + number, "comment", part.lstrip("/* ").strip(), not before.strip() or number > 0)
+                yield Piece(line + number, "comment", part.lstrip("/* ").strip(), not before.strip() or number > 0,
+                            len(before))
         elif match["raw"] is not None:
             for number, part in enumerate(match["raw"].split("\n")):
                 yield Piece(line + number, "string", part, False)
@@ -98,7 +100,8 @@ def texts_of(path, text):
     """Yields (text, line number of each character) for each run of joined pieces. SYSTEM_TEXT in string literals is blanked."""
     whole, lines, last = "", [], None
     for piece in pieces_of(path, text):
-        follows = last is not None and piece.joins and piece.kind == last.kind and piece.line <= last.line + 1
+        follows = (last is not None and piece.joins and piece.kind == last.kind and piece.line <= last.line + 1
+                   and piece.column == last.column)
         if not follows and whole:
             yield whole, lines
             whole, lines = "", []

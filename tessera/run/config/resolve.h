@@ -34,8 +34,8 @@ std::string start_text(Backend backend, std::int64_t ranks);
 std::string mesh_text(const TrainConfig& config);
 // Returns the degrees of both grids by name: tp, gtp, dp, and for a model with experts etp, ep, egtp, edp.
 std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config);
-// Returns, by domain of nn::rank_layout, the number of consecutive ranks of a reduction whose gradients are added first;
-// 1: all are added in rank order.
+// Returns, by domain of nn::rank_layout, the number of consecutive ranks of a reduction whose gradients are added
+// first; 1: all are added in rank order.
 std::vector<int> ranks_of_node(const TrainConfig& config);
 // Returns the number formats of weights in storage and transfers. Embedding and output layer are bf16 unless a rule
 // names them.

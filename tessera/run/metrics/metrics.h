@@ -39,8 +39,8 @@ struct StepMetrics {
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> valid_loss;  // if an evaluation followed the step
-  // Of a model with experts: the router's losses with their coefficients, which `loss` does not contain; the largest
-  // load of an expert divided by the mean load, of the layer where it is largest.
+  // Set for a model with experts. The losses of the routers include their coefficients; `loss` does not contain them.
+  // The load is the largest load of an expert divided by the mean load, in the layer where this ratio is largest.
   std::optional<double> aux_loss, z_loss, expert_load;
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;

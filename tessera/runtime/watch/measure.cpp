@@ -105,7 +105,8 @@ schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Sch
   costs.lanes = shard::lanes_of_hops(parallel_.mesh, parallel_.domains);
   set_way_costs(
       trace, sizes, schedule,
-      [this](int, schedule::Activity, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; }, costs);
+      [this](int, schedule::Activity, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; },
+      costs);
   // Gathers were measured themselves, with all their hops.
   costs.gather_seconds.clear(), costs.gather_compute_seconds.clear();
   for (const schedule::Unit& unit : schedule.gather_units) {
