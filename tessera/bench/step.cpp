@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/run/transport.h"
 #include "tessera/train/optimizer.h"

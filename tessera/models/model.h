@@ -31,12 +31,13 @@ class Model {
   // scale: see nn::output_loss. With gradients enabled, objective.backward() produces the gradient of every weight.
   virtual nn::Loss forward(const Batch& batch, double scale) = 0;
 
-  // For generation. Returns an empty cache for `capacity` tokens of one sequence.
-  virtual nn::KeyValueCache make_cache(std::int64_t capacity) = 0;
+  // For generation; a model that only trains need not override these two functions, which then throw Error.
+  // Returns an empty cache for `capacity` tokens of one sequence.
+  virtual nn::KeyValueCache make_cache(std::int64_t capacity);
   // Runs the next tokens of a sequence, adds them to the cache, and returns the logits after the last of them: see
   // nn::last_logits. batch: one sequence, whose positions begin at cache.tokens; only a model with experts reads its
   // targets. Called without gradients, in a microbatch of an evaluation. Throws Error if the cache is too small.
-  virtual at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache) = 0;
+  virtual at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache);
 };
 
 // Builds a model. The function registers all parameters with the context's program, then calls add_backward_weights().
