@@ -402,7 +402,7 @@ class GpuRanks(unittest.TestCase):
 
     def test_a_second_request_ends_the_ranks(self):
         out = self.folder / "second"
-        with Job(out, *changed(self.flags, "--global-batch", 2000)) as job:
+        with Job(out, *changed(self.flags, "--global-batch", 600)) as job:
             job.has_trained(1)
             for wait in (0.7, 0):
                 job.program.send_signal(signal.SIGINT)
