@@ -7,6 +7,7 @@ settings: the losses, norms and losses of routers of 20 steps, and every tensor 
 TESSERA_E2E_ROWS is the number of rows (14). TESSERA_E2E_MINUTES draws covering sets until this time has passed instead.
 TESSERA_E2E_SEED repeats the rows of a seed.
 """
+import itertools
 import json
 import os
 import random
@@ -14,7 +15,6 @@ import shutil
 import time
 import unittest
 
-from covering import covering_rows
 from program import MPIRUN, ROOT, bits, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 
@@ -67,6 +67,39 @@ def egtp_of(row):
     most = tp * gtp // (etp * ep)
     degrees = [degree for degree in range(1, most + 1) if most % degree == 0]
     return {"least": 1, "half": degrees[len(degrees) // 2], "most": most}[row["storage"]]
+
+
+def pairs_of(row):
+    return {((a, row[a]), (b, row[b])) for a, b in itertools.combinations(sorted(row), 2)}
+
+
+def covering_rows(factors, draw, is_allowed=lambda row: True, attempts=30):
+    """Yields rows {factor: value}, each with many pairs that no earlier row has, until a number of attempts finds none.
+
+    factors: {name: values}. draw: a random.Random. Rows that are not allowed are not drawn."""
+    def random_row():
+        while True:
+            row = {name: draw.choice(values) for name, values in factors.items()}
+            if is_allowed(row):
+                return row
+
+    def improved(row, covered):
+        """Replaces single values as long as that adds new pairs."""
+        best = len(pairs_of(row) - covered)
+        for name in draw.sample(list(factors), len(factors)):
+            for value in factors[name]:
+                other = row | {name: value}
+                if is_allowed(other) and (found := len(pairs_of(other) - covered)) > best:
+                    row, best = other, found
+        return row, best
+
+    covered, misses = set(), 0
+    while misses < attempts:
+        row, new = max((improved(random_row(), covered) for _ in range(5)), key=lambda found: found[1])
+        misses = misses + 1 if new == 0 else 0
+        if new:
+            covered |= pairs_of(row)
+            yield row
 
 
 class ExpertPairs(unittest.TestCase):

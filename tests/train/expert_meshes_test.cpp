@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "tessera/train/trainer_checkpoint.h"
@@ -69,6 +71,42 @@ TEST(ExpertsInNodes, AddGradientsOfExpertsInNodesOfTheirOwn) {
   EXPECT_NE(experts.at(expert), sequential.at(expert));
   EXPECT_EQ(experts.at(qkv), sequential.at(qkv));
   EXPECT_EQ(gradients({1, 1}), sequential);
+}
+
+// Dense and expert degrees differ, and gradients have no factor. tests/e2e compares one rank with other programs.
+TEST(ExpertGradients, EqualThoseOfOneRankInFp64) {
+  const auto gradients = [](const ExpertMesh& mesh) {
+    RunOptions options = options_of(mesh);
+    options.dtype = quant::DType::fp64;
+    options.steps = 1;
+    return run(options).tensors;
+  };
+  const auto expected = gradients({1, 1, 1, 1, 1, 1});
+  for (const ExpertMesh& mesh : std::initializer_list<ExpertMesh>{{1, 4, 1, 1, 1, 1},
+                                                                  {1, 4, 1, 1, 1, 4},
+                                                                  {1, 4, 1, 1, 2, 2},
+                                                                  {1, 4, 1, 1, 2, 1},
+                                                                  {1, 4, 1, 1, 4, 1},
+                                                                  {1, 2, 2, 1, 2, 1, true},
+                                                                  {1, 2, 2, 1, 1, 2},
+                                                                  {2, 2, 1, 2, 1, 1},
+                                                                  {2, 2, 1, 1, 2, 2},
+                                                                  {2, 2, 1, 2, 2, 1}}) {
+    SCOPED_TRACE(text_of(mesh));
+    const auto found = gradients(mesh);
+    int compared = 0;
+    for (const auto& [name, values] : expected) {
+      if (!name.starts_with("main_grad/")) continue;
+      const std::vector<double>& others = found.at(name);
+      ASSERT_EQ(values.size(), others.size()) << name;
+      const double largest = std::abs(
+          *std::ranges::max_element(values, {}, [](double value) { return std::abs(value); }));
+      EXPECT_GT(largest, 0) << name;
+      for (std::size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(values[i], others[i], 1e-12 * largest) << name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, 17);
+  }
 }
 
 constexpr ExpertMesh kMeshes[] = {{1, 1, 1, 1, 1, 1}, {1, 4, 1, 1, 2, 2},       {1, 4, 1, 1, 4, 1},
