@@ -9,6 +9,7 @@ $TRANSFORMERS_PYTHON.
 """
 import array
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -71,7 +72,7 @@ def stored(checkpoint, kind):
         if tensor["kind"] != kind:
             continue
         columns = tensor["shape"][-1]
-        rows = tensor["shape"][0] if len(tensor["shape"]) > 1 else 1
+        rows = math.prod(tensor["shape"][:-1])
         whole = array.array("d", bytes(8 * rows * columns))
         for file, index, row, height, col, width in tensor["pieces"]:
             piece = numbers(files[file][f"{kind}/{tensor['name']}/{index}"])

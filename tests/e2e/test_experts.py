@@ -139,6 +139,25 @@ class Experts(unittest.TestCase):
         tessera("train", "--model", MODEL, "--data", data, "--global-batch", 4, "--seq-len", 1, "--steps", 3, "--gtp", 4, "--ep", 4, "--out", out)
         self.assertEqual([False] * 3, [line.get("skipped", False) for line in metrics(out)])
 
+    def test_parts_without_columns(self):
+        """Experts of width 1 over etp 2 and 3: ranks have no column of any expert. With one token most experts have no row."""
+        for model, sizes in ((MODEL, {"intermediate_size": 1, "num_local_experts": 3, "num_experts_per_tok": 1}),
+                             (QWEN, {"moe_intermediate_size": 1, "num_experts": 3, "num_experts_per_tok": 3})):
+            path = self.folder / f"narrow-{model}.json"
+            path.write_text(json.dumps(json.loads((ROOT / "configs" / model / "config.json").read_text()) | sizes))
+            for length in (1, 8):
+                found = []
+                for number, (mesh, flags) in enumerate((((1, 1, 1, 1, 1, 1), []), ((2, 1, 1, 2, 1, 1), ["--debug-poison", "on"]),
+                                                        ((3, 2, 1, 3, 1, 2), ["--recompute", "full"]),
+                                                        ((2, 3, 1, 2, 3, 1), ["--recompute", "selective"]))):
+                    out = self.folder / f"narrow-{model}-{length}-{number}"
+                    tessera("train", "--model", path, "--data", self.data, "--global-batch", 6, "--seq-len", length, "--seed", 7, "--lr", 2e-3,
+                            "--steps", 5, "--dtype", "fp64", *mesh_flags(mesh), *flags, "--out", out)
+                    found.append([line[key] for line in metrics(out) for key in ("loss", "grad_norm", "aux_loss")])
+                for other in found[1:]:
+                    for value, wanted in zip(other, found[0]):
+                        self.assertAlmostEqual(value, wanted, delta=BOUND * wanted, msg=(model, length))
+
     def test_refusals(self):
         for flags, words in {
                 ("--ep", 2): ("--etp 1 * --ep 2 * --egtp 1 = 2", "--tp 1 * --gtp 1 = 1"),

@@ -3,6 +3,9 @@
 `config` contains the fields of a config.json. The initial fp64 model is written to `folder`, and the fp64 gradients of the first
 step to the safetensors file `gradients`. `tokens` is one sequence. `flags` are flags of `tessera train`. Prints one JSON object:
 the loss of the first step and the logits of the sequence in fp64, and the losses of all steps in fp32.
+
+A model with experts is also written to `folder`-fused, with fused tensors. Each sequence has an auxiliary loss of its own, as a block has
+in Tessera. The losses of all steps are in fp64, and `aux_losses` are the auxiliary losses with their coefficient.
 """
 import contextlib
 import json
@@ -34,14 +37,33 @@ def everything_in_fp64():
 def make(config, folder):
     """Writes and returns a model with random weights. Biases and norms are also random, instead of zeros and ones."""
     torch.manual_seed(3)
+    eager = {"experts_implementation": "eager"} if "num_experts_per_tok" in config else {}  # others refuse fp64
     config = transformers.AutoConfig.for_model(**config)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="eager", **eager)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
+    if has_experts(model):
+        model.save_pretrained(f"{folder}-fused", save_original_format=False)
     return model
+
+
+def has_experts(model):
+    return hasattr(model.config, "num_experts_per_tok")
+
+
+def losses_of(model, batch):
+    """Returns the cross-entropy and the auxiliary loss with its coefficient, or zero."""
+    if not has_experts(model):
+        return loss_of(model, batch), torch.zeros(())
+    losses, aux = [], []
+    for sample in batch:
+        out = model(torch.tensor(sample["tokens"].astype("int64"))[None], output_router_logits=True)
+        losses.append(torch.nn.functional.cross_entropy(out.logits[0], torch.tensor(sample["targets"].astype("int64"))))
+        aux.append(model.config.router_aux_loss_coef * out.aux_loss)
+    return torch.stack(losses).mean(), torch.stack(aux).mean()
 
 
 def loss_of(model, batch):
@@ -52,21 +74,22 @@ def loss_of(model, batch):
 
 
 def train(model, options, samples):
-    decays = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    decays = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     optimizer = torch.optim.AdamW([{"params": decays, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0}],
                                   betas=(options.beta1, options.beta2), eps=options.eps)
-    losses = []
+    losses, aux_losses = [], []
     for step in range(1, options.steps + 1):
-        loss = loss_of(model, samples.of_step(step, options.global_batch))
+        loss, aux = losses_of(model, samples.of_step(step, options.global_batch))
         optimizer.zero_grad()
-        loss.backward()
+        (loss + aux).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, options)
         optimizer.step()
         losses.append(loss.item())
-    return losses
+        aux_losses.append(aux.item())
+    return {"losses": losses, "aux_losses": aux_losses}
 
 
 def main():
@@ -77,11 +100,17 @@ def main():
         model = make(spec["config"], spec["folder"])
         with torch.no_grad():
             logits = model(torch.tensor([spec["tokens"]])).logits[0].tolist()
-        loss = loss_of(model, samples.of_step(1, options.global_batch))
-        loss.backward()
+        loss, aux = losses_of(model, samples.of_step(1, options.global_batch))
+        (loss + aux).backward()
     safetensors.torch.save_file({name: parameter.grad for name, parameter in model.named_parameters()}, spec["gradients"])
-    narrow = transformers.AutoModelForCausalLM.from_pretrained(spec["folder"], dtype=torch.float32, attn_implementation="eager")
-    print(json.dumps({"loss": loss.item(), "logits": logits, "losses": train(narrow, options, samples)}))
+    found = {"loss": loss.item(), "logits": logits}
+    if has_experts(model):
+        with everything_in_fp64():
+            found |= train(model, options, samples)
+    else:
+        narrow = transformers.AutoModelForCausalLM.from_pretrained(spec["folder"], dtype=torch.float32, attn_implementation="eager")
+        found |= train(narrow, options, samples)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

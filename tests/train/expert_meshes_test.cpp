@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tessera/train/trainer_checkpoint.h"
@@ -69,6 +72,81 @@ TEST(ExpertsInNodes, AddGradientsOfExpertsInNodesOfTheirOwn) {
   EXPECT_NE(experts.at(expert), sequential.at(expert));
   EXPECT_EQ(experts.at(qkv), sequential.at(qkv));
   EXPECT_EQ(gradients({1, 1}), sequential);
+}
+
+// Dense and expert degrees differ, and gradients have no factor. tests/e2e compares one rank with other programs.
+TEST(ExpertGradients, EqualThoseOfOneRankInFp64) {
+  const auto gradients = [](const ExpertMesh& mesh) {
+    RunOptions options = options_of(mesh);
+    options.dtype = quant::DType::fp64;
+    options.steps = 1;
+    return run(options).tensors;
+  };
+  const auto expected = gradients({1, 1, 1, 1, 1, 1});
+  for (const ExpertMesh& mesh : std::initializer_list<ExpertMesh>{{1, 4, 1, 1, 1, 1},
+                                                                  {1, 4, 1, 1, 1, 4},
+                                                                  {1, 4, 1, 1, 2, 2},
+                                                                  {1, 4, 1, 1, 2, 1},
+                                                                  {1, 4, 1, 1, 4, 1},
+                                                                  {1, 2, 2, 1, 2, 1, true},
+                                                                  {1, 2, 2, 1, 1, 2},
+                                                                  {2, 2, 1, 2, 1, 1},
+                                                                  {2, 2, 1, 1, 2, 2},
+                                                                  {2, 2, 1, 2, 2, 1}}) {
+    SCOPED_TRACE(text_of(mesh));
+    const auto found = gradients(mesh);
+    int compared = 0;
+    for (const auto& [name, values] : expected) {
+      if (!name.starts_with("main_grad/")) continue;
+      const std::vector<double>& others = found.at(name);
+      ASSERT_EQ(values.size(), others.size()) << name;
+      const double largest =
+          std::abs(*std::ranges::max_element(values, {}, [](double value) { return std::abs(value); }));
+      EXPECT_GT(largest, 0) << name;
+      for (std::size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(values[i], others[i], 1e-12 * largest) << name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, 17);
+  }
+}
+
+// A router or a token that is not finite skips the step on every rank. No weight and no moment changes.
+TEST(ExpertsNotFinite, SkipTheStep) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const ExpertMesh& mesh : std::initializer_list<ExpertMesh>{{1, 4, 1, 1, 2, 2}, {2, 2, 1, 2, 1, 1}}) {
+    RunOptions options = options_of(mesh);
+    options.steps = 1;
+    const RunResult before = run(options);
+    options.steps = 2;
+    for (const std::string changed : {"layers.0.router.weight", "layers.1.router.weight", "embedding.weight"})
+      for (const float value : {kNaN, kInf, -kInf, 3e38f}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", text_of(mesh), changed, value));
+        // One row: of one expert, or of a token of the text.
+        const std::int64_t changed_row =
+            changed == "embedding.weight" ? sample(options, 16).tokens[0].item<std::int64_t>() : 3;
+        options.before_step = [&](Trainer& trainer, int step) {
+          if (step != 1) return;
+          set_elements(trainer, changed,
+                       [&](std::int64_t row, std::int64_t, float old) { return row == changed_row ? value : old; });
+        };
+        const RunResult found = run(options);
+        EXPECT_EQ(found.skipped, (std::vector<bool>{false, true}));
+        EXPECT_EQ(found.updates, before.updates);
+        for (const auto& [name, values] : before.tensors)
+          if (!name.starts_with("main_grad/") && name != "weight/" + changed)
+            EXPECT_EQ(values, found.tensors.at(name)) << name;
+      }
+  }
+}
+
+// Every target is masked: no term of a router counts, and the gradient is zero.
+TEST(ExpertsWithoutTargets, HaveNoGradient) {
+  RunOptions options = options_of({1, 4, 1, 1, 2, 2});
+  options.masked = true;
+  options.steps = 1;
+  const RunResult found = run(options);
+  EXPECT_EQ(found.norms, std::vector<double>{0});
+  EXPECT_EQ(found.skipped, std::vector<bool>{false});
 }
 
 constexpr ExpertMesh kMeshes[] = {{1, 1, 1, 1, 1, 1}, {1, 4, 1, 1, 2, 2},       {1, 4, 1, 1, 4, 1},

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Compares models with experts with Hugging Face transformers in fp64, from folders that transformers wrote: logits, loss, auxiliary
+loss, all gradients and 20 AdamW steps within 1e-9 for each mesh, and conversions of both forms of weights.
+
+transformers computes the pooled auxiliary loss. test_architectures.py derives the bound and compares the dense architectures.
+test_transformers.py explains $TRANSFORMERS_PYTHON.
+"""
+import array
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+import test_architectures as dense
+from program import metrics, scratch, tessera, write_tokens
+from summary import run_cases
+
+STEPS, BOUND = 20, dense.FP64
+# Few numbers divide these sizes.
+SIZES = {"vocab_size": 91, "hidden_size": 33, "intermediate_size": 29, "num_hidden_layers": 3, "num_attention_heads": 15,
+         "num_key_value_heads": 5, "head_dim": 6, "max_position_embeddings": 64, "initializer_range": 0.1, "router_aux_loss_coef": 0.05}
+# (tp, gtp, etp, ep, egtp)
+MESHES = ((1, 1, 1, 1, 1), (2, 1, 2, 1, 1), (2, 2, 1, 2, 2), (2, 2, 2, 2, 1), (1, 2, 1, 2, 1), (1, 4, 1, 4, 1), (1, 4, 1, 2, 2), (3, 1, 3, 1, 1))
+MODULES = ("mlp", "block_sparse_moe")
+
+
+def mesh_flags(mesh):
+    tp, gtp, etp, ep, egtp = mesh
+    return ["--tp", tp, "--gtp", gtp, "--etp", etp, "--ep", ep, "--egtp", egtp, "--sequence-parallel", "on" if tp > 1 else "off"]
+
+
+def parts_of(name):
+    """Returns the names of the fused tensors of transformers' model."""
+    words = name.split(".")
+    if "router" in words:
+        return [f"model.layers.{words[1]}.mlp.gate.weight"]
+    if "experts" in words:
+        return [f"model.layers.{words[1]}.mlp.experts.{words[3]}_proj"]
+    return dense.parts_of(name)
+
+
+class TransformersExperts(unittest.TestCase):
+    def check(self, name, config):
+        folder = scratch(f"transformers-experts-{name}")
+        flags = ["--data", str(write_tokens(folder / "tokens", config["vocab_size"])), "--seq-len", "17", "--global-batch", "4",
+                 "--seed", "7", "--lr", "2e-3", "--moe-aux", "pooled"]
+        spec = {"config": config, "tokens": [(7 * i * i + 3) % 91 for i in range(23)], "folder": str(folder / "hf"),
+                "gradients": str(folder / "gradients.safetensors"), "flags": [*flags, "--clip", "0.5", "--steps", str(STEPS)]}
+        result = subprocess.run([dense.PYTHON, pathlib.Path(__file__).with_name("transformers_training.py"), json.dumps(spec)],
+                                capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(0, result.returncode, result.stderr[-3000:])
+        expected = json.loads(result.stdout.splitlines()[-1])
+        self.check_folders(folder)
+        worst = max(self.check_gradients(folder, flags, expected["loss"], mesh) for mesh in MESHES)
+        print(f"{name}: loss and gradients within {worst:.1e}", flush=True)
+        worst = max(self.check_steps(folder, flags, expected, mesh) for mesh in MESHES)
+        print(f"{name}: losses of {STEPS} steps within {worst:.1e}", flush=True)
+
+    def check_folders(self, folder):
+        """Both forms of weights give the same checkpoint. Folder -> checkpoint -> folder keeps every tensor and every byte of our files."""
+        for form in ("hf", "hf-fused"):
+            tessera("convert", folder / form, folder / f"{form}-checkpoint")
+            tessera("convert", folder / f"{form}-checkpoint", folder / f"{form}-written")
+        tessera("convert", folder / "hf-written", folder / "again-checkpoint")
+        tessera("convert", folder / "again-checkpoint", folder / "again")
+        self.assertEqual(dense.tensors(folder / "hf" / "model.safetensors"), dense.tensors(folder / "hf-written" / "model.safetensors"))
+        for file in ("model.safetensors", "config.json"):
+            for other in ("hf-fused-written", "again"):
+                self.assertEqual((folder / "hf-written" / file).read_bytes(), (folder / other / file).read_bytes(), (other, file))
+
+    def train(self, folder, out, mesh, flags):
+        tessera("train", "--resume", folder / "hf-fused-checkpoint", "--model", folder / "hf", "--dtype", "fp64", "--micro-batch", 1,
+                "--out", out, *flags, *mesh_flags(mesh))
+        return metrics(out)
+
+    def check_gradients(self, folder, flags, loss, mesh):
+        """After one step the first moment is (1 - beta1) * gradient. The gradient is not clipped here."""
+        expected = {key: dense.numbers(value) for key, value in dense.tensors(folder / "gradients.safetensors").items()}
+        out = folder / "-".join(map(str, ("gradients", *mesh)))
+        [line] = self.train(folder, out, mesh, [*flags, "--steps", 1, "--clip", 0, "--beta1", 0.5])
+        self.assertAlmostEqual(line["loss"], loss, delta=BOUND * loss, msg=mesh)
+        worst, seen = abs(line["loss"] - loss) / loss, set()
+        for ours, values in dense.stored(out / "checkpoints" / "step-00000001", "exp_avg").items():
+            parts = parts_of(ours)
+            seen.update(parts)
+            stacked = array.array("d", [number for part in parts for number in expected[part]])
+            self.assertEqual(len(values), len(stacked), ours)
+            largest = max(map(abs, stacked))
+            self.assertGreater(largest, 0, ours)
+            difference = max(abs(2 * a - b) for a, b in zip(values, stacked)) / largest
+            self.assertLessEqual(difference, BOUND, (ours, mesh))
+            worst = max(worst, difference)
+        self.assertEqual(seen, set(expected))
+        return worst
+
+    def check_steps(self, folder, flags, expected, mesh):
+        lines = self.train(folder, folder / "-".join(map(str, ("steps", *mesh))), mesh, [*flags, "--clip", 0.5, "--steps", STEPS])
+        self.assertEqual(STEPS, len(lines))
+        differences = [abs(line[key] - value) / value for key, values in (("loss", expected["losses"]), ("aux_loss", expected["aux_losses"]))
+                       for line, value in zip(lines, values)]
+        self.assertEqual(2 * STEPS, len(differences))
+        self.assertLessEqual(max(differences), BOUND, (mesh, differences))
+        return max(differences)
+
+    def test_mixtral(self):
+        self.check("mixtral", SIZES | {"model_type": "mixtral", "num_local_experts": 7, "num_experts_per_tok": 2})
+
+    def test_mixtral_with_one_choice(self):
+        self.check("mixtral-1", SIZES | {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 1, "tie_word_embeddings": True})
+
+    def test_qwen3_moe(self):
+        self.check("qwen3-moe", SIZES | {"model_type": "qwen3_moe", "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 13,
+                                         "mlp_only_layers": [1], "norm_topk_prob": True})
+
+    def test_qwen3_moe_with_plain_weights(self):
+        self.check("qwen3-moe-plain", SIZES | {"model_type": "qwen3_moe", "num_experts": 10, "num_experts_per_tok": 4,
+                                               "moe_intermediate_size": 13, "decoder_sparse_step": 2, "norm_topk_prob": False})
+
+
+if __name__ == "__main__":
+    run_cases()
