@@ -243,7 +243,7 @@ class Signals(unittest.TestCase):
                 self.assertLess(self.resume_and_compare(job), STEPS)
 
     def test_a_run_stopped_before_its_first_step_saves_its_initial_state(self):
-        with Job(self.folder / "early", *self.flags) as job:
+        with Job(self.folder / "early", *self.flags, LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_FLOCK_MS="500") as job:
             job.ranks()
             job.program.terminate()
             self.assertEqual(0, job.end())

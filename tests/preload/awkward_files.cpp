@@ -1,6 +1,7 @@
 // A library for LD_PRELOAD that simulates difficult file systems. TESSERA_TEST_UNLINK_MS is the time to remove a part
-// of a checkpoint. TESSERA_TEST_FSYNC_MS is the time of fsync. With TESSERA_TEST_NO_LOCKS, flock fails. With
-// TESSERA_TEST_FULL=WORD:BYTES, a write fails with a full disk if a file with WORD in its path has BYTES.
+// of a checkpoint, TESSERA_TEST_FSYNC_MS the time of fsync, TESSERA_TEST_FLOCK_MS the time of flock. With
+// TESSERA_TEST_NO_LOCKS, flock fails. With TESSERA_TEST_FULL=WORD:BYTES, a write fails with a full disk if a file with
+// WORD in its path has BYTES.
 #include <dlfcn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -22,10 +23,14 @@ Call real(const char* name) {
   return reinterpret_cast<Call>(dlsym(RTLD_NEXT, name));
 }
 
-void take_time(const char* path) {
-  const char* milliseconds = std::getenv("TESSERA_TEST_UNLINK_MS");
-  if (milliseconds != nullptr && std::strstr(path, "part-") != nullptr)
+// Sleeps for the milliseconds that the environment variable holds. Returns at once if it is not set.
+void sleep_for(const char* variable) {
+  if (const char* milliseconds = std::getenv(variable))
     std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(milliseconds)));
+}
+
+void take_time(const char* path) {
+  if (std::strstr(path, "part-") != nullptr) sleep_for("TESSERA_TEST_UNLINK_MS");
 }
 
 // Returns the number of bytes that can still be written to the file, at most `count`.
@@ -64,11 +69,11 @@ ssize_t write(int file, const void* data, std::size_t count) {
   return -1;
 }
 int fsync(int file) {
-  if (const char* milliseconds = std::getenv("TESSERA_TEST_FSYNC_MS"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(milliseconds)));
+  sleep_for("TESSERA_TEST_FSYNC_MS");
   return real<int (*)(int)>("fsync")(file);
 }
 int flock(int file, int operation) noexcept {
+  sleep_for("TESSERA_TEST_FLOCK_MS");
   if (std::getenv("TESSERA_TEST_NO_LOCKS") == nullptr) return real<int (*)(int, int)>("flock")(file, operation);
   errno = ENOSYS;
   return -1;
