@@ -17,7 +17,7 @@ struct TimedModel {
   predict::DryStep step;
   std::vector<predict::PlannedParameter> parameters;  // by id
   schedule::Costs costs;                              // of the program alone, by event of the whole step
-  bool alike = true;  // the tp ranks have equal parts without overlaps, so one rank represents all
+  bool equal_ranks = true;  // the tp ranks have equal parts without overlaps, so one rank represents all
 
   double forward_seconds() const;  // compute time of one microbatch
 };

@@ -20,7 +20,7 @@ struct TrainingDataOptions {
   bool mask_documents = false;
   // Whether the weights decide how often each set is read. If false (held-out data), samples are read in file order,
   // and any weight above 0 is valid.
-  bool takes_turns = true;
+  bool uses_weights = true;
   // state.data of the resumed checkpoint, whose order of samples the run keeps; null for a new run.
   nlohmann::json stored = {};
 };

@@ -50,7 +50,7 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
 }
 
 // Releases the table before the collective has finished.
-Arriving start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
+PendingTensor start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
   const ConsumedWeight weight(context, embedding.weight, context.pass);
   return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass);
 }

@@ -37,7 +37,7 @@ ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& 
   return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps);
 }
 
-at::Tensor norm_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
+at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
   return ops::rms_norm_apply(sum, rstd, weight.tensor());
 }

@@ -60,12 +60,12 @@ __device__ void store(T* to, const T (&values)[N]) {
   for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
 }
 
-inline constexpr int kMostParts = 64;
+inline constexpr int kMaxParts = 64;
 // The number of parts whose loads are in flight at the same time.
 inline constexpr int kAtOnce = 4;
 
 struct PartList {
-  const void* data[kMostParts];
+  const void* data[kMaxParts];
   int used = 0;
 };
 

@@ -99,7 +99,7 @@ class EndSignals {
   _exit(1);
 }
 
-void tell(const std::vector<pid_t>& processes, int signal) {
+void signal_all(const std::vector<pid_t>& processes, int signal) {
   for (const pid_t process : processes)
     if (process > 0) kill(process, signal);
 }
@@ -138,7 +138,7 @@ std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
     if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals);
     if (process < 0) {
       const int error = errno;
-      tell(processes, SIGKILL);
+      signal_all(processes, SIGKILL);
       throw Error("cannot start rank {} of {}: {}", rank, ranks, std::strerror(error));
     }
     processes.push_back(process);
@@ -157,10 +157,10 @@ int run_processes(int ranks, std::chrono::milliseconds grace, const std::functio
   while (alive > 0) {
     int signal = signals.next(kLook);
     if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
-    if (signal != 0) tell(processes, signal);
+    if (signal != 0) signal_all(processes, signal);
     if (signal != 0 && signal != SIGHUP && requests.add(steady_now()) > 1)
       limit.bring_forward(kEndAtOnce, "a second request to stop");
-    if (limit.is_over()) tell(processes, SIGKILL);
+    if (limit.is_over()) signal_all(processes, SIGKILL);
     for (int rank = 0; rank < ranks; ++rank) {
       pid_t& process = processes[static_cast<std::size_t>(rank)];
       int status = 0;

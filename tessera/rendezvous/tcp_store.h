@@ -16,6 +16,6 @@ std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& l
 
 // Called by a program before it makes its first store. Suppresses libtorch's log lines about connections, because
 // errors contain the same information. If the variable TORCH_CPP_LOG_LEVEL is set, it decides instead.
-void quieten_store();
+void disable_store_log();
 
 }  // namespace tessera::rendezvous

@@ -14,8 +14,8 @@ namespace tessera::run {
 // the folder does not hold Hugging Face weights, or holds a checkpoint.
 models::ModelConfigPtr read_init_model(const std::filesystem::path& folder);
 
-// Throws InputError, which names --model and --init, if a value of `model` differs from that of `of_init`.
-void require_model_of_init(const models::ModelConfig& model, const models::ModelConfig& of_init,
+// Throws InputError, which names --model and --init, if a value of `model` differs from that of `init_model`.
+void require_model_of_init(const models::ModelConfig& model, const models::ModelConfig& init_model,
                            const TrainConfig& config);
 
 // Returns a warning if the model's folder holds weights, because --model does not read them; else an empty string.

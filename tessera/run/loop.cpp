@@ -26,7 +26,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr int kMostSkipped = 10;    // steps in a row
+constexpr int kMaxSkipped = 10;     // steps in a row
 constexpr int kMeasuredEvery = 16;  // on GPUs, waits, clocks and power are measured in one of this many steps
 
 // One rank's run: the state that its steps share.
@@ -61,13 +61,13 @@ class Loop {
       enqueue(step);
       const auto suppressed = finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
       summary_.host_waits += base::host_waits() - waits_before;
-      const bool is_settled = !suppressed && trainer_.pending_steps() == 0;
-      if (is_settled) settle(step);
+      const bool is_finished = !suppressed && trainer_.pending_steps() == 0;
+      if (is_finished) complete_step(step);
       stop_if_skipping();
-      if (is_settled) save_if_due(step);
+      if (is_finished) save_if_due(step);
       // An evaluation or a checkpoint takes time. The vote also catches requests that arrived meanwhile, without
       // another step.
-      if (is_settled && step < config.steps && is_waited_for(step)) vote_to_stop();
+      if (is_finished && step < config.steps && is_waited_for(step)) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
@@ -141,7 +141,7 @@ class Loop {
         return metrics.step;
       }
       enqueued_.pop_front();
-      metrics.suppressed = suppressions_.saw_counted();
+      metrics.suppressed = suppressions_.record_counted();
       metrics.loss = result.loss;
       metrics.grad_norm = result.grad_norm;
       metrics.skipped = result.skipped;
@@ -186,13 +186,13 @@ class Loop {
   void discard(std::int64_t step, const train::StepResult& result) {
     summary_.discarded_steps += result.discarded;
     write_line();  // of the step before, since the next call may end the run
-    suppressions_.saw_suppressed(step, *result.suppressed);
+    suppressions_.record_suppressed(step, *result.suppressed);
   }
 
   void write_line() {
     if (!unwritten_) return;
     traffic_.finish(*unwritten_);
-    stopping_ = stopping_ || traffic_.any_asked_to_stop();
+    stopping_ = stopping_ || traffic_.is_any_stop_requested();
     for (std::size_t format = 0; format < quant::kFormats; ++format) {
       summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
       summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
@@ -203,7 +203,7 @@ class Loop {
   }
 
   // Called when no step is pending. `step` is the last finished step.
-  void settle(std::int64_t step) {
+  void complete_step(std::int64_t step) {
     if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
@@ -221,7 +221,7 @@ class Loop {
       return;
     }
     ++summary_.skipped_steps;
-    if (++skipped_in_a_row_ == kMostSkipped) last_skipped_ = metrics;
+    if (++skipped_in_a_row_ == kMaxSkipped) last_skipped_ = metrics;
   }
 
   // If compute runs ahead, one more step has begun when the last skipped step is finished. That step is finished too.
@@ -230,7 +230,7 @@ class Loop {
     finish_down_to(0);
     write_line();
     throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", last_skipped_->step,
-                kMostSkipped, last_skipped_->loss, last_skipped_->grad_norm);
+                kMaxSkipped, last_skipped_->loss, last_skipped_->grad_norm);
   }
 
   bool is_evaluated_after(std::int64_t step) const {
@@ -300,7 +300,7 @@ class Loop {
   std::deque<StepMetrics> enqueued_;      // pending steps, with the known part of their lines
   std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;
-  std::optional<StepMetrics> last_skipped_;  // the step that reached kMostSkipped
+  std::optional<StepMetrics> last_skipped_;  // the step that reached kMaxSkipped
 };
 
 }  // namespace

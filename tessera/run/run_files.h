@@ -49,7 +49,7 @@ class RunFiles {
 
   void step(const StepMetrics& metrics);
   void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
-  void note(const std::string& line) { progress_.note(line); }
+  void note(const std::string& line) { progress_.print(line); }
   void finish(const RunSummary& summary);
 
  private:

@@ -4,13 +4,13 @@
 
 namespace tessera::runtime {
 
-void Arenas::withdraw(shard::ParallelGroups& parallel) {
+void Arenas::unshare(shard::ParallelGroups& parallel) {
   for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
     for (comm::Communicator* group : parallel.made(via)) group->share({});
 }
 
 std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
-  if (pushes) withdraw(parallel);
+  if (pushes) unshare(parallel);
   auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
     buffer = base::Buffer();  // before the new one is taken

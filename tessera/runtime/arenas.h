@@ -19,7 +19,7 @@ struct Arenas {
   // cannot (Communicator::share), or an empty text.
   std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
   // Ends the peers' access. Collective. Called before the memory is freed.
-  static void withdraw(shard::ParallelGroups& parallel);
+  static void unshare(shard::ParallelGroups& parallel);
   std::int64_t bytes() const { return static_cast<std::int64_t>(gather.size() + reduce.size() + scratch.size()); }
 };
 

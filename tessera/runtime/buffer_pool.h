@@ -14,7 +14,7 @@ class BufferPool {
   explicit BufferPool(base::Device device = {}) : device_(device) {}
 
   base::Buffer take(std::size_t bytes);
-  void give_back(base::Buffer buffer);
+  void return_buffer(base::Buffer buffer);
   void free_unused();
 
   std::size_t peak_bytes() const { return peak_; }  // the most that was taken at a time

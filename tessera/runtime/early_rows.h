@@ -20,7 +20,7 @@ class EarlyRows {
   void published(const ParameterEntry& entry);
   // Before a launch: sends the rows of `ids`, as many as in the captured step. Does nothing without a table. Collective
   // over the ranks that store the table.
-  void bring(const std::int64_t* ids);
+  void gather(const std::int64_t* ids);
   // A graph was launched: rows of the next step travel after the point of the graph that publishes the table.
   void launched() { after_ = may_begin_; }
 

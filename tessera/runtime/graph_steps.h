@@ -20,7 +20,7 @@ class GraphSteps {
   // Directly before a launch: sends the rows that the step reads first, if their ids are known before it (gather_rows).
   // ids: as many as in the captured step, in memory that the device reads, until the step is over. Collective over the
   // ranks that store the table.
-  void bring_rows(const std::int64_t* ids) { step_.early_rows.bring(ids); }
+  void gather_rows(const std::int64_t* ids) { step_.early_rows.gather(ids); }
   // After begin_step of a step that can be a graph: stands for everything that the graph contains. Compute first waits
   // for what the graph itself does not wait for. Throws Error if a weight would be used in another version than the
   // stored one.

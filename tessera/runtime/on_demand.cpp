@@ -39,7 +39,7 @@ void OnDemand::release(ParameterEntry& entry) {
   base::Buffer weight = entry.take_weight();
   if (weight.size() == 0) return;
   step_.parallel.compute->synchronize();
-  step_.pool.give_back(std::move(weight));
+  step_.pool.return_buffer(std::move(weight));
 }
 
 void OnDemand::stage(ParameterEntry& entry) {
@@ -63,8 +63,8 @@ void OnDemand::finish_reductions() {
   for (Exchange& exchange : exchanges_) {
     step_.waits.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
     staged_ -= static_cast<std::int64_t>(exchange.staging.size());
-    if (exchange.staging.size() > 0) step_.pool.give_back(std::move(exchange.staging));
-    step_.pool.give_back(std::move(exchange.scratch));
+    if (exchange.staging.size() > 0) step_.pool.return_buffer(std::move(exchange.staging));
+    step_.pool.return_buffer(std::move(exchange.scratch));
   }
   exchanges_.clear();
 }

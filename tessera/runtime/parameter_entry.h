@@ -43,7 +43,7 @@ class ParameterEntry {
   // The gathered weight. RunningProgram counts its users; Replay or OnDemand says where it is.
   bool is_consumed() const { return users_ > 0; }
   const std::byte* view() const { return view_; }
-  void show(const std::byte* weight) { view_ = weight; }
+  void set_gathered(const std::byte* weight) { view_ = weight; }
   void consumed() { ++users_; }
   bool released() { return --users_ == 0; }  // only while is_consumed; returns whether it was the last user
   // A buffer that OnDemand gathered the weight into. Without one, take_weight returns an empty buffer.

@@ -4,8 +4,8 @@
 // costs, plan, prove the schedule and compare it; later steps of the kind follow it (docs/schedule.md).
 //
 // A step departs from its schedule when it does something else than the next event. If all ranks depart alike, the rest
-// of the step runs on demand and is counted; after `patience` such steps in a row, the last of them is planned anew. If
-// only some ranks depart, they find the difference in Agreement and the run ends with an error. It also ends if a
+// of the step runs on demand and is counted; after `departures_before_replan` such steps in a row, the last of them is planned anew.
+// If only some ranks depart, they find the difference in Agreement and the run ends with an error. It also ends if a
 // training step departs while there are several classes of ranks (shard/domain.h), because ranks of other classes would
 // add other gradients.
 #pragma once
@@ -67,9 +67,10 @@ class Plans {
   };
   using Key = std::pair<schedule::StepKind, int>;  // kind, microbatches
   Plan& plan_of_step() { return plans_[{step_.recorder.kind(), step_.recorder.microbatches()}]; }
-  bool is_worth_planning();
+  bool should_plan();
   std::int64_t room() const;
-  std::vector<std::string> prove(const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule);
+  std::vector<std::string> verify(const std::vector<schedule::ParameterSize>& sizes,
+                                  const schedule::Schedule& schedule);
   void compare(const schedule::Schedule& schedule);
   void make_schedule();
 

@@ -39,7 +39,7 @@ struct WeightView {
     const void* data = nullptr;  // dense, local_compute.size elements of the plane
     quant::DType type = quant::DType::fp32;
   };
-  std::array<Plane, shard::kMostPlanes> planes;  // as many as the parameter has; one if the weight was unpacked
+  std::array<Plane, shard::kMaxPlanes> planes;  // as many as the parameter has; one if the weight was unpacked
   // The stored matrix and its encoding, if the weight's products read the encoding directly.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;

@@ -148,9 +148,9 @@ void Replay::arrive(ParameterEntry& entry, schedule::ParameterId id) {
   }
   stay.awaited = true;
   const Member& member = at(gathered_, id);
-  entry.show(step_.arenas.gather.data() + (schedule_.unpacks(residency.unit)
-                                               ? residency.unpacked_offset + member.unpacked
-                                               : residency.offset + member.offset));
+  entry.set_gathered(step_.arenas.gather.data() + (schedule_.unpacks(residency.unit)
+                                                       ? residency.unpacked_offset + member.unpacked
+                                                       : residency.offset + member.offset));
 }
 
 // The packed bytes of a residency have arrived: compute writes the weights that are used.
@@ -298,7 +298,7 @@ void Replay::repeat() {
     if (event.kind == schedule::EventKind::consume && !entry(event.parameter).materializer.is_resident())
       residency_of_next(entry(event.parameter));
     for (const int i : at(actions_, slot(schedule_.position_of(next_))).gathers) note_versions(i);
-    if (next_ + 1 == schedule_.body) forget_issued();
+    if (next_ + 1 == schedule_.body) clear_issued();
   }
 }
 
@@ -320,7 +320,7 @@ void Replay::launched(const base::Fence& end) {
 }
 
 // Later gathers are for the next step.
-void Replay::forget_issued() {
+void Replay::clear_issued() {
   for (Stay& stay : stays_) stay.issued = false;
 }
 
@@ -331,7 +331,7 @@ void Replay::finish() {
   }
   for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
   replicas_.clear();
-  forget_issued();
+  clear_issued();
 }
 
 void Replay::drain() {

@@ -88,7 +88,7 @@ class Replay {
   // version than the stored weights.
   int residency_of_next(const ParameterEntry& entry);
   void note_versions(int index);  // of a residency, when it is issued
-  void forget_issued();
+  void clear_issued();
   bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
   void unpack(const schedule::Residency& residency);
   void issue_gather(int index);

@@ -53,7 +53,7 @@ void RunningProgram::end_step() {
     }
   }
   if (!step_.parallel.is_asynchronous())
-    step_.waits.for_agreement(*step_.parallel.alike);
+    step_.waits.for_agreement(*step_.parallel.rank_class);
   else if (!step_.parallel.compute->is_captured())
     step_.agreement.compare_later();
   for (ParameterId id = 0; id < step_.parameters.size(); ++id) {

@@ -26,7 +26,7 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
   // Cancels pending and later operations. The owner calls it when the run cannot continue.
-  void give_up();
+  void abandon();
 
   Program& program() { return program_; }
   ParameterTable& parameters() { return step_.parameters; }
@@ -37,7 +37,7 @@ class Runtime {
 
   // Outside a step: waits until nothing is in flight. Gathers for the next step read the stored weights, so call this
   // before you write weights by anything but an update.
-  void settle();
+  void wait_until_idle();
   // The last step begun, as it is after its last publish: compute may still be working on it.
   PendingStep pending() const;
   // Blocks until compute has finished the step, and until all ranks are known to have done the same in it and in the

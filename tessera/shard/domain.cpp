@@ -58,7 +58,7 @@ std::vector<int> parts_by_replica(const Mesh& mesh, const Domain& domain) {
 
 }  // namespace
 
-int Cuts::most_parts() const {
+int Cuts::max_parts() const {
   return parts_by_replica.empty() ? parts : std::ranges::max(parts_by_replica);
 }
 

@@ -45,7 +45,7 @@ struct Cuts {
   int parts_of(int replica) const {
     return parts_by_replica.empty() ? parts : parts_by_replica[static_cast<std::size_t>(replica)];
   }
-  int most_parts() const;
+  int max_parts() const;
   // The number of ranks whose gradients are added for each part.
   int reducing() const { return parts * duplicates; }
   // Whether each rank of a replica keeps only a part of its shard's optimizer state.

@@ -27,8 +27,9 @@ struct ParallelGroups {
   comm::Communicator* norm = nullptr;       // all ranks: the gradient's norm; graphs are launched on its lane
   comm::Communicator* world = nullptr;      // all ranks
   std::vector<int> class_of;                // by rank (domain.h)
-  comm::Communicator* alike = nullptr;      // the ranks of this rank's class; they compare the events that they execute
-  comm::Communicator* casts = nullptr;      // all ranks: amaxes of whole weights; null if no format needs them
+  comm::Communicator* rank_class =
+      nullptr;                          // the ranks of this rank's class; they compare the events that they execute
+  comm::Communicator* casts = nullptr;  // all ranks: amaxes of whole weights; null if no format needs them
   std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null if time is real
 
@@ -47,7 +48,7 @@ struct ParallelGroups {
   // Throws Error if no parameter of the domain needs this communicator.
   comm::Communicator& of(int domain, Via via) const { return *at(domain, via); }
   bool has(int domain, Via via) const { return placed(domain).made[static_cast<std::size_t>(via)] != nullptr; }
-  bool has_classes() const { return alike != world; }
+  bool has_classes() const { return rank_class != world; }
   // Returns the communicators for `via` of all domains, in the order of domains, each once.
   std::vector<comm::Communicator*> made(Via via) const;
 

@@ -11,7 +11,7 @@
 
 namespace tessera::shard {
 
-inline constexpr std::size_t kMostPlanes = 4;  // of one parameter
+inline constexpr std::size_t kMaxPlanes = 4;  // of one parameter
 
 // Returns the bytes of `elements` elements. Layers above call this function instead of quant::size_of.
 inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {

@@ -142,7 +142,7 @@ Ways WayBytes::most() const {
   return most;
 }
 
-Ways WayBytes::of_all_ranks() const {
+Ways WayBytes::all_ranks() const {
   Ways all;
   const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
   std::int64_t stored = 0, planes = 0;  // of one replica

@@ -29,7 +29,7 @@ class WayBytes {
   // all replicas, so that all ranks of one sum get the same number.
   Ways most() const;
   // Returns the sums over all ranks of the run, which must have the same sharding.
-  Ways of_all_ranks() const;
+  Ways all_ranks() const;
 
  private:
   struct Moved {

@@ -57,7 +57,7 @@ class GradientNorm {
     layout::LocalLayout local;
     std::int64_t rows = 0;
   };
-  void let_sums_give_squares();
+  void take_squares_from_sums();
   void write_row_sums();
 
   runtime::Runtime& runtime_;

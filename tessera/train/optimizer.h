@@ -30,10 +30,10 @@ class Optimizer {
   Moments& moments(schedule::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
 
   // The most updates on a GPU whose result the host has not read.
-  static constexpr int kMostUnseen = ops::kStepChoices;
+  static constexpr int kMaxUnconfirmed = ops::kStepChoices;
 
-  // Sets the learning rate of the next update. On a GPU the rate is copied to the device. Throws Error if kMostUnseen
-  // updates are unseen.
+  // Sets the learning rate of the next update. On a GPU the rate is copied to the device. Throws Error if
+  // kMaxUnconfirmed updates are unseen.
   void begin_update(double lr);
   // Updates masters and moments from main_grad, bucket by bucket. After each bucket, a cast writes its planes and its
   // weights are published.
@@ -42,11 +42,11 @@ class Optimizer {
   // byte of masters, moments and planes changes, and the number of updates stays the same.
   //
   // On a GPU, the work on compute's lane is the same for every update. The host does not know whether the update
-  // applies until saw_update. The weights are cast, published and gathered for the next step in any case. If the update
-  // does not apply, the masters are unchanged, so each cast writes the same bytes as before.
+  // applies until confirm_update. The weights are cast, published and gathered for the next step in any case. If the
+  // update does not apply, the masters are unchanged, so each cast writes the same bytes as before.
   void update(const ops::Clip* clip);
   // Called when the host has read the clip of the oldest unseen update.
-  void saw_update(const ops::Clip& clip);
+  void confirm_update(const ops::Clip& clip);
 
   // The number of updates applied so far, including those before a resume: AdamW's step number. Exact if no update is
   // unseen.
@@ -70,7 +70,7 @@ class Optimizer {
   std::vector<Moments> moments_;  // by parameter id; empty for a frozen parameter
   std::int64_t updates_ = 0;      // seen by the host
   // For a GPU. The number of updates is in device memory and advances with each update that applies.
-  int unseen_ = 0;
+  int unconfirmed_ = 0;
   std::vector<base::Buffer> uploads_;  // pinned ops::StepChoices, used in turn: one per unseen update
   std::size_t next_upload_ = 0;
   base::Buffer choices_, scalars_, counter_;  // ops::StepChoices, ops::StepScalars, std::int64_t

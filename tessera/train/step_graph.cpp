@@ -68,7 +68,7 @@ bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const
 
 void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected) {
   if (repeats) runtime_.graph().repeat_step();
-  runtime_.graph().bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
+  runtime_.graph().gather_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto from = tensors_of(batches[i]), to = tensors_of(inputs_[i]);
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);

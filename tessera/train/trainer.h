@@ -74,14 +74,14 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // The most steps that are enqueued and not finished.
-  static constexpr int kMostPending = Optimizer::kMostUnseen;
+  static constexpr int kMaxPending = Optimizer::kMaxUnconfirmed;
 
   // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests
   // call it.
   StepResult train_step(const StepInput& input, double lr);
   // The first half of train_step: enqueues a step. A GPU can then start the next step while the host waits for the
   // last. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph that
-  // fits. On a CPU the step is complete on return. Collective. Throws Error if kMostPending steps are pending.
+  // fits. On a CPU the step is complete on return. Collective. Throws Error if kMaxPending steps are pending.
   void enqueue_step(const StepInput& input, double lr);
   // The second half: waits for the oldest pending step, but not for later ones. If that step was suppressed, also waits
   // for the steps behind it and discards them. Then no step is pending, updates apply again, and the state is as before
@@ -127,7 +127,7 @@ class Trainer {
   void update_weights();
   void update_scales();
   // Returns whether an evaluation hid a non-finite value on any rank. Collective.
-  bool evaluation_hid_a_value();
+  bool was_value_hidden_by_evaluation();
   // Returns whether delayed scaling has no amaxes of a step yet. Then the host must read whether a step counts before
   // it enqueues the next.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
@@ -137,7 +137,7 @@ class Trainer {
   const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
 
   // Lanes use the members below, so lanes must end first.
-  std::array<Pending, kMostPending> steps_;
+  std::array<Pending, kMaxPending> steps_;
   std::unique_ptr<StepGraph> graph_;  // null: not captured yet
   std::int64_t graph_steps_ = 0;
   LossSum evaluated_;

@@ -178,7 +178,7 @@ void check_state(const checkpoint::CheckpointReader& reader) {
 }
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {
-  trainer.runtime().settle();
+  trainer.runtime().wait_until_idle();
   for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id)
     load_parameter(trainer, id, source);
 }

@@ -210,13 +210,13 @@ class Model {
   }
   // A graph has updated them: written, and published by the step that it repeats.
   void write_updates() {
-    runtime.settle();  // what was gathered for the step, and the graph would have waited for
+    runtime.wait_until_idle();  // what was gathered for the step, and the graph would have waited for
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) write_update(id);
   }
   // Something outside the steps replaces a weight.
   void replace(schedule::ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
-    runtime.settle();
+    runtime.wait_until_idle();
     write(id);
     runtime.program().publish(id);
   }

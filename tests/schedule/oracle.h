@@ -64,8 +64,8 @@ struct Outcome {
   bool exhaustive = false;  // every order was tried, or an error was found
 };
 
-// Tries all orders if they have at most `most_states` states. Otherwise also tries random orders from `seed`.
+// Tries all orders if they have at most `max_states` states. Otherwise also tries random orders from `seed`.
 Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
-                std::size_t most_states, std::uint64_t seed);
+                std::size_t max_states, std::uint64_t seed);
 
 }  // namespace tessera::schedule::oracle

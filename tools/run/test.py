@@ -29,7 +29,7 @@ SCRIPT_LIMIT_S = 7200 if os.environ.get("TESSERA_E2E") == "full" else 900
 BINARY_LIMIT_S = 600
 SANITIZED_LIMIT_S = 3600
 TIDY_S = 15  # `./run lint` takes longer and looks at more files
-UNDER_WAY = set()  # processes of scripts, each with a group of its own
+RUNNING = set()  # processes of scripts, each with a group of its own
 
 
 @dataclass
@@ -151,14 +151,14 @@ def run_script(path, build):
         # A session of its own, so that a time limit also ends the processes that the script started.
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
                                    env=environment, start_new_session=True)
-        UNDER_WAY.add(process)
+        RUNNING.add(process)
         try:
             code = process.wait(SCRIPT_LIMIT_S)
         except subprocess.TimeoutExpired:
             end_group(process)
             process.wait()
             code = f"none after {SCRIPT_LIMIT_S} s"
-        UNDER_WAY.remove(process)
+        RUNNING.remove(process)
     output = log.read_text(errors="replace")
     count = count_script(output, code)
     report = [f"  {path.name}: {count} ({time.monotonic() - start:.1f} s)"]
@@ -214,7 +214,7 @@ def run_together(calls, together):
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(one.done() for one in waiting):
-                for process in list(UNDER_WAY):
+                for process in list(RUNNING):
                     end_group(process)
                 time.sleep(0.05)
             raise

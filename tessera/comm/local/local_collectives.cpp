@@ -117,7 +117,7 @@ void exchange(const LocalCall& call) {
 
 }  // namespace
 
-void carry_out(const LocalCall& call) {
+void execute(const LocalCall& call) {
   switch (call.own.kind) {
     case OperationKind::all_gather:
       return all_gather(call);

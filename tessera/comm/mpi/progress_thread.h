@@ -65,7 +65,7 @@ class MpiProgress {
   // pending, only later rounds in it fail.
   void cancel(MpiContext context);
   // Called when the run has failed. MPI is not called again.
-  void give_up();
+  void abandon();
 
  private:
   struct Task;
@@ -82,7 +82,7 @@ class MpiProgress {
   void start(Tasks fresh, Tasks& active);
   bool advance(Tasks& active);
   void check_limits(const Tasks& active);
-  bool look_at_boards(MpiDeadline now);
+  bool poll_boards(MpiDeadline now);
   void fail(Task& task, const std::string& what);
   void fail(const std::string& label, const std::string& what);
   void answer_all(Tasks& active);
@@ -95,10 +95,10 @@ class MpiProgress {
   Tasks queue_;
   std::set<MpiContext> cancelled_;
   std::string failure_;  // empty: no failure
-  bool failed_ = false, closing_ = false, given_up_ = false;
+  bool failed_ = false, closing_ = false, abandoned_ = false;
   std::shared_ptr<MpiBoardMessages> board_messages_;  // null until there are boards
   MpiContext boards_context_ = 0;
-  MpiDeadline next_look_{};         // time of the next look at the boards; only the thread accesses it
+  MpiDeadline next_poll_{};         // time of the next look at the boards; only the thread accesses it
   std::vector<MPI_Comm> contexts_;  // by MpiContext; only the thread accesses it
   base::Fence ended_;               // done when the thread has ended
   std::thread thread_;

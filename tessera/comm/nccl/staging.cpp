@@ -136,7 +136,7 @@ void NcclStaging::copy_on_host(std::vector<Copy> copies) {
   auto work = std::make_unique<HostCopies>(std::move(copies), faults_, faults_->position());
   const auto carry_out = [](void* data) {
     const std::unique_ptr<HostCopies> own(static_cast<HostCopies*>(data));
-    own->faults->unless_given_up(own->position, [&] {
+    own->faults->run_unless_abandoned(own->position, [&] {
       for (const Copy& one : own->copies) std::memcpy(one.target, one.source, one.bytes);
     });
   };

@@ -24,14 +24,14 @@ class ExpertGroup {
   std::int64_t blocks() const { return blocks_; }  // readers in the group, each with one block of tokens
 
   // x: [own, width]. Starts to gather [tokens, width], in rank order.
-  Arriving start_gather(const at::Tensor& x, schedule::Pass pass) const;
+  PendingTensor start_gather(const at::Tensor& x, schedule::Pass pass) const;
   // part: [tokens, width]. Starts to add the parts of all ranks, in the accumulator type, rounded once: [own, width].
-  Arriving start_reduce(const at::Tensor& part, schedule::Pass pass) const;
+  PendingTensor start_reduce(const at::Tensor& part, schedule::Pass pass) const;
 
  private:
   std::vector<std::int64_t> counts(std::int64_t width) const;  // elements of each rank
-  Arriving start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
-                 schedule::Pass pass) const;
+  PendingTensor start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
+                      schedule::Pass pass) const;
 
   Context& context_;
   std::vector<std::int64_t> by_rank_;  // tokens

@@ -15,6 +15,7 @@ struct WeightedSwigluGradients {
   at::Tensor out;      // weighted_swiglu's result; undefined unless `again`
 };
 WeightedSwigluGradients weighted_swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up,
-                                                 const at::Tensor& weights, const Selection& selection, bool again);
+                                                 const at::Tensor& weights, const Selection& selection,
+                                                 bool with_output);
 
 }  // namespace tessera::ops

@@ -399,7 +399,7 @@ std::span<const Setting> settings() {
 std::vector<const Setting*> settings_of(Command command) {
   std::vector<const Setting*> taken;
   for (const Setting& setting : kSettings)
-    if (setting.takers.contains(command)) taken.push_back(&setting);
+    if (setting.accepted_by.contains(command)) taken.push_back(&setting);
   return taken;
 }
 std::span<const ReservedSetting> reserved_settings() {

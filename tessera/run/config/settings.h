@@ -67,7 +67,7 @@ struct Setting {
   Range range;
   OnResume on_resume;
   std::string_view placeholder, help;
-  Commands takers = Command::train;
+  Commands accepted_by = Command::train;
 };
 
 std::span<const Setting> settings();

@@ -26,7 +26,7 @@ namespace tessera::run {
 // Throws InputError as the parameters of the model do in a run.
 nlohmann::ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig& model);
 
-// Returns the same as text. It lists at most `most_groups` groups of a role.
-std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t most_groups = 16);
+// Returns the same as text. It lists at most `max_groups` groups of a role.
+std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t max_groups = 16);
 
 }  // namespace tessera::run

@@ -106,7 +106,7 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
 }
 
 // Returns the number of ranks that the command requests, else the largest number for which there are GPUs.
-int ranks_asked_for(const TrainConfig& command) {
+int requested_ranks(const TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
   if (command.ranks > 0) return static_cast<int>(command.ranks);
   if (command.dp > 0) return static_cast<int>(part * command.dp);
@@ -131,7 +131,7 @@ int launch(const TrainConfig& command, const std::filesystem::path& configs, con
   check_launcher(known.backend);
   if (known.backend == Backend::mpi) return launch_mpi(command, configs, check, stop_requested);
   if (known.backend == Backend::nccl)
-    return launch_nccl(command, configs, check, ranks_asked_for(known), stop_requested);
+    return launch_nccl(command, configs, check, requested_ranks(known), stop_requested);
   return launch_local(command, configs, stop_requested);
 }
 

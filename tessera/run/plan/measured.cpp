@@ -90,8 +90,8 @@ ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const
   ordered_json rows = ordered_json::array();
   add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.step_ms);
   add_row(rows, "exposed_comm_ms", step.prediction.exposed_seconds() * 1e3, run.exposed_comm_ms);
-  add_row(rows, "gathered_bytes", step.of_all_ranks.gathered, run.gathered_bytes);
-  add_row(rows, "reduced_bytes", step.of_all_ranks.reduced, run.reduced_bytes);
+  add_row(rows, "gathered_bytes", step.all_ranks.gathered, run.gathered_bytes);
+  add_row(rows, "reduced_bytes", step.all_ranks.reduced, run.reduced_bytes);
   if (run.gather_arena_bytes) add_row(rows, "gather_arena_bytes", step.schedule.gather_arena, *run.gather_arena_bytes);
   if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
   return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};

@@ -63,8 +63,8 @@ struct StepPlan {
   predict::StepCosts costs;
   schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
   MemoryUse memory;
-  Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the rank that receives most
-  // The weights and gradients of of_a_rank, and the activations that the rank of `trace` receives in the program's
+  Traffic busiest_rank, all_ranks;  // busiest_rank: of the rank that receives most
+  // The weights and gradients of busiest_rank, and the activations that the rank of `trace` receives in the program's
   // collectives; without roles that receive nothing.
   std::vector<RoleBytes> roles;
   std::vector<std::string> names() const;
@@ -82,10 +82,10 @@ predict::DryOptions dry_options_of(const StepPlanRequest& request);
 predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
 
 // Largest number of events of a planned step, which takes some seconds and some hundred megabytes.
-inline constexpr std::int64_t kMostEvents = 4'000'000;
+inline constexpr std::int64_t kMaxEvents = 4'000'000;
 
 // Throws InputError for a budget below the smallest that can run, for a machine without flops for the type, and for
-// more than kMostEvents events.
+// more than kMaxEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
 // Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below
 // the smallest that can run.

@@ -19,14 +19,14 @@ constexpr auto kSearch = 10s;  // how long others may take to say what they did
 
 // The last stage before which both ranks have done the same, where they may differ. Nothing when the step is over and
 // went alike, or they parted before what the other still posts.
-std::optional<std::size_t> last_alike(const StepRecord& own, const PostedSteps::Step& theirs) {
-  std::size_t alike = theirs.first;
-  while (alike < own.hashes() && alike < theirs.end() && own.hash_before(alike) == theirs.hashes[alike - theirs.first])
-    ++alike;
-  if (alike == theirs.first) return std::nullopt;
+std::optional<std::size_t> last_equal(const StepRecord& own, const PostedSteps::Step& theirs) {
+  std::size_t equal = theirs.first;
+  while (equal < own.hashes() && equal < theirs.end() && own.hash_before(equal) == theirs.hashes[equal - theirs.first])
+    ++equal;
+  if (equal == theirs.first) return std::nullopt;
   const bool both_over = own.is_over() && theirs.is_over;
-  if (both_over && alike == own.hashes() && alike == theirs.end()) return std::nullopt;
-  return alike - 1;
+  if (both_over && equal == own.hashes() && equal == theirs.end()) return std::nullopt;
+  return equal - 1;
 }
 
 // Two ranks in a stage before which they did the same.
@@ -45,11 +45,11 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::span<const schedule::Event> own(pair.own.trace().begin() + static_cast<std::ptrdiff_t>(begin),
                                              end - begin);
   const std::span<const schedule::Event> theirs(pair.theirs.events);
-  std::size_t alike = 0;
-  while (alike < own.size() && alike < theirs.size() && is_same(own[alike], theirs[alike])) ++alike;
+  std::size_t equal = 0;
+  while (equal < own.size() && equal < theirs.size() && is_same(own[equal], theirs[equal])) ++equal;
   // A rank whose events end may continue, unless it has ended the stage.
   const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
-    if (alike < events.size()) return to_string(events[alike], names);
+    if (equal < events.size()) return to_string(events[equal], names);
     if (!ended) return {};
     return is_last ? "the end of the step" : "the end of the microbatch";
   };
@@ -57,9 +57,9 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::string ours = text_at(own, next < hashes || pair.own.is_over(), next == hashes);
   const std::string other =
       text_at(theirs, pair.theirs.is_whole && (next < their_hashes || pair.their_step.is_over), next == their_hashes);
-  if ((alike == own.size() && alike == theirs.size()) || ours.empty() || other.empty()) return {};
+  if ((equal == own.size() && equal == theirs.size()) || ours.empty() || other.empty()) return {};
   return fmt::format("the ranks of a step must do the same: event {} is '{}' on rank {}, '{}' on rank {}",
-                     begin + alike, ours, pair.own_rank, other, pair.their_rank);
+                     begin + equal, ours, pair.own_rank, other, pair.their_rank);
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ std::string Agreement::difference() const {
     const PostedSteps posted = parse_posted_steps(parallel_.board->read(rank));
     for (const StepRecord& own : history_.steps()) {
       const PostedSteps::Step* theirs = posted.find(own.number());
-      const auto stage = theirs ? last_alike(own, *theirs) : std::nullopt;
+      const auto stage = theirs ? last_equal(own, *theirs) : std::nullopt;
       if (!stage) continue;
       const Stage place{.step = own.number(), .index = static_cast<std::int64_t>(*stage)};
       wanted = wanted ? std::min(*wanted, place) : place;
@@ -95,7 +95,7 @@ std::string Agreement::difference() const {
   return {};
 }
 
-void Agreement::look() {
+void Agreement::poll() {
   try {
     const std::string found = difference();
     if (found.empty()) return;
@@ -109,22 +109,22 @@ void Agreement::look() {
   }
 }
 
-void Agreement::look_until(const base::Fence& fence, std::chrono::milliseconds patience) {
-  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look();
+void Agreement::poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after) {
+  for (auto limit = poll_after; !fence.wait_for(limit); limit = kPollInterval) poll();
   // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
-    look();
+    poll();
     std::this_thread::sleep_for(50ms);
   }
 }
 
 void Agreement::wait(const base::Fence& fence) {
-  look_until(fence, kPatience);
+  poll_until(fence, kPollInterval);
   parallel_.compute->wait(fence);
 }
 
-void Agreement::wait_on_host(const base::Fence& fence, std::chrono::milliseconds patience) {
-  look_until(fence, patience);
+void Agreement::wait_on_host(const base::Fence& fence, std::chrono::milliseconds poll_after) {
+  poll_until(fence, poll_after);
   fence.synchronize();
 }
 
@@ -143,7 +143,7 @@ void Agreement::finish(const Comparison& comparison) {
   if (other == comparison.all.end()) return;
   const auto until = std::chrono::steady_clock::now() + kSearch;
   while (std::chrono::steady_clock::now() < until) {
-    look();
+    poll();
     std::this_thread::sleep_for(20ms);
   }
   throw Error("{} differs in {}: {:x} on its rank {}, {:x} on its rank {}", comparison.what, comparison.group->name(),
@@ -182,19 +182,19 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
 }
 
 void Agreement::compare_later() {
-  if (parallel_.alike->size() == 1) return;
-  settle(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // while the step is still remembered
+  if (parallel_.rank_class->size() == 1) return;
+  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // while the step is still remembered
   // Devices come there together; hosts do not, and a device would stand by for the last of them.
-  parallel_.alike->lane().wait(parallel_.compute->record());
+  parallel_.rank_class->lane().wait(parallel_.compute->record());
   begin(open_.emplace_back(Comparison{.step = history_.step(),
-                                      .group = parallel_.alike,
+                                      .group = parallel_.rank_class,
                                       .what = "what a step did",
                                       .own = history_.hash(),
                                       .all = {},
                                       .done = {}}));
 }
 
-void Agreement::settle(std::int64_t step) {
+void Agreement::finish_until(std::int64_t step) {
   for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front());
 }
 

@@ -29,8 +29,8 @@ class Agreement {
   // Blocks the host until the fence is done; then compute waits for it too. Throws Error with the first different event
   // if a second passed and another rank did other things; also the error of the fence.
   void wait(const base::Fence& fence);
-  // The same, but compute does not wait. patience: after this time the records of the other ranks are read.
-  void wait_on_host(const base::Fence& fence, std::chrono::milliseconds patience = kPatience);
+  // The same, but compute does not wait. poll_after: after this time the records of the other ranks are read.
+  void wait_on_host(const base::Fence& fence, std::chrono::milliseconds poll_after = kPollInterval);
   // Compares `number` between the ranks of the group; collective and blocking. Throws Error with the first different
   // event, or else with `what`, if the numbers differ.
   void compare(comm::Communicator& group, std::uint64_t number, const std::string& what);
@@ -41,10 +41,10 @@ class Agreement {
   // and throws its error.
   void compare_later();
   // Blocks until the comparisons of the steps up to number `step` are known. Throws the errors of compare.
-  void settle(std::int64_t step);
+  void finish_until(std::int64_t step);
 
  private:
-  static constexpr std::chrono::milliseconds kPatience{1000};
+  static constexpr std::chrono::milliseconds kPollInterval{1000};
 
   // An exchange of numbers in flight. It must not move.
   struct Comparison {
@@ -57,9 +57,9 @@ class Agreement {
   };
   void begin(Comparison& comparison) const;
   void finish(const Comparison& comparison);
-  void look_until(const base::Fence& fence, std::chrono::milliseconds patience);
+  void poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after);
   // Throws if a difference is known; then nothing is in flight.
-  void look();
+  void poll();
   // Returns a text with the first event in which a rank differs from this one, or an empty text without a known
   // difference.
   std::string difference() const;

@@ -80,8 +80,8 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   all.insert(all.end(), gathers_.begin(), gathers_.end());
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
   all.push_back(-static_cast<double>(room));
-  agreement.wait(parallel_.alike->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
-                                             comm::ReduceOp::max));
+  agreement.wait(parallel_.rank_class->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
+                                                  comm::ReduceOp::max));
   auto at = all.begin();
   agreed_.segment_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());

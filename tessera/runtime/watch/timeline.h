@@ -46,7 +46,7 @@ class Timeline {
   // Turned on, it is complete from the next begin_step on, including earlier gathers for that step. Turned off, it
   // drops its spans.
   void record(bool on);
-  bool is_on() const { return on_; }
+  bool is_enabled() const { return on_; }
 
   void begin_step();
   void begin_event(std::size_t event);  // compute has reached it
@@ -88,13 +88,13 @@ shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::s
                         std::span<const schedule::ParameterId> weights, bool is_ahead = false);
 
 // Measures a wait of the host: adds its lifetime to `seconds` and makes a span of it.
-class Waiting {
+class TimedWait {
  public:
-  Waiting(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
-          std::span<const schedule::ParameterId> weights = {});
-  ~Waiting();
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
+  TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
+            std::span<const schedule::ParameterId> weights = {});
+  ~TimedWait();
+  TimedWait(const TimedWait&) = delete;
+  TimedWait& operator=(const TimedWait&) = delete;
 
  private:
   const shard::ParallelGroups& parallel_;

@@ -12,11 +12,11 @@
 namespace tessera::schedule {
 
 // Returns the indices of items in the order of the events at which they are due.
-class Agenda {
+class ItemsByEvent {
  public:
-  Agenda() = default;
+  ItemsByEvent() = default;
   // `due_at[item]` is the item's event. Items of the same event keep their order.
-  explicit Agenda(const std::vector<int>& due_at);
+  explicit ItemsByEvent(const std::vector<int>& due_at);
 
   void restart() { next_ = 0; }
   // Returns the next item that is due at or before `event`, or -1 if no item is due.
@@ -93,7 +93,7 @@ class CheckedLanes {
   std::vector<VectorClock> fences_;  // by event: when compute passed it, in the newest step with the event
   std::size_t next_gather_ = 0;
 
-  Agenda waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
+  ItemsByEvent waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
   CheckedArena gather_arena_, reduce_arena_, scratch_;
   std::vector<AccessHistory> shards_, main_grads_;  // by parameter, by reduce unit
   std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard

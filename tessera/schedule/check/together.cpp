@@ -12,7 +12,7 @@
 namespace tessera::schedule {
 namespace {
 
-constexpr std::size_t kMostFaults = 10;
+constexpr std::size_t kMaxFaults = 10;
 
 // Returns, by role, the indices of its calls in order.calls.
 std::vector<std::vector<int>> calls_by_role(const CallOrder& order) {
@@ -144,7 +144,7 @@ class TogetherCheck {
     check_members();
     if (!faults_.empty()) return std::move(faults_);
     classify();
-    for (std::size_t c = 0; c < input_.communicators.size() && faults_.size() < kMostFaults; ++c)
+    for (std::size_t c = 0; c < input_.communicators.size() && faults_.size() < kMaxFaults; ++c)
       compare_members(static_cast<int>(c));
     if (!faults_.empty()) return std::move(faults_);
     check_cycles();

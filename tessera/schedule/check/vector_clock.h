@@ -9,8 +9,8 @@ namespace tessera::schedule {
 
 // Compute, and of each domain: gathers, exchanges of gradients, their sums, sums over replicas. Where the sums of all
 // domains share a lane, they are ordered by more than is assumed here.
-inline constexpr int kMostCheckedDomains = 5;
-inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMostCheckedDomains;
+inline constexpr int kMaxCheckedDomains = 5;
+inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMaxCheckedDomains;
 enum class DomainLane : std::uint8_t { gather, exchange, sum, replicas };
 
 using CheckedLane = std::size_t;  // below kCheckedLanes

@@ -56,13 +56,13 @@ struct RowSlots {
 // A read of rows. A message has `most` rows. A row has the same index in the message as in the request.
 struct RowReading {
   std::int64_t most = 0, row_bytes = 0;
-  int ranks = 1, rank = 0;               // ranks that exchange rows; this rank
-  const std::int64_t* begins = nullptr;  // [ranks + 1]: the first row that each rank stores
-  const std::int64_t* asked = nullptr;   // [ranks, most]: the requested rows, -1: no row
-  const std::byte* stored = nullptr;     // this rank's rows
-  std::byte* messages = nullptr;         // [ranks - 1, most, row_bytes]: to the other ranks, or from them
-  std::int64_t count = 0;                // number of rows that this rank requests
-  std::byte* out = nullptr;              // [count, row_bytes]
+  int ranks = 1, rank = 0;                  // ranks that exchange rows; this rank
+  const std::int64_t* begins = nullptr;     // [ranks + 1]: the first row that each rank stores
+  const std::int64_t* requested = nullptr;  // [ranks, most]: the requested rows, -1: no row
+  const std::byte* stored = nullptr;        // this rank's rows
+  std::byte* messages = nullptr;            // [ranks - 1, most, row_bytes]: to the other ranks, or from them
+  std::int64_t count = 0;                   // number of rows that this rank requests
+  std::byte* out = nullptr;                 // [count, row_bytes]
 
   TESSERA_HOST_DEVICE int owner_of(std::int64_t row) const {
     int owner = 0;

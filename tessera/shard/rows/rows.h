@@ -76,7 +76,8 @@ class RowGather {
                     const base::Fence& written, void* out, const base::Fence& free);
   // The two halves of start(). bring() sends the rows after `after`. place() then writes the same number of rows to
   // `out`.
-  void bring(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids, const base::Fence& after);
+  void gather_early(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
+                    const base::Fence& after);
   base::Fence place(const ShardedParameter& parameter, comm::Communicator& group, std::int64_t count, void* out,
                     const base::Fence& free);
 
@@ -87,8 +88,8 @@ class RowGather {
   RowOwners owners_;
   quant::DType type_;
   base::Device device_;
-  std::unique_ptr<RowKernels> kernels_;           // on the lane of the group
-  base::Buffer begins_, asked_, sent_, arrived_;  // begins_: owners_.begins(); indices by rank; rows by peer
+  std::unique_ptr<RowKernels> kernels_;               // on the lane of the group
+  base::Buffer begins_, requested_, sent_, arrived_;  // begins_: owners_.begins(); indices by rank; rows by peer
 };
 
 // Adds rows to main_grad.
