@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from program import ENVIRONMENT, command, gpus
+from program import ENVIRONMENT, SERVER, TESSERA, command, gpus
 
 GPUS = gpus()
 NAMED = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
@@ -45,11 +45,16 @@ class Ranks:
         line = [str(program), *map(str, arguments)] if program else command(*arguments)
         for rank, errors in enumerate(self.errors):
             host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
-            variables = {**(environment or ENVIRONMENT), "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
                          "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
                          "NCCL_SOCKET_IFNAME": "lo"}
-            output = errors if program else subprocess.DEVNULL
-            self.programs.append(subprocess.Popen([*host, *line], stdout=output, stderr=errors, env=variables))
+            with open(os.devnull, "wb") as nothing:
+                output = errors if program else nothing
+                if SERVER and line[0] == TESSERA and not host and environment is None:
+                    self.programs.append(SERVER.start(line, output, errors, variables))
+                else:
+                    variables = {**(environment or ENVIRONMENT), **variables}
+                    self.programs.append(subprocess.Popen([*host, *line], stdout=output, stderr=errors, env=variables))
 
     def all_run(self):
         return all(program.poll() is None for program in self.programs)

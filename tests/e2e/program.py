@@ -4,14 +4,11 @@ import os
 import pathlib
 import re
 import shutil
-import signal
-import socket
 import struct
 import subprocess
 import sys
-import tempfile
-import time
 
+from fork_server import ForkServer
 from stored_tensors import tensor_hashes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,49 +38,9 @@ def command(*arguments, mpi_ranks=None):
     return [*launcher, TESSERA, *map(str, arguments)]
 
 
-class ForkServer:
-    """Runs the program in forks of one started process (tests/preload/fork_server.cpp)."""
-    LIBRARY = pathlib.Path(TESSERA).parents[1] / "tests" / "libfork_server.so"
-
-    def __init__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = f"{self.folder.name}/socket"
-        variables = {**ENVIRONMENT, "LD_PRELOAD": str(self.LIBRARY), "TESSERA_TEST_SERVER": self.path}
-        self.program = subprocess.Popen([TESSERA], env=variables, stdin=subprocess.PIPE)
-
-    def connect(self):
-        while True:
-            try:
-                connection = socket.socket(socket.AF_UNIX)
-                connection.connect(self.path)
-                return connection
-            except (FileNotFoundError, ConnectionRefusedError):
-                connection.close()
-                if self.program.poll() is not None:
-                    raise
-                time.sleep(0.01)
-
-    def run(self, line, timeout):
-        text = b"".join(os.fsencode(string) + b"\0" for string in (os.getcwd(), *line))
-        with self.connect() as connection, open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as output, \
-                tempfile.TemporaryFile() as errors:
-            socket.send_fds(connection, [len(text).to_bytes(4, sys.byteorder)], [file.fileno() for file in (nothing, output, errors)])
-            connection.sendall(text)
-            process = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), sys.byteorder)
-            connection.settimeout(timeout)
-            try:
-                status = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), sys.byteorder)
-            except TimeoutError:
-                os.kill(process, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(line, timeout) from None
-            texts = []
-            for file in (output, errors):
-                file.seek(0)
-                texts.append(file.read().decode())
-        return subprocess.CompletedProcess(line, os.waitstatus_to_exitcode(status), *texts)
-
-
-SERVER = ForkServer() if ForkServer.LIBRARY.exists() else None
+# Runs the program in forks of one process, because libtorch takes long to load. None: without the preloaded library.
+FORK_SERVER = pathlib.Path(TESSERA).parents[1] / "tests" / "libfork_server.so"
+SERVER = ForkServer(TESSERA, FORK_SERVER, ENVIRONMENT) if FORK_SERVER.exists() else None
 
 
 def run(*arguments, mpi_ranks=None, timeout=1200):

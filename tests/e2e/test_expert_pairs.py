@@ -131,7 +131,7 @@ class ExpertPairs(unittest.TestCase):
         flags = ["--recompute", row["recompute"], "--gather-budget", row["gather"], "--reduce-budget", row["reduce"],
                  "--debug-poison", row["poison"], "--debug-delays", row["delays"], "--zero", row["zero"], "--coalesce", row["coalesce"]]
         if row["recompute"] == "auto":
-            flags += ["--activation-budget", 20000]
+            flags += ["--activation-budget", 60000 if row["dtype"] == "fp64" else 30000]
         found = self.train(f"run-{number}", row, row["mesh"], egtp_of(row), *flags, backend=row["backend"])
         self.assertEqual(self.expected[problem], found, (SEED, number, row))
 

@@ -1,11 +1,13 @@
 // A library for LD_PRELOAD that runs a program many times but loads its libraries once, because libtorch takes 0.2 s to
 // load. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each
-// request runs main() in a fork, with the arguments, the folder and the files of the request and the server's
-// environment. The server ends when its standard input closes. tests/e2e/program.py is the client.
+// request runs main() in a fork, with the arguments, the folder and the files of the request. Its environment is the
+// server's, with the request's changes. The server ends when its standard input closes. tests/e2e/program.py is the
+// client.
 //
 // A request starts with one message that contains three files (standard input, output and error) and the 4-byte length
-// of the text. The text follows: the folder and the arguments, as zero-terminated strings. The reply is the process id
-// (4 bytes) and, after the process has ended, its wait status (4 bytes).
+// of the text. The text follows as zero-terminated strings: the folder, the changed variables (NAME=VALUE), an empty
+// string, and the arguments. The reply is the process id (4 bytes) and, after the process has ended, its wait status
+// (4 bytes).
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -13,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdint>
@@ -73,7 +76,10 @@ int run_main(Request& request) {
   for (int file = 0; file < 3; ++file) dup2(request.files[static_cast<std::size_t>(file)], file);
   std::vector<char*> arguments = strings_of(request.text);
   if (arguments.empty() || chdir(arguments.front()) != 0) return 127;
-  arguments.erase(arguments.begin());
+  const auto empty = std::find_if(arguments.begin() + 1, arguments.end(), [](const char* one) { return *one == '\0'; });
+  if (empty == arguments.end()) return 127;
+  std::for_each(arguments.begin() + 1, empty, putenv);  // the strings exist until the process ends
+  arguments.erase(arguments.begin(), empty + 1);
   arguments.push_back(nullptr);
   // Variables that libraries have set since the start are kept.
   unsetenv("LD_PRELOAD");
@@ -110,7 +116,7 @@ int serve(const char* path) {
   for (;;) {
     if (poll(waited.data(), waited.size(), 1000) < 0) continue;
     while (waitpid(-1, nullptr, WNOHANG) > 0) continue;
-    if (waited[1].revents != 0) return 0;
+    if (waited[1].revents != 0) _exit(0);  // without destructors of libraries whose program did not run
     if ((waited[0].revents & POLLIN) == 0) continue;
     const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) continue;

@@ -22,7 +22,7 @@ def words(text):
 
 def flags_set_by(script, test):
     """Returns whether the test exists, and the flags in its body and in the functions and constants that the body uses."""
-    source = (ROOT / "tests" / "e2e" / script).read_text()
+    source = (ROOT / "tests" / "gpu" / script).read_text()
     parts = dict(re.findall(r"(?ms)^    def (\w+)\(.*?\n(.*?)(?=^    def |^    @|^class |^if __name__|\Z)", source))
     parts |= dict(re.findall(r"(?m)^([A-Z][A-Z0-9_]+) = (.*)$", source))
     found, seen, left = set(), set(), ["setUpClass", f"test_{test}"]

@@ -2,7 +2,7 @@
 
 There are three kinds of parts; the output names each of them:
   units   the binaries in CTest's list. A GoogleTest binary counts its cases; any other entry counts one.
-  scripts tests/tools/test_* and tests/e2e/test_* (.py or .sh, executable). Exit code 0: passed, 77: skipped,
+  scripts test_* in tests/tools, tests/e2e and tests/gpu (.py or .sh, executable). Exit code 0: passed, 77: skipped,
           others: failed. If the last line is `N passed, N failed[, N skipped]`, these numbers count. $TESSERA is
           the program, $PYTHON the data tools' interpreter, and $TEST_TMP an empty folder of the script's own.
   lint    tools/lint/lint.py; each check counts one.
@@ -10,6 +10,7 @@ The last line is `N passed, N failed[, N skipped]`; the exit code is 0 only if a
 """
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -23,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT_FOLDERS = ("tests/tools", "tests/e2e")
+SCRIPT_FOLDERS = ("tests/tools", "tests/e2e", "tests/gpu")
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 SCRIPT_LIMIT_S = 7200 if os.environ.get("TESSERA_E2E") == "full" else 900
 BINARY_LIMIT_S = 600
 SANITIZED_LIMIT_S = 3600
 TIDY_S = 15  # `./run lint` takes longer and looks at more files
-RUNNING = set()  # processes of scripts, each with a group of its own
+RUNNING = set()  # started processes, each with a group of its own
 
 
 @dataclass
@@ -68,12 +69,13 @@ def count_case(case):
 
 
 def count_junit(path):
-    total = Count()
+    """Returns the sum of the cases of CTest's report, and a line for each of its entries."""
+    total, lines = Count(), []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         count = count_case(case)
-        print(f"  {case.get('name')}: {count} ({float(case.get('time')):.1f} s)")
+        lines.append(f"  {case.get('name')}: {count} ({float(case.get('time')):.1f} s)")
         total += count
-    return total
+    return total, lines
 
 
 def find_ctest(build):
@@ -96,7 +98,6 @@ def find_unknown(arguments):
 
 
 def run_units(build, names):
-    print(f"== unit tests of {build} ==", flush=True)
     report = build.resolve() / "units.xml"
     report.unlink(missing_ok=True)
     is_sanitized = build.name in ("cpu-asan", "cpu-tsan")
@@ -106,10 +107,12 @@ def run_units(build, names):
                "--output-junit", str(report), "--quiet", "-O", str(report.with_suffix(".log"))]
     if names:
         command += ["-R", "^(" + "|".join(re.escape(name) for name in names) + ")"]
-    code = subprocess.run(command, env=unit_environment(), check=False).returncode
+    code = run_group(command, None, env=unit_environment())
     if not report.exists():
         return Count(failed=int(code != 0))
-    count = count_junit(report)
+    count, lines = count_junit(report)
+    if lines:
+        print("\n".join([f"unit tests of {build}:", *lines]) + "\n", end="", flush=True)
     if code != 0:
         print_failures(report.with_suffix(".log"))
         count.failed = max(count.failed, 1)
@@ -137,6 +140,21 @@ def unit_environment():
     return environment
 
 
+def run_group(command, limit_s, **options):
+    """Runs a command in a session of its own, so that a time limit also ends the processes that it started. Returns its exit
+    code, or a text if it did not end in time."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    RUNNING.add(process)
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        end_group(process)
+        process.wait()
+        return f"none after {limit_s} s"
+    finally:
+        RUNNING.remove(process)
+
+
 def run_script(path, build):
     """Runs one script test and returns its count; prints its output if it failed."""
     scratch = build.resolve() / "scripts" / path.stem
@@ -148,17 +166,8 @@ def run_script(path, build):
     start = time.monotonic()
     log = scratch / "output.log"
     with open(log, "w") as stream:
-        # A session of its own, so that a time limit also ends the processes that the script started.
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
-                                   env=environment, start_new_session=True)
-        RUNNING.add(process)
-        try:
-            code = process.wait(SCRIPT_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            end_group(process)
-            process.wait()
-            code = f"none after {SCRIPT_LIMIT_S} s"
-        RUNNING.remove(process)
+        code = run_group(command, SCRIPT_LIMIT_S, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+                         env=environment)
     output = log.read_text(errors="replace")
     count = count_script(output, code)
     report = [f"  {path.name}: {count} ({time.monotonic() - start:.1f} s)"]
@@ -192,17 +201,17 @@ def names_of(path):
     return path.stem, path.name, path.parent.name
 
 
-def run_scripts(build, names):
-    total = Count()
-    for folder in SCRIPT_FOLDERS:
-        paths = [path for path in script_paths() if path.parent == ROOT / folder
-                 and (not names or any(name in names_of(path) for name in names))]
-        if paths:
-            print(f"== {folder} ==", flush=True)
-        # Each script waits about half of its time. Scripts that use GPUs or fill the machine run one at a time.
-        together = 1 if build.name == "cuda" or os.environ.get("TESSERA_E2E") == "full" else 2
-        total += run_together([lambda path=path: run_script(path, build) for path in paths], together)
-    return total
+def script_calls(build, names, seconds):
+    """Returns a call for each script, in descending order of `seconds`, where the call writes the time that it takes."""
+    paths = [path for path in script_paths() if not names or any(name in names_of(path) for name in names)]
+    paths.sort(key=lambda path: -seconds.get(path.name, 0))
+
+    def call(path):
+        start = time.monotonic()
+        count = run_script(path, build)
+        seconds[path.name] = round(time.monotonic() - start, 1)
+        return count
+    return [lambda path=path: call(path) for path in paths]
 
 
 def run_together(calls, together):
@@ -241,13 +250,17 @@ def run_lint():
 
 
 def run_all(arguments):
-    total = Count()
-    for build in arguments.build:
-        total += run_units(build, arguments.names)
-    if not arguments.units_only:
-        total += run_scripts(arguments.build[0], arguments.names)
-        if not arguments.names or "lint" in arguments.names:
-            total += run_lint()
+    def units():
+        return sum((run_units(build, arguments.names) for build in arguments.build), Count())
+    times = arguments.build[0] / "script-seconds.json"  # of the last run
+    seconds = json.loads(times.read_text()) if times.exists() else {}
+    scripts = [] if arguments.units_only else script_calls(arguments.build[0], arguments.names, seconds)
+    # Unit tests and scripts wait about half of their time. Tests that use GPUs or fill the machine run one at a time.
+    alone = arguments.build[0].name == "cuda" or os.environ.get("TESSERA_E2E") == "full"
+    total = run_together([units, *scripts], 1 if alone else 3)
+    times.write_text(json.dumps(seconds, indent=1))
+    if not arguments.units_only and (not arguments.names or "lint" in arguments.names):
+        total += run_lint()
     return total
 
 

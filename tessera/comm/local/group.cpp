@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -100,8 +101,7 @@ MatchedOperation::~MatchedOperation() {
 void MatchedOperation::wait_for_all(bool readers_follow) {
   std::unique_lock lock(group_.mutex_);
   const int phase = slot_.phase;
-  if (active_) --slot_.active;
-  active_ = false;
+  if (std::exchange(active_, false) && --slot_.active == 0 && group_.disturbed()) group_.changed_.notify_all();
   ++slot_.reached[static_cast<std::size_t>(member_)];
   if (++slot_.arrived == static_cast<int>(group_.members_.size()) && !group_.broken_) {
     group_.advance(slot_, readers_follow);
@@ -110,7 +110,6 @@ void MatchedOperation::wait_for_all(bool readers_follow) {
     group_.changed_.notify_all();
     return;
   }
-  if (slot_.active == 0) group_.changed_.notify_all();  // wakes members that wait to leave
   const auto over = [&] { return slot_.phase != phase || (slot_.active == 0 && group_.ended(member_)); };
   if (!group_.changed_.wait_until(lock, deadline_, over)) {
     group_.broken_ = true;

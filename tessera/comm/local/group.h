@@ -65,6 +65,10 @@ class LocalGroup {
   bool ended(int member) const {
     return failure_ != nullptr || left_ >= 0 || cancelled_[static_cast<std::size_t>(member)];
   }
+  // Returns whether a member may be waiting to leave an operation that does not end.
+  bool disturbed() const {
+    return broken_ || failure_ != nullptr || left_ >= 0 || std::ranges::find(cancelled_, true) != cancelled_.end();
+  }
   [[noreturn]] void throw_reason(int member) const;
   std::string missing(const Slot& slot, int phase) const;
 

@@ -8,9 +8,11 @@ import concurrent.futures
 import dataclasses
 import json
 import os
+import pathlib
 import sys
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
 from program import ROOT, bits, metrics, scratch, tessera, write_tokens
 from summary import run_cases

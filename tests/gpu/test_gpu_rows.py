@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Checks on two or more GPUs that exchanging rows of the embedding and gathering the whole table give the same bits."""
 import json
+import pathlib
 import sys
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from program import ROOT, bits, gpus, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 

@@ -7,9 +7,11 @@ close (test_generate.py). In bf16, logits have errors of about 1e-2. The models 
 logit is far above the others.
 """
 import json
+import pathlib
 import sys
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
 from program import ROOT, TESSERA, run, scratch, tessera, write_documents, write_tokens
 from summary import run_cases

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
 from program import ROOT, TESSERA, WITHOUT_SEGMENTS, command, metrics, scratch, write_tokens
 from summary import run_cases

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Tests the state of GPUs in metrics.jsonl beside nvidia-smi. Skipped without a GPU, and without NVML. Needs one GPU, about 20 s."""
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from program import gpus, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 

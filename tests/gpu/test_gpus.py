@@ -16,6 +16,7 @@ import sys
 import time
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from program import (ENVIRONMENT, ROOT, TESSERA, WITHOUT_SEGMENTS, bits, command, gpus, metrics, scratch, tessera,
                      write_tokens)
 from summary import run_cases

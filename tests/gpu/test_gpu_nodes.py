@@ -11,6 +11,7 @@ import sys
 import time
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
 from program import ROOT, TESSERA, bits, metrics, scratch, write_tokens
 from summary import run_cases
