@@ -4,10 +4,10 @@
 // costs, plan, prove the schedule and compare it; later steps of the kind follow it (docs/schedule.md).
 //
 // A step departs from its schedule when it does something else than the next event. If all ranks depart alike, the rest
-// of the step runs on demand and is counted; after `departures_before_replan` such steps in a row, the last of them is planned anew.
-// If only some ranks depart, they find the difference in Agreement and the run ends with an error. It also ends if a
-// training step departs while there are several classes of ranks (shard/domain.h), because ranks of other classes would
-// add other gradients.
+// of the step runs on demand and is counted; after `departures_before_replan` such steps in a row, the last of them is
+// planned anew. If only some ranks depart, they find the difference in Agreement and the run ends with an error. It
+// also ends if a training step departs while there are several classes of ranks (shard/domain.h), because ranks of
+// other classes would add other gradients.
 #pragma once
 #include <cstdint>
 #include <map>

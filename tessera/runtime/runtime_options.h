@@ -28,7 +28,7 @@ struct RuntimeOptions {
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // small neighbours travel together up to this size
   ReplayOptions replay;
-  int departures_before_replan = 3;// departed steps in a row before a new schedule is made
+  int departures_before_replan = 3;                  // departed steps in a row before a new schedule is made
   shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent
   shard::FormatPolicy products;                      // number formats in which matrices are multiplied
   std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, for backward weights; absent: `wire`
