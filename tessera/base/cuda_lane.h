@@ -30,8 +30,8 @@ class LaneFaults {
   // Records that the work from `position` has failed. The earliest failed position is kept.
   void fail(std::int64_t position, std::exception_ptr error);
   bool broken() const;
-  // Returns the error that broke the work up to `position`. This includes errors of other lanes that the work waits
-  // for. Returns null if no error is known. The result is final once a fence at `position` is done.
+  // Returns the error that broke the work up to `position`. Errors of other lanes that the work waits for are included.
+  // Returns null if no error is known. The result is final once a fence at `position` is done.
   std::exception_ptr at(std::int64_t position);
   // Returns whether the work up to `position` failed longer ago than the grace time. Callers then stop waiting for the
   // device.

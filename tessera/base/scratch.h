@@ -13,7 +13,7 @@ namespace tessera::base {
 class ScratchPool;
 
 // Temporary memory. Move-only. The destructor returns the memory to its pool. All work that uses the memory must be
-// enqueued before.
+// enqueued before the destructor runs.
 class Scratch {
  public:
   // Memory without a pool.

@@ -10,7 +10,7 @@
 
 namespace tessera::bench {
 
-// The state that all ranks share. It does not change while steps run.
+// The state that all ranks share. The state does not change while steps run.
 struct TimedModel {
   predict::DryOptions options;
   int microbatches = 1;

@@ -25,8 +25,8 @@ double parse_weight(const std::string& word, const std::string& where) {
   return weight;
 }
 
-// Returns integers in the proportion of the weights: the weights times a power of ten up to `largest_scale`. Their sum
-// is at most `largest_sum`. Returns an empty vector if no power of ten fits.
+// Returns integers in the proportion of the weights: the weights times a power of ten up to `largest_scale`. The sum of
+// the shares is at most `largest_sum`. Returns an empty vector if no power of ten fits.
 std::vector<std::int64_t> exact_shares(const std::vector<double>& weights, double largest_scale, double largest_sum) {
   for (double scale = 1; scale <= largest_scale; scale *= 10) {
     std::vector<std::int64_t> shares;

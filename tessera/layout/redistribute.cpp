@@ -34,7 +34,7 @@ class Planner {
   std::vector<Holding> choose_rows(int target, const Box& strip, const std::vector<Holding>& holders);
   const Holding& choose(int target, const std::vector<const Holding*>& active) const;
   void append(int target, const Piece& piece, const Holding& holding);
-  // Sorts the transfers to this target into the plan's order. They are the transfers from index `first`.
+  // Sorts the transfers to this target into the plan's order. The transfers to this target begin at index `first`.
   void finish_target(int target, std::size_t first);
 
   Layout from_, to_;

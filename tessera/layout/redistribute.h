@@ -19,9 +19,9 @@ struct Transfer {
 };
 
 // The transfers are ordered by (target, target_offset, source). If `adds` is false, each target element has exactly one
-// source. If `adds` is true, a target element is the sum over its sources in rank order. Then every rank that holds the
-// element is a source, including the target. The transfers of one source need not be adjacent in the list, so an adding
-// plan is executed source by source and not in list order.
+// source. If `adds` is true, a target element is the sum over its sources in rank order. In an adding plan, every rank
+// that holds the element is a source, including the target. The transfers of one source need not be adjacent in the
+// list, so an adding plan is executed source by source and not in list order.
 struct TransferPlan {
   int ranks = 0;
   bool adds = false;

@@ -41,7 +41,7 @@ class PendingTensor {
   at::Tensor in_, out_;
 };
 PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
-// The caller gives up `part`: without sequence parallelism, the sum overwrites a contiguous `part`.
+// The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.
 PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 
 // Gathers the tokens: [own tokens, width] -> [tokens, width].
@@ -51,7 +51,8 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 // Reduces `x` in place over tp. `x` must be contiguous.
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
-// The same without recording an event, for operations that the schedule does not contain because later steps skip them.
+// Does the same without recording an event, for operations that the schedule does not contain because later steps skip
+// them.
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op);
 
 }  // namespace tessera::nn

@@ -43,8 +43,8 @@ class DelayedScales {
   std::span<const quant::Element> elements() const { return elements_; }
   const ProductOptions& options() const { return options_; }
 
-  // Returns whether the amaxes of an earlier step are known. Until they are known, each matrix is quantized with its
-  // own amax, and the history is filled. A multiplier of 1 would round gradients to zero.
+  // Returns whether the amaxes of an earlier step are known. Until the scales are known, each matrix is quantized with
+  // its own amax, and the history is filled. A multiplier of 1 would round gradients to zero.
   bool are_known() const { return known_; }
   // Called when the host has read that a step counts.
   void set_known() { known_ = size() > 0; }
@@ -53,8 +53,9 @@ class DelayedScales {
   ops::WholeScale scale(int number);
   // Returns where a product writes the matrix's largest magnitude in this step.
   float* amax(int number);
-  // The same for an evaluation. No scale is computed from this amax, but an infinite amax reveals values that
-  // saturation would hide. Each evaluation starts with clear_evaluated(), which is enqueued on compute's lane.
+  // Returns where a product of an evaluation writes that magnitude. No scale is computed from this amax, but an
+  // infinite amax reveals values that saturation would hide. Each evaluation starts with clear_evaluated(), which is
+  // enqueued on compute's lane.
   float* evaluated_amax(int number);
   std::span<const float> evaluated();
   void clear_evaluated(const quant::Kernels& kernels);

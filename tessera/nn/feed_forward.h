@@ -1,6 +1,6 @@
 // The feed-forward part of a block: y = down(swiglu(gate_up(norm(x + residual)))).
 //
-// It is one autograd function, so that SwiGLU's results need not exist in bf16. Forward computes SwiGLU's output
+// The part is one autograd function, so that SwiGLU's results need not exist in bf16. Forward computes SwiGLU's output
 // directly as an operand of the product with down. Backward computes SwiGLU's gradient directly as an operand of the
 // products with gate_up. Recompute::selective keeps neither the norm's output nor SwiGLU's output.
 #pragma once

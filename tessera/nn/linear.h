@@ -4,8 +4,8 @@
 //   column:  y = enter_tp(norm(x)) w^T         backward: dx = norm'(leave_tp(dy w))
 //   row:     y = leave_tp(x w^T)               backward: dx = enter_tp(dy) w
 //
-// A column-parallel layer may add a bias to y. The bias is treated as the weight of a constant input 1. Its gradient db
-// = dy^T 1 is summed like other weight gradients.
+// A column-parallel layer may add a bias to y. The bias is treated as the weight of a constant input 1. The bias
+// gradient db = dy^T 1 is summed like other weight gradients.
 //
 // The norm before a column-parallel layer is part of the function, so that the norm's output need not be kept
 // (Recompute::selective). Backward recomputes it from tensors that are kept anyway. Forward saves activations and

@@ -1,4 +1,4 @@
-// Root-mean-square norm with a residual stream. Its weight is replicated over all ranks.
+// Root-mean-square norm with a residual stream. The norm's weight is replicated over all ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 

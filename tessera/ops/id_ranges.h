@@ -1,5 +1,5 @@
-// The vocabulary ids of a rank's rows, as ranges of ids in the order of the rows. This is plain data of a fixed size,
-// so it can be a kernel argument.
+// The vocabulary ids of a rank's rows, as ranges of ids in the order of the rows. The struct is plain data of a fixed
+// size, so it can be a kernel argument.
 #pragma once
 #include <cstdint>
 

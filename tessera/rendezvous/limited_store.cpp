@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using Question = std::function<void(std::shared_ptr<Store>&)>;
 
-// The queue between the callers and the thread. Only the thread keeps it if a call does not return.
+// The queue between the callers and the thread. If a call does not return, only the thread still owns this object.
 struct Line {
   std::mutex mutex;
   std::condition_variable changed;

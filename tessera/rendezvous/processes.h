@@ -12,10 +12,10 @@ namespace tessera::rendezvous {
 // blocked and call accept_stop_signals. If this process dies, the ranks are killed. If `stop_requested` returns true, a
 // request has arrived that this function has not received, e.g. before it started; the ranks then get SIGTERM.
 //
-// End: if a rank fails, the others have `grace` to detect it and end. After a second request to stop, the ranks have
-// one second. Ranks that are still running then are killed. A line on stderr names each rank that was ended by a
-// signal. Returns 0 if all ranks returned 0, otherwise the exit code of the first rank to fail. Throws Error if a
-// process cannot be started.
+// End: if a rank fails, the other ranks have the time `grace` to detect the failure and end. After a second request to
+// stop, the ranks have one second. Ranks that are still running then are killed. A line on stderr names each rank that
+// was ended by a signal. Returns 0 if all ranks returned 0, otherwise the exit code of the first rank to fail. Throws
+// Error if a process cannot be started.
 int run_processes(int ranks, std::chrono::milliseconds grace, const std::function<bool()>& stop_requested = {});
 
 }  // namespace tessera::rendezvous

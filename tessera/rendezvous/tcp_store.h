@@ -1,5 +1,5 @@
-// The store of a run of processes: libtorch's TCPStore. It is in the target tessera_rendezvous_store, which needs
-// libtorch.
+// The store of a run of processes: libtorch's TCPStore. This file is in the target tessera_rendezvous_store, which
+// needs libtorch.
 #pragma once
 #include <memory>
 
@@ -15,7 +15,7 @@ namespace tessera::rendezvous {
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& limits);
 
 // Called by a program before it makes its first store. Suppresses libtorch's log lines about connections, because
-// errors contain the same information. If the variable TORCH_CPP_LOG_LEVEL is set, it decides instead.
+// errors contain the same information. If the variable TORCH_CPP_LOG_LEVEL is set, the function does nothing.
 void disable_store_log();
 
 }  // namespace tessera::rendezvous

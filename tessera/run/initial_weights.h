@@ -23,8 +23,8 @@ void require_model_of_init(const models::ModelConfig& model, const models::Model
 std::string unread_weights_warning(const std::filesystem::path& file, const std::string& model);
 
 // Collective over the world. Reads this rank's shards of the weights, and of the masters if their type is wider than
-// that of the weights. Returns lines about values that are not finite, the same on every rank. Throws InputError on all
-// ranks alike.
+// that of the weights. Returns lines about values that are not finite, the same on every rank. Throws the same
+// InputError on all ranks.
 std::vector<std::string> load_initial_weights(train::Trainer& trainer, const std::filesystem::path& folder);
 
 }  // namespace tessera::run

@@ -121,7 +121,7 @@ class Loop {
   }
 
   // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
-  // counter, as experts on one rank may do. The other ranks receive the sum with the norm.
+  // counter, as experts on one rank may do. The other ranks receive the sum of the counters together with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
@@ -274,8 +274,8 @@ class Loop {
     });
   }
 
-  // Runs `work` on rank 0 while the other ranks wait. They may wait longer than the time limit of an operation, for
-  // example for a slow file system.
+  // Runs `work` on rank 0 while the other ranks wait. The other ranks may wait longer than the time limit of an
+  // operation, for example for a slow file system.
   void on_first_rank(const std::string& what, const std::function<void()>& work) {
     checkpoint::run_together(*trainer_.parallel().world, what, [&](const std::stop_token&) {
       if (files_ != nullptr) work();

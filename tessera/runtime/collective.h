@@ -13,7 +13,7 @@ namespace tessera::runtime {
 
 enum class ProgramCollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
 
-// Runs over the compute ranks of a domain; each of them issues it.
+// Runs over the compute ranks of a domain; each of these ranks issues the collective.
 struct ProgramCollective {
   ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
   const void* in = nullptr;              // not used by an all_reduce, which works in place

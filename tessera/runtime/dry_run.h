@@ -1,5 +1,5 @@
-// A program that only records its steps: without memory, groups and other ranks. Its trace equals the trace that
-// Runtime records of the same step on the same rank. Views and buffers are null.
+// A program that only records its steps: without memory, groups and other ranks. The recorded trace equals the trace
+// that Runtime records of the same step on the same rank. Views and buffers are null.
 #pragma once
 #include <array>
 #include <memory>
@@ -21,7 +21,8 @@ class DryRun : public Program {
   DryRun& operator=(const DryRun&) = delete;
 
   const schedule::Trace& trace() const { return recorder_.trace(); }  // of the last step begun
-  // By event of that step: for a collective, the last event before the program waits for it; for others, the event.
+  // By event of that step. A collective has the index of the last event before the program waits for it; any other
+  // event has its own index.
   const std::vector<int>& waits() const { return waits_; }
   // By event of that step: bytes that this rank receives in a collective of the program; 0 for other events.
   const std::vector<std::int64_t>& received() const { return received_; }

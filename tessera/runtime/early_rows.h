@@ -1,5 +1,5 @@
-// The rows that a graph's step reads first. Their ids are known before the graph is launched, so the rows travel before
-// it, and the graph only copies them to where the step reads them.
+// The rows that a graph's step reads first. The ids of these rows are known before the graph is launched. The rows
+// therefore travel before the launch, and the graph only copies them to where the step reads them.
 #pragma once
 #include <cstdint>
 

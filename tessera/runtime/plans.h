@@ -3,11 +3,11 @@
 // The first step of a kind runs on demand and is recorded. When the next step begins, the ranks agree on the recorded
 // costs, plan, prove the schedule and compare it; later steps of the kind follow it (docs/schedule.md).
 //
-// A step departs from its schedule when it does something else than the next event. If all ranks depart alike, the rest
-// of the step runs on demand and is counted; after `departures_before_replan` such steps in a row, the last of them is
-// planned anew. If only some ranks depart, they find the difference in Agreement and the run ends with an error. It
-// also ends if a training step departs while there are several classes of ranks (shard/domain.h), because ranks of
-// other classes would add other gradients.
+// A step departs from its schedule when its next event differs from the planned one. If all ranks depart at the same
+// event, the rest of the step runs on demand and the departure is counted. After `departures_before_replan` such steps
+// in a row, the next schedule is planned from the last of these steps. If only some ranks depart, Agreement finds the
+// difference and the run ends with an error. The run also ends if a training step departs while there are several
+// classes of ranks (shard/domain.h), because ranks of other classes would add other gradients.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -41,7 +41,7 @@ class Plans {
   void end_step();
   // After Recorder::begin_step: chooses the schedule of the step.
   void begin_step();
-  // Then, once waits are measured: issues the gathers that the schedule has before the step.
+  // Called after begin_step, when waits are measured. Issues the gathers that the schedule has before the step.
   void prefetch();
   // The schedule that the current step still follows. Null: the rest of the step runs on demand.
   Replay* current() const { return current_; }

@@ -20,7 +20,7 @@ class Recorder {
  public:
   explicit Recorder(ParameterTable& parameters) : parameters_(parameters) {}
 
-  // Each throws Error if it is called out of order.
+  // begin_step, end_microbatch and end_step throw Error if they are called out of order.
   void begin_step(schedule::StepKind kind, int microbatches);
   void begin_microbatch();
   void end_microbatch();

@@ -38,15 +38,16 @@ class Replay {
   std::byte* staging(schedule::ParameterId id);  // before a produce: returns where the gradient is written
   void passed();                                 // the event is recorded: starts what follows it
 
-  // Issues the remaining sums over replicas and makes compute wait for all sums. Then every gradient is in main_grad.
+  // Issues the remaining sums over replicas and makes compute wait for all sums. After these sums every gradient is in
+  // main_grad.
   void finish();
-  // After begin_step: a graph carries out the whole step, publishes included. Only the version numbers of the weights
-  // pass through the step here, and each consume compares them as usual.
+  // Called after begin_step, if a graph executes the whole step, publishes included. Only the version numbers of the
+  // weights pass through the step here, and each consume compares them as usual.
   void repeat();
   // A graph of the whole step was launched; it is done with `end`. Issues the gathers for the next step, which the
-  // graph does not contain, each after the point of the graph from which it may begin.
+  // graph does not contain. Each gather waits for the point of the graph from which it may begin.
   void launched(const base::Fence& end);
-  // Makes compute wait for everything in flight. Views and stagings that are in use stay valid, since later gathers
+  // Makes compute wait for everything in flight. Weights and stagings that are in use stay valid, since later gathers
   // wait for compute.
   void drain();
 

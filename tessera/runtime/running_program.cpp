@@ -85,7 +85,7 @@ void RunningProgram::check_produced() {
                   step_.entries[i]->name());
 }
 
-// A parameter without a gradient in any microbatch has gradient zero, on every rank alike.
+// A parameter without a gradient in any microbatch has gradient zero. All ranks agree on these parameters.
 void RunningProgram::fill_unproduced() {
   for (auto& entry : step_.entries) {
     shard::ShardedParameter& parameter = entry->parameter;

@@ -1,10 +1,11 @@
-// The program of steps that run. It records each call as an event, and lets the step's schedule (Replay) act on it, or
-// OnDemand if the step has no schedule or departed from it.
+// The program of steps that run. The program records each call as an event and passes it to an executor: Replay if the
+// step follows a schedule, OnDemand if the step has no schedule or departed from it.
 //
-// How a gradient travels: grad_buffer stages it in the schedule's arena or in a buffer of OnDemand. The layer writes it
-// there, and produce ends the writing. The reduction is issued at the event that the schedule names, or on demand at
-// produce (of a gradient that is produced once) or at end_microbatch; it adds the ranks' parts to main_grad. After the
-// last microbatch main_grad is summed over replicas. end_step makes compute wait for all of it.
+// A gradient travels as follows. grad_buffer returns its staging: a part of the schedule's arena, or a buffer of
+// OnDemand. The layer writes the gradient to this staging, and produce marks the gradient as complete. With a schedule,
+// the reduction is issued at the planned event. Without one, it is issued at produce if the gradient is produced once
+// in a microbatch, otherwise at end_microbatch. The reduction adds the ranks' parts to main_grad. After the last
+// microbatch main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
 #pragma once
 #include "tessera/runtime/on_demand.h"
 #include "tessera/runtime/plans.h"

@@ -3,7 +3,7 @@
 //   program()     the calls of a step: RunningProgram records and carries them out
 //   parameters()  registration and lookup: ParameterTable;  parameter(id): the shard and its buffers
 //   graph()       steps that run as captured graphs: GraphSteps
-// Plans makes and proves the schedules that steps follow. All of them share one StepContext.
+// Plans makes and proves the schedules that steps follow. These parts share one StepContext.
 //
 // One object per model and rank; not thread-safe; no global state.
 #pragma once
@@ -47,8 +47,8 @@ class Runtime {
   // publishes in this order, so that the next step's first gathers start first.
   std::vector<schedule::ParameterId> by_first_use() const;
 
-  // Whether later steps measure the waits of a GPU's compute (the default). Each measurement costs some microseconds. A
-  // step with a timeline always measures.
+  // Sets whether later steps measure the waits of a GPU's compute (default: true). Each measurement costs some
+  // microseconds. A step with a timeline always measures.
   void measure_waits(bool on) { program_.measure_waits(on); }
   // Returns the counters of the last step begun. On a GPU, compute must have finished it.
   StepStatistics statistics() const;

@@ -23,7 +23,7 @@ class StepRecord {
   // The hash before each stage begun, and the hash at the end of a step that is over.
   std::size_t hashes() const { return ends_.size() + (is_over_ ? 1 : 0); }
   std::uint64_t hash_before(std::size_t stage) const { return stage < ends_.size() ? ends_[stage] : hash_; }
-  // The range of a stage in the trace. It is empty, at the trace's end, for a stage that has not begun.
+  // The range of a stage in the trace. The range of a stage that has not begun is empty and at the trace's end.
   std::size_t begin_of(std::size_t stage) const { return stage < begins_.size() ? begins_[stage] : trace_.size(); }
   std::size_t end_of(std::size_t stage) const { return begin_of(stage + 1); }
   bool is_over() const { return is_over_; }

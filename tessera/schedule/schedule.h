@@ -45,7 +45,8 @@ struct ParameterSize {
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }
 };
 
-// Parameters that travel together in one collective. They are small and adjacent in the order of first use.
+// Parameters that travel together in one collective. The parameters of a unit are small and adjacent in the order of
+// first use.
 using Unit = std::vector<ParameterId>;
 
 // The interval in which a unit's weights occupy bytes of the gather arena. A weight that is unpacked has two stages

@@ -138,8 +138,8 @@ class Player {
       gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
     for (const int i : finishes_[at])
       wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
-    // The program issues a collective at its event. It waits for the collectives that it needs after all other work
-    // there.
+    // The program issues a collective at its event. At an event, compute first does all other work and then waits for
+    // the collectives that the program needs.
     wait(collectives_.happened(index, compute_), prediction.comm_exposed_seconds, &waited);
   }
 

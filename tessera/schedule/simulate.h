@@ -1,5 +1,5 @@
-// Predicts the time of a schedule from given durations. The functions are pure. They use the semantics that Runtime
-// executes and check.h proves. All ranks are assumed to be equally fast.
+// Predicts the time of a schedule from given durations. The functions are pure. The simulator uses the semantics that
+// Runtime executes and check.h proves. All ranks are assumed to be equally fast.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -55,9 +55,9 @@ std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes);
 
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
-// Predicts the same work without a schedule: each gather runs at its consume, and all exchanges of gradients run at
-// the end of their microbatch (a run does most of them earlier, for the same time). Compute waits for both. Only
-// exchanges of new weights overlap with the optimizer.
+// Predicts the same work without a schedule: each gather runs at its consume, and all exchanges of gradients run at the
+// end of their microbatch (a run does most of them earlier, for the same time). Compute waits for the gathers and the
+// exchanges. Only exchanges of new weights overlap with the optimizer.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 }  // namespace tessera::schedule

@@ -17,7 +17,8 @@ bool has_tensor_scale(const quant::Encoding& encoding);
 // parts of compute ranks overlap and begin or end inside a tile; a rank has rows with an odd number of 4-bit elements.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Returns the extent of the dense matrix that is a rank's part in one layout. It is 0 x 0 if the rank has no elements.
+// Returns the extent of the dense matrix that is a rank's part in one layout. The extent is 0 x 0 if the rank has no
+// elements.
 quant::Extent extent_of(const layout::LocalLayout& local);
 
 // Returns the encoded matrix whose data and scales are at these addresses.

@@ -37,8 +37,8 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
 // Gives the weight a backward weight in the policy's format, if its encoding for backward passes differs from its
-// encoding for forward passes. If the products of the weight are in that format, they read the stored backward weight
-// without unpacking. The tiles of the format mxfp8 are then along the columns. Called after set_product and
+// encoding for forward passes. If products in backward passes use that format, they read the stored backward weight
+// without unpacking it. The tiles of the format mxfp8 are then along the columns. Called after set_product and
 // set_encoding. Throws the errors of set_encoding for the weight or its backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 

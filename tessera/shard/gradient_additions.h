@@ -23,7 +23,7 @@ class GradientAdditions {
   };
 
   // `home` is the layout of the gradient on each rank, in the wire type. `owned[r]` is the layout of the sums that rank
-  // r receives. Both describe a matrix of this shape.
+  // r receives. Both layouts describe a matrix of this shape.
   GradientAdditions(layout::Shape shape, const layout::LocalLayout& home, const std::vector<layout::LocalLayout>& owned,
                     const ReductionTree& tree, int rank, const ParameterTypes& types);
 

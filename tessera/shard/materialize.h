@@ -19,8 +19,8 @@ namespace tessera::shard {
 // the last movement. Without movements, returns a fence that is done after the lane's earlier work.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements);
 
-// Moves the weight of one parameter. It is built once for each parameter and runs the same steps every time. It
-// contains only data, and must live until its gathers are done.
+// Moves the weight of one parameter. One object is built for each parameter and runs the same steps every time. The
+// object contains only data, and must live until its gathers are done.
 class Materializer {
  public:
   // `way` is the gather way of this rank (WayBytes).

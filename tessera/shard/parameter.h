@@ -1,6 +1,6 @@
 // A sharded parameter on one rank: its name, logical shape, layouts, and this rank's buffers.
 //
-// Four layouts describe where the weight is (docs/layouts.md). They are over the ranks of the parameter's domain
+// Four layouts describe where the weight is (docs/layouts.md). The layouts are over the ranks of the parameter's domain
 // (domain.h).
 //   compute  over the compute ranks: the part that each rank needs while an operation runs; parts may overlap
 //   home     over the compute ranks: each element on one rank (replicated parameters are whole on every rank)
@@ -86,8 +86,8 @@ struct ParameterSpec {
 };
 // Returns whether users read an encoded weight unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
-// Returns the parameter that backward passes read instead of a weight with `backward`. It has the same shape and the
-// same sharding, and the name "NAME (backward)". It is not trained and has no master.
+// Returns the parameter that backward passes read instead of a weight with `backward`. The backward weight has the same
+// shape and the same sharding, and the name "NAME (backward)". It is not trained and has no master.
 ParameterSpec backward_weight(const ParameterSpec& spec);
 // Returns the types of a parameter: its own, or else those of the run.
 inline ParameterTypes types_of(const ParameterSpec& spec, const ParameterTypes& run) {
@@ -118,10 +118,12 @@ struct ShardedParameter : RankParts {
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
-  bool splits_state() const { return !states.empty(); }  // each replica updates its part; all gather the parts
+  bool splits_state() const {
+    return !states.empty();
+  }  // whether each replica updates only its part, after which the replicas gather all parts
   // Returns the number of columns of this rank's rows if the last sum of a step can also write the squares of the rows.
-  // This requires that one sum finishes all rows: the rows are contiguous in local_storage, and there is one replica.
-  // Otherwise returns 0.
+  // The sum can write the squares if one sum finishes all rows: the rows are contiguous in local_storage, and there is
+  // one replica. Otherwise returns 0.
   std::int64_t columns_of_sum(int replicas) const;
   // A backward weight has no master: the cast of its weight's master writes it.
   bool has_master() const {

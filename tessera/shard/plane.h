@@ -1,5 +1,5 @@
 // The planes of a stored weight. A plane is an array: a bf16 weight has one, and a format with scales has one for data
-// and one for scales. Gathers, pushes and publishes move planes. A product reads a view of them.
+// and one for scales. Gathers, pushes and publishes move planes. A product reads a view of the planes.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -33,15 +33,15 @@ struct Reducing {
   std::byte* scratch = nullptr;
 };
 
-// Reduces the gradients of one parameter. It is built once for each parameter, and must live until its reductions are
-// done.
+// Reduces the gradients of one parameter. One object is built for each parameter, and must live until its reductions
+// are done.
 class Reducer {
  public:
   // `cuts` is the sharding of the parameter. `way` is the reduce way of this rank (WayBytes).
   Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way);
 
-  // The size of the staging. The gradient is at its beginning. After the gradient the staging contains the sum over
-  // compute ranks, or, without this sum, the rounded gradient if the wire type differs.
+  // The size of the staging. The gradient is at the beginning of the staging. After the gradient the staging contains
+  // the sum over compute ranks, or, without this sum, the rounded gradient if the wire type differs.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
   // The size of the additional memory that an exchange uses until its sum is done: the rounded sum over compute ranks,
   // the received parts, and the sums of the node.
@@ -65,7 +65,7 @@ class Reducer {
   static void exchange(const std::vector<Sum>& sums, comm::Communicator& group);
   base::Fence sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
                                const base::Fence& written, const base::LaneMark& mark) const;
-  // Returns the gradient that travels. It has the wire type after round() has run.
+  // Returns the gradient that travels. The gradient has the wire type after round() has run.
   std::byte* wire_of(const Reducing& member) const;
   // Returns the memory of the additions.
   std::byte* exchanged(const Reducing& member) const;

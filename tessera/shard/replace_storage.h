@@ -9,7 +9,7 @@
 
 namespace tessera::shard {
 
-// A part of a flat buffer. It begins at a multiple of base::kAlignment (256 bytes).
+// A part of a flat buffer. The part begins at a multiple of base::kAlignment (256 bytes).
 struct FlatMemory {
   std::byte* data = nullptr;
   std::size_t bytes = 0;

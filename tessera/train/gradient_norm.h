@@ -1,6 +1,6 @@
-// The norm of the whole model's gradient. It has the same bits on every rank and for every sharding over gtp and
-// ZeRO-1. The message that reduces the norm also carries the counters that can suppress an update. So all ranks take
-// the same decision about the update: the commit point of a step (docs/schedule.md).
+// The norm of the whole model's gradient. The norm has the same bits on every rank and for every sharding over gtp and
+// ZeRO-1. The message that reduces the norm also carries the counters that can suppress an update. Therefore all ranks
+// take the same decision about the update: the norm is the commit point of a step (docs/schedule.md).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -35,9 +35,9 @@ class GradientNorm {
   GradientNorm(const GradientNorm&) = delete;
   GradientNorm& operator=(const GradientNorm&) = delete;
   // Adds a counter that suppresses the steps in which it is above 0 on some rank. Returns the counter, an int64 in
-  // device memory, at least 0. Work on compute's lane may raise it during a training step, on any rank. It is reset to
-  // 0 after a suppressed step. The memory is valid as long as this object. Every rank adds the same names in the same
-  // order. Throws Error for a repeated name or for more than ops::kStopCounters counters.
+  // device memory, at least 0. Work on compute's lane may raise it during a training step, on any rank. The counter is
+  // reset to 0 after a suppressed step. The memory is valid as long as this object. Every rank adds the same names in
+  // the same order. Throws Error for a repeated name or for more than ops::kStopCounters counters.
   std::int64_t* stop_counter(std::string name);
   // Computes the norm and the decision about the update. Call it after end_step. On a GPU it is only enqueued. The norm
   // may be infinite or NaN. clip: limit of the norm, 0 for no limit.

@@ -14,9 +14,9 @@ namespace tessera::train {
 class LossSum {
  public:
   // Enqueues the sum; it is complete at the returned fence. losses: for each microbatch of this rank an fp64 tensor on
-  // compute's device, written by compute. All have the same number of elements, and each element is summed. Collective
-  // over ranks with different samples. Each replica has the same number of blocks. Throws Error if a replica's ranks do
-  // not divide its number of blocks.
+  // compute's device, written by compute. All these tensors have the same number of elements, and each element is
+  // summed. Collective over ranks with different samples. Each replica has the same number of blocks. Throws Error if a
+  // replica's ranks do not divide its number of blocks.
   base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel);
   // Returns one element of the last completed sum. Adds in fp64, replicas in order and the blocks of each replica in
   // order.

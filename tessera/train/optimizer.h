@@ -12,11 +12,12 @@
 namespace tessera::train {
 
 // Returns the trainable parameters in the buckets of schedule/buckets.h, in the order in which the next step first uses
-// them. A bucket is updated, cast and published as a whole. Its gathers can start while later buckets are updated.
+// them. A bucket is updated, cast and published as a whole. The gathers of a published bucket can start while later
+// buckets are updated.
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
 // fused: the update also writes each weight that is its rounded master, in the same pass over memory. apart: a cast
-// writes all weights after the update. Both give the same bits.
+// writes all weights after the update. Both orders give the same bits.
 enum class CastOrder { fused, apart };
 
 class Optimizer {

@@ -1,10 +1,10 @@
 // A training step as a CUDA graph. The graph is captured from one step that follows its schedule, and launched for
 // later steps that fit.
 //
-// The graph fixes the step's work, addresses and constants. This is possible because the schedule assigns addresses
-// once, and the learning rate and the number of updates are in device memory. Samples are copied to the buffers that
-// the graph reads. A step fits if it has the same number of microbatches of the same shape, no document boundaries, and
-// the same number of tokens.
+// The graph fixes the step's work, addresses and constants. Later steps can use the graph because the schedule assigns
+// addresses once, and the learning rate and the number of updates are in device memory. Samples are copied to the
+// buffers that the graph reads. A step fits if it has the same number of microbatches of the same shape, no document
+// boundaries, and the same number of tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 

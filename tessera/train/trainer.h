@@ -52,7 +52,7 @@ struct StepResult {
   std::optional<RouterResult> router;  // of a model with experts
   double grad_norm = 0;                // before clipping; the same on every rank
   bool skipped = false;                // the norm was not finite: nothing was updated, on any rank
-  // Set if a stop counter was above 0 on some rank. Then neither this step nor the steps pending behind it updated
+  // Set if a stop counter was above 0 on some rank. If set, neither this step nor the steps pending behind it updated
   // anything, on any rank. The caller enqueues this step again, then the discarded ones.
   std::optional<Stop> suppressed;
   int discarded = 0;  // if suppressed: number of steps that were pending behind it
@@ -83,10 +83,10 @@ class Trainer {
   // last. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph that
   // fits. On a CPU the step is complete on return. Collective. Throws Error if kMaxPending steps are pending.
   void enqueue_step(const StepInput& input, double lr);
-  // The second half: waits for the oldest pending step, but not for later ones. If that step was suppressed, also waits
-  // for the steps behind it and discards them. Then no step is pending, updates apply again, and the state is as before
-  // the suppressed step. Collective. Throws Error if no step is pending, and any error that occurred in the step, also
-  // on other ranks.
+  // The second half of train_step: waits for the oldest pending step, but not for later ones. If that step was
+  // suppressed, also waits for the steps behind it and discards them. After a suppressed step, no step is pending,
+  // updates apply again, and the state is as before that step. Collective. Throws Error if no step is pending, and any
+  // error that occurred in the step, also on other ranks.
   StepResult finish_step();
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // steps that were launches of a graph
@@ -128,8 +128,8 @@ class Trainer {
   void update_scales();
   // Returns whether an evaluation hid a non-finite value on any rank. Collective.
   bool was_value_hidden_by_evaluation();
-  // Returns whether delayed scaling has no amaxes of a step yet. Then the host must read whether a step counts before
-  // it enqueues the next.
+  // Returns whether delayed scaling has no amaxes of a step yet. If true, the host must read whether a step counts
+  // before it enqueues the next step.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
   // Returns the longest time among the steps that have ended so far.
   std::chrono::milliseconds longest_step() const;

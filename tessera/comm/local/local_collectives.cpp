@@ -68,8 +68,8 @@ void all_reduce_small(const LocalCall& call) {
   copy(own.recv, call.scratch.data(), bytes);
 }
 
-// Each member sums its own part of all buffers into its own buffer. It then copies the other parts from the buffers of
-// its peers.
+// Each member sums its own part of all buffers into its own buffer. The member then copies the other parts from the
+// buffers of its peers.
 void all_reduce_in_parts(const LocalCall& call) {
   const Operation& own = call.own;
   const std::int64_t count = own.recv_counts[0];

@@ -14,8 +14,8 @@ namespace {
 // Up to this many bytes every rank receives all parts and sums them itself, which takes one round less.
 constexpr std::size_t kSmallAllReduce = 16384;
 
-// The tag is at most 32767, the smallest tag limit that the standard allows. It contains the kind, so that messages of
-// different kinds of calls do not match.
+// The tag is at most 32767, the smallest tag limit that the standard allows. The tag contains the kind, so that
+// messages of different kinds of calls do not match.
 int tag_of(std::int64_t sequence, int kind) {
   return static_cast<int>(sequence % 2048) * 16 + kind;
 }

@@ -25,7 +25,7 @@ class MpiBoardMessages {
   void close(int board);  // statuses that are not in flight yet are not sent
   void post(int board, std::string status);
   std::string read(int board, int rank) const;
-  bool is_idle() const;  // no status from or to this rank was in flight at the last look()
+  bool is_idle() const;  // no status from or to this rank was in flight at the last poll()
 
   // Called by the progress thread. Starts and completes messages without waiting. Returns whether a message was started
   // or completed. Throws Error if MPI fails.
@@ -64,7 +64,7 @@ class MpiBoardMessages {
   int opened_ = 0;
   std::map<int, BoardStatuses> boards_;  // open boards, and boards that only peers have opened so far
   std::size_t pending_ = 0;
-  // Only the progress thread accesses the members below. They are lists because MPI keeps the addresses of the
+  // Only the progress thread accesses the members below. Lists are used because MPI keeps the addresses of the
   // requests.
   std::list<Message> sends_, receives_;
   std::int64_t received_ = 0;

@@ -41,7 +41,7 @@ std::string launched_as() {
 }
 
 // A process cannot leave MPI while MPI waits for other ranks. This process therefore exits, and the launcher ends the
-// others.
+// other processes.
 [[noreturn]] void end_process(const std::string& who, const char* call, std::chrono::milliseconds limit) {
   fmt::print(stderr,
              "tessera: {}: {}: expected all ranks within {} ms, but the call did not return: a rank has stopped or did "

@@ -1,6 +1,6 @@
-// The only thread of a process that makes MPI calls. It sleeps between its polls of pending requests, so there can be
-// more ranks than cores. Except in MPI's initialisation and finalisation it never blocks inside MPI, so every wait has
-// a time limit.
+// The only thread of a process that makes MPI calls. The thread sleeps between its polls of pending requests, so there
+// can be more ranks than cores. Except in MPI's initialisation and finalisation it never blocks inside MPI, so every
+// wait has a time limit.
 #pragma once
 #include <mpi.h>
 
@@ -52,8 +52,9 @@ class MpiProgress {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Both functions block until done. They throw Error if the time limit passes (with the missing peers), if a message
-  // has another size than expected, and after an earlier failure. The error text does not contain the label.
+  // Both functions block until done. Both functions throw Error if the time limit passes (the message names the missing
+  // peers), if a message has another size than expected, and after an earlier failure. The error text does not contain
+  // the label.
   void exchange(MpiRound round);
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);
@@ -98,7 +99,7 @@ class MpiProgress {
   bool failed_ = false, closing_ = false, abandoned_ = false;
   std::shared_ptr<MpiBoardMessages> board_messages_;  // null until there are boards
   MpiContext boards_context_ = 0;
-  MpiDeadline next_poll_{};         // time of the next look at the boards; only the thread accesses it
+  MpiDeadline next_poll_{};         // time of the next poll of the boards; only the thread accesses it
   std::vector<MPI_Comm> contexts_;  // by MpiContext; only the thread accesses it
   base::Fence ended_;               // done when the thread has ended
   std::thread thread_;

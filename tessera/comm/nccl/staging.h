@@ -11,8 +11,8 @@
 
 namespace tessera::comm {
 
-// A buffer that grows to the requested size. It is used in the order of one stream. Earlier allocations are freed only
-// with this object, because pending work may still use them, and freeing waits for a device.
+// A buffer that grows to the requested size. One stream uses the buffer, in the order of its work. Earlier allocations
+// are freed only with this object, because pending work may still use them, and freeing waits for a device.
 class GrowingBuffer {
  public:
   // A `device` of kind CPU gives pinned memory.

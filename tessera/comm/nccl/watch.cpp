@@ -129,8 +129,8 @@ void NcclWatch::fail(const std::exception_ptr& error) {
   faults_->fail(pending_.empty() ? faults_->position() + 1 : pending_.front().position, error);
 }
 
-// An abort runs on its own thread because it waits for the device. There, another group's kernel may wait until that
-// group is aborted.
+// An abort runs on its own thread because it waits for the device. On the device, another group's kernel may wait until
+// that group is aborted.
 void NcclWatch::abort() {
   if (channel_ != nullptr) std::thread([channel = channel_] { channel->abort(); }).detach();
   std::lock_guard lock(mutex_);

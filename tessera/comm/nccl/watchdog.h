@@ -1,5 +1,5 @@
-// The thread of a process that watches all NCCL operations. It detects time limits, asynchronous errors and failures of
-// other ranks.
+// The thread of a process that watches all NCCL operations. The watchdog detects time limits, asynchronous errors and
+// failures of other ranks.
 #pragma once
 #include <chrono>
 #include <condition_variable>

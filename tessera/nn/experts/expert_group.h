@@ -1,9 +1,9 @@
 // The ranks that compute with the experts of one layer, and the exchange of tokens between them (transport `dense`).
 //
-// The group is the compute ranks of the expert domain: etp x ep consecutive ranks. Each has its own tokens. Dispatch
-// gathers the tokens of all ranks on every rank; each rank selects the rows of its own experts. Combine adds the parts
-// of all ranks for each token, in rank order, and gives each rank its own tokens. The sizes do not depend on the
-// choices of the tokens.
+// The group is the compute ranks of the expert domain: etp x ep consecutive ranks. Each rank has its own tokens.
+// Dispatch gathers the tokens of all ranks on every rank; each rank selects the rows of its own experts. Combine adds
+// the parts of all ranks for each token, in rank order, and gives each rank its own tokens. The sizes do not depend on
+// the choices of the tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 

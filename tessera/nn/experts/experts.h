@@ -6,8 +6,8 @@
 //   experts   rows of the local experts: down(silu(gate) * up * weight)
 //   combine   for each token the sum over its experts
 //
-// It is one autograd function. Backward gathers the tokens again. Recompute::selective keeps neither the norm's output
-// nor the output of SwiGLU.
+// The whole part is one autograd function. Backward gathers the tokens again. Recompute::selective keeps neither the
+// norm's output nor the output of SwiGLU.
 #pragma once
 #include <ATen/core/Tensor.h>
 

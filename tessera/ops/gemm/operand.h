@@ -40,8 +40,8 @@ bool needs_whole(const quant::Encoding& encoding);
 
 // Returns the greatest magnitude of a bf16 matrix as one fp32 number on its device. NaNs are ignored.
 at::Tensor amax_of(const at::Tensor& matrix);
-// Returns the WholeScale of an encoding from the amax of a whole matrix. It is empty for an encoding that does not need
-// it. An infinite amax gives the inverse scale NaN (quant::operand_scale).
+// Returns the WholeScale of an encoding from the amax of a whole matrix. The result is empty for an encoding without a
+// scale of the whole matrix. An infinite amax gives the inverse scale NaN (quant::operand_scale).
 WholeScale whole_scale(const quant::Encoding& encoding, const at::Tensor& amax);
 
 enum class Sides : std::uint8_t { rows, columns, both };

@@ -1,5 +1,5 @@
-// SwiGLU (Shazeer 2020): out = silu(gate) * up, where gate_up [tokens, 2 f] is stacked as gate | up. It is computed in
-// fp32 (fp64) and rounded once. Results do not depend on the position of an element.
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, where gate_up [tokens, 2 f] is stacked as gate | up. SwiGLU is computed
+// in fp32 (fp64) and rounded once. Results do not depend on the position of an element.
 #pragma once
 #include <ATen/core/Tensor.h>
 

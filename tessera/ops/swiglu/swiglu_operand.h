@@ -14,7 +14,7 @@ struct SwigluOperands {
   Operand out;        // of swiglu_forward(gate_up) by its columns, if requested
 };
 // `out_as` is the quantization of out by its columns, for a backward pass that recomputes out. Null: out is not
-// computed. Its amax is not computed, because forward computed it.
+// computed. The amax of out is not computed here, because forward computed it.
 SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor& gate_up, const Quantization& as,
                                         const Quantization* out_as = nullptr);
 

@@ -1,4 +1,4 @@
-// SwiGLU on packs of adjacent elements, for several kernels. It gives the same bits as the CPU.
+// SwiGLU on packs of adjacent elements, for several kernels. The results have the same bits as on the CPU.
 #pragma once
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/packs.cuh"

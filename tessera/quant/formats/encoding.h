@@ -118,9 +118,9 @@ TESSERA_HOST_DEVICE inline std::uint32_t nan_scale(Scale scale) {
   return scale == Scale::fp32 ? 0x7FC00000U : scale == Scale::e8m0 ? 0xFFU : 0x7FU;
 }
 
-// Returns the scale of a tile of a GEMM operand. It equals tile_scale, except that an infinite amax gives a NaN as the
-// stored scale. Elements saturate, so the product would hide the infinity otherwise. Stored weights use tile_scale;
-// their cast reports values that are not finite (master_cast.h).
+// Returns the scale of a tile of a GEMM operand. The scale equals tile_scale, except that an infinite amax gives a NaN
+// as the stored scale. Elements saturate, so the product would hide the infinity otherwise. Stored weights use
+// tile_scale; their cast reports values that are not finite (master_cast.h).
 TESSERA_HOST_DEVICE inline TileScale operand_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result = tile_scale(encoding, amax, tensor_amax);
   if (amax > FLT_MAX) result.stored = nan_scale(encoding.scale);

@@ -81,9 +81,9 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 // Writes the values of a quantized matrix in fp32. A scaled product multiplies these values.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
-// Writes the transposed matrix [cols, rows]. It has the same elements and scales as the source, so its encoding has the
-// transposed tile. Throws Error if check_extent fails for either matrix. This function is the definition of the CUDA
-// kernel; only tests call it.
+// Writes the transposed matrix [cols, rows]. The result has the same elements and scales as the source, so its encoding
+// has the transposed tile. Throws Error if check_extent fails for either matrix. This function is the definition of the
+// CUDA kernel; only tests call it.
 void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target);
 
 }  // namespace tessera::quant

@@ -38,7 +38,7 @@ struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
-  std::vector<std::string> valid;  // the same for held-out data; may be empty
+  std::vector<std::string> valid;  // as `data`, for held-out data; may be empty
 
   Backend backend = Backend::local;
   std::int64_t ranks = 0;      // 0: tp * gtp * dp, or the launcher's number
@@ -60,7 +60,8 @@ struct TrainConfig {
   std::optional<quant::DType> grad_wire;            // absent: dtype
   quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
   std::string wire_rules;                           // exceptions by name (shard/format_policy.h)
-  // The same for the weights that backward passes read. Without a format, the forward formats apply, then these rules.
+  // As wire_format and wire_rules, for the weights that backward passes read. Without a format, the forward formats
+  // apply, then these rules.
   std::optional<quant::Format> wire_format_backward;
   std::string wire_rules_backward;
   quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products

@@ -53,7 +53,7 @@ class HfFolder {
   std::vector<models::HfTensor> tensors_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
   std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // file of each tensor
-  // The matrices in a number format. They are read in order, so only the last matrix is kept dequantized.
+  // The matrices in a number format. The matrices are read in order, so only the last one is kept dequantized.
   struct Quantized {
     quant::Format format;
     quant::Extent matrix;

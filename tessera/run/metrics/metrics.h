@@ -16,7 +16,7 @@
 
 namespace tessera::run {
 
-// The rank that waited least for communication in a step; the others waited for it.
+// The rank that waited least for communication in a step; the other ranks waited for this rank.
 struct SlowestRank {
   int rank = 0;
   double wait_ms = 0;
@@ -81,7 +81,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 // absent.
 void check_metrics(const std::filesystem::path& path);
 
-// Appends lines to the file. Each line is passed to the operating system before write returns. One thread at a time.
+// Appends lines to the file. write() returns after the operating system has the line. One thread at a time.
 class MetricsWriter {
  public:
   // Keeps the lines of steps up to `last_step`, from which the run resumes (0: a new run). Drops later lines, and a

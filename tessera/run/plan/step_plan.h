@@ -78,7 +78,7 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
 std::int64_t microbatches_of(const TrainConfig& config);
 // Returns the options of the dry step that the request plans, with the run's choice of recomputed blocks.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
-// Returns what predicts the durations of a dry step. `layout` outlives the result.
+// Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
 predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
 
 // Largest number of events of a planned step, which takes some seconds and some hundred megabytes.

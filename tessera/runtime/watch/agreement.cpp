@@ -15,10 +15,11 @@ namespace tessera::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kSearch = 10s;  // how long others may take to say what they did
+constexpr auto kSearch = 10s;  // the time that other ranks have to post their events
 
-// The last stage before which both ranks have done the same, where they may differ. Nothing when the step is over and
-// went alike, or they parted before what the other still posts.
+// Returns the last stage before which both ranks recorded the same events. The ranks may differ in this stage. Returns
+// nullopt if the step is over on both ranks without a difference, or if the ranks differed before the oldest hash that
+// the other rank still posts.
 std::optional<std::size_t> last_equal(const StepRecord& own, const PostedSteps::Step& theirs) {
   std::size_t equal = theirs.first;
   while (equal < own.hashes() && equal < theirs.end() && own.hash_before(equal) == theirs.hashes[equal - theirs.first])
@@ -39,7 +40,7 @@ struct Pair {
   std::size_t stage = 0;
 };
 
-// The first event in which they differ; empty while both may go on alike.
+// Returns the first event in which the ranks differ, or an empty text if both may still record the same events.
 std::string difference_in(const Pair& pair, const std::vector<std::string>& names) {
   const std::size_t begin = pair.own.begin_of(pair.stage), end = pair.own.end_of(pair.stage);
   const std::span<const schedule::Event> own(pair.own.trace().begin() + static_cast<std::ptrdiff_t>(begin),
@@ -85,7 +86,8 @@ std::string Agreement::difference() const {
       std::string found;
       if (posted.dumped == place) found = difference_in({own, parallel_.rank, posted, *theirs, rank, *stage}, names);
       if (!found.empty()) {
-        parallel_.board->post(encode_posted_steps(history_.steps(), place));  // so that the other sees it too
+        parallel_.board->post(
+            encode_posted_steps(history_.steps(), place));  // so that the other rank sees the difference too
         return found;
       }
       break;
@@ -111,7 +113,7 @@ void Agreement::poll() {
 
 void Agreement::poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after) {
   for (auto limit = poll_after; !fence.wait_for(limit); limit = kPollInterval) poll();
-  // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
+  // If the peers made another call or no call, the collective may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
     poll();
     std::this_thread::sleep_for(50ms);
@@ -168,7 +170,7 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   wait_on_host(world.all_gather(&own_size, sizes.data(), comm::equal_counts(world.size(), 1), quant::DType::i64));
   std::string all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())), ' ');
   wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8));
-  // The world's members stand in the order of their places.
+  // The world's members are in the order of their places.
   const std::vector<int> members = parallel_.mesh.group_of(parallel_.rank, parallel_.mesh.all_axes());
   std::vector<schedule::CallOrder> orders(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
   std::size_t begin = 0;
@@ -184,7 +186,7 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
 void Agreement::compare_later() {
   if (parallel_.rank_class->size() == 1) return;
   finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // while the step is still remembered
-  // Devices come there together; hosts do not, and a device would stand by for the last of them.
+  // Devices reach this point at about the same time. Hosts do not, and a device would wait for the slowest host.
   parallel_.rank_class->lane().wait(parallel_.compute->record());
   begin(open_.emplace_back(Comparison{.step = history_.step(),
                                       .group = parallel_.rank_class,

@@ -20,16 +20,17 @@ namespace tessera::runtime {
 // an agreement with unread comparisons.
 class Agreement {
  public:
-  // history: of this rank. parameters: gives the names in messages. Both outlive the agreement.
+  // history: of this rank. parameters: gives the names in messages. All arguments outlive the agreement.
   Agreement(shard::ParallelGroups& parallel, const StepHistory& history, const ParameterTable& parameters)
       : parallel_(parallel), history_(history), parameters_(parameters) {}
 
   void post() const;  // publishes how far this rank is
 
-  // Blocks the host until the fence is done; then compute waits for it too. Throws Error with the first different event
-  // if a second passed and another rank did other things; also the error of the fence.
+  // Blocks the host until the fence is done; then compute waits for it too. Throws the error of the fence. Also throws
+  // Error, which names the first different event, if the fence is not done after a second and another rank has recorded
+  // other events.
   void wait(const base::Fence& fence);
-  // The same, but compute does not wait. poll_after: after this time the records of the other ranks are read.
+  // As wait(), but compute does not wait. poll_after: the time after which the records of the other ranks are read.
   void wait_on_host(const base::Fence& fence, std::chrono::milliseconds poll_after = kPollInterval);
   // Compares `number` between the ranks of the group; collective and blocking. Throws Error with the first different
   // event, or else with `what`, if the numbers differ.
@@ -46,7 +47,7 @@ class Agreement {
  private:
   static constexpr std::chrono::milliseconds kPollInterval{1000};
 
-  // An exchange of numbers in flight. It must not move.
+  // An exchange of numbers in flight. A comparison must not move in memory.
   struct Comparison {
     std::int64_t step = 0;
     comm::Communicator* group = nullptr;

@@ -88,7 +88,8 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   agreed_.comm_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
   // A collective that compute waited for lasted through the work before the wait, and through the wait. The host of a
-  // GPU runs ahead and may not have seen that one was done before: then this is too much. One seen as done counts as 0.
+  // GPU runs ahead and may not have noticed that a collective was already done. The measured time is then too long. A
+  // collective that the host saw as done counts as 0.
   for (std::size_t i = 0; i < trace.size(); ++i)
     if (double& seconds = agreed_.comm_seconds[i]; seconds > 0)
       for (int meanwhile = static_cast<int>(i) + 1; meanwhile <= agreed_.comm_waits[i]; ++meanwhile)

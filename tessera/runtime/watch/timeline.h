@@ -1,5 +1,6 @@
-// A measured timeline of a step: spans of compute, of its waits, and of the work of each lane. It is off by default.
-// When it is on, the host notes its own times, and lanes mark theirs between their work.
+// A measured timeline of a step: spans of compute, of its waits, and of the work of each lane. No timeline is recorded
+// by default. When recording is enabled, the host stores its own times, and lanes mark the times between their
+// operations.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -53,7 +54,8 @@ class Timeline {
   void end_event(std::size_t next);     // compute continues
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
-  // The last event is a collective; later, compute has waited for it. event: its index.
+  // began: the last event is a collective. waited: compute has waited for that collective. event: the index of the
+  // collective.
   void began(int event);
   void finished(int event, const schedule::Event& comm);
 
@@ -83,7 +85,7 @@ class Timeline {
   std::vector<Marked> marked_;
 };
 
-// Returns the recording of an operation for `trace[event]`. It records nothing while `timeline` is off.
+// Returns the recording of an operation for `trace[event]`. The recording does nothing while `timeline` is disabled.
 shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::size_t event,
                         std::span<const schedule::ParameterId> weights, bool is_ahead = false);
 

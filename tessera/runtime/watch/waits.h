@@ -41,8 +41,8 @@ class Waits {
     agreement_.compare(group, recorder_.history().hash(), "what a step did");
   }
 
-  // measured: whether the waits of compute's lane are measured in this step. Each costs a GPU two events and some
-  // microseconds.
+  // measured: whether the waits of compute's lane are measured in this step. Each measured wait costs a GPU two events
+  // and some microseconds.
   void begin_step(bool measured) {
     on_device_.clear();
     is_measured_ = measured || timeline_.is_enabled();

@@ -1,10 +1,10 @@
-// The checker proves that a schedule is correct at every speed of its lanes. It depends on the definition of a schedule
-// (schedule.h) and not on the planner. Durations are not an input.
+// The checker proves that a schedule is correct at every speed of its lanes. The checker depends on the definition of a
+// schedule (schedule.h) and not on the planner. Durations are not an input.
 //
 // Method. The checker enqueues the steps in the host's order and keeps vector clocks over the lanes: compute, and for
 // each domain gather, exchange, sum and replicas. If two operations access the same bytes (of arenas, scratch, shards
-// or main_grad) and one of them writes, waits must order the two. Then every execution has the result of the host's
-// order. In the host's order the checker requires:
+// or main_grad) and one of them writes, waits must order the two. If waits order all such pairs, every execution has
+// the result of the host's order. In the host's order the checker requires:
 // - every consume and release finds the newest version of its unit's weights,
 // - every unpacking finds its packed bytes,
 // - every produce finds its staging,

@@ -68,7 +68,8 @@ class CheckedLanes {
   const VectorClock& fence(int position) const;
   void read_weights(int residency, int index);
   void read_shard(ParameterId id, int residency, const ClockedAccess& access);
-  // The bytes of a residency where the gather writes, and where compute reads. They are equal without unpacking.
+  // The bytes of a residency where the gather writes, and where compute reads. Without unpacking the two ranges are
+  // equal.
   CheckedArena::Range arrived(int residency) const;
   CheckedArena::Range used(int residency) const;
   bool unpacks(int residency) const;

@@ -43,7 +43,7 @@ struct Step {
   const CollectiveCall* after = nullptr;
 };
 
-// The graph of all instances. Its edges go from each call of a chain to the next call.
+// The graph of all instances. The graph has an edge from each call of a chain to the next call.
 class Merge {
  public:
   Merge(const std::vector<CallOrder>& orders, const std::vector<Chain>& chains, int spaces)
@@ -195,7 +195,7 @@ class TogetherCheck {
     }
   }
 
-  // Equal orders are one class. Its number is the index of the first of these orders.
+  // Equal orders are one class. The number of a class is the index of the first of its orders.
   void classify() {
     for (std::size_t order = 0; order < input_.orders.size(); ++order) {
       const auto same = std::ranges::find(input_.orders, input_.orders[order]);

@@ -2,8 +2,8 @@
 //
 // Each rank enqueues the collectives of all its lanes in one order, the order of its host. The order of a lane follows
 // the host's order, and so does every wait that check.h accepts. A proof for the host's order therefore holds for the
-// lanes. It also holds for a GPU that delays any later work until any earlier work is done. The k-th calls of all
-// members of a communicator are one instance. The checker proves two properties. On every communicator, all members
+// lanes. The proof also holds for a GPU that delays any later work until any earlier work is done. The k-th calls of
+// all members of a communicator are one instance. The checker proves two properties. On every communicator, all members
 // make the same calls in the same order. The instances form no cycle, where an instance depends on all earlier
 // instances of its ranks.
 //

@@ -1,4 +1,5 @@
-// Vector clocks over the lanes of one rank. They give the order of operations that holds at every speed of the lanes.
+// Vector clocks over the lanes of one rank. Vector clocks give the order of operations that holds at every speed of the
+// lanes.
 #pragma once
 #include <algorithm>
 #include <array>

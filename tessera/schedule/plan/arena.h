@@ -32,8 +32,8 @@ class Arena {
   // selects the end of the found bytes if they are more than needed.
   enum class Side : std::uint8_t { low, high };
   std::optional<std::int64_t> find(std::int64_t bytes, int first, Side side = Side::low) const;
-  // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. Their
-  // remaining bytes become free.
+  // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. Other
+  // bytes of the evicted tenants become free.
   std::vector<Tenant> put(const Tenant& tenant);
   Tenant remove(std::int64_t offset);
   // Records another use of the tenant at this offset.

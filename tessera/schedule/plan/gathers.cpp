@@ -165,7 +165,8 @@ class Placer {
     return true;
   }
 
-  // Places the bytes that compute writes. Compute writes them after all earlier uses, so it needs no wait.
+  // Places the bytes that compute writes. Compute writes the unpacked bytes after all earlier uses, so no wait is
+  // needed.
   bool put_unpacked(const Use& use, const Spots* given, Residency& next) {
     const std::int64_t bytes = schedule_.unpacked_bytes[static_cast<std::size_t>(use.unit)];
     const auto found = given ? given->unpacked : arena_.find(bytes, use.first);

@@ -9,7 +9,8 @@
 namespace tessera::schedule {
 namespace {
 
-// The microbatches and passes in which a parameter has events of one kind. They are equal for all parameters of a unit.
+// The microbatches and passes in which a parameter has events of one kind. All parameters of a unit have equal
+// occurrences.
 struct Occurrences {
   ParameterId parameter = kNoParameter;
   std::vector<std::pair<int, Pass>> places;

@@ -1,5 +1,5 @@
-// Operations on rows of a table by index: at once on the host, or as work of a stream on a CUDA device. Both give the
-// same bits, except for the kind of NaN in a sum.
+// Operations on rows of a table by index: at once on the host, or as work of a stream on a CUDA device. Host and device
+// give the same bits, except for the kind of NaN in a sum.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -74,8 +74,8 @@ class RowGather {
   // over the group. `out` is complete when the returned fence is done; `ids` and `out` must stay valid until then.
   base::Fence start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                     const base::Fence& written, void* out, const base::Fence& free);
-  // The two halves of start(). bring() sends the rows after `after`. place() then writes the same number of rows to
-  // `out`.
+  // The two halves of start(). gather_early() sends the rows after `after`. place() then writes the same number of rows
+  // to `out`.
   void gather_early(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                     const base::Fence& after);
   base::Fence place(const ShardedParameter& parameter, comm::Communicator& group, std::int64_t count, void* out,
