@@ -23,7 +23,7 @@ struct Movement;
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 
 // A plan that is prepared for one rank: the messages to pack, send, receive and unpack. The object is built once and
-// run often. It contains only data, and must live until the fences of its runs are done.
+// run often. The object contains only data, and must live until the fences of its runs are done.
 class Redistribution {
  public:
   // `from` and `to` are over the group's ranks in order. type: of the elements, used only if the plan adds. Throws the

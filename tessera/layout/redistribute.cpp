@@ -66,8 +66,8 @@ void Planner::finish_target(int target, std::size_t first) {
   if (target == 0) transfers_.reserve(transfers_.size() * to_.ranks.size());
 }
 
-// Returns the target itself if it is a holder. Otherwise returns the holder that has sent least so far, and among
-// equals the next rank after the target.
+// Returns the target itself if it is a holder. If the target is not a holder, returns the holder that has sent least so
+// far, and among equals the next rank after the target.
 const Holding& Planner::choose(int target, const std::vector<const Holding*>& active) const {
   const int ranks = to_.size();
   const auto key = [&](const Holding* holding) {

@@ -8,9 +8,9 @@
 // gradient db = dy^T 1 is summed like other weight gradients.
 //
 // The norm before a column-parallel layer is part of the function, so that the norm's output need not be kept
-// (Recompute::selective). Backward recomputes it from tensors that are kept anyway. Forward saves activations and
-// handles for backward, never a gathered weight. For a product in a number format, forward may save the operand that
-// backward multiplies instead of the input (linear_products.h, keeps_columns).
+// (Recompute::selective). Backward recomputes the norm's output from tensors that are kept anyway. Forward saves
+// activations and handles for backward, never a gathered weight. For a product in a number format, forward may save the
+// operand that backward multiplies instead of the input (linear_products.h, keeps_columns).
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -56,8 +56,8 @@ class Kernels {
 
 // Returns the kernels for host memory. The kernels have no state.
 const Kernels& host_kernels();
-// Returns kernels that enqueue on `stream`. Any thread may call them, and `stream` must outlive them. Throws Error in a
-// build without CUDA.
+// Returns kernels that enqueue on `stream`. Any thread may call the kernels, and `stream` must outlive them. Throws
+// Error in a build without CUDA.
 std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream);
 
 // The order of ordered_sum_squares. A row is split into pieces of kSquaresPiece elements. The pieces are assigned to

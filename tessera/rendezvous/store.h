@@ -24,8 +24,8 @@ class Store {
   // Opens another connection to the same store.
   virtual std::shared_ptr<Store> connect() = 0;
 
-  // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. The last request
-  // may add its own time.
+  // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. The time of the
+  // last request may come on top of `limit`.
   std::optional<std::string> wait_for(const std::string& key, std::chrono::milliseconds limit);
   // As wait_for, but throws Error if the key is not set after `limit`. Only tests call it.
   std::string get(const std::string& key, std::chrono::milliseconds limit);

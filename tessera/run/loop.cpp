@@ -224,7 +224,8 @@ class Loop {
     if (++skipped_in_a_row_ == kMaxSkipped) last_skipped_ = metrics;
   }
 
-  // If compute runs ahead, one more step has begun when the last skipped step is finished. That step is finished too.
+  // If compute runs ahead, one more step has begun when the last skipped step is finished. This next step is finished
+  // too.
   void stop_if_skipping() {
     if (!last_skipped_) return;
     finish_down_to(0);

@@ -141,7 +141,7 @@ WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
   TESSERA_CHECK(!parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
-  // A gather waits for the publish; a weight that stays in place has none.
+  // A gather waits for the publish. A weight that stays in place has no gather, so compute waits here.
   if (!moves) step_.waits.until(parameter.published(), schedule::Activity::publish, {&id, 1});
   if (plans_.current() && moves) plans_.current()->arrive(entry, id);
   if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);

@@ -43,8 +43,8 @@ struct Event {
 
 using Trace = std::vector<Event>;
 
-// Group and op of the all-reduce that takes the maximum of a bucket's amaxes over all ranks of the world. It runs
-// before the bucket is cast and published.
+// Group and op of the all-reduce that takes the maximum of a bucket's amaxes over all ranks of the world. The
+// all-reduce runs before the bucket is cast and published.
 inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
 

@@ -15,8 +15,8 @@
 // reduce runs exchanges and sums, in the order of `reductions`; on GPUs the sums have their own lane. replicas runs
 // sums over replicas in the same order, then exchanges of new weights. Units that the last microbatch does not reduce
 // are an exception: their sums over replicas run at the end of the body. At each position the host first records the
-// fence of compute. It then issues reductions, issues gathers, and makes compute wait for the reductions that finish
-// there.
+// fence of compute. The host then issues reductions, issues gathers, and makes compute wait for the reductions that
+// finish at this position.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -57,11 +57,11 @@ using Unit = std::vector<ParameterId>;
 struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;   // position (<= issue) that compute must pass before the gather runs. It is the latest of: the last
-                  // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish
-                  // of a member
-  int wait = 0;   // index of the first consume; before it compute waits for the gather and unpacks
-  int last = 0;   // index of the last release
+  int free = 0;  // position (<= issue) that compute must pass before the gather runs. `free` is the latest of: the last
+                 // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish of
+                 // a member
+  int wait = 0;                      // index of the first consume; before it compute waits for the gather and unpacks
+  int last = 0;                      // index of the last release
   std::int64_t offset = 0;           // bytes, in the gather arena: of the gathered weights
   std::int64_t unpacked_offset = 0;  // bytes, in the gather arena: of the unpacked weights
 

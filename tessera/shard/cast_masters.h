@@ -48,8 +48,8 @@ std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> w
                                               std::span<const MasterShard> shards, quant::Format format);
 // Returns the slice of the part of a parameter that this rank updates. The part consists of rows of whole tiles, which
 // are cast as a separate matrix (Slices::whole_tiles). `weight` owns the master: it is `parameter` itself, or the
-// weight whose backward weight `parameter` is. The storage of both must not move while the cast is used. Throws Error
-// if the parameter has no encoding.
+// weight whose backward weight `parameter` is. The storage of `parameter` and `weight` must not move while the cast is
+// used. Throws Error if the parameter has no encoding.
 quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight);
 
 // How the weights are sliced over the ranks. The value is the same on every rank.

@@ -87,7 +87,7 @@ struct ParameterSpec {
 // Returns whether users read an encoded weight unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
 // Returns the parameter that backward passes read instead of a weight with `backward`. The backward weight has the same
-// shape and the same sharding, and the name "NAME (backward)". It is not trained and has no master.
+// shape and the same sharding, and the name "NAME (backward)". A backward weight is not trained and has no master.
 ParameterSpec backward_weight(const ParameterSpec& spec);
 // Returns the types of a parameter: its own, or else those of the run.
 inline ParameterTypes types_of(const ParameterSpec& spec, const ParameterTypes& run) {

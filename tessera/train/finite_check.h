@@ -25,9 +25,9 @@ class FiniteCheck {
 
   // Returns whether this run has values that a format can hide. The result is the same on every rank.
   bool is_needed() const { return encoded_ > 0 || scales_.size() > 0; }
-  // Adds this rank's number of non-finite marks and amaxes to *counter, an int64 in device memory. The first function
-  // counts those of a training step, after its last backward pass; the second counts those of an evaluation. Both
-  // functions enqueue work on compute's lane and are not collective.
+  // Adds this rank's number of non-finite marks and amaxes to *counter, an int64 in device memory. count_after_step
+  // counts the values of a training step, after its last backward pass. count_after_evaluation counts the values of an
+  // evaluation. Both functions enqueue work on compute's lane and are not collective.
   void count_after_step(std::int64_t* counter) const;
   void count_after_evaluation(std::int64_t* counter) const;
 

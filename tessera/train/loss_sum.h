@@ -1,5 +1,5 @@
-// The sum of a step's losses over all ranks that read different samples. It has the same bits on every rank and for
-// every gtp degree.
+// The sum of a step's losses over all ranks that read different samples. The sum has the same bits on every rank and
+// for every gtp degree.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,7 +10,7 @@
 
 namespace tessera::train {
 
-// Memory of one sum, which the next sum reuses. It must outlive parallel's lanes while a sum is in flight.
+// Memory of one sum, which the next sum reuses. The object must outlive parallel's lanes while a sum is in flight.
 class LossSum {
  public:
   // Enqueues the sum; it is complete at the returned fence. losses: for each microbatch of this rank an fp64 tensor on

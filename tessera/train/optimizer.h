@@ -39,8 +39,8 @@ class Optimizer {
   // Updates masters and moments from main_grad, bucket by bucket. After each bucket, a cast writes its planes and its
   // weights are published.
   //
-  // `clip` is in device memory. It holds the factor and whether the update applies. If the update does not apply, no
-  // byte of masters, moments and planes changes, and the number of updates stays the same.
+  // `clip` is in device memory. `clip` holds the factor and whether the update applies. If the update does not apply,
+  // no byte of masters, moments and planes changes, and the number of updates stays the same.
   //
   // On a GPU, the work on compute's lane is the same for every update. The host does not know whether the update
   // applies until confirm_update. The weights are cast, published and gathered for the next step in any case. If the

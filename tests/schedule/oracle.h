@@ -1,6 +1,6 @@
-// An oracle for tests: executes small schedules on tagged bytes. It runs the lanes' operations in every order that the
-// waits allow, or in random orders if there are too many. The oracle depends on schedule.h and not on the checker. A
-// wait for work that the host has not yet enqueued has no effect, as on a GPU.
+// An oracle for tests: executes small schedules on tagged bytes. The oracle runs the lanes' operations in every order
+// that the waits allow, or in random orders if there are too many. The oracle depends on schedule.h and not on the
+// checker. A wait for work that the host has not yet enqueued has no effect, as on a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -84,7 +84,7 @@ at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
   return result;
 }
 
-// The inverse for gradients: sums over the query heads of each stored head, in order, and rounds once.
+// The gradient of expanded(): sums over the query heads of each stored head, in order, and rounds once.
 at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::int64_t heads, at::ScalarType type) {
   if (is_identity(map, heads)) return rounded_to(gradient, type);
   at::Tensor result = make({gradient.size(0), heads, gradient.size(2)}, type);

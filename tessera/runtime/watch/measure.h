@@ -17,7 +17,7 @@ class Measure {
   explicit Measure(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   void begin_step();
-  // The event at this index of the trace is recorded. waits: of compute's lane since the step began.
+  // Called when the event at this index of the trace is recorded. waits: of compute's lane since the step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
   // Compute waited for a collective of the program. collective: the index of its event. behind: the index of the last
   // event before the wait. seconds: of the host's wait; waits: of compute's lane, on a GPU.

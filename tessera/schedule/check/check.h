@@ -12,11 +12,11 @@
 // The end of an interval counts as a write, because a debug mode writes NaN there. Every wait is for work that the host
 // has enqueued before, so one rank alone cannot deadlock. together.h checks several ranks.
 //
-// The checker runs four steps. The first step issues its prefetches at its beginning. The second and third follow a
-// step with an optimizer update. The fourth follows a step whose update was skipped, so its prefetches are issued at
-// its beginning. A wait for a negative position that did not occur waits for the beginning of the step. More steps
-// would not find more errors: only main_grad, shards and prefetches outlive a body, and every step leaves them in the
-// same state.
+// The checker runs four steps. The first step issues its prefetches at its beginning. The second and the third step
+// follow a step with an optimizer update. The fourth follows a step whose update was skipped, so its prefetches are
+// issued at its beginning. A wait for a negative position that did not occur waits for the beginning of the step. More
+// steps would not find more errors: only main_grad, shards and prefetches outlive a body, and every step leaves them in
+// the same state.
 #pragma once
 #include <string>
 #include <vector>

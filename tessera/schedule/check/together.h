@@ -7,9 +7,9 @@
 // make the same calls in the same order. The instances form no cycle, where an instance depends on all earlier
 // instances of its ranks.
 //
-// It is enough to check one step: the optimizer's events with the prefetches, then the body. All members of a
-// communicator make the same number of calls on it in a step. The k-th calls in a step therefore match on all members,
-// and no instance depends on an instance of a later step.
+// Checking one step is enough: the optimizer's events with the prefetches, then the body. All members of a communicator
+// make the same number of calls on it in a step. The k-th calls in a step therefore match on all members, and no
+// instance depends on an instance of a later step.
 //
 // Equal ranks are merged, which keeps the check fast. Ranks with the same call order become one rank. Communicators
 // whose members have the same orders become one communicator. Merging keeps all dependencies, so a cycle among ranks is

@@ -19,7 +19,7 @@ struct Tenant {
   std::int64_t offset = 0, bytes = 0;
   int owner = 0;      // defined by the caller
   int last = 0;       // in use until this event ...
-  int next = kNever;  // ... and again from this event
+  int next = kNever;  // ... and next used from this event
 };
 
 class Arena {

@@ -69,9 +69,10 @@ class RowGather {
 
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
   // Enqueues a read of rows of the compute part into out [ids.count, columns], in the model's type. The values are
-  // exact copies; a row outside the part gives zeros. There are at most reads.per_microbatch ids, which are read after
-  // `written`. The rows travel after `written` and the parameter's publish. `out` is written after `free`. Collective
-  // over the group. `out` is complete when the returned fence is done; `ids` and `out` must stay valid until then.
+  // exact copies; a row outside the part gives zeros. `ids` has at most reads.per_microbatch entries, which are read
+  // after `written`. The rows travel after `written` and the parameter's publish. `out` is written after `free`.
+  // Collective over the group. `out` is complete when the returned fence is done; `ids` and `out` must stay valid until
+  // then.
   base::Fence start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                     const base::Fence& written, void* out, const base::Fence& free);
   // The two halves of start(). gather_early() sends the rows after `after`. place() then writes the same number of rows
@@ -99,8 +100,8 @@ class RowReducer {
 
   const RowMessages& messages() const { return messages_; }
   // Finds on compute the slot of each id: the row of the staging to which its gradient is added. Returns the slots,
-  // which are stored in the staging. Also writes the table row of each slot into the staging. There are at most
-  // reads.per_microbatch ids.
+  // which are stored in the staging. Also writes the table row of each slot into the staging. `ids` has at most
+  // reads.per_microbatch entries.
   const std::int64_t* find_slots(const RowIds& ids, std::byte* staging) const;
   // `wire` contains the rounded rows.
   void add_messages(std::byte* staging, const std::byte* wire, std::byte* scratch, std::vector<comm::Send>& sends,
