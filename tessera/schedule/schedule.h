@@ -60,8 +60,8 @@ struct Residency {
   int free = 0;  // position (<= issue) that compute must pass before the gather runs. `free` is the latest of: the last
                  // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish of
                  // a member
-  int wait = 0;                      // index of the first consume; before it compute waits for the gather and unpacks
-  int last = 0;                      // index of the last release
+  int wait = 0;  // index of the first consume; before it compute waits for the gather and unpacks
+  int last = 0;  // index of the last release
   std::int64_t offset = 0;           // bytes, in the gather arena: of the gathered weights
   std::int64_t unpacked_offset = 0;  // bytes, in the gather arena: of the unpacked weights
 
