@@ -1,4 +1,4 @@
-// The parameters of a program and how this rank cuts them: everything that follows from registration, without memory.
+// The parameters of a program and their parts on this rank: everything that follows from registration, without memory.
 // Runtime and DryRun use the same class.
 #pragma once
 #include <cstdint>

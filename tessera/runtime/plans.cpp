@@ -26,7 +26,7 @@ void Plans::end_step() {
   if (!std::exchange(is_open_, false) || !step_.options.scheduled) return;
   Plan& plan = plan_of_step();
   if (plan.replay && !step_.statistics.departed) plan.departures = 0;
-  // Classes of ranks plan their steps together: one alone does not plan again.
+  // All classes of ranks plan their steps together. A single class does not plan again.
   if (plan.replay && (plan.departures < step_.options.departures_before_replan || step_.parallel.has_classes())) return;
   if (!should_plan()) return;
   step_.agreement.wait_on_host(step_.parallel.compute->record());  // the plan may free memory that steps use
@@ -58,14 +58,15 @@ bool Plans::should_plan() {
   const bool trains = std::ranges::any_of(step_.parameters.specs(), &shard::ParameterSpec::trainable);
   const bool published = std::ranges::any_of(
       recorder.trace(), [](const schedule::Event& e) { return e.kind == schedule::EventKind::publish; });
-  if (recorder.is_training() && trains && !published) return false;  // the optimizer skipped it: an incomplete trace
-  // The first step of a GPU loads kernels and connects ranks, so its times are no basis for a choice of budgets.
+  if (recorder.is_training() && trains && !published)
+    return false;  // the optimizer skipped the step, so the trace is incomplete
+  // The first step of a GPU loads kernels and connects ranks, so budgets cannot be chosen from its times.
   const bool chooses = !step_.options.gather_budget || !step_.options.reduce_budget;
   return std::exchange(is_warm_, true) || !step_.parallel.is_asynchronous() || !chooses;
 }
 
-// Returns the bytes for arenas: what a GPU has free beside activations, which their allocator kept from the recorded
-// step, less a reserve for libraries.
+// Returns the bytes for arenas: the free memory of the GPU minus a reserve for libraries. The allocator still holds the
+// memory of the recorded step's activations.
 std::int64_t Plans::room() const {
   if (!step_.parallel.is_asynchronous()) return schedule::kUnlimited;
   const base::DeviceMemory memory = base::memory_of(step_.parallel.device);

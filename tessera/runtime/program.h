@@ -1,5 +1,5 @@
-// The calls that the layers of a model make while a step runs, and nothing else. RunningProgram implements it for steps
-// that run, DryRun for steps that are only recorded.
+// The calls that the layers of a model make while a step runs, and nothing else. RunningProgram implements Program for
+// steps that run, DryRun for steps that are only recorded.
 //
 //   begin_step
 //     begin_microbatch
@@ -8,13 +8,13 @@
 //     end_microbatch
 //   end_step, then publish of the updated weights
 //
-// A weight may be read from consume to the matching release; later its memory holds something else. A gradient is
-// written between grad_buffer and produce. After produce the gradient is reduced while later layers compute. When
-// end_step returns, main_grad is complete for work that is then enqueued on compute. All calls come from one thread.
+// A weight may be read from consume to the matching release; afterwards its memory is reused. A gradient is written
+// between grad_buffer and produce. After produce the gradient is reduced while later layers compute. When end_step
+// returns, main_grad is complete for work that is then enqueued on compute. All calls come from one thread.
 //
 // Steps may differ from each other if they differ in the same way on all ranks: a step that is not as planned is only
-// slower. If replicas have unequal numbers of ranks, a training step that is not as planned is an error. A rank that
-// does other things than the other ranks ends the run with an error.
+// slower. If replicas have unequal numbers of ranks, a training step that is not as planned is an error. If a rank
+// makes other calls than the other ranks, the run ends with an error.
 //
 // The work of a layer must not depend on the values of tensors, since a dry run has none. Layers allocate on device()
 // or on the device of their operands, and compute with the operators of ops/, which work on shapes in a dry run.
@@ -39,7 +39,8 @@ struct WeightView {
     const void* data = nullptr;  // dense, local_compute.size elements of the plane
     quant::DType type = quant::DType::fp32;
   };
-  std::array<Plane, shard::kMaxPlanes> planes;  // as many as the parameter has; one if the weight was unpacked
+  std::array<Plane, shard::kMaxPlanes>
+      planes;  // the planes of the parameter; a single plane if the weight was unpacked
   // The stored matrix and its encoding, if the weight's products read the encoding directly.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
@@ -77,8 +78,8 @@ class Program {
   virtual bool is_training() const = 0;  // whether the current step trains
 
   // microbatches: of this step, the same on every rank. begin_step, end_microbatch and end_step throw Error if they are
-  // called out of order. If another rank did other things, any later call that waits throws, end_step at the latest on
-  // a CPU.
+  // called out of order. If another rank makes other calls, any later call that waits throws Error; on a CPU, end_step
+  // at the latest.
   virtual void begin_step(schedule::StepKind kind, int microbatches) = 0;
   virtual void begin_microbatch() = 0;
   virtual void end_microbatch() = 0;  // throws Error if weights are not released
@@ -105,13 +106,14 @@ class Program {
   // amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
 
-  // Starts a collective after the work that compute has. Call wait directly before compute first uses `out`.
+  // Starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses `out`.
   virtual Issued issue(const ProgramCollective& collective) = 0;
   virtual void wait(const Issued& issued) = 0;
   // Record that autograd keeps these bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
-  virtual void count_product(quant::Format format, std::int64_t flops) = 0;  // of one product with a weight
+  virtual void count_product(quant::Format format,
+                             std::int64_t flops) = 0;  // counts the operations of one product with a weight
 };
 
 }  // namespace tessera::runtime

@@ -14,8 +14,8 @@ namespace tessera::runtime {
 
 // Belongs to one rank; used by one thread.
 //
-// A caller first asks for the event that a call would record (weight_event, rows_event), acts on it, and then records
-// it. A function that returns an event without a parameter also counts it, so its event must be recorded.
+// A caller first gets the event that a call would record (weight_event, rows_event), acts on the event, and then
+// records it. A function that returns an event without a parameter also counts it, so its event must be recorded.
 class Recorder {
  public:
   explicit Recorder(ParameterTable& parameters) : parameters_(parameters) {}

@@ -59,15 +59,15 @@ void RunningProgram::end_step() {
   for (ParameterId id = 0; id < step_.parameters.size(); ++id) {
     const ParameterEntry& entry = step_.entry(id);
     TESSERA_CHECK(!entry.is_produced(), "'{}': a gradient was produced and not reduced", entry.name());
-    // The optimizer writes next, also weights that this step did not use.
+    // The optimizer writes all weights next, including weights that this step did not use.
     step_.waits.until(entry.parameter.published(), schedule::Activity::publish, {&id, 1});
   }
   plans_.count_demand_gathers();
   recorder.end_step();
 }
 
-// Collective over the world if ranks are of several classes. Within a class events are compared. Between classes only
-// this shows that all have gradients of the same weights, before these are summed over replicas.
+// Collective over the world if ranks are of several classes. Within a class, the ranks compare events. Between classes,
+// only this check shows that all ranks have gradients of the same weights before they are summed over replicas.
 void RunningProgram::check_produced() {
   if (!step_.parallel.has_classes()) return;
   std::vector<double> some, none;

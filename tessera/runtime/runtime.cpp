@@ -9,7 +9,7 @@
 namespace tessera::runtime {
 namespace {
 
-// If a step takes longer, the records of the other ranks are compared.
+// If a step takes longer, this rank compares its records with those of the other ranks.
 constexpr std::chrono::seconds kLongStep{10};
 
 }  // namespace

@@ -26,7 +26,7 @@ struct RuntimeOptions {
   // Bytes, kMinimum or kUnlimited. Absent: the smallest budgets whose predicted step is at most 0.25 % longer than with
   // unlimited budgets.
   std::optional<std::int64_t> gather_budget, reduce_budget;
-  std::int64_t coalesce_bytes = 0;  // small neighbours travel together up to this size
+  std::int64_t coalesce_bytes = 0;  // adjacent small parameters travel as one unit of at most this size
   ReplayOptions replay;
   int departures_before_replan = 3;                  // departed steps in a row before a new schedule is made
   shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent

@@ -30,7 +30,7 @@ std::optional<std::size_t> last_equal(const StepRecord& own, const PostedSteps::
   return equal - 1;
 }
 
-// Two ranks in a stage before which they did the same.
+// Two ranks and a stage; before this stage both ranks recorded the same events.
 struct Pair {
   const StepRecord& own;
   int own_rank = 0;
@@ -48,7 +48,7 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::span<const schedule::Event> theirs(pair.theirs.events);
   std::size_t equal = 0;
   while (equal < own.size() && equal < theirs.size() && is_same(own[equal], theirs[equal])) ++equal;
-  // A rank whose events end may continue, unless it has ended the stage.
+  // If a rank has no further event, it may still record one, unless it has ended the stage.
   const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
     if (equal < events.size()) return to_string(events[equal], names);
     if (!ended) return {};
@@ -101,10 +101,10 @@ void Agreement::poll() {
   try {
     const std::string found = difference();
     if (found.empty()) return;
-    std::this_thread::sleep_for(200ms);  // the others read what this rank has posted
+    std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // Peers and lanes use memory of functions that end now.
+    // Peers and lanes use memory of functions that return now.
     parallel_.cancel();
     parallel_.drain();
     throw;
@@ -185,7 +185,8 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
 
 void Agreement::compare_later() {
   if (parallel_.rank_class->size() == 1) return;
-  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // while the step is still remembered
+  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) +
+               1);  // while the record of the step is still kept
   // Devices reach this point at about the same time. Hosts do not, and a device would wait for the slowest host.
   parallel_.rank_class->lane().wait(parallel_.compute->record());
   begin(open_.emplace_back(Comparison{.step = history_.step(),

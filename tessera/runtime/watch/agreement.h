@@ -1,6 +1,7 @@
-// Checks that all ranks of a class run the same program. Each rank posts its events where the others can read them.
-// Ranks compare them at the end of every step, and when a rank waits too long. On a GPU, a step is compared while the
-// next step is enqueued, and a waiting rank may be a step ahead of the others; therefore the last steps are kept.
+// Checks that all ranks of a class run the same program. Each rank posts its events on a board that the other ranks can
+// read. Ranks compare events at the end of every step, and when a rank waits too long. On a GPU, a step is compared
+// while the next step is enqueued, and a waiting rank may be a step ahead of the other ranks. Therefore records of the
+// last steps are kept.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -24,7 +25,7 @@ class Agreement {
   Agreement(shard::ParallelGroups& parallel, const StepHistory& history, const ParameterTable& parameters)
       : parallel_(parallel), history_(history), parameters_(parameters) {}
 
-  void post() const;  // publishes how far this rank is
+  void post() const;  // posts the events of this rank so far
 
   // Blocks the host until the fence is done; then compute waits for it too. Throws the error of the fence. Also throws
   // Error, which names the first different event, if the fence is not done after a second and another rank has recorded
@@ -38,8 +39,8 @@ class Agreement {
   // Returns the calls of each class in a cycle of steps, by class. own: the calls of this rank's class. Collective over
   // the world and blocking.
   std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own);
-  // Begins to compare the step so far; collective over the class. Blocks only for the oldest of kKeptSteps comparisons,
-  // and throws its error.
+  // Begins to compare the events of the current step so far; collective over the class. Blocks only for the oldest of
+  // kKeptSteps comparisons, and throws its error.
   void compare_later();
   // Blocks until the comparisons of the steps up to number `step` are known. Throws the errors of compare.
   void finish_until(std::int64_t step);

@@ -28,10 +28,10 @@ struct TimelineSpan {
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
   std::int64_t bytes = 0;     // received from other ranks; for comm, the event's bytes
-  double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for it may begin before
+  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for gathers that begin earlier
 };
 
-// A point in time that compute has reached: seconds of the host's clock on a CPU, a timed fence on a GPU.
+// A point in time of compute: seconds of the host's clock on a CPU, a timed fence on a GPU.
 struct Moment {
   double seconds = 0;
   base::Fence fence;
@@ -44,17 +44,17 @@ class Timeline {
   // `parallel` outlives the timeline; pending marks do not need it.
   explicit Timeline(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
-  // Turned on, it is complete from the next begin_step on, including earlier gathers for that step. Turned off, it
-  // drops its spans.
+  // Enables or disables recording. Timelines are complete from the next begin_step on, including earlier gathers for
+  // that step. Disabling drops the spans.
   void record(bool on);
   bool is_enabled() const { return on_; }
 
   void begin_step();
-  void begin_event(std::size_t event);  // compute has reached it
+  void begin_event(std::size_t event);  // compute has reached the event
   void end_event(std::size_t next);     // compute continues
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
-  // began: the last event is a collective. waited: compute has waited for that collective. event: the index of the
+  // began: the last event is a collective. finished: compute has waited for that collective. event: the index of the
   // collective.
   void began(int event);
   void finished(int event, const schedule::Event& comm);

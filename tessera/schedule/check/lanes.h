@@ -91,7 +91,7 @@ class CheckedLanes {
   std::vector<VectorClock> clocks_{kCheckedLanes};
   VectorClock step_begin_{};
   bool prefetched_ = false;          // this step's prefetches were issued at the previous optimizer's events
-  std::vector<VectorClock> fences_;  // by event: when compute passed it, in the newest step with the event
+  std::vector<VectorClock> fences_;  // by event: the clock when compute last passed the event
   std::size_t next_gather_ = 0;
 
   ItemsByEvent waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
@@ -100,12 +100,13 @@ class CheckedLanes {
   std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard
   std::vector<int> gather_unit_;                    // by parameter
 
-  std::vector<Gathered> gathered_;  // by residency: its newest gather
+  std::vector<Gathered> gathered_;  // by residency: the newest gather of the residency
   std::vector<int> current_;        // by gather unit: the last residency of this step that compute waited for, or -1
   std::vector<int> users_, held_;   // by parameter: number of open consumes; the residency that they use
   std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish
   std::int64_t publishes_ = 0;           // number of publishes, of all parameters
-  // By reduction, the newest one: when its sum is in main_grad; when its sum over replicas is there.
+  // By reduction: the clock when the newest sum of this reduction is in main_grad, and the clock when its sum over
+  // replicas is there.
   std::vector<VectorClock> summed_, finished_;
 };
 

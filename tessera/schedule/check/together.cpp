@@ -31,7 +31,7 @@ std::string describe(const CollectiveCall& call) {
 struct Chain {
   int order = 0;
   std::vector<int> spaces;  // by role: a communicator, or a set of equal communicators
-  int rank = 0;             // an example of the ranks with this order
+  int rank = 0;             // one of the ranks with this order
 
   auto key() const { return std::tie(order, spaces); }
 };
@@ -275,7 +275,7 @@ class TogetherCheck {
     if (steps.empty()) return;
     const auto turn = std::ranges::adjacent_find(steps, std::not_equal_to{}, &Step::rank);
     if (turn != steps.end()) std::ranges::rotate(steps, turn + 1);
-    std::vector<std::string> parts;  // per run of steps of one rank: its first and its last collective
+    std::vector<std::string> parts;  // for each run of steps of one rank: the first and the last collective of the run
     for (auto first = steps.begin(); first != steps.end();) {
       const auto end = std::find_if(first, steps.end(), [&](const Step& step) { return step.rank != first->rank; });
       parts.push_back(fmt::format("rank {} calls {} before {}", first->rank, on(first->rank, *first->before),

@@ -8,8 +8,8 @@
 
 namespace tessera::schedule {
 
-// Compute, and of each domain: gathers, exchanges of gradients, their sums, sums over replicas. Where the sums of all
-// domains share a lane, they are ordered by more than is assumed here.
+// The lanes are compute, and for each domain the lanes of gathers, of exchanges of gradients, of their sums, and of
+// sums over replicas. If the sums of all domains share one lane, they have more order than this assumes.
 inline constexpr int kMaxCheckedDomains = 5;
 inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMaxCheckedDomains;
 enum class DomainLane : std::uint8_t { gather, exchange, sum, replicas };
