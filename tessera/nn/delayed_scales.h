@@ -44,7 +44,7 @@ class DelayedScales {
   const ProductOptions& options() const { return options_; }
 
   // Returns whether the amaxes of an earlier step are known. Until the scales are known, each matrix is quantized with
-  // its own amax, and the history is filled. A multiplier of 1 would round gradients to zero.
+  // its own amax, and the history is filled. Without an amax, a multiplier of 1 would round gradients to zero.
   bool are_known() const { return known_; }
   // Called when the host has read that a step counts.
   void set_known() { known_ = size() > 0; }
@@ -67,8 +67,8 @@ class DelayedScales {
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 
-  // The state between steps, copied from and to host memory: amaxes of the earlier steps [history, size()], then
-  // multipliers [size()]. Both functions wait for compute's lane first.
+  // state() and set_state() copy the state between steps to and from host memory: amaxes of the earlier steps [history,
+  // size()], then multipliers [size()]. Both functions first wait for compute's lane.
   std::vector<float> state(base::Lane& compute);
   // Throws InputError if the number of values differs, or if no step can produce one of the amaxes or multipliers.
   void set_state(std::span<const float> values, base::Lane& compute);

@@ -6,7 +6,7 @@
 
 namespace tessera::nn {
 
-// Tensors of the norms that are kept for backward. On a rank without heads they have no rows.
+// Tensors of the norms that are kept for backward. On a rank without heads, these tensors have no rows.
 struct HeadStatistics {
   at::Tensor q, k;            // before the norms: [tokens * heads, head_dim]
   at::Tensor q_rstd, k_rstd;  // [tokens * heads], accumulator type

@@ -50,7 +50,7 @@ at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tenso
 struct ColumnForward {
   NormedLinear result;
   std::vector<at::Tensor> saved;  // arguments of column_backward; includes result.sum
-  std::int64_t stashed = 0;       // bytes of `saved`, which covers this rank's own tokens
+  std::int64_t stashed = 0;       // bytes of `saved` for this rank's own tokens
 };
 // kept: whether a backward will follow.
 ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
@@ -64,8 +64,8 @@ at::Tensor column_backward(Context& context, const ColumnLinear& linear, const C
                            const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
 // The backward products of a column-parallel weight, without autograd. gradient: of y [tokens, local out]. `input`
-// returns x [tokens, in] by columns; it is called after the product for dx has been enqueued. While dx leaves tp, the
-// weight's gradient is computed and produced. Returns dx: [own tokens, in].
+// returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. While dx leaves tp,
+// the weight's gradient is computed and produced. Returns dx: [own tokens, in].
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input);
 

@@ -64,7 +64,7 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
 at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);
 // Returns dx = dy w. Reads dy by rows.
 at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy);
-// Computes dw = dy^T x. Reads both by columns. Produces the weight's gradient; does nothing for a frozen weight.
+// Computes dw = dy^T x. Reads dy and x by columns. Produces the weight's gradient; does nothing for a frozen weight.
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
 
 }  // namespace tessera::nn

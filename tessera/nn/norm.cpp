@@ -47,7 +47,7 @@ at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& d
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
   at::Tensor dx;
   if (!is_trainable(context, norm.weight)) {
-    at::Tensor dropped = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes it
+    at::Tensor dropped = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes this gradient
     return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), dropped, false);
   }
   produce_gradient(context, norm.weight, [&](at::Tensor& gradient, bool accumulate) {

@@ -70,7 +70,7 @@ struct PartList {
 };
 
 // Combines kGroups pieces of N elements; piece g begins at element at[g]. Only pieces with live[g] are read and
-// written. The result is start + parts[0] + parts[1] ... in Acc; if `start` is null, it begins with parts[0]. All
+// written. The result is start + parts[0] + parts[1] ... in Acc; if `start` is null, the sum begins with parts[0]. All
 // inputs are read before the result is written, so `out` may be one of the parts.
 template <typename Op, int N, int kGroups>
 __device__ void combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,

@@ -39,10 +39,10 @@ class FailureExchange {
   // Returns the cause of a failure that some rank has reported. The thread reads reports from the store every 200 ms;
   // this function only accesses memory.
   std::optional<std::string> received() const;
-  // Reports a failure and requests the states of the peers, which have one second to answer. Returns their answers,
-  // e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty, and a text about
-  // the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the first one is
-  // kept. One call at a time.
+  // Reports a failure and requests the states of the peers, which have one second to answer. Returns the peers'
+  // answers, e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty, and a text
+  // about the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the first one
+  // is kept. Call it from one thread at a time.
   std::string report(FailureReport failure);
 
  private:

@@ -24,7 +24,7 @@ struct Line {
   std::condition_variable changed;
   std::deque<Question> questions;
   bool closing = false;
-  std::string lost;  // why the connection is lost; empty: it works
+  std::string lost;  // the reason why the connection is lost; empty: the connection works
 };
 
 void serve(const std::shared_ptr<Line>& line) {
@@ -42,7 +42,7 @@ void serve(const std::shared_ptr<Line>& line) {
   }
 }
 
-// Questions may outlive their callers, so they own the data that they need.
+// Calls in the queue may outlive their callers, so each call owns the data that it needs.
 class LimitedStore final : public Store {
  public:
   LimitedStore(const StoreLimits& limits, std::string where)
@@ -97,7 +97,7 @@ class LimitedStore final : public Store {
     if (answer.wait_for(limit) != std::future_status::ready) throw_no_answer(what, key, limit);
     try {
       return answer.get();
-    } catch (const std::future_error&) {  // dropped because another call timed out
+    } catch (const std::future_error&) {  // the call was dropped because another call timed out
       std::lock_guard lock(line_->mutex);
       throw Error("{}", line_->lost);
     }

@@ -88,7 +88,8 @@ class EndSignals {
   set("TESSERA_SELF_STARTED", "1");
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port.port()));
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // may be left over in a shell; here rank 0 hosts the store
+  unsetenv(
+      "TORCHELASTIC_USE_AGENT_STORE");  // a shell may still have this variable set, but here rank 0 hosts the store
   // Rank 0 inherits the bound socket, so that no other process can take the port in between.
   if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
   std::vector<char*> pointers;

@@ -10,7 +10,7 @@ namespace tessera::rendezvous {
 
 // Connects to the store. Rank 0 hosts the store, unless the launcher does, and must then be the last to close it. If
 // the host does not answer in time, the call throws Error and the connection is lost (limited_store.h). set() does not
-// wait for an answer, so it may seem to succeed after the host has ended. Throws Error if the store is not reached in
+// wait for an answer, so it may return normally after the host has ended. Throws Error if the store is not reached in
 // time.
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& limits);
 

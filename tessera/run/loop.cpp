@@ -27,7 +27,7 @@ namespace tessera::run {
 namespace {
 
 constexpr int kMaxSkipped = 10;     // steps in a row
-constexpr int kMeasuredEvery = 16;  // on GPUs, waits, clocks and power are measured in one of this many steps
+constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
 // One rank's run: the state that its steps share.
 class Loop {
@@ -121,7 +121,7 @@ class Loop {
   }
 
   // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
-  // counter, as experts on one rank may do. The other ranks receive the sum of the counters together with the norm.
+  // counter, as one rank with experts may do. The other ranks receive the sum of the counters together with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
@@ -185,7 +185,7 @@ class Loop {
   // compared. The time of suppressed attempts is part of the step's time, because the run has spent it.
   void discard(std::int64_t step, const train::StepResult& result) {
     summary_.discarded_steps += result.discarded;
-    write_line();  // of the step before, since the next call may end the run
+    write_line();  // writes the line of the previous step, since the next call may end the run
     suppressions_.record_suppressed(step, *result.suppressed);
   }
 
@@ -289,7 +289,7 @@ class Loop {
   // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
   TrafficSum traffic_;  // of the line in unwritten_
   StopVote stop_vote_;
-  bool stopping_ = false;  // the same on every rank
+  bool stopping_ = false;  // has the same value on every rank
   train::Trainer trainer_;
   GpuMonitor gpu_;
   train::LrSchedule rates_;

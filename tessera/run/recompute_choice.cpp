@@ -36,7 +36,7 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   if (!fits(most))
     throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
                      kept_bytes(most));
-  std::int64_t below = -1, enough = most;  // more effort never keeps more bytes
+  std::int64_t below = -1, enough = most;  // a higher effort never keeps more bytes
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;
     (fits(middle) ? enough : below) = middle;

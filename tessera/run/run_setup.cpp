@@ -115,7 +115,7 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
                      setup.first_step, where);
 }
 
-// The weights belong to their tokenizer. Random weights take that of the data.
+// Stored weights need the tokenizer that was stored with them. Random weights use the tokenizer of the data.
 std::filesystem::path tokenizer_to_carry(const RunSetup& setup) {
   std::filesystem::path folder;
   if (setup.checkpoint) folder = tokenizer_of(*setup.checkpoint);

@@ -9,7 +9,7 @@ namespace tessera::run {
 // Returns whether this process was asked to stop its run. The threads of all its ranks call it.
 using StopRequested = std::function<bool()>;
 
-// Used outside of steps; within steps, TrafficSum carries the requests. At most one vote is in flight. The object must
+// Used between steps; within steps, TrafficSum transfers the requests. At most one vote is in flight. The object must
 // outlive the communicator's lane.
 class StopVote {
  public:

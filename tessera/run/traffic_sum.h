@@ -10,7 +10,7 @@
 
 namespace tessera::run {
 
-// One sum at a time. The object must outlive the communicator's lane while a sum is in flight.
+// At most one sum is in flight. The object must outlive the communicator's lane while a sum is in flight.
 class TrafficSum {
  public:
   // Collective over `world`. Enqueues the sum. `stop_requested`: whether this rank was asked to stop the run. `gpu`: a

@@ -76,7 +76,7 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
   };
   const bool overlaps = parameter.layouts.overlaps();
   const bool is_gathered = (spec.sharded && cuts.max_parts() > 1) || overlaps || is_unpacked(spec);
-  need(Via::demand);  // ranks also compare their events there
+  need(Via::demand);  // ranks also compare their events over this group
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);
   if (parameter.by_rows) need(Via::rows);

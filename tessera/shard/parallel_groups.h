@@ -33,8 +33,8 @@ struct ParallelGroups {
   std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null if time is real
 
-  // How a domain shards parameters, and this rank's place in the domain. Cuts::zero and Cuts::node have their defaults:
-  // the run's options set them elsewhere.
+  // How a domain shards parameters, and this rank's place in the domain. Cuts::zero and Cuts::node have their default
+  // values here; runtime::with_options sets them.
   const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
   const Place& place(int domain = 0) const { return placed(domain).place; }
   const ComputeGroup& compute_group(int domain = 0) const { return placed(domain).compute; }
@@ -62,8 +62,8 @@ struct ParallelGroups {
   std::vector<base::Lane*> lanes() const;
   // Cancels pending and future operations of this rank.
   void cancel() const;
-  // Blocks until all lanes except compute have finished their work or failed. After that, their work no longer uses
-  // this rank's memory.
+  // Blocks until all lanes except compute have finished their work or failed. When drain() returns, no lane except
+  // compute uses this rank's memory.
   void drain() const;
 
   std::unique_ptr<quant::Kernels> own_kernels, own_sum_kernels;  // on compute and on sums; null: host kernels

@@ -3,8 +3,8 @@
 // The reduction of one microbatch's gradient has four steps (docs/numerics.md). Parts on several compute ranks are
 // added in rank order in the accumulator type. The result is rounded once to the wire type. The rounded result travels
 // to the ranks that store it. Each owner adds the ranks' parts to main_grad in the order of reduction_tree.h; the first
-// sum of a step overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read travel, to
-// every rank. The sums are the same.
+// sum of a step overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read travel,
+// and every rank receives them. The sums have the same bits.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -93,10 +93,10 @@ class Reducer {
 
 // Enqueues the reduction of several gradients as one exchange. All gradients belong to one domain. Collective over the
 // domain's groups Via::reduce_compute and Via::reduce. The reduction waits for the work that compute has received so
-// far, which writes every staging. main_grad contains the sum when the returned fence is done. Just before that,
-// `poisoned` is overwritten with NaN. is_last: nothing else is added to these parts of main_grad in this step, so the
-// sum may also write the squares of the rows. Called by one thread, because it changes the state of the parameters
-// (ShardedParameter::next_sum).
+// far, which writes every staging. main_grad contains the sum when the returned fence is done. Directly before this
+// fence is done, `poisoned` is overwritten with NaN. is_last: nothing else is added to these parts of main_grad in this
+// step, so the sum may also write the squares of the rows. Called by one thread, because it changes the state of the
+// parameters (ShardedParameter::next_sum).
 base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 

@@ -63,7 +63,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   }
 }
 
-// Returns the size of a parameter. by_rows: it exchanges rows; otherwise it is gathered whole.
+// Returns the size of a parameter. by_rows: whether the parameter exchanges rows; otherwise it is gathered whole.
 schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                                 const Cuts& cuts, bool by_rows) {
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();

@@ -1,5 +1,5 @@
-// The bytes that the ways of a parameter move, hop by hop: bytes that a rank receives from others. Pure, computed from
-// layouts alone. Plans, predictions, counters and timelines all use these numbers.
+// The bytes that the ways of a parameter move, hop by hop: the bytes that a rank receives from other ranks. Pure,
+// computed from layouts alone. Plans, predictions, counters and timelines all use these numbers.
 #pragma once
 #include <vector>
 

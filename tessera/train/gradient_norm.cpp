@@ -54,7 +54,8 @@ GradientNorm::~GradientNorm() {
   for (const Part& part : parts_) runtime_.parameter(part.id).write_row_squares(nullptr);
 }
 
-// Kernels that read main_grad also write the squares of its rows to row_sums_, in the order of row_square_sums.
+// From now on, kernels that read main_grad also write the squares of its rows to row_sums_, in the order of
+// row_square_sums.
 void GradientNorm::take_squares_from_sums() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {

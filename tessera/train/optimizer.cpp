@@ -36,7 +36,7 @@ Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastO
 }
 
 void Optimizer::set_updates(std::int64_t updates) {
-  TESSERA_CHECK(unconfirmed_ == 0, "cannot set the number of updates while {} updates are unseen", unconfirmed_);
+  TESSERA_CHECK(unconfirmed_ == 0, "cannot set the number of updates while {} updates are unconfirmed", unconfirmed_);
   updates_ = updates;
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
@@ -83,10 +83,10 @@ void Optimizer::begin_update(double lr) {
   options_.lr = lr;
   options_.step = updates_ + 1;
   if (!runtime_.parallel().is_asynchronous()) return;
-  TESSERA_CHECK(unconfirmed_ < kMaxUnconfirmed, "cannot begin an update while {} updates are unseen, the maximum",
+  TESSERA_CHECK(unconfirmed_ < kMaxUnconfirmed, "cannot begin an update while {} updates are unconfirmed, the maximum",
                 unconfirmed_);
   ++unconfirmed_;
-  // The previous copy from this buffer has finished: its update is seen.
+  // The previous copy from this buffer has finished, because its update is confirmed.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
   upload.as<ops::StepChoices>()[0] = ops::step_choices(options_);
   runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
@@ -114,7 +114,7 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
 }
 
 void Optimizer::confirm_update(const ops::Clip& clip) {
-  if (unconfirmed_ == 0) return;  // a CPU's update is seen at once
+  if (unconfirmed_ == 0) return;  // on a CPU, an update is confirmed at once
   --unconfirmed_;
   if (clip.applies != 0) ++updates_;
 }

@@ -36,7 +36,7 @@ class StepGraph {
   bool fits(std::span<const models::Batch> batches, double scale) const;
   // Enqueues the runtime's current step, which must fit: first the copies of the samples, then the graph. The samples
   // are pinned and must stay valid until the step has finished. repeats: the runtime has not recorded the step's
-  // events. expected: about how long a step takes; the graph's time limit is derived from it. Collective.
+  // events. expected: the approximate time of a step, from which the graph's time limit is derived. Collective.
   void launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected);
   // The losses of the last launch, by microbatch.
   const std::vector<at::Tensor>& losses() const { return losses_; }
@@ -49,7 +49,8 @@ class StepGraph {
   std::vector<models::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   runtime::StepStatistics statistics_;
-  std::vector<base::Signal> ahead_;  // by lane that works ahead: signals its work for the step before the launch
+  std::vector<base::Signal>
+      ahead_;  // by lane that works ahead: the signal after the lane's work for the step, recorded before the launch
 };
 
 }  // namespace tessera::train

@@ -1,5 +1,5 @@
-// One rank's part of a run: the model, its runtime and its optimizer, and the training step. Independent of sample
-// files, flags and metrics, which the training loop handles.
+// One rank's part of a run: the model, its runtime and its optimizer, and the training step. A trainer does not depend
+// on sample files, flags and metrics, which the training loop handles.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -53,7 +53,7 @@ struct StepResult {
   double grad_norm = 0;                // before clipping; the same on every rank
   bool skipped = false;                // the norm was not finite: nothing was updated, on any rank
   // Set if a stop counter was above 0 on some rank. If set, neither this step nor the steps pending behind it updated
-  // anything, on any rank. The caller enqueues this step again, then the discarded ones.
+  // anything, on any rank. The caller enqueues this step again, then the discarded steps.
   std::optional<Stop> suppressed;
   int discarded = 0;  // if suppressed: number of steps that were pending behind it
   runtime::StepStatistics statistics;
@@ -80,8 +80,8 @@ class Trainer {
   // call it.
   StepResult train_step(const StepInput& input, double lr);
   // The first half of train_step: enqueues a step. A GPU can then start the next step while the host waits for the
-  // last. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph that
-  // fits. On a CPU the step is complete on return. Collective. Throws Error if kMaxPending steps are pending.
+  // previous one. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph
+  // that fits. On a CPU the step is complete on return. Collective. Throws Error if kMaxPending steps are pending.
   void enqueue_step(const StepInput& input, double lr);
   // The second half of train_step: waits for the oldest pending step, but not for later ones. If that step was
   // suppressed, also waits for the steps behind it and discards them. After a suppressed step, no step is pending,
@@ -109,7 +109,7 @@ class Trainer {
   struct Pending {
     double tokens = 1;
     LossSum losses;
-    base::Fence summed;  // when the sum of losses is complete
+    base::Fence summed;  // done when the sum of losses is complete
     base::Buffer clip;   // ops::Clip; pinned for a GPU
     // By microbatch: the samples in pinned memory, which a GPU reads.
     std::vector<base::Buffer> pinned;
@@ -144,7 +144,7 @@ class Trainer {
   int oldest_ = 0, pending_ = 0;
   base::Fence counted_from_;                           // timed: start of the oldest pending step's time
   double longest_seconds_ = 0;                         // among the steps that finish_step returned
-  bool is_repeating_ = false;                          // finish_step's last step was suppressed
+  bool is_repeating_ = false;                          // whether the last step that finish_step returned was suppressed
   const int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
 
   TrainerOptions options_;

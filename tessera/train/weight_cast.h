@@ -28,7 +28,7 @@ class WeightCast {
   void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);
   // Called before an update of these parameters that can compute the amaxes of the new masters. Sets the amaxes to 0
   // and returns where each is stored, or null for a parameter without an encoding. Returns an empty list if the cast
-  // must compute amaxes itself: for tiles, or also for backward weights.
+  // must compute the amaxes itself, because they are amaxes of tiles or because backward weights also need amaxes.
   std::vector<float*> places_of_amaxes(std::span<const schedule::ParameterId> ids);
 
  private:
@@ -50,7 +50,7 @@ class WeightCast {
   shard::DistributedCast& encoder_of(const std::vector<Target>& targets);
 
   runtime::Runtime& runtime_;
-  // By set of parameters that are cast together. A run has few such sets.
+  // The key is a set of parameters that are cast together. A run has few such sets.
   std::map<std::vector<Target>, Encoder> encoders_;
 };
 

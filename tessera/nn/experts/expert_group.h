@@ -25,7 +25,8 @@ class ExpertGroup {
 
   // x: [own, width]. Starts to gather [tokens, width], in rank order.
   PendingTensor start_gather(const at::Tensor& x, schedule::Pass pass) const;
-  // part: [tokens, width]. Starts to add the parts of all ranks, in the accumulator type, rounded once: [own, width].
+  // part: [tokens, width]. Starts to add the parts of all ranks in the accumulator type. The sum is rounded once: [own,
+  // width].
   PendingTensor start_reduce(const at::Tensor& part, schedule::Pass pass) const;
 
  private:

@@ -75,7 +75,8 @@ void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, c
   });
 }
 
-// The sums over the microbatch. A recomputed forward leaves out the exchange, since only their gradients are used.
+// Returns the router's sums over the microbatch. A recomputed forward omits the exchange, since only the gradients of
+// the sums are used.
 RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted) {
   const ops::RouterSums sums = ops::router_sums(routing, counted);
   const std::int64_t experts = sums.counts.size(0);
@@ -171,7 +172,7 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     return {.x = dx.take(), .weights = dweights.take()};
   }
 
-  // Adds the router's gradient of x to `dx`, in the accumulator type, rounded once.
+  // Adds the router's gradient of x to `dx`. The sum is computed in the accumulator type and rounded once.
   static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
                                        const at::Tensor& x, const ops::RoutingGradients& gradients,
                                        const at::Tensor& dx) {

@@ -10,7 +10,7 @@ namespace tessera::ops {
 struct CachedAttention {
   // [capacity, kv_heads, head_dim]: row t belongs to token t of the sequence, the new tokens included.
   at::Tensor keys, values;
-  std::int64_t first = 0;    // the number of tokens before the new ones
+  std::int64_t first = 0;    // the number of tokens before the new tokens
   std::vector<int> kv_of_q;  // as in AttentionShape
   double scale = 0;          // as in AttentionShape
 };

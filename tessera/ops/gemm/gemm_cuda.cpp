@@ -126,7 +126,8 @@ Preference preference() {
   check(
       cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch),
       "scratch");
-  // How partial sums are added. In other schemes each partial sum is first rounded to the type of the result.
+  // The accepted schemes for adding partial sums. In other schemes, each partial sum is first rounded to the type of
+  // the result.
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   check(cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof schemes),

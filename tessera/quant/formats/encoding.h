@@ -38,7 +38,7 @@ struct Encoding {
 
 // The scale of a tile. `stored` holds the bits that are written to the array of scales.
 struct TileScale {
-  float multiplier = 1;  // values are multiplied by it before they are rounded
+  float multiplier = 1;  // values are multiplied by this number before they are rounded
   std::uint32_t stored = 0;
 };
 
@@ -88,15 +88,15 @@ TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool
   return multiplier;
 }
 
-// Returns the multiplier of NVFP4 for a whole matrix. With it the scale of the tile with the greatest amax is near the
-// greatest E4M3 number. 2688 = 6 * 448.
+// Returns the multiplier of NVFP4 for a whole matrix. With this multiplier, the scale of the tile with the greatest
+// amax is near the greatest E4M3 number. 2688 = 6 * 448.
 TESSERA_HOST_DEVICE inline float nvfp4_multiplier(float tensor_amax) {
   const float quotient = tensor_amax > 0 ? fminf(2688.0F / tensor_amax, FLT_MAX) : 0;
   return quotient > 0 ? quotient : 1;
 }
 
 // Returns the scale of a tile. `amax` is the greatest magnitude in the tile, and `tensor_amax` the greatest in the
-// matrix; only e4m3 scales use `tensor_amax`. Both ignore NaNs.
+// matrix; only e4m3 scales use `tensor_amax`. Both magnitudes ignore NaNs.
 TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result;
   if (encoding.scale == Scale::fp32) {

@@ -59,7 +59,7 @@ void check_extent(const Encoding& encoding, Extent matrix);
 Slice touched_tiles(const ScaleTile& tile, Extent matrix, Slice slice);
 
 // Updates the amaxes of the slice's tiles. `tiles` holds one amax for each tile of the matrix; an amax is replaced only
-// by a greater one.
+// by a greater amax.
 void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Slice slice, std::span<float> tiles);
 // Writes the multipliers and the scales of consecutive tiles, computed by tile_scale from their amaxes. `scales` points
 // to the scale of the first of these tiles; null means that the scales are not stored.

@@ -102,7 +102,7 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
           "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  // The stored settings of a run contain all of these, so only a value other than the default is a request.
+  // The stored settings of a run contain all these settings, so only a value other than the default counts as given.
   const TrainConfig defaults;
   const std::pair<const char*, bool> requested[] = {{"fp8_scaling", config.fp8_scaling != defaults.fp8_scaling},
                                                     {"fp8_recipe", config.fp8_recipe != defaults.fp8_recipe},
@@ -227,7 +227,7 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 }
 
 namespace {
-// The table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
+// The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
 shard::FormatPolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
   shard::FormatPolicy policy{
       .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};

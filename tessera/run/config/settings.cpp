@@ -28,9 +28,9 @@ constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh 
 using C = TrainConfig;
 constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
-constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // they run a stored model
+constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // commands that run a stored model
 constexpr Commands kMeshes = kPlans | kFrozen;
-constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule tries several
+constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
 
 constexpr std::array kSettings{
     Setting{

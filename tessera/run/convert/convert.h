@@ -1,5 +1,5 @@
-// Converts between checkpoints and Hugging Face folders. One process. Memory holds a part of one tensor at a time, or
-// one whole matrix in a number format.
+// Converts between checkpoints and Hugging Face folders, in one process. Memory holds a part of one tensor at a time,
+// or one whole matrix in a number format.
 #pragma once
 #include <cstdint>
 #include <filesystem>

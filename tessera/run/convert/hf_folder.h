@@ -16,8 +16,8 @@ namespace tessera::run {
 // The constructor opens and checks the whole folder before any data is read: the architecture, and that each of the
 // model's tensors exists once, with its shape and a floating type. Tensors that the model does not use are refused, and
 // so is a folder that programs may read in different ways. Matrices of layers may be in a number format (hf_format.h);
-// read() returns their dequantized values. Every fault is an InputError that names the file and the tensor. One thread
-// at a time.
+// read() returns their dequantized values. Every fault is an InputError that names the file and the tensor. For use by
+// one thread at a time.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);

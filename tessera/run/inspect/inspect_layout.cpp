@@ -18,7 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 using shard::Via;
 
-// The roles of a run without repetitions: those of all ways of all domains, then the others.
+// Returns the roles of a run, each once: the roles of all ways of all domains, then the other roles.
 std::vector<mesh::Role> roles_of(const shard::RankLayout& layout) {
   std::vector<mesh::Role> roles;
   const auto add = [&](const mesh::Role& role) {
@@ -90,7 +90,7 @@ class ParameterRanks {
   }
 
  private:
-  // As ShardedParameter::has_master.
+  // Returns the same as ShardedParameter::has_master.
   bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
 
   const shard::ParameterSpec& spec_;
@@ -123,7 +123,8 @@ ordered_json parameters_of(const predict::DryOptions& options) {
   std::vector<std::vector<RankInDomain>> by_domain;
   for (std::size_t domain = 0; domain < options.layout.domains.size(); ++domain)
     by_domain.push_back(ranks_in(options, domain));
-  std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;  // without a name; place in `parameters`
+  std::vector<std::pair<shard::ParameterSpec, std::size_t>>
+      known;  // key: a parameter without its name; value: its place in `parameters`
   ordered_json parameters = ordered_json::array();
   for (shard::ParameterSpec spec : dry_step(options).parameters) {
     const std::string name = std::exchange(spec.name, {});

@@ -38,7 +38,7 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
       run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
     });
   } catch (const checkpoint::AgreedInputError& error) {
-    throw InputError(error.what());  // of any rank: all ranks are in this process
+    throw InputError(error.what());  // an error of any rank, because all ranks are in this process
   }
   return 0;
 }
@@ -73,7 +73,7 @@ void check_mpi_processes(const comm::World& world) {
       launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
 }
 
-// A launcher ends the other ranks with SIGTERM as soon as one aborts: for them it is no request to stop.
+// A launcher ends the other ranks with SIGTERM as soon as one aborts: this signal is not a request to stop.
 [[noreturn]] void abort_with(const std::string& line) {
   for (const int signal : rendezvous::kStopSignals) std::signal(signal, SIG_IGN);
   fmt::print(stderr, "{}", line);
@@ -81,7 +81,8 @@ void check_mpi_processes(const comm::World& world) {
   comm::abort_mpi(1);
 }
 
-// Rank 0 prints the line that all ranks have in common. Another rank that aborted before would end it.
+// Rank 0 prints the line that all ranks have in common. If another rank aborted earlier, it would end rank 0 before
+// this line is printed.
 [[noreturn]] void abort_together(int rank, const std::string& message) {
   constexpr std::chrono::seconds kFirstRankPrints{1};
   if (rank == 0) abort_with(fmt::format("tessera: {}\n", message));

@@ -116,7 +116,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
-  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks names its backend.
+  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks has a backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);

@@ -31,7 +31,7 @@ struct RowIds {
   }
 };
 
-// Data of each rank, `size` elements: this rank's own, and those of the other ranks one after another.
+// Data of each rank, `size` elements: this rank's own elements, and those of the other ranks one after another.
 template <typename T>
 struct ByRank {
   T* own = nullptr;
@@ -60,7 +60,7 @@ struct RowReading {
   const std::int64_t* begins = nullptr;     // [ranks + 1]: the first row that each rank stores
   const std::int64_t* requested = nullptr;  // [ranks, most]: the requested rows, -1: no row
   const std::byte* stored = nullptr;        // this rank's rows
-  std::byte* messages = nullptr;            // [ranks - 1, most, row_bytes]: to the other ranks, or from them
+  std::byte* messages = nullptr;            // [ranks - 1, most, row_bytes]: messages to or from the other ranks
   std::int64_t count = 0;                   // number of rows that this rank requests
   std::byte* out = nullptr;                 // [count, row_bytes]
 
@@ -80,7 +80,7 @@ struct RowSum {
   quant::DType wire = quant::DType::fp32, accumulator = quant::DType::fp32;
   std::int64_t columns = 0, most = 0;  // most: rows of a message
   int ranks = 1;
-  int node = 1;                        // consecutive ranks that are added first (reduction_tree.h)
+  int node = 1;                        // the number of consecutive ranks whose parts are added first (reduction_tree.h)
   std::int64_t begin = 0, count = 0;   // the rows stored here
   ByRank<const std::int64_t> indices;  // [most] each: every row at most once, -1: no row
   ByRank<const std::byte> rows;        // [most, columns] each, of the wire type
@@ -109,8 +109,8 @@ class RowKernels {
   virtual void sum(const RowSum& sum) const = 0;
 };
 
-// Returns the host kernels, or for a CUDA device kernels that enqueue on `stream`, which must outlive them. Throws
-// Error for a CUDA device in a build without CUDA.
+// Returns the host kernels, or, for a CUDA device, kernels that enqueue on `stream`. `stream` must outlive the kernels.
+// Throws Error for a CUDA device in a build without CUDA.
 std::unique_ptr<RowKernels> make_row_kernels(base::Device device, base::CudaStream stream);
 
 namespace detail {

@@ -15,7 +15,7 @@ using quant::DType;
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kAhead = 4;       // accesses of a lane in flight
-constexpr int kFarAway = 0x7F;  // every byte of an index that is above all others
+constexpr int kFarAway = 0x7F;  // every byte of an index that is greater than all valid indices
 constexpr int kNowhere = 0xFF;  // every byte of the index -1
 
 __global__ void __launch_bounds__(kThreads)
@@ -102,7 +102,7 @@ __device__ bool is_negative_zero(double value) {
   return static_cast<std::uint64_t>(__double_as_longlong(value)) == std::uint64_t{1} << 63;
 }
 
-// Loads N elements of a rank's part of a row, from `column` on. Zeros if the rank does not have the row.
+// Loads N elements of a rank's part of a row, from `column` on. Loads zeros if the rank does not have the row.
 template <typename Wire, typename Acc, int N>
 __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank, std::int64_t column, Acc (&part)[N]) {
   Wire values[N] = {};
