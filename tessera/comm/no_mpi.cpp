@@ -10,7 +10,7 @@ bool mpi_available() {
   return false;
 }
 
-std::unique_ptr<World> make_mpi_world(const WorldOptions&, std::chrono::milliseconds) {
+std::unique_ptr<World> make_mpi_world(const WorldOptions&, std::chrono::milliseconds, std::optional<bool>) {
   throw InputError(
       "backend mpi: this program was built without MPI; build it where an MPI library is installed, or use --backend "
       "local");

@@ -108,9 +108,9 @@ SampleId TrainingData::sample(std::int64_t position) const {
 }
 
 std::vector<SampleId> TrainingData::samples_of(const BatchShape& shape, const Block& block) const {
-  const std::int64_t first = first_position(shape, block);
+  const Positions positions = positions_of(shape, block);
   std::vector<SampleId> samples;
-  for (std::int64_t i = 0; i < shape.micro_batch; ++i) samples.push_back(sample(first + i));
+  for (std::int64_t i = 0; i < positions.count; ++i) samples.push_back(sample(positions.first + i));
   return samples;
 }
 

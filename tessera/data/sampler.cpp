@@ -1,5 +1,7 @@
 #include "tessera/data/sampler.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -51,23 +53,39 @@ std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, 
   return Permutation({.seed = seed, .set = set, .epoch = position / size}, size)(position % size);
 }
 
-std::int64_t microbatches_per_step(const BatchShape& shape) {
-  const std::int64_t blocks = shape.micro_batch * shape.readers * shape.replicas;
-  TESSERA_CHECK(blocks > 0 && shape.global_batch > 0 && shape.global_batch % blocks == 0,
-                "global batch {} does not divide into micro-batches of {} for {} readers of {} replicas",
-                shape.global_batch, shape.micro_batch, shape.readers, shape.replicas);
-  return shape.global_batch / blocks;
+BatchShape equal_shares(std::int64_t micro_batch, std::int64_t global_batch, const std::vector<std::int64_t>& readers) {
+  BatchShape shape{.micro_batch = micro_batch, .global_batch = global_batch, .replicas = {}};
+  const auto replicas = static_cast<std::int64_t>(readers.size());
+  for (std::int64_t replica = 0; replica < replicas; ++replica)
+    shape.replicas.push_back({.sequences = global_batch / replicas + (replica < global_batch % replicas ? 1 : 0),
+                              .readers = readers[static_cast<std::size_t>(replica)]});
+  return shape;
 }
 
-std::int64_t first_position(const BatchShape& shape, const Block& block) {
-  const std::int64_t share = shape.global_batch / shape.replicas;
-  const bool inside = block.step >= 1 && block.replica >= 0 && block.replica < shape.replicas && block.reader >= 0 &&
-                      block.reader < shape.readers && block.microbatch >= 0 &&
-                      block.microbatch < microbatches_per_step(shape);
+std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica) {
+  const std::int64_t readers = shape.replicas.at(static_cast<std::size_t>(replica)).readers;
+  TESSERA_CHECK(readers > 0 && shape.micro_batch > 0, "replica {} has {} readers of {} sequences", replica, readers,
+                shape.micro_batch);
+  std::int64_t most = 0;
+  for (const ReplicaShare& share : shape.replicas)
+    if (share.readers == readers) most = std::max(most, share.sequences);
+  const std::int64_t blocks = (most + shape.micro_batch - 1) / shape.micro_batch;
+  return std::max<std::int64_t>(1, (blocks + readers - 1) / readers);
+}
+
+Positions positions_of(const BatchShape& shape, const Block& block) {
+  const bool inside = block.step >= 1 && block.replica >= 0 &&
+                      block.replica < static_cast<std::int64_t>(shape.replicas.size()) && block.reader >= 0 &&
+                      block.reader < shape.replicas[static_cast<std::size_t>(block.replica)].readers &&
+                      block.microbatch >= 0 && block.microbatch < microbatches_per_step(shape, block.replica);
   TESSERA_CHECK(inside, "invalid block (step {}, replica {}, reader {}, microbatch {})", block.step, block.replica,
                 block.reader, block.microbatch);
-  const std::int64_t k = block.microbatch * shape.readers + block.reader;
-  return (block.step - 1) * shape.global_batch + block.replica * share + k * shape.micro_batch;
+  std::int64_t begin = (block.step - 1) * shape.global_batch;
+  for (std::int64_t replica = 0; replica < block.replica; ++replica)
+    begin += shape.replicas[static_cast<std::size_t>(replica)].sequences;
+  const ReplicaShare& share = shape.replicas[static_cast<std::size_t>(block.replica)];
+  const std::int64_t offset = (block.microbatch * share.readers + block.reader) * shape.micro_batch;
+  return {.first = begin + offset, .count = std::clamp<std::int64_t>(share.sequences - offset, 0, shape.micro_batch)};
 }
 
 }  // namespace tessera::data

@@ -15,6 +15,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace tessera::data {
 
@@ -42,21 +43,35 @@ class Permutation {
 // samples.
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
-// How the global batch is split over the replicas of the model and over the readers of a replica. Readers compute
-// different samples. global_batch is a multiple of micro_batch * readers * replicas; both batch sizes count sequences.
-struct BatchShape {
-  std::int64_t micro_batch = 1, global_batch = 1, readers = 1, replicas = 1;
+// A replica's part of the global batch: consecutive sequences, and the number of readers that compute them. Readers
+// compute different samples.
+struct ReplicaShare {
+  std::int64_t sequences = 0, readers = 1;
 };
+// How the global batch is split over the replicas of the model. The shares add up to global_batch; both batch sizes
+// count sequences.
+struct BatchShape {
+  std::int64_t micro_batch = 1, global_batch = 1;
+  std::vector<ReplicaShare> replicas;
+};
+// Returns a shape with equal shares. If global_batch is not a multiple of the number of replicas, the first replicas
+// take one sequence more. `readers`: by replica.
+BatchShape equal_shares(std::int64_t micro_batch, std::int64_t global_batch, const std::vector<std::int64_t>& readers);
 // The samples that one reader computes in one microbatch. The tp ranks that compute with parts of one matrix are one
 // reader.
 struct Block {
   std::int64_t step = 1;  // from 1
   std::int64_t replica = 0, reader = 0, microbatch = 0;
 };
-std::int64_t microbatches_per_step(const BatchShape& shape);
-// Returns the position, counted over all steps, of the first of the block's micro_batch consecutive samples. Replica d
-// takes the d-th consecutive share of the global batch. The block's index in that share is microbatch * readers +
-// reader.
-std::int64_t first_position(const BatchShape& shape, const Block& block);
+// Returns the number of microbatches of a replica. Replicas with equal numbers of readers have the same number, because
+// their ranks may execute one schedule.
+std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica);
+struct Positions {
+  std::int64_t first = 0, count = 0;
+};
+// Returns the positions, counted over all steps, of the block's consecutive samples. Replica d takes the d-th
+// consecutive share of the global batch. The block's index in that share is microbatch * readers + reader. A block at
+// or beyond the end of the share has fewer than micro_batch samples, or none.
+Positions positions_of(const BatchShape& shape, const Block& block);
 
 }  // namespace tessera::data

@@ -22,13 +22,13 @@ void check_expert_degrees(const MeshDegrees& degrees) {
 
 shard::RankLayout rank_layout(const MeshDegrees& degrees) {
   const mesh::Grid dense{{"tp", degrees.tp}, {"gtp", degrees.gtp}, {"dp", degrees.dp}};
-  shard::RankLayout layout{.mesh = mesh::Mesh(dense),
+  shard::RankLayout layout{.mesh = mesh::Mesh({dense}, mesh::live_places(dense, degrees.unused)),
                            .domains = {{.compute = {"tp"}, .storage = {"gtp"}, .duplicates = {}, .replicas = {"dp"}}}};
   if (!degrees.experts) return layout;
   check_expert_degrees(degrees);
   const auto [etp, ep, egtp] = *degrees.experts;
   const mesh::Grid experts{{"etp", etp}, {"ep", ep}, {"egtp", egtp}, {"edp", degrees.edp()}, {"dp", degrees.dp}};
-  layout.mesh = mesh::Mesh({dense, experts}, mesh::live_places(dense, {}));
+  layout.mesh = mesh::Mesh({dense, experts}, mesh::live_places(dense, degrees.unused));
   layout.domains.push_back({.compute = {"etp", "ep"}, .storage = {"egtp"}, .duplicates = {"edp"}, .replicas = {"dp"}});
   return layout;
 }

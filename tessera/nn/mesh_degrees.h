@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "tessera/shard/rank_layout.h"
 
@@ -21,6 +22,7 @@ struct MeshDegrees {
   int gtp = 1;  // ranks that store different shards of the same part and read different samples
   int dp = 1;   // replicas of the model
   std::optional<ExpertDegrees> experts = std::nullopt;  // of a model with experts
+  std::vector<int> unused = {};                         // places of the grid (tp, gtp, dp) without a rank, ascending
 
   std::int64_t places() const { return static_cast<std::int64_t>(tp) * gtp * dp; }
   // Ranks of a replica that store the same part of an expert.

@@ -38,22 +38,33 @@ data::Batch held_out_block(const data::TrainingData& data, const EvaluationShape
   return batch;
 }
 
+// Returns the block's samples. If there are fewer than micro_batch, the first sample of the step follows, masked.
+data::Batch padded_block(const data::TrainingData& data, const data::BatchShape& shape, const data::Block& block,
+                         std::int64_t seq_len) {
+  std::vector<data::SampleId> samples = data.samples_of(shape, block);
+  const auto kept = static_cast<std::int64_t>(samples.size());
+  samples.resize(static_cast<std::size_t>(shape.micro_batch), data.sample((block.step - 1) * shape.global_batch));
+  data::Batch batch = data.assemble(samples);
+  std::fill(batch.targets.begin() + kept * seq_len, batch.targets.end(), -1);
+  return batch;
+}
+
 }  // namespace
 
 train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step) {
   const TrainConfig& config = setup.config;
-  const data::BatchShape shape{.micro_batch = config.micro_batch,
-                               .global_batch = config.global_batch,
-                               .readers = parallel.cuts().parts,
-                               .replicas = parallel.cuts().replicas};
+  const shard::Cuts& cuts = parallel.cuts();
+  std::vector<std::int64_t> readers;
+  for (int replica = 0; replica < cuts.replicas; ++replica) readers.push_back(cuts.parts_of(replica));
+  const data::BatchShape shape = data::equal_shares(config.micro_batch, config.global_batch, readers);
   const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
-  return {.microbatches = static_cast<int>(microbatches_per_step(shape)),
+  return {.microbatches = static_cast<int>(microbatches_per_step(shape, block.replica)),
           .tokens = setup.data->step_loss_tokens(shape, step),
           .batch = [&setup, shape, block](int microbatch) {
             data::Block own = block;
             own.microbatch = microbatch;
-            const data::Batch batch = setup.data->assemble(setup.data->samples_of(shape, own));
-            return to_tensors(batch, shape.micro_batch, setup.config.seq_len);
+            return to_tensors(padded_block(*setup.data, shape, own, setup.config.seq_len), shape.micro_batch,
+                              setup.config.seq_len);
           }};
 }
 

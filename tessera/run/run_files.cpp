@@ -15,6 +15,7 @@
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/inspect/inspect_places.h"
 #include "tessera/run/resume_command.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
 #include "tessera/run/trainer_options.h"
@@ -162,8 +163,9 @@ void RunFiles::finish(const RunSummary& summary) {
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
-  if (config.has_experts)
+  if (config.has_experts || has_unused_places(config))
     for (const auto& [axis, degree] : degrees_of(config)) json["mesh"][axis] = degree;
+  if (has_unused_places(config)) json["places"] = inspect_places(config);
   add_formats(config, summary, json);
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;

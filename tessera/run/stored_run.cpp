@@ -103,7 +103,7 @@ StoredRun stored_in(const fs::path& checkpoint) {
 
 TrainConfig with_stored_ranks(const TrainConfig& command) {
   // With other backends, the launcher or the plan determines the number of ranks.
-  if (command.given.contains("backend") && command.backend != Backend::nccl) return command;
+  if (command.given.contains("backend") && command.backend == Backend::local) return command;
   const auto path = checkpoint_to_resume(command);
   const StoredRun run = path ? stored_in(*path) : stored_before_first_checkpoint(command);
   if (!run.state.is_object() || !run.state.contains("config")) return command;
@@ -111,6 +111,7 @@ TrainConfig with_stored_ranks(const TrainConfig& command) {
   TrainConfig known = command;
   known.backend = stored.backend;
   known.ranks = stored.ranks, known.tp = stored.tp, known.gtp = stored.gtp, known.dp = stored.dp;
+  known.dead = stored.dead, known.idle = stored.idle, known.tp_spares = stored.tp_spares;
   return known;
 }
 

@@ -112,11 +112,11 @@ TEST(LossTokens, AreCountedBeforeTheStep) {
         {.blend = {"0.7", a, "0.3", b}, .seq_len = 7, .vocab_size = 100, .seed = 5, .mask_documents = mask});
     for (const std::int64_t gtp : {1, 2, 3})
       for (std::int64_t step = 1; step <= 6; ++step) {
-        const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = gtp, .replicas = 2};
+        const BatchShape shape = equal_shares(2, 24, {gtp, gtp});
         std::int64_t sum = 0;
         for (std::int64_t d = 0; d < 2; ++d)
           for (std::int64_t g = 0; g < gtp; ++g)
-            for (std::int64_t m = 0; m < microbatches_per_step(shape); ++m) {
+            for (std::int64_t m = 0; m < microbatches_per_step(shape, d); ++m) {
               const Batch batch =
                   data.assemble(data.samples_of(shape, {.step = step, .replica = d, .reader = g, .microbatch = m}));
               sum += std::count_if(batch.targets.begin(), batch.targets.end(), [](auto t) { return t >= 0; });

@@ -102,36 +102,66 @@ TEST(Samples, ContinueAcrossEpochs) {
   EXPECT_EQ(got, expected);
 }
 
+// The first position of a block.
+std::int64_t first_of(const BatchShape& shape, const Block& block) {
+  return positions_of(shape, block).first;
+}
+
 TEST(Blocks, SplitTheGlobalBatch) {
   // 2 replicas x 3 readers, micro-batch 2, global batch 24: 12 sequences a replica, 6 blocks, 2 microbatches.
-  const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = 3, .replicas = 2};
-  EXPECT_EQ(microbatches_per_step(shape), 2);
-  EXPECT_EQ(first_position(shape, {.step = 1}), 0);
-  EXPECT_EQ(first_position(shape, {.step = 1, .reader = 2}), 4);
-  EXPECT_EQ(first_position(shape, {.step = 1, .reader = 1, .microbatch = 1}), 8);
-  EXPECT_EQ(first_position(shape, {.step = 1, .replica = 1}), 12);
-  EXPECT_EQ(first_position(shape, {.step = 3, .replica = 1, .reader = 2, .microbatch = 1}), 48 + 12 + 10);
+  const BatchShape shape = equal_shares(2, 24, {3, 3});
+  EXPECT_EQ(microbatches_per_step(shape, 0), 2);
+  EXPECT_EQ(microbatches_per_step(shape, 1), 2);
+  EXPECT_EQ(first_of(shape, {.step = 1}), 0);
+  EXPECT_EQ(first_of(shape, {.step = 1, .reader = 2}), 4);
+  EXPECT_EQ(first_of(shape, {.step = 1, .reader = 1, .microbatch = 1}), 8);
+  EXPECT_EQ(first_of(shape, {.step = 1, .replica = 1}), 12);
+  EXPECT_EQ(first_of(shape, {.step = 3, .replica = 1, .reader = 2, .microbatch = 1}), 48 + 12 + 10);
+}
+
+// Returns the positions of all blocks of a step, replica by replica in block order.
+std::vector<std::int64_t> positions_in(const BatchShape& shape, std::int64_t step) {
+  std::vector<std::int64_t> positions;
+  for (std::int64_t d = 0; d < static_cast<std::int64_t>(shape.replicas.size()); ++d)
+    for (std::int64_t m = 0; m < microbatches_per_step(shape, d); ++m)
+      for (std::int64_t g = 0; g < shape.replicas[static_cast<std::size_t>(d)].readers; ++g) {
+        const auto [first, count] = positions_of(shape, {.step = step, .replica = d, .reader = g, .microbatch = m});
+        EXPECT_LE(count, shape.micro_batch);
+        for (std::int64_t i = 0; i < count; ++i) positions.push_back(first + i);
+      }
+  return positions;
 }
 
 TEST(Blocks, CoverEveryStepOnceForEveryMesh) {
-  for (const std::int64_t micro : {1, 2})
-    for (const std::int64_t readers : {1, 2, 3, 4, 6})
-      for (const std::int64_t replicas : {1, 2}) {
-        const BatchShape shape{.micro_batch = micro, .global_batch = 24, .readers = readers, .replicas = replicas};
-        if (24 % (micro * readers * replicas) != 0) continue;
-        std::vector<std::int64_t> positions;
-        for (std::int64_t d = 0; d < replicas; ++d)
-          for (std::int64_t m = 0; m < microbatches_per_step(shape); ++m)
-            for (std::int64_t g = 0; g < readers; ++g)  // block order, so positions rise
-              for (std::int64_t i = 0; i < micro; ++i)
-                positions.push_back(i + first_position(shape, {.step = 2, .replica = d, .reader = g, .microbatch = m}));
-        for (std::int64_t i = 0; i < 24; ++i) ASSERT_EQ(positions[static_cast<std::size_t>(i)], 24 + i);
+  for (const std::int64_t micro : {1, 2, 5})
+    for (const std::vector<std::int64_t>& readers :
+         {std::vector<std::int64_t>{1}, {2}, {3}, {7}, {1, 1}, {3, 3}, {1, 2}, {3, 2, 1}, {2, 5, 2, 1}})
+      for (const std::int64_t global : {1, 2, 23, 24}) {
+        const BatchShape shape = equal_shares(micro, global, readers);
+        const std::vector<std::int64_t> positions = positions_in(shape, 2);
+        ASSERT_EQ(static_cast<std::int64_t>(positions.size()), global);
+        for (std::int64_t i = 0; i < global; ++i) ASSERT_EQ(positions[static_cast<std::size_t>(i)], global + i);
       }
 }
 
+TEST(Blocks, EqualReplicasHaveEqualNumbersOfMicrobatches) {
+  // 7 sequences for 3 replicas: 3, 2 and 2. The replica with one reader has other microbatches.
+  const BatchShape shape = equal_shares(1, 7, {2, 1, 2});
+  EXPECT_EQ(microbatches_per_step(shape, 0), 2);
+  EXPECT_EQ(microbatches_per_step(shape, 1), 2);
+  EXPECT_EQ(microbatches_per_step(shape, 2), 2);
+  EXPECT_EQ(positions_of(shape, {.replica = 2, .microbatch = 1}).count, 0);
+  const BatchShape unequal{
+      .micro_batch = 1,
+      .global_batch = 9,
+      .replicas = {{.sequences = 8, .readers = 2}, {.sequences = 1, .readers = 2}, {.readers = 1}}};
+  EXPECT_EQ(microbatches_per_step(unequal, 1), 4);
+  EXPECT_EQ(microbatches_per_step(unequal, 2), 1) << "a replica without sequences computes a masked block";
+}
+
 TEST(Blocks, OutsideTheBatchAreErrors) {
-  const BatchShape shape{.micro_batch = 2, .global_batch = 24, .readers = 3, .replicas = 2};
-  const auto refusal_of = [&](const Block& block) { return [&shape, block] { first_position(shape, block); }; };
+  const BatchShape shape = equal_shares(2, 24, {3, 3});
+  const auto refusal_of = [&](const Block& block) { return [&shape, block] { positions_of(shape, block); }; };
   EXPECT_THAT(refusal_of({.step = 0}),
               ThrowsMessage<Error>(HasSubstr("invalid block (step 0, replica 0, reader 0, microbatch 0)")));
   EXPECT_THAT(refusal_of({.replica = 2}),
@@ -140,8 +170,6 @@ TEST(Blocks, OutsideTheBatchAreErrors) {
               ThrowsMessage<Error>(HasSubstr("invalid block (step 1, replica 0, reader 3, microbatch 0)")));
   EXPECT_THAT(refusal_of({.microbatch = 2}),
               ThrowsMessage<Error>(HasSubstr("invalid block (step 1, replica 0, reader 0, microbatch 2)")));
-  EXPECT_THAT([] { microbatches_per_step({.micro_batch = 5, .global_batch = 24}); },
-              ThrowsMessage<Error>(HasSubstr("global batch 24 does not divide into micro-batches of 5 for 1 readers")));
 }
 
 }  // namespace

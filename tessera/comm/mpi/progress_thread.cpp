@@ -22,6 +22,8 @@ using Clock = std::chrono::steady_clock;
 // The pause between two polls grows with the time since a request last completed, so that it adds little to any wait.
 constexpr microseconds kShortestPause{10}, kLongestPause{300};
 constexpr int kPauseShare = 8;
+// The pause of a process that does not take part, which waits for the end of the run.
+constexpr microseconds kIdlePause{100000};
 // Statuses are polled less often: a status is needed only if some rank has already waited for long.
 constexpr microseconds kBoardPause{4000};
 
@@ -53,8 +55,9 @@ std::string launched_as() {
 
 }  // namespace
 
-MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting)
-    : timeout_(timeout), connecting_(std::max(timeout, connecting)) {
+MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting,
+                         std::optional<bool> takes_part)
+    : timeout_(timeout), connecting_(std::max(timeout, connecting)), takes_part_(takes_part) {
   base::Promise started, ended;
   const base::Fence fence = started.fence();
   ended_ = ended.fence();
@@ -101,6 +104,7 @@ MpiProgress::~MpiProgress() {
     closing_ = true;
   }
   changed_.notify_one();
+  if (takes_part_ == false) ended_.wait();
   if (!ended_.wait_for(connecting_)) end_process(fmt::format("rank {}", rank_), "MPI_Finalize", connecting_);
   thread_.join();
 }
@@ -114,12 +118,30 @@ void MpiProgress::initialise() {
   if (level < MPI_THREAD_FUNNELED)
     throw Error("mpi backend: expected an MPI with threads (funneled), got level {}", level);
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  contexts_.push_back(MPI_COMM_WORLD);
+  MPI_Comm world = MPI_COMM_WORLD;
+  if (takes_part_) {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    check_mpi(MPI_Comm_split(MPI_COMM_WORLD, *takes_part_ ? 0 : 1, rank_, &world), "MPI_Comm_split");
+    check_mpi(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  MPI_Comm_rank(world, &rank_);
+  MPI_Comm_size(world, &size_);
+  contexts_.push_back(world);
+}
+
+// Waits for the processes of the other world. A process that does not take part sleeps until then.
+void MpiProgress::wait_for_other_world() {
+  MPI_Request all = MPI_REQUEST_NULL;
+  int done = 0;
+  for (MPI_Ibarrier(MPI_COMM_WORLD, &all); MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0;)
+    std::this_thread::sleep_for(*takes_part_ ? kLongestPause : kIdlePause);
 }
 
 void MpiProgress::finalise() {
+  if (takes_part_) {
+    wait_for_other_world();
+    MPI_Comm_free(&contexts_.front());
+  }
   for (std::size_t i = 1; i < contexts_.size(); ++i) MPI_Comm_free(&contexts_[i]);
   MPI_Finalize();
 }
@@ -144,9 +166,10 @@ MpiContext MpiProgress::duplicate_world(const std::string& label, MpiDeadline de
   task->timeout = timeout;
   const auto made = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MpiContext context = 0;
-  task->start = [made](Task& self) {
+  task->start = [this, made](Task& self) {
     self.requests.push_back({});
-    check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, made.get(), &self.handles.emplace_back(MPI_REQUEST_NULL)), "MPI_Comm_idup");
+    check_mpi(MPI_Comm_idup(contexts_.front(), made.get(), &self.handles.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Comm_idup");
   };
   task->finish = [this, made, &context] {
     check_mpi(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

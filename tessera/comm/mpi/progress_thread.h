@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -23,7 +24,7 @@ namespace tessera::comm {
 
 using MpiDeadline = std::chrono::steady_clock::time_point;
 
-// The number of an MPI communicator in this process; 0 is MPI_COMM_WORLD. Messages of different contexts do not match.
+// The number of an MPI communicator in this process; 0 is the world's. Messages of different contexts do not match.
 using MpiContext = int;
 
 // Messages that start together. The round is done when all messages are done. Peers are world ranks. Messages between a
@@ -43,9 +44,9 @@ struct MpiRound {
 class MpiProgress {
  public:
   // Starts the thread, which initialises MPI. Throws Error if this process already uses MPI. During the constructor and
-  // the destructor MPI itself waits for the other ranks and cannot be interrupted (see make_mpi_world). `connecting` is
-  // as in make_mpi_world.
-  MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting);
+  // the destructor MPI itself waits for the other ranks and cannot be interrupted (see make_mpi_world). `connecting`
+  // and `takes_part` are as in make_mpi_world.
+  MpiProgress(std::chrono::milliseconds timeout, std::chrono::milliseconds connecting, std::optional<bool> takes_part);
   // After a run without failure: waits for all ranks within the time limit, then finalises MPI.
   ~MpiProgress();
 
@@ -87,10 +88,12 @@ class MpiProgress {
   void fail(Task& task, const std::string& what);
   void fail(const std::string& label, const std::string& what);
   void answer_all(Tasks& active);
+  void wait_for_other_world();
   void finalise();
 
   int rank_ = 0, size_ = 1;
   const std::chrono::milliseconds timeout_, connecting_;
+  const std::optional<bool> takes_part_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Tasks queue_;

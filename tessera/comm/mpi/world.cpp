@@ -18,10 +18,10 @@ using Groups = std::vector<std::vector<int>>;
 
 class MpiWorld final : public World {
  public:
-  MpiWorld(const WorldOptions& options, std::chrono::milliseconds connecting)
+  MpiWorld(const WorldOptions& options, std::chrono::milliseconds connecting, std::optional<bool> takes_part)
       : options_(options),
         exceptions_(std::uncaught_exceptions()),
-        progress_(std::make_shared<MpiProgress>(options.timeout, connecting)) {}
+        progress_(std::make_shared<MpiProgress>(options.timeout, connecting, takes_part)) {}
   ~MpiWorld() override {
     if (std::uncaught_exceptions() > exceptions_) progress_->abandon();
   }
@@ -94,8 +94,9 @@ bool mpi_available() {
   return true;
 }
 
-std::unique_ptr<World> make_mpi_world(const WorldOptions& options, std::chrono::milliseconds connecting) {
-  return std::make_unique<MpiWorld>(options, connecting);
+std::unique_ptr<World> make_mpi_world(const WorldOptions& options, std::chrono::milliseconds connecting,
+                                      std::optional<bool> takes_part) {
+  return std::make_unique<MpiWorld>(options, connecting, takes_part);
 }
 
 void abort_mpi(int exit_code) {

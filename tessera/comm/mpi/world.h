@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "tessera/comm/world.h"
 #include "tessera/rendezvous/connecting.h"
@@ -17,8 +18,13 @@ bool mpi_available();
 // Initialisation and finalisation each wait for all ranks, for at most the longer of options.timeout and `connecting`.
 // If a rank has stopped or did not start, the process then prints a line to stderr and exits with code 1, because it
 // cannot leave MPI. The process first flushes its printed output.
+//
+// `takes_part` is set on all processes or on none. If set, the world consists of the processes with true, in the order
+// of their MPI ranks. A process with false gets a world of the other such processes. Its destructor waits without a
+// time limit until the world of the others ends.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
-                                      std::chrono::milliseconds connecting = rendezvous::kConnecting);
+                                      std::chrono::milliseconds connecting = rendezvous::kConnecting,
+                                      std::optional<bool> takes_part = std::nullopt);
 // Ends all ranks of the job that can be reached: calls MPI_Abort with this exit code. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);
 

@@ -50,6 +50,9 @@ struct TrainConfig {
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
   std::int64_t etp = 1, ep = 1, egtp = 1;  // of a model with experts (nn::ExpertDegrees)
+  // Places that do no work (places.h): dead ones, live ones that the run retires, and further live ones of tp groups
+  // with dead slots ("auto", a number, or empty: none). parse_train_flags replaces the path of a file by its content.
+  std::string dead, idle, tp_spares;
 
   std::int64_t micro_batch = 1, global_batch = 24;  // in sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings

@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/run/config/flags.h"
+#include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
 
 namespace tessera::run {
@@ -95,6 +96,8 @@ TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
   if (file_option->count() > 0) apply_file(command.config, file);
   set_from_words(command.config, words);
   check_reserved_flags(reserved);
+  command.config.dead = to_text(read_slots(command.config.dead, "--dead"));
+  command.config.idle = to_text(read_slots(command.config.idle, "--idle"));
   return command;
 }
 

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/config/step_times.h"
 
@@ -183,7 +184,59 @@ std::string start_text(Backend backend, std::int64_t ranks) {
   return backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
 }
 
+namespace {
+
+// Checks settings that a mesh with unused places does not support. Fills in ranks and dp.
+TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
+  const std::int64_t part = config.tp * config.gtp;
+  if (config.dp == 0) {
+    config.dp = 1;
+    for (const std::string& text : {config.dead, config.idle})
+      for (const auto& [group, slots] : parse_slots(text, "--dead"))
+        config.dp = std::max<std::int64_t>(config.dp, group.dp + 1);
+    if (config.ranks > 0) config.dp = std::max(config.dp, (config.ranks + part - 1) / part);
+  }
+  const Slots unused = inactive_slots(config);
+  const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
+  const std::int64_t ranks = world_size ? *world_size : config.ranks;
+  if (ranks > 0 && ranks != active && ranks != nominal)
+    throw InputError("{}, expected {} active ranks or all {} places of tp {} x gtp {} x dp {} (--dead {})",
+                     world_size ? started_text(ranks) : fmt::format("--ranks: got {}", ranks), active, nominal,
+                     config.tp, config.gtp, config.dp, to_text(unused));
+  for (const auto& [group, slots] : unused)
+    if (static_cast<std::int64_t>(slots.size()) < config.tp)
+      throw InputError(
+          "--dead: place {} has no rank, but other slots of its tp group do, expected all {} slots of dp{}.gtp{}: a tp "
+          "group with fewer ranks is not built yet",
+          to_text(group, slots.front()), config.tp, group.dp, group.gtp);
+  if (config.reduce_order == ReduceOrder::hierarchical)
+    throw InputError("--reduce-order: got hierarchical with --dead {}, expected sequential", to_text(unused));
+  if (config.etp * config.ep * config.egtp > 1)
+    throw InputError("--dead: got {} with --etp {} --ep {} --egtp {}, expected 1: experts need a whole mesh",
+                     to_text(unused), config.etp, config.ep, config.egtp);
+  if (config.cuda_graph)
+    throw InputError(
+        "--cuda-graph: got on with --dead {}, expected off: replicas of different sizes launch different "
+        "graphs",
+        to_text(unused));
+  config.ranks = active;
+  return config;
+}
+
+}  // namespace
+
+bool has_unused_places(const TrainConfig& config) {
+  return !config.dead.empty() || !config.idle.empty() || !config.tp_spares.empty();
+}
+
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  if (has_unused_places(config)) {
+    config = resolve_unused_places(std::move(config), world_size);
+    check_local_ranks(config);
+    check_reduce_order(config);
+    check_recompute(config);
+    return config;
+  }
   const std::int64_t part = config.tp * config.gtp;
   if (world_size && config.ranks > 0 && config.ranks != *world_size)
     throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),
@@ -261,10 +314,21 @@ std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& 
   return degrees;
 }
 
+namespace {
+std::string unused_text(const TrainConfig& config) {
+  std::string text;
+  if (!config.dead.empty()) text += ", dead " + config.dead;
+  if (!config.idle.empty()) text += ", idle " + config.idle;
+  if (!config.tp_spares.empty()) text += ", tp spares " + config.tp_spares;
+  return text;
+}
+}  // namespace
+
 std::string mesh_text(const TrainConfig& config) {
   const bool has_experts = config.has_experts || config.etp * config.ep * config.egtp > 1;
   if (!has_experts)
-    return fmt::format("{} ranks (tp {} x gtp {} x dp {})", config.ranks, config.tp, config.gtp, config.dp);
+    return fmt::format("{} ranks (tp {} x gtp {} x dp {}{})", config.ranks, config.tp, config.gtp, config.dp,
+                       unused_text(config));
   return fmt::format("{} ranks (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})",
                      config.ranks, config.tp, config.gtp, config.dp, config.etp, config.ep, config.egtp,
                      config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
@@ -330,6 +394,8 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
   check_experts(config, sizes);
+  if (sizes.num_experts > 0 && has_unused_places(config))
+    throw InputError("--dead: model '{}' has experts, which need a whole mesh in this version", config.model);
   config.has_experts = sizes.num_experts > 0;
   check_formats(config, model);
   return config;

@@ -23,8 +23,12 @@ TrainConfig resolve_settings(TrainConfig config);
 void check_graph(const TrainConfig& config);
 
 // 2. The mesh. `world_size`: number of ranks that a launcher started; nullopt for `local`. Fills in ranks and dp, so
-// that tp * gtp * dp == ranks. Checks that global_batch is a multiple of micro_batch * gtp * dp.
+// that tp * gtp * dp == ranks. Checks that global_batch is a multiple of micro_batch * gtp * dp. With unused places
+// (places.h), `ranks` is the number of active places, a launcher may start a rank for each active place or for each
+// place, and global_batch may be any number.
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// Returns whether --dead, --idle or --tp-spares leaves places without a rank.
+bool has_unused_places(const TrainConfig& config);
 // Returns "1 process was started" or "3 processes were started".
 std::string started_text(std::int64_t processes);
 // Returns " (mpirun -n 4 tessera train ...)", the command that starts this number of processes. Returns "" for backends

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "tessera/predict/dry_step.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/inspect/inspect_places.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/shard/parameter_layouts.h"
 
@@ -201,8 +203,10 @@ ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig
   for (const mesh::Role& role : roles_of(layout))
     roles.push_back({{"role", to_string(role)}, {"groups", groups_of(layout.mesh, role)}});
   const ordered_json parameters = parameters_of(options);
+  const ordered_json places = has_unused_places(config) ? inspect_places(config) : ordered_json();
   return {{"model", config.model},
           {"ranks", ranks},
+          {"places", places},
           {"grids", grids},
           {"domains", domains},
           {"roles", roles},
@@ -221,6 +225,7 @@ std::string layout_text(const ordered_json& inspected, std::size_t max_groups) {
       axes.push_back(fmt::format("{} {}", axis["axis"].get<std::string>(), axis["size"].get<int>()));
     text += fmt::format("  {}\n", fmt::join(axes, " x "));
   }
+  if (!inspected["places"].is_null()) text += places_text(inspected["places"]);
   text += "\ngroups of ranks\n";
   for (const ordered_json& role : inspected["roles"]) text += role_text(role, max_groups);
   text += "\nparts as rows x columns: storage lasts between uses, compute is gathered, state is updated\n";

@@ -10,6 +10,7 @@ namespace tessera::run {
 
 // Computes the layout of a run without memory and without ranks. `config`: resolved (resolve_plan_config). Returns
 //   {"model", "ranks",
+//    "places": as inspect_places returns them; null if every place has a rank
 //    "grids": [[{"axis", "size"}]],
 //    "domains": [{"compute", "storage", "duplicates", "replicas"}], each a list of axes
 //    "roles": [{"role", "groups"}], the groups as lists of ranks

@@ -52,7 +52,9 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   options.check_mismatch = run.check_mismatch;
   options.rank = place.rank;
   options.size = place.size;
-  options.device = base::cuda_device(rendezvous::device_of(place, base::cuda_device_count()));
+  const bool is_chosen = place.is_self_started && !run.devices.empty();
+  options.device = base::cuda_device(is_chosen ? run.devices.at(static_cast<std::size_t>(place.rank))
+                                               : rendezvous::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
   rendezvous::disable_store_log();
   const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
@@ -82,8 +84,16 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
     throw InputError(
         "ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi, or a build by ./run "
         "build cuda");
-  const rendezvous::Launch place = rendezvous::read_launch(rendezvous::own_variables());
+  rendezvous::Launch place = rendezvous::read_launch(rendezvous::own_variables());
   if (!place.launcher.empty()) {
+    if (run.started && !place.is_self_started) {
+      const StartedRank started = run.started(place.rank, place.size);
+      if (!started.takes_part()) {
+        fmt::print("{}\n", started.text);
+        return 0;
+      }
+      place.rank = started.rank, place.size = started.size;  // the lowest active rank hosts the store
+    }
     join(run, place, body);
     return 0;
   }

@@ -2,8 +2,10 @@
 #pragma once
 #include <chrono>
 #include <functional>
+#include <vector>
 
 #include "tessera/comm/world.h"
+#include "tessera/run/config/places.h"
 
 namespace tessera::run {
 
@@ -12,6 +14,9 @@ struct NcclRun {
   bool check_mismatch = false;
   std::function<bool()> stop_requested = {};  // argument of run_processes
   int ranks = 0;                              // number to start without a launcher; 0: one per visible GPU
+  // Returns what process `rank` of `processes` of a launcher does (places.h). Empty: all take part.
+  std::function<StartedRank(int rank, int processes)> started = {};
+  std::vector<int> devices = {};  // without a launcher: the device of each rank; empty: in order
 };
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -12,8 +13,11 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
+#include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/rendezvous/stop_requests.h"
+#include "tessera/run/config/places.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/loop.h"
@@ -90,9 +94,17 @@ void check_mpi_processes(const comm::World& world) {
   abort_with("");
 }
 
-int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch,
-               const StopRequested& stop_requested) {
-  const auto world = comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch});
+int launch_mpi(const TrainConfig& command, const TrainConfig& known, const std::filesystem::path& configs,
+               bool check_mismatch, const StopRequested& stop_requested) {
+  const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
+  const StartedRank started = started_rank(known, launched.rank, launched.size);
+  const auto world =
+      comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
+                           started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
+  if (!started.takes_part()) {
+    fmt::print("{}\n", started.text);
+    return 0;
+  }
   check_mpi_processes(*world);
   try {
     train_with_processes(*world, command, configs, stop_requested);
@@ -109,17 +121,36 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
 // Returns the number of ranks that the command requests, else the largest number for which there are GPUs.
 int requested_ranks(const TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
+  if (has_unused_places(command)) return static_cast<int>(resolve_ranks(command, std::nullopt).ranks);
   if (command.ranks > 0) return static_cast<int>(command.ranks);
   if (command.dp > 0) return static_cast<int>(part * command.dp);
   return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
-int launch_nccl(const TrainConfig& command, const std::filesystem::path& configs, bool check_mismatch, int ranks,
-                const StopRequested& stop_requested) {
+// Returns the device of each rank that this program starts: all in order, or, if there is a device for each place,
+// those of the active places. Empty: the local rank is the device.
+std::vector<int> devices_of(const TrainConfig& known) {
+  if (!has_unused_places(known)) return {};
+  const TrainConfig config = resolve_ranks(known, std::nullopt);
+  const auto places = static_cast<int>(config.tp * config.gtp * config.dp);
+  const int visible = base::cuda_device_count();
+  if (visible != config.ranks && visible != places)
+    throw InputError("--dead: {} GPUs are visible, expected {} (one for each active rank) or {} (one for each place)",
+                     visible, config.ranks, places);
+  std::vector<int> devices, unused = places_of(inactive_slots(config), config);
+  for (int place = 0; place < places && visible == places; ++place)
+    if (std::ranges::find(unused, place) == unused.end()) devices.push_back(place);
+  return devices;
+}
+
+int launch_nccl(const TrainConfig& command, const TrainConfig& known, const std::filesystem::path& configs,
+                bool check_mismatch, int ranks, const StopRequested& stop_requested) {
   return run_with_nccl({.timeout = timeout_of(command),
                         .check_mismatch = check_mismatch,
                         .stop_requested = stop_requested,
-                        .ranks = ranks},
+                        .ranks = ranks,
+                        .started = [&known](int rank, int processes) { return started_rank(known, rank, processes); },
+                        .devices = devices_of(known)},
                        [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested); });
 }
 
@@ -130,9 +161,9 @@ int launch(const TrainConfig& command, const std::filesystem::path& configs, con
   const TrainConfig known = with_stored_ranks(command);
   const bool check = environment.check_collectives;
   check_launcher(known.backend);
-  if (known.backend == Backend::mpi) return launch_mpi(command, configs, check, stop_requested);
+  if (known.backend == Backend::mpi) return launch_mpi(command, known, configs, check, stop_requested);
   if (known.backend == Backend::nccl)
-    return launch_nccl(command, configs, check, requested_ranks(known), stop_requested);
+    return launch_nccl(command, known, configs, check, requested_ranks(known), stop_requested);
   return launch_local(command, configs, stop_requested);
 }
 

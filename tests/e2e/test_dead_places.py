@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Tests meshes with unused places (--dead, --idle, --tp-spares): results of the uniform run, both ways to start, resume, refusals."""
+import json
+import unittest
+
+from program import bits, metrics, run, scratch, tessera, write_tokens
+from refusals import content
+from summary import run_cases
+
+STEPS = 20
+
+
+class DeadPlaces(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("dead-places")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.valid = write_tokens(cls.folder / "valid", 131, documents=11)
+        cls.uniform = {}
+
+    def flags(self, mesh, *more, batch=12, steps=STEPS, dtype="fp64"):
+        tp, gtp, dp = mesh
+        return ["train", "--model", "llama-tiny-odd", "--data", self.data, "--valid", self.valid, "--seq-len", 16, "--seed", 5,
+                "--lr", 3e-3, "--clip", 0.5, "--dtype", dtype, "--steps", steps, "--global-batch", batch, "--tp", tp, "--gtp", gtp,
+                "--dp", dp, *more]
+
+    def train(self, name, *arguments, mpi_ranks=None, **settings):
+        out = self.folder / name
+        text = tessera(*self.flags(*arguments, **settings), "--out", out, mpi_ranks=mpi_ranks)
+        self.assertEqual(0, json.loads((out / "summary.json").read_text())["skipped_steps"])
+        return bits(out), text
+
+    def bits_of(self, mesh, **settings):
+        """Returns the bits of the uniform run of a mesh."""
+        key = (mesh, *settings.items())
+        if key not in self.uniform:
+            name = "uniform-" + "-".join(map(str, (*mesh, *settings.values())))
+            self.uniform[key] = self.train(name, mesh, **settings)[0]
+        return self.uniform[key]
+
+    def test_groups_that_shrink_have_the_bits_of_the_uniform_run(self):
+        for number, (mesh, dead, more) in enumerate([
+                ((1, 2, 2), "dp0.gtp1:0", ()), ((1, 3, 2), "dp0.gtp0:0;dp0.gtp2:0", ("--zero", "off")),
+                ((2, 2, 2), "dp1.gtp0:0,1", ("--sequence-parallel", "on", "--gather-budget", "min", "--reduce-budget", "min")),
+                ((1, 2, 3), "dp2.gtp0:0;dp0.gtp1:0", ("--debug-poison", "on", "--debug-delays", 3))]):
+            for dtype in ("fp64", "bf16"):
+                with self.subTest(dead, dtype=dtype):
+                    found, _ = self.train(f"dead-{number}-{dtype}", mesh, "--dead", dead, *more, dtype=dtype)
+                    tp, _, dp = mesh
+                    self.assertEqual(self.bits_of((tp, 1, dp), dtype=dtype), found)
+
+    def test_other_words_for_the_same_places_give_the_same_run(self):
+        (self.folder / "map.json").write_text('{"dp0.gtp1": [0, 1]}')
+        expected, text = self.train("both", (2, 2, 1), "--dead", "dp0.gtp1:1,0")
+        self.assertIn("2 ranks (tp 2 x gtp 2 x dp 1, dead dp0.gtp1:0,1)", text)
+        for name, words in {"file": ("--dead", self.folder / "map.json"), "idle": ("--idle", "dp0.gtp1:0,1"),
+                            "spares": ("--dead", "dp0.gtp1:0", "--tp-spares", 2)}.items():
+            with self.subTest(name):
+                self.assertEqual(expected, self.train(name, (2, 2, 1), *words)[0])
+        self.assertEqual(self.bits_of((2, 1, 1)), expected)
+
+    def test_a_replica_without_ranks_has_no_samples(self):
+        found, _ = self.train("replica", (1, 2, 3), "--dead", "dp1.gtp0:0;dp1.gtp1:0")
+        self.assertEqual(self.bits_of((1, 2, 2)), found)
+
+    def test_shares_that_do_not_divide(self):
+        """The step has 7 sequences, and a replica has 3 or 4 of them. Replicas add up in another order than one replica."""
+        self.bits_of((1, 1, 1), batch=7)
+        expected = metrics(self.folder / "uniform-1-1-1-7")
+        for number, (mesh, dead, more) in enumerate([((1, 2, 2), "dp0.gtp1:0", ()), ((1, 2, 2), "dp1.gtp0:0", ("--micro-batch", 2)),
+                                                     ((1, 3, 3), "dp0.gtp1:0;dp2.gtp0:0;dp2.gtp1:0", ())]):
+            self.train(f"shares-{number}", mesh, "--dead", dead, *more, batch=7)
+            for ours, theirs in zip(metrics(self.folder / f"shares-{number}"), expected, strict=True):
+                for value in ("loss", "grad_norm"):
+                    with self.subTest(dead, step=ours["step"], value=value):
+                        self.assertAlmostEqual(theirs[value], ours[value], delta=1e-10 * theirs[value])
+                self.assertEqual((theirs["tokens"], theirs["valid_loss"] is None), (ours["tokens"], ours["valid_loss"] is None))
+
+    def test_processes_for_active_places_and_for_all_places(self):
+        dead = ("--dead", "dp0.gtp0:0", "--backend", "mpi")
+        expected = self.bits_of((1, 1, 2))
+        for ranks in (3, 4):
+            with self.subTest(ranks):
+                found, text = self.train(f"mpi-{ranks}", (1, 2, 2), *dead, mpi_ranks=ranks)
+                self.assertEqual(expected, found)
+                line = "tessera: process 0 ends without work: place dp0.gtp0:0 is dead"
+                self.assertEqual(ranks == 4, line in text, text)
+        resumed = self.train("mpi-4", (1, 2, 2), "--resume", "latest", *dead, mpi_ranks=4, steps=STEPS + 2)[1]
+        self.assertIn("place dp0.gtp0:0 is dead", resumed)
+
+    def test_other_numbers_of_processes_are_refused(self):
+        result = run(*self.flags((1, 2, 2), "--dead", "dp0.gtp0:0", "--backend", "mpi"), "--out", self.folder / "two", mpi_ranks=2)
+        self.assertIn("2 processes were started, expected 3 active ranks or all 4 places of tp 1 x gtp 2 x dp 2 (--dead dp0.gtp0:0)",
+                      result.stderr)
+        self.assertFalse((self.folder / "two").exists())
+
+    def test_a_resumed_run_keeps_the_places_unless_a_flag_gives_a_mesh(self):
+        mesh, dead = (1, 2, 2), ("--dead", "dp0.gtp1:0", "--schedule-steps", STEPS)
+        self.train("resumed", mesh, *dead, steps=8)
+        out = self.folder / "resumed"
+        text = tessera("train", "--resume", "latest", "--steps", 14, "--out", out)
+        self.assertIn("mesh of the checkpoint: 3 ranks (tp 1 x gtp 2 x dp 2, dead dp0.gtp1:0)", text)
+        text = tessera("train", "--resume", "latest", "--steps", STEPS, "--tp", 1, "--gtp", 1, "--dp", 2, "--out", out)
+        self.assertIn("mesh of the command line: 2 ranks (tp 1 x gtp 1 x dp 2); the checkpoint's was 3 ranks", text)
+        self.assertEqual(self.bits_of((1, 1, 2)), bits(out))
+
+    def test_the_layout_lists_the_slots_of_each_group(self):
+        words = ("inspect", "layout", "--model", "llama-tiny-odd", "--tp", 2, "--gtp", 2, "--dp", 2, "--dead", "dp1.gtp0:0", "--tp-spares", 2)
+        places = json.loads(tessera(*words, "--json"))["places"]
+        self.assertEqual([("dp0.gtp0", [0, 1], [], []), ("dp0.gtp1", [0, 1], [], []), ("dp1.gtp0", [], [0], [1]),
+                          ("dp1.gtp1", [0, 1], [], [])],
+                         [(place["group"], place["active"], place["dead"], place["retired"]) for place in places])
+        self.assertRegex(tessera(*words), r"(?m)^  dp1.gtp0 +- +0 +1$")
+
+    def test_maps_that_do_not_fit_change_nothing(self):
+        dead = ("--dead", "dp0.gtp1:0")
+        for words, expected in [
+                ((*dead, "--ranks", 2), "--ranks: got 2, expected 3 active ranks or all 4 places"),
+                (("--dead", "dp5:0"), "--dead: place dp5.gtp0:0 is in replica 5, expected one below --dp 2"),
+                (("--dead", "dp0:9"), "--dead: place dp0.gtp0:9 is tp slot 9"),
+                (("--dead", "0,1"), "--dead: got '0,1', expected"),
+                (("--dead", self.folder / "none.json"), "none.json"),
+                (("--dead", "dp0.gtp0:0;dp0.gtp1:0;dp1.gtp0:0;dp1.gtp1:0"), "--dead: no place of tp 1 x gtp 2 x dp 2 is left"),
+                ((*dead, "--tp-spares", 2), "--tp-spares: got 2, expected auto or 1 to --tp 1"),
+                (("--tp-spares", "auto"), "--tp-spares: got auto without --dead"),
+                ((*dead, "--idle", "dp0.gtp1:0"), "--idle: place dp0.gtp1:0 is also named by --dead"),
+                ((*dead, "--reduce-order", "hierarchical", "--ranks-per-node", 2), "--reduce-order: got hierarchical with --dead"),
+                ((*dead, "--model", "mixtral-demo"), "--dead: model 'mixtral-demo' has experts")]:
+            with self.subTest(words):
+                before = content(self.folder / "refused")
+                flags = self.flags((1, 2, 2))
+                for name in words[::2]:
+                    if name in flags:
+                        del flags[flags.index(name):flags.index(name) + 2]
+                result = run(*flags, *words, "--out", self.folder / "refused")
+                self.assertEqual(2, result.returncode, result.stderr)
+                self.assertEqual(1, len(result.stderr.splitlines()), result.stderr)
+                self.assertIn(expected, result.stderr)
+                self.assertEqual(before, content(self.folder / "refused"))
+
+
+if __name__ == "__main__":
+    run_cases()
