@@ -33,6 +33,10 @@ bool has_tensor_scale(const quant::Encoding& encoding) {
   return is_whole(encoding.tile) || encoding.scale == quant::Scale::e4m3;
 }
 
+bool has_one_tile(const quant::Encoding& encoding) {
+  return is_whole(encoding.tile) && encoding.element != quant::Element::e2m1;
+}
+
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
   if (!spec.encoding) return;
   if (!spec.sharded)
