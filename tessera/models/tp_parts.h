@@ -6,7 +6,7 @@
 
 namespace tessera::models {
 
-// By tp rank, the ranges of units that the rank holds, in local order: first its own, then adopted ones. Each unit is
+// By tp rank, the ranges of units that the rank holds, in local order: first the part that it has in a full group, then others. Each unit is
 // on exactly one rank.
 using UnitRanges = std::vector<std::vector<layout::Range>>;
 

@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
 #include "tessera/shard/encoded.h"
-#include "tessera/shard/replica_layouts.h"
+#include "tessera/shard/unequal/replica_layouts.h"
 
 namespace tessera::shard {
 namespace {
@@ -33,24 +33,15 @@ void check_planes(const ParameterSpec& spec) {
       spec.name, spec.planes.front().tile.rows, spec.planes.front().tile.cols);
 }
 
-// A matrix whose parts move between ranks cannot keep tiles of fixed parts, and nodes have no fixed ranks.
-void check_adoption(const ParameterSpec& spec, const Cuts& cuts) {
+// Parts that other ranks hold would have other tiles. Nodes have no fixed ranks.
+void check_unequal(const ParameterSpec& spec, const Cuts& cuts) {
   if (!cuts.shapes.empty() && cuts.node > 1)
     throw InputError("--reduce-order hierarchical cannot be used with dead places, expected sequential");
   if (!cuts.any_reduced()) return;
-  const auto refuse = [&](std::string_view what, std::string_view format) {
-    throw InputError(
-        "parameter '{}': the format {} of its {} has tiles, which dead places in a tp group would change; expected "
-        "bf16 or fp8",
-        spec.name, format, what);
-  };
-  if (spec.product != quant::Format::bf16 && !has_one_tile(quant::weight_encoding(spec.product)))
-    refuse("products", quant::name_of(spec.product));
-  for (const std::optional<quant::Encoding>& encoding :
-       {spec.encoding, spec.backward ? spec.backward->encoding : std::nullopt})
-    if (encoding && !has_one_tile(*encoding)) refuse("weight", quant::name_of(quant::format_of(*encoding)));
   for (const PlaneSpec& plane : spec.planes)
-    if (!plane.tile.is_element()) refuse("plane", plane.name);
+    if (!plane.tile.is_element())
+      throw InputError("parameter '{}': plane '{}' has tiles, which dead places in a tp group would change", spec.name,
+                       plane.name);
 }
 
 // Storage is cut after a multiple of this number of rows, which keeps the tiles of all planes whole.
@@ -151,7 +142,7 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
   layout::validate(compute, layout::Cover::all);
   check_planes(spec);
-  check_adoption(spec, cuts);
+  check_unequal(spec, cuts);
   ParameterLayouts layouts{.compute = compute, .home = compute, .is_cut = spec.sharded, .slots = compute.size()};
   if (spec.sharded) {
     layouts.home = layout::unique_home(compute);

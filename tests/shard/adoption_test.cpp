@@ -1,5 +1,5 @@
 // Tests how ranks share the parts of dead places: units, layouts of a replica, and groups. Refuses wrong layouts.
-#include "tessera/shard/adoption.h"
+#include "tessera/shard/unequal/spread_units.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
+#include "tessera/shard/format_policy.h"
+#include "tessera/shard/gradient_additions.h"
+#include "tessera/shard/make_parameter.h"
 #include "tessera/shard/parameter_layouts.h"
-#include "tessera/shard/replica_layouts.h"
+#include "tessera/shard/sizes.h"
+#include "tessera/shard/unequal/replica_layouts.h"
+#include "tessera/shard/way_bytes.h"
 
 namespace tessera::shard {
 namespace {
@@ -33,13 +38,13 @@ Slots random_slots(int places, std::mt19937& random) {
   return slots;
 }
 
-TEST(AdoptUnits, PlacesEachUnitOnceAndSpreadsThemEvenly) {
+TEST(SpreadUnits, PlacesEachUnitOnceAndSpreadsThemEvenly) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 2000; ++trial) {
     const int places = 1 + static_cast<int>(random() % 12);
     const std::int64_t units = random() % 70;
     const Slots slots = random_slots(places, random);
-    const auto ranges = adopt_units(units, places, slots);
+    const auto ranges = spread_units(units, places, slots);
     ASSERT_EQ(ranges.size(), slots.size());
     EXPECT_NO_THROW(layout::validate(layout::rows_by_rank({units, 1}, ranges), layout::Cover::exact));
     std::int64_t least = units, most = 0;
@@ -55,31 +60,32 @@ TEST(AdoptUnits, PlacesEachUnitOnceAndSpreadsThemEvenly) {
   }
 }
 
-TEST(AdoptUnits, KeepsTheEvenPartsOfAFullGroup) {
+TEST(SpreadUnits, KeepsTheEvenPartsOfAFullGroup) {
   for (const std::int64_t units : {0, 3, 25, 67}) {
-    const auto ranges = adopt_units(units, 4, {0, 1, 2, 3});
+    const auto ranges = spread_units(units, 4, {0, 1, 2, 3});
     for (int rank = 0; rank < 4; ++rank)
       EXPECT_EQ(ranges[static_cast<std::size_t>(rank)], (std::vector<Range>{layout::even_part(units, rank, 4)}));
   }
 }
 
-TEST(AdoptUnits, GivesSlicesInTheOrderOfPlaces) {
+TEST(SpreadUnits, GivesSlicesInTheOrderOfPlaces) {
   using Ranges = std::vector<std::vector<Range>>;
-  EXPECT_EQ(adopt_units(16, 4, {0, 2, 3}), (Ranges{{{0, 6}}, {{8, 12}, {6, 7}}, {{12, 16}, {7, 8}}}));
-  EXPECT_EQ(adopt_units(16, 4, {1, 3}), (Ranges{{{4, 8}, {0, 4}}, {{12, 16}, {8, 12}}}));
-  EXPECT_EQ(adopt_units(5, 2, {1}), (Ranges{{{2, 5}, {0, 2}}}));
+  EXPECT_EQ(spread_units(16, 4, {0, 2, 3}), (Ranges{{{0, 6}}, {{8, 12}, {6, 7}}, {{12, 16}, {7, 8}}}));
+  EXPECT_EQ(spread_units(16, 4, {1, 3}), (Ranges{{{4, 8}, {0, 4}}, {{12, 16}, {8, 12}}}));
+  EXPECT_EQ(spread_units(5, 2, {1}), (Ranges{{{2, 5}, {0, 2}}}));
 }
 
-TEST(AdoptUnits, RefusesSlotsThatAreNotAscendingPlaces) {
+TEST(SpreadUnits, RefusesSlotsThatAreNotAscendingPlaces) {
   for (const Slots& slots : {Slots{}, Slots{1, 0}, Slots{0, 0}, Slots{2}, Slots{-1}})
-    EXPECT_THROW(adopt_units(4, 2, slots), Error);
+    EXPECT_THROW(spread_units(4, 2, slots), Error);
 }
 
 // A matrix by rows, a matrix by columns, and rows that several ranks need.
-enum class Kind { rows, columns, overlapping };
+enum class Kind { rows, columns, overlapping, vector };
 
 Layout compute_layout(Kind kind, std::int64_t units, int places, const Slots& slots) {
-  auto ranges = adopt_units(units, places, slots);
+  if (kind == Kind::vector) return layout::replicated({1, units}, static_cast<int>(slots.size()));
+  auto ranges = spread_units(units, places, slots);
   if (kind == Kind::columns) return layout::cols_by_rank({9, units}, ranges);
   if (kind == Kind::overlapping)
     for (std::vector<Range>& of_rank : ranges) of_rank.push_back({units, units + 3});
@@ -89,6 +95,8 @@ Layout compute_layout(Kind kind, std::int64_t units, int places, const Slots& sl
 ParameterSpec spec_of(Kind kind, std::int64_t units, const Cuts& cuts, const Slots& own) {
   ParameterSpec spec{.name = "w", .dims = {}, .compute = compute_layout(kind, units, cuts.slots, own)};
   spec.dims = {spec.compute.shape.rows, spec.compute.shape.cols};
+  spec.sharded = kind != Kind::vector;
+  spec.partial_gradient = kind == Kind::vector;
   Slots full(static_cast<std::size_t>(cuts.slots));
   for (int place = 0; place < cuts.slots; ++place) full[static_cast<std::size_t>(place)] = place;
   spec.compute_by_slots[full] = compute_layout(kind, units, cuts.slots, full);
@@ -188,21 +196,69 @@ TEST(ReplicaLayouts, RefuseWrongAdoption) {
 }
 
 TEST(ReplicaLayouts, RefuseTilesAndNodes) {
-  Cuts cuts{.slots = 2, .shapes = {{{0}}}};
-  ParameterSpec spec = spec_of(Kind::rows, 8, cuts, {0});
+  Cuts cuts{.slots = 2, .shapes = {ReplicaShape(1, Slots{0})}};
+  const ParameterSpec spec = spec_of(Kind::rows, 8, cuts, {0});
+  const ParameterTypes types{.model = quant::DType::bf16};
   for (const quant::Format format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4}) {
-    ParameterSpec stored = spec, multiplied = spec;
-    stored.encoding = quant::weight_encoding(format);
-    multiplied.product = format;
-    for (const ParameterSpec& each : {stored, multiplied})
-      EXPECT_THAT([&] { layouts_of(each, cuts); },
-                  ThrowsMessage<InputError>(HasSubstr("the format " + std::string(name_of(format)) + " of its ")));
+    const auto refusal = ThrowsMessage<InputError>(HasSubstr("the format " + std::string(name_of(format)) + " has tiles"));
+    const FormatPolicy policy{.format = format, .rules = {}};
+    ParameterSpec changed = spec;
+    EXPECT_THAT([&] { set_encoding(changed, policy, types); }, refusal);
+    EXPECT_THAT([&] { set_product(changed, policy, types); }, refusal);
+    EXPECT_THAT([&] { set_backward(changed, policy, types); }, refusal);
   }
-  spec.encoding = quant::weight_encoding(quant::Format::fp8);
-  EXPECT_NO_THROW(layouts_of(spec, cuts));
+  ParameterSpec changed = spec;
+  set_encoding(changed, {.format = quant::Format::fp8, .rules = {}}, types);
+  set_product(changed, {.format = quant::Format::fp8, .rules = {}}, types);
+  EXPECT_NO_THROW(layouts_of(changed, cuts));
   cuts.node = 2;
   EXPECT_THAT([&] { layouts_of(spec, cuts); },
               ThrowsMessage<InputError>(HasSubstr("--reduce-order hierarchical cannot be used with dead places")));
+}
+
+std::int64_t received(const Layout& from, const Layout& to, int rank) {
+  return layout::redistribute(from, to).elements_received(rank);
+}
+
+// Compares the bytes of the ways with those of the transfers.
+TEST(ReplicaLayouts, MoveTheBytesOfTheirWays) {
+  using schedule::Activity;
+  constexpr ParameterTypes types{
+      .model = quant::DType::bf16, .accumulator = quant::DType::fp32, .wire = quant::DType::bf16};
+  Cuts cuts{.replicas = 3, .slots = 3, .shapes = {{{0, 2}, {0, 1, 2}}, {{0, 1, 2}}, {{1}, {0, 1}}}};
+  for (const bool zero : {false, true})
+    for (const Kind kind : {Kind::rows, Kind::columns, Kind::overlapping, Kind::vector})
+      for (cuts.replica = 0; cuts.replica < cuts.replicas; ++cuts.replica) {
+        cuts.zero = zero;
+        cuts.parts = cuts.parts_of(cuts.replica);
+        Ways most;
+        schedule::ParameterSize size;
+        for (int part = 0; part < cuts.parts; ++part)
+          for (int rank = 0; rank < static_cast<int>(cuts.own_shape()[static_cast<std::size_t>(part)].size()); ++rank) {
+            const ParameterSpec spec = spec_of(kind, 17, cuts, cuts.own_shape()[static_cast<std::size_t>(part)]);
+            const Place place{.compute = rank, .part = part, .replica = cuts.replica};
+            const ShardedParameter parameter = make_parameter(spec, types, cuts, place);
+            const WayBytes bytes(spec, parameter.layouts, types, cuts, /*by_rows=*/false);
+            const Ways ways = bytes.at(place);
+            const Layout homes = homes_of(parameter, place);
+            EXPECT_EQ(bytes_over(ways.gather, Activity::gather),
+                      spec.sharded ? 2 * received(parameter.storage, homes, parameter.storing_rank) : 0);
+            EXPECT_EQ(bytes_over(ways.gather, Activity::gather_compute),
+                      2 * received(parameter.layouts.home, parameter.layouts.compute, rank));
+            const GradientAdditions additions = additions_of(parameter, cuts, place, types);
+            EXPECT_EQ(bytes_over(ways.reduce, Activity::reduce), additions.received_bytes());
+            size = parameter_size(spec, parameter.layouts, types, cuts);
+            EXPECT_GE(size.scratch, static_cast<std::int64_t>(additions.scratch_bytes()));
+            EXPECT_GE(size.replicas.front().bytes, ways.replicas.front().bytes);
+            if (spec.sharded)
+              EXPECT_EQ(ways.replicas.front().bytes, 4 * (cuts.replicas - 1) * parameter.local_state.size);
+            if (parameter.splits_state())
+              EXPECT_EQ(ways.publish.front().bytes, 2 * (parameter.local_storage.size - parameter.local_state.size));
+            raise(most.gather, ways.gather), raise(most.reduce, ways.reduce);
+          }
+        EXPECT_EQ(size.gather, most.gather);  // the same on all ranks of the replica
+        EXPECT_EQ(size.reduce, most.reduce);
+      }
 }
 
 TEST(AdoptionGroups, ListTheRanksOfReplicasAndOfLosses) {

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/reader.h"
-#include "tessera/shard/adoption.h"
+#include "tessera/shard/unequal/spread_units.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
@@ -33,9 +33,9 @@ shard::RankLayout without(int tp, int gtp, int dp, std::vector<int> dead) {
 }
 
 models::TpParts parts_of(const models::DecoderConfig& config, int places, const shard::Slots& slots) {
-  return {.heads = shard::adopt_units(config.num_heads, places, slots),
-          .ffn = shard::adopt_units(config.intermediate_size, places, slots),
-          .vocabulary = shard::adopt_units(config.vocab_size, places, slots)};
+  return {.heads = shard::spread_units(config.num_heads, places, slots),
+          .ffn = shard::spread_units(config.intermediate_size, places, slots),
+          .vocabulary = shard::spread_units(config.vocab_size, places, slots)};
 }
 
 TEST(Adoption, GivesTheNumbersOfFullGroupsInFp64) {
@@ -130,18 +130,6 @@ TEST(Adoption, LeavesTheForwardBitsOfAFullReplica) {
     }
 }
 
-// Bytes that ranks receive in a step without a schedule equal what the layouts say.
-TEST(Adoption, MovesTheBytesOfItsLayouts) {
-  RunOptions options{.model = odd_model(), .tp = 3, .gtp = 2, .dp = 2, .dtype = quant::DType::fp32,
-                     .sequence_parallel = true, .blocks = 8, .steps = 2};
-  options.ranks = without(3, 2, 2, {1, 3, 4});
-  for (const bool zero : {false, true}) {
-    options.zero = zero;
-    const testing::RunResult result = run(options);
-    EXPECT_EQ(result.losses.size(), 2U);
-  }
-}
-
 // Every element is written once and read by every rank that stores it, between adopted and full groups.
 TEST(Adoption, ResumesCheckpointsOfEveryMesh) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_adoption";
@@ -189,17 +177,6 @@ TEST(AdoptionRefuses, TilesRowsAndExperts) {
   options.model = testing::sparse_model();
   EXPECT_THAT([&] { run(options); },
               ThrowsMessage<InputError>(HasSubstr("a model with experts needs a rank at every place")));
-}
-
-TEST(AdoptionRefuses, MoreThanEightRangesOfTheVocabulary) {
-  RunOptions options{.model = odd_model(), .steps = 1};
-  std::vector<int> dead;
-  for (int place = 0; place < 30; ++place)
-    if (place % 3 != 0 && place > 2) dead.push_back(place);
-  dead.insert(dead.end(), {0, 3, 6, 9, 12, 15, 18, 21, 24});
-  std::ranges::sort(dead);
-  options.ranks = without(30, 1, 1, dead);
-  EXPECT_THAT([&] { run(options); }, ThrowsMessage<Error>(HasSubstr("ranges, expected at most 8")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tessera/shard/replica_layouts.h"
+#include "tessera/shard/unequal/replica_layouts.h"
 
 #include <algorithm>
 #include <iterator>
@@ -34,7 +34,7 @@ std::int64_t rows_of(const LocalLayout& local) {
   return rows;
 }
 
-// Returns the boxes that compute group `group` stores. The groups' shares are proportional to their ranks.
+// Returns the boxes that compute group number `group` stores. The groups' shares are proportional to their ranks.
 Layout region_of(const Layout& full, const std::vector<GroupLayouts>& groups, std::size_t group,
                  std::int64_t together) {
   std::int64_t before = 0, all = 0;

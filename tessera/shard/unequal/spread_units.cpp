@@ -1,4 +1,4 @@
-#include "tessera/shard/adoption.h"
+#include "tessera/shard/unequal/spread_units.h"
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ std::vector<std::int64_t> shares(std::vector<std::int64_t> has, std::int64_t lef
 
 }  // namespace
 
-std::vector<std::vector<Range>> adopt_units(std::int64_t units, int places, const Slots& slots) {
+std::vector<std::vector<Range>> spread_units(std::int64_t units, int places, const Slots& slots) {
   check_slots(places, slots);
   std::vector<std::vector<Range>> result;
   std::vector<std::int64_t> own;

@@ -14,7 +14,7 @@ namespace tessera::shard {
 // counts differ by at most 1, and lower slots have more. The slices of the dead places, in the order of places, go to
 // the ranks in their order. Adjacent slices are one range. Throws Error if the slots are empty, not ascending or not in
 // [0, places).
-std::vector<std::vector<layout::Range>> adopt_units(std::int64_t units, int places, const Slots& slots);
+std::vector<std::vector<layout::Range>> spread_units(std::int64_t units, int places, const Slots& slots);
 
 // The units of the rank with the most, divided by the average of the ranks. 1: all ranks have equal work. Without units
 // the result is 1.
