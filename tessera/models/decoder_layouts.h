@@ -13,11 +13,11 @@ namespace tessera::models {
 
 // Returns parts that are as even as possible.
 TpParts even_parts(const DecoderConfig& config, int tp_size);
-// Returns the parts of a tp group of `places` places whose ranks are at `slots`: the even parts of these places, and the
-// slices of the other places, spread evenly (shard/unequal/spread_units.h).
+// Returns the parts of a tp group of `places` places whose ranks are at `slots`: the even parts of these places, and
+// the slices of the other places, spread evenly (shard/unequal/spread_units.h).
 TpParts parts_of(const DecoderConfig& config, int places, const shard::Slots& slots);
 // Throws Error if the lists have different numbers of ranks, if a unit is on no rank or on two, or if a rank's
-// vocabulary has more ranges than ops::IdRanges::kMost.
+// vocabulary has more ranges than ops::IdRanges::kMaxRanges.
 void check_parts(const DecoderConfig& config, const TpParts& parts);
 
 // A tp rank's query heads, and the key/value heads that they read. Several ranks may need the same key/value head. The

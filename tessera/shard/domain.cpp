@@ -103,7 +103,7 @@ void check_duplicates(const Mesh& mesh, const Domain& domain, const Cuts& cuts) 
 
 }  // namespace
 
-int Cuts::most_parts() const {
+int Cuts::max_parts() const {
   int most = parts;
   for (const ReplicaShape& shape : shapes) most = std::max(most, static_cast<int>(shape.size()));
   return most;
@@ -170,7 +170,8 @@ Place place_of(const Mesh& mesh, const Domain& domain, int rank) {
   for (const int other : mesh.group_of(rank, together(domain.compute, domain.storage)))
     groups.insert(mesh.coordinate(other, domain.storage));
   return {.compute = place_in(group, rank),
-          .part = static_cast<int>(std::ranges::distance(groups.begin(), groups.find(mesh.coordinate(rank, domain.storage)))),
+          .part = static_cast<int>(
+              std::ranges::distance(groups.begin(), groups.find(mesh.coordinate(rank, domain.storage)))),
           .replica = replica_of(mesh, domain, rank),
           .duplicate = mesh.coordinate(rank, domain.duplicates)};
 }
@@ -206,7 +207,8 @@ std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Domain& domain, 
   std::vector<std::vector<int>> groups;
   for (const std::vector<int>& replica : mesh.groups(role.axes)) {
     const auto is_in_short = [&](int rank) { return is_short(mesh, domain, mesh.group_of(rank, domain.compute)); };
-    const bool has_parts = mesh.coordinate(replica.front(), domain.storage) != mesh.coordinate(replica.back(), domain.storage);
+    const bool has_parts =
+        mesh.coordinate(replica.front(), domain.storage) != mesh.coordinate(replica.back(), domain.storage);
     if (has_parts && std::ranges::any_of(replica, is_in_short)) {
       groups.push_back(replica);
       continue;
@@ -244,7 +246,7 @@ std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains
   std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
   if (!mesh.has_dead_places()) return classes;
   std::vector<std::vector<ReplicaShape>> shapes;  // by domain
-  std::vector<std::vector<int>> replicas;        // coordinates by domain
+  std::vector<std::vector<int>> replicas;         // coordinates by domain
   for (const Domain& domain : domains) {
     shapes.push_back(shapes_of(mesh, domain));
     replicas.push_back(replicas_of(mesh, domain));

@@ -17,7 +17,7 @@ struct Domain {
   mesh::Axes compute;     // ranks that divide a matrix among them while an operation runs
   mesh::Axes storage;     // ranks that together store one compute part
   mesh::Axes duplicates;  // ranks of one replica that store the same part; often empty
-  mesh::Axes replicas;    // ranks of different replicas of the model, whose gradients are added once a step
+  mesh::Axes replicas;    // ranks of different replicas of the model; their gradients are added once a step
 };
 
 // The purposes for which ranks of a domain communicate.
@@ -51,7 +51,7 @@ struct Cuts {
   int parts_of(int replica) const {
     return shapes.empty() ? parts : static_cast<int>(shapes[static_cast<std::size_t>(replica)].size());
   }
-  int most_parts() const;
+  int max_parts() const;
   // Whether a compute group of the replica has fewer ranks than places. Its other ranks have adopted the missing parts.
   bool is_reduced(int replica) const;
   bool is_reduced() const { return is_reduced(replica); }
@@ -103,7 +103,7 @@ struct ComputeGroup {
 };
 ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 // Returns the role of the program's collectives over the domain, and the name of their group in events: the names of
-// the compute axes. Domains with the same compute axes share both.
+// the compute axes. Domains with the same compute axes share the role and the name.
 mesh::Role program_role(const Domain& domain);
 std::string program_name(const Domain& domain);
 
@@ -116,8 +116,8 @@ struct RunRoles {
 RunRoles run_roles(const mesh::Mesh& mesh, const Domain& first);
 
 // Returns the class of each rank. Classes have numbers from 0, in the order of their first ranks. Ranks of one class
-// belong to replicas of equal shapes in every domain: they execute the same events and one schedule. The ranks of a replica
-// are of one class.
+// belong to replicas of equal shapes in every domain: they execute the same events and one schedule. The ranks of a
+// replica are of one class.
 std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
 // Returns the lanes of each domain's hops. Hops with the same purpose and equal groups share a communicator and its

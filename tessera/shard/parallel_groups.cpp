@@ -52,13 +52,12 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   };
   for (std::size_t domain = 0; domain < parallel.domains.size(); ++domain)
     parallel.all_placed[domain].program = make(program_role(parallel.domains[domain]), comm::Traffic::any);
-  parallel.losses =
-      &parallel.roles->make(mesh::Purpose::losses, group_name(roles.losses),
-                            loss_groups(parallel.mesh, parallel.domains.front()), comm::Traffic::small);
+  parallel.losses = &parallel.roles->make(mesh::Purpose::losses, group_name(roles.losses),
+                                          loss_groups(parallel.mesh, parallel.domains.front()), comm::Traffic::small);
   parallel.norm = make(roles.norm);
   parallel.world = make(roles.world);
   parallel.class_of = classes_of(parallel.mesh, parallel.domains);
-  parallel.alike =
+  parallel.rank_class =
       &parallel.roles->make(mesh::Purpose::agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
   if (with_casts) parallel.casts = make(roles.casts);
   parallel.device = parallel.world->kernels().device();
@@ -93,10 +92,11 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
   const auto in_some_group = [&](auto&& holds) {
     return std::ranges::any_of(spec.compute_by_slots, [&](const auto& group) { return holds(group.second); });
   };
-  const bool overlaps = parameter.layouts.overlaps() || (spec.sharded && in_some_group([](const layout::Layout& compute) {
-                          return layout::unique_home(compute) != compute;
-                        }));
-  const bool is_gathered = (spec.sharded && cuts.most_parts() > 1) || overlaps || is_unpacked(spec);
+  const bool overlaps =
+      parameter.layouts.overlaps() || (spec.sharded && in_some_group([](const layout::Layout& compute) {
+                                         return layout::unique_home(compute) != compute;
+                                       }));
+  const bool is_gathered = (spec.sharded && cuts.max_parts() > 1) || overlaps || is_unpacked(spec);
   need(Via::demand);  // ranks also compare their events there
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);

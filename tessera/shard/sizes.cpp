@@ -35,8 +35,8 @@ std::int64_t scratch_of(const StoredParts& stored, const ParameterLayouts& layou
   return base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
 }
 
-// Sets the buffer sizes of a gather, as maximums over the ranks of a replica: `gathered` for the planes, including those between
-// two hops, and `unpacked` for the unpacked weight.
+// Sets the buffer sizes of a gather, as maximums over the ranks of a replica: `gathered` for the planes, including
+// those between two hops, and `unpacked` for the unpacked weight.
 void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
   std::vector<PlaneSpec> planes = planes_of(spec, types);
@@ -47,8 +47,8 @@ void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   for (const Place& place : stored.places()) {
     const auto rank = static_cast<std::size_t>(place.compute);
     if (is_unpacked(spec))
-      size.unpacked = std::max(size.unpacked, base::align_up(bytes_of(layouts.group(place.part).compute.ranks[rank].size,
-                                                                      types.model)));
+      size.unpacked = std::max(
+          size.unpacked, base::align_up(bytes_of(layouts.group(place.part).compute.ranks[rank].size, types.model)));
     std::int64_t gathered = 0;
     for (std::size_t p = 0; p < planes.size(); ++p) {
       const GroupLayouts group = plane_of[p].group(place.part);
@@ -73,11 +73,12 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
     const std::int64_t rounded = staged != types.wire ? base::align_up(types.wire_bytes(home)) : 0;
     size.staging = std::max(size.staging, produced + (sums ? base::align_up(types.accumulator_bytes(home)) : rounded));
     for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
-      size.scratch = std::max(size.scratch, (sums ? rounded : 0) + scratch_of(stored, layouts, types, cuts, place, duplicate));
+      size.scratch =
+          std::max(size.scratch, (sums ? rounded : 0) + scratch_of(stored, layouts, types, cuts, place, duplicate));
   }
 }
 
-// Returns the size of a parameter. by_rows: it exchanges rows; otherwise it is gathered whole.
+// Returns the size of a parameter. by_rows: whether the parameter exchanges rows; otherwise it is gathered whole.
 schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                                 const Cuts& cuts, bool by_rows) {
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
@@ -102,7 +103,7 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
 
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
-  if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.most_parts() == 1) return false;
+  if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.max_parts() == 1) return false;
   TESSERA_CHECK(!cuts.any_reduced() || spec.reads.lookup != Lookup::rows,
                 "parameter '{}': rows travel by index only if no tp group has dead places", spec.name);
   if (cuts.any_reduced()) return false;
@@ -114,7 +115,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
                 spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
   Cuts most = cuts;
-  most.parts = cuts.most_parts();
+  most.parts = cuts.max_parts();
   most.shapes.clear();
   const Ways whole = WayBytes(spec, layouts, types, most, /*by_rows=*/false).most();
   const RowMessages messages = messages_of(spec, layouts, most.parts);

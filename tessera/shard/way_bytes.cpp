@@ -91,8 +91,8 @@ Way WayBytes::gather(const Place& place) const {
   if (by_rows_) return {};
   std::int64_t storage = 0, over_compute = 0;
   for (const Moved& plane : planes_) {
-    const layout::Layout& home = plane.layouts.groups.empty() ? plane.layouts.home
-                                                              : plane.layouts.groups[group_index(place)].home;
+    const layout::Layout& home =
+        plane.layouts.groups.empty() ? plane.layouts.home : plane.layouts.groups[group_index(place)].home;
     storage += plane.spec.bytes(home.ranks[static_cast<std::size_t>(place.compute)].size - plane.stored.of(place).size);
     if (overlaps_)
       over_compute += plane.spec.bytes(plane.over_compute[group_index(place)].elements_received(place.compute));
@@ -112,9 +112,9 @@ Way WayBytes::reduce(const Place& place) const {
   }
   if (sums_compute_) {
     const auto& [plan, collective] = compute_sums_[group_index(place)];
-    way.push_back({Activity::reduce_compute,
-                   comm::received_bytes(collective, plan.ranks, plan.elements_received(place.compute),
-                                        types_.accumulator)});
+    way.push_back(
+        {Activity::reduce_compute,
+         comm::received_bytes(collective, plan.ranks, plan.elements_received(place.compute), types_.accumulator)});
   }
   if (cuts_.reducing() == 1) return way;
   if (layouts_.groups.size() > 1) {
@@ -123,9 +123,8 @@ Way WayBytes::reduce(const Place& place) const {
     way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
     return way;
   }
-  const ReductionTree::Bytes bytes =
-      tree_of(stored_.around(place), cuts_, stored_.number_of(place), place.duplicate)
-          .bytes(types_.wire, types_.accumulator);
+  const ReductionTree::Bytes bytes = tree_of(stored_.around(place), cuts_, stored_.number_of(place), place.duplicate)
+                                         .bytes(types_.wire, types_.accumulator);
   way.push_back({Activity::reduce, bytes.within + bytes.between});
   return way;
 }
@@ -178,13 +177,15 @@ Ways WayBytes::most() const {
     schedule::raise(most.publish, publish(place));
   }
   for (const Unequal& exchange : unequal_) {
-    if (!most.replicas.empty()) most.replicas.front().bytes = std::max(most.replicas.front().bytes, std::ranges::max(exchange.summed));
-    if (!most.publish.empty()) most.publish.front().bytes = std::max(most.publish.front().bytes, std::ranges::max(exchange.published));
+    if (!most.replicas.empty())
+      most.replicas.front().bytes = std::max(most.replicas.front().bytes, std::ranges::max(exchange.summed));
+    if (!most.publish.empty())
+      most.publish.front().bytes = std::max(most.publish.front().bytes, std::ranges::max(exchange.published));
   }
   return most;
 }
 
-Ways WayBytes::of_all_ranks() const {
+Ways WayBytes::all_ranks() const {
   Ways all;
   const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
   std::int64_t stored = 0, planes = 0;  // of one replica
@@ -196,7 +197,8 @@ Ways WayBytes::of_all_ranks() const {
     for (const Moved& plane : planes_) planes += plane.spec.bytes(plane.stored.of(place).size);
   }
   if (!splits()) return all;
-  // Together, all replicas receive (replicas - 1) times the stored bytes. There may be too many replicas for a loop.
+  // Together, all replicas receive (replicas - 1) times the stored bytes. A formula is used because a loop over many
+  // replicas would be slow.
   const std::int64_t others = std::int64_t{cuts_.duplicates} * (cuts_.replicas - 1);
   if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
   all.publish = {{Activity::publish, others * planes}};

@@ -125,8 +125,8 @@ TEST(ReplicaLayouts, StoreEachElementOnceOnARankThatUsesIt) {
         for (int part = 0; part < cuts.parts; ++part)
           for (int rank = 0; rank < static_cast<int>(shape[static_cast<std::size_t>(part)].size()); ++rank) {
             const ParameterSpec spec = spec_of(kind, units, cuts, shape[static_cast<std::size_t>(part)]);
-            const RankParts parts = rank_parts(layouts_of(spec, cuts), cuts,
-                                               {.compute = rank, .part = part, .replica = cuts.replica});
+            const RankParts parts =
+                rank_parts(layouts_of(spec, cuts), cuts, {.compute = rank, .part = part, .replica = cuts.replica});
             stored.shape = updated.shape = spec.compute.shape;
             stored.ranks.push_back(parts.local_storage);
             updated.ranks.push_back(parts.local_state);
@@ -156,8 +156,7 @@ TEST(ReplicaLayouts, SplitTheStateOverTheLargestClassOfReplicas) {
     for (cuts.replica = 0; cuts.replica < 4; ++cuts.replica)
       for (int rank = 0; rank < static_cast<int>(cuts.own_shape().front().size()); ++rank) {
         const ParameterSpec spec = spec_of(kind, 17, cuts, cuts.own_shape().front());
-        const RankParts parts =
-            rank_parts(layouts_of(spec, cuts), cuts, {.compute = rank, .replica = cuts.replica});
+        const RankParts parts = rank_parts(layouts_of(spec, cuts), cuts, {.compute = rank, .replica = cuts.replica});
         if (cuts.replica % 3 == 0) EXPECT_EQ(parts.local_state.size, 0);
         EXPECT_EQ(parts.states.size(), 10U);
         EXPECT_EQ(parts.states[static_cast<std::size_t>(parts.summing_rank)], parts.local_state);
@@ -178,7 +177,8 @@ TEST(ReplicaLayouts, RefuseWrongAdoption) {
     EXPECT_THAT([&] { layouts_of(wrong, cuts); }, ThrowsMessage<Error>(HasSubstr(refusal)));
   };
   refuses("layout: rows [19, 20)", layout::rows_by_rank({30, 5}, {{{0, 10}, {10, 15}}, {{20, 30}, {15, 19}}}));
-  refuses("the layout for tp ranks at places 0, 2 has 3 ranks, expected 2", layout::rows_by_rank({30, 5}, {{{0, 10}, {10, 15}}, {{20, 30}, {15, 20}}, {}}));
+  refuses("the layout for tp ranks at places 0, 2 has 3 ranks, expected 2",
+          layout::rows_by_rank({30, 5}, {{{0, 10}, {10, 15}}, {{20, 30}, {15, 20}}, {}}));
 
   const ParameterLayouts layouts = layouts_of(spec, cuts);
   const Layout homes = replica_homes(layouts.groups), storage = layouts.replicas.front();
@@ -200,7 +200,8 @@ TEST(ReplicaLayouts, RefuseTilesAndNodes) {
   const ParameterSpec spec = spec_of(Kind::rows, 8, cuts, {0});
   const ParameterTypes types{.model = quant::DType::bf16};
   for (const quant::Format format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4}) {
-    const auto refusal = ThrowsMessage<InputError>(HasSubstr("the format " + std::string(name_of(format)) + " has tiles"));
+    const auto refusal =
+        ThrowsMessage<InputError>(HasSubstr("the format " + std::string(name_of(format)) + " has tiles"));
     const FormatPolicy policy{.format = format, .rules = {}};
     ParameterSpec changed = spec;
     EXPECT_THAT([&] { set_encoding(changed, policy, types); }, refusal);

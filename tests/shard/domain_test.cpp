@@ -30,7 +30,7 @@ TEST(Domain, CutsDependOnTheReplicaOfARank) {
     EXPECT_EQ(cuts.parts, rank < 6 ? 3 : 2);
     EXPECT_EQ(cuts.shapes, (std::vector<ReplicaShape>{ReplicaShape(3, {0, 1}), ReplicaShape(2, {0, 1})}));
     EXPECT_FALSE(cuts.any_reduced());
-    EXPECT_EQ(cuts.most_parts(), 3);
+    EXPECT_EQ(cuts.max_parts(), 3);
   }
   const Place last = place_of(mesh, kDense, 9);
   EXPECT_EQ(std::vector<int>({last.compute, last.part, last.replica, last.duplicate}), (std::vector<int>{1, 1, 1, 0}));

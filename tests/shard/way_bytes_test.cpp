@@ -92,10 +92,10 @@ void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Wa
   std::vector<LocalLayout> owned;
   for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     owned.insert(owned.end(), parameter.storage.ranks.begin(), parameter.storage.ranks.end());
-  const GradientAdditions additions(
-      parameter.storage.shape, std::vector(owned.size(), parameter.local_home), owned,
-      tree_of(parameter.storage, cuts, parameter.place.part, parameter.place.duplicate),
-      parameter.place.part + parameter.storage.size() * parameter.place.duplicate, kTypes);
+  const GradientAdditions additions(parameter.storage.shape, std::vector(owned.size(), parameter.local_home), owned,
+                                    tree_of(parameter.storage, cuts, parameter.place.part, parameter.place.duplicate),
+                                    parameter.place.part + parameter.storage.size() * parameter.place.duplicate,
+                                    kTypes);
   EXPECT_EQ(bytes_over(way, Activity::reduce_compute), compute);
   EXPECT_EQ(bytes_over(way, Activity::reduce), additions.received_bytes());
 }

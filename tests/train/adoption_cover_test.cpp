@@ -26,7 +26,9 @@ enum Factor { kModel, kTied, kTp, kGtp, kDp, kDead, kSequence, kZero, kRecompute
 const std::vector<int> kLevels{3, 2, 4, 3, 3, 5, 2, 2, 3, 2, 2};  // number of values of each factor
 constexpr int kTps[] = {2, 3, 4, 8};
 
-int value(const Choice& choice, Factor factor) { return choice[static_cast<std::size_t>(factor)]; }
+int value(const Choice& choice, Factor factor) {
+  return choice[static_cast<std::size_t>(factor)];
+}
 
 // 0: one slot; 1: two slots of one tp group; 2: two places anywhere; 3: the same slot everywhere; 4: a slot and, with
 // several tp groups, a whole other group. Returns nothing if the mesh cannot have such places.

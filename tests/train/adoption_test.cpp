@@ -54,8 +54,8 @@ TEST(Adoption, ReplicasWithDifferentGroupsAreOneClass) {
   RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 6};
   const RunResult expected = run(options);
   options.at_end = [](Trainer& trainer) { EXPECT_FALSE(trainer.parallel().has_classes()); };
-  for (const auto& [tp, gtp, dead] : {std::tuple{2, 2, std::vector{3}}, {2, 2, {0, 3}}, {3, 2, {1, 5}}, {3, 2, {0, 1}},
-                                     {2, 4, {2, 5}}})
+  for (const auto& [tp, gtp, dead] :
+       {std::tuple{2, 2, std::vector{3}}, {2, 2, {0, 3}}, {3, 2, {1, 5}}, {3, 2, {0, 1}}, {2, 4, {2, 5}}})
     for (const bool sequence_parallel : {false, true}) {
       options.ranks = without(tp, gtp, 1, dead);
       options.sequence_parallel = sequence_parallel;
@@ -64,7 +64,8 @@ TEST(Adoption, ReplicasWithDifferentGroupsAreOneClass) {
     }
 }
 
-// If the same slot is dead everywhere, the run is that of smaller tp groups with these parts, bit for bit, in every type.
+// If the same slot is dead everywhere, the run is that of smaller tp groups with these parts, bit for bit, in every
+// type.
 TEST(Adoption, OfTheSameSlotEverywhereHasTheBitsOfSmallerGroupsWithTheseParts) {
   constexpr auto fp32 = quant::DType::fp32;
   constexpr auto fp8 = quant::Format::fp8;
@@ -74,11 +75,21 @@ TEST(Adoption, OfTheSameSlotEverywhereHasTheBitsOfSmallerGroupsWithTheseParts) {
     quant::DType dtype;
     quant::Format wire = quant::Format::bf16, products = quant::Format::bf16;
   };
-  for (const Case& it : {Case{3, 1, 2, {0, 2}, fp32}, {3, 2, 1, {1, 2}, fp32}, {2, 1, 1, {1}, quant::DType::bf16},
-                         {4, 1, 2, {0, 3}, quant::DType::bf16}, {3, 2, 2, {0, 1}, quant::DType::bf16},
-                         {3, 2, 1, {0, 2}, quant::DType::bf16, fp8}, {3, 1, 2, {0, 2}, quant::DType::bf16, fp8, fp8}}) {
-    RunOptions options{.model = odd_model(), .tp = static_cast<int>(it.slots.size()), .gtp = it.gtp, .dp = it.dp,
-                       .dtype = it.dtype, .sequence_parallel = it.slots.size() > 1, .blocks = 4, .wire = it.wire,
+  for (const Case& it : {Case{3, 1, 2, {0, 2}, fp32},
+                         {3, 2, 1, {1, 2}, fp32},
+                         {2, 1, 1, {1}, quant::DType::bf16},
+                         {4, 1, 2, {0, 3}, quant::DType::bf16},
+                         {3, 2, 2, {0, 1}, quant::DType::bf16},
+                         {3, 2, 1, {0, 2}, quant::DType::bf16, fp8},
+                         {3, 1, 2, {0, 2}, quant::DType::bf16, fp8, fp8}}) {
+    RunOptions options{.model = odd_model(),
+                       .tp = static_cast<int>(it.slots.size()),
+                       .gtp = it.gtp,
+                       .dp = it.dp,
+                       .dtype = it.dtype,
+                       .sequence_parallel = it.slots.size() > 1,
+                       .blocks = 4,
+                       .wire = it.wire,
                        .products = it.products};
     options.parts = parts_of(options.model, it.tp, it.slots);
     const RunResult expected = run(options);
@@ -105,17 +116,19 @@ TEST(Adoption, WithoutDeadPlacesChangesNoBit) {
 TEST(Adoption, LeavesTheForwardBitsOfAFullReplica) {
   for (const quant::DType dtype : {quant::DType::fp32, quant::DType::bf16})
     for (const int gtp : {1, 2}) {
-      RunOptions options{.model = odd_model(), .tp = 3, .gtp = gtp, .dp = 2, .dtype = dtype,
-                         .sequence_parallel = true, .steps = 0};
+      RunOptions options{
+          .model = odd_model(), .tp = 3, .gtp = gtp, .dp = 2, .dtype = dtype, .sequence_parallel = true, .steps = 0};
       std::mutex mutex;
       std::vector<double> losses;
       options.at_end = [&](Trainer& trainer) {
         const auto& place = trainer.parallel().place();
-        const double loss = trainer.evaluate({.microbatches = 2, .tokens = 4 * gtp * options.seq_len, .batch = [&](int k) {
-          models::Batch batch = testing::sample(options, 4 * place.replica + k * gtp + place.part);
-          if (place.replica == 1) batch.targets.fill_(-1);
-          return batch;
-        }});
+        const double loss =
+            trainer.evaluate({.microbatches = 2, .tokens = 4 * gtp * options.seq_len, .batch = [&](int k) {
+                                models::Batch batch =
+                                    testing::sample(options, 4 * place.replica + k * gtp + place.part);
+                                if (place.replica == 1) batch.targets.fill_(-1);
+                                return batch;
+                              }});
         const std::lock_guard lock(mutex);
         losses.push_back(loss);
       };

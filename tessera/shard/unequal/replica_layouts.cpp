@@ -52,8 +52,8 @@ Layout region_of(const Layout& full, const std::vector<GroupLayouts>& groups, st
   return region;
 }
 
-// Returns the rows of a band that the region contains, as ranges of logical rows in ascending order. All boxes of a band
-// are in the same rows of the region, so the first box decides.
+// Returns the rows of a band that the region contains, as ranges of logical rows in ascending order. All boxes of a
+// band are in the same rows of the region, so the first box decides.
 std::vector<Range> rows_within(const Band& band, const layout::BoxIndex& region) {
   std::vector<layout::Holding> found;
   region.find(band.boxes.front(), found);
@@ -120,11 +120,11 @@ void check_replica(const Layout& storage, const Layout& homes, const std::string
       own.find(piece.box, found);
       std::int64_t covered = 0;
       for (const layout::Holding& holding : found) covered += holding.box.elements();
-      TESSERA_CHECK(covered == piece.box.elements(),
-                    "parameter '{}': rank {} of its replica stores rows [{}, {}) columns [{}, {}), which are not in its "
-                    "part",
-                    name, rank, piece.box.row, piece.box.row + piece.box.rows, piece.box.col,
-                    piece.box.col + piece.box.cols);
+      TESSERA_CHECK(
+          covered == piece.box.elements(),
+          "parameter '{}': rank {} of its replica stores rows [{}, {}) columns [{}, {}), which are not in its "
+          "part",
+          name, rank, piece.box.row, piece.box.row + piece.box.rows, piece.box.col, piece.box.col + piece.box.cols);
     }
   }
 }

@@ -2,8 +2,8 @@
 // group by compute group. Pure.
 //
 // A rank stores only elements that it also uses. The storing ranks of a full group's part p, cut into as many rows as
-// there are compute groups, determine which group stores an element; in this group, the rank that has the element in its
-// home part stores it. A group stores in proportion to its ranks. With one compute group, storage equals home.
+// there are compute groups, determine which group stores an element; in this group, the rank that has the element in
+// its home part stores it. A group stores in proportion to its ranks. With one compute group, storage equals home.
 #pragma once
 #include <vector>
 
