@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -42,6 +43,10 @@ OrderedAddition::OrderedAddition(const layout::Layout& from, const layout::Layou
   TESSERA_CHECK(addends_.members.size() == ranks && addends_.types.size() == ranks,
                 "addition: expected members and types of {} ranks, got {} and {}", ranks, addends_.members.size(),
                 addends_.types.size());
+  const auto out_of_order = std::ranges::adjacent_find(addends_.members, std::greater_equal());
+  TESSERA_CHECK(out_of_order == addends_.members.end(),
+                "addition: the part of rank {} would be added before that of rank {}, expected ascending ranks",
+                *out_of_order, *std::next(out_of_order));
   TESSERA_CHECK(rank >= 0 && rank < from.size(), "addition: expected a rank in [0, {}), got {}", ranks, rank);
   const layout::TransferPlan plan = layout::redistribute_add(from, to);
   make_messages(plan);

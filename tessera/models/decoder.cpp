@@ -37,15 +37,18 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
     router_loss_.aux_coefficient = config.experts->aux_coefficient;
     router_loss_.experts_per_token = config.experts->per_token;
   }
-  const int size = context.tp_size();
-  const TpParts parts = options.parts ? *options.parts : even_parts(config, size);
+  const shard::ComputeGroup& group = context.program.compute_group(0);
+  TESSERA_CHECK(group.shapes.empty() || !options.parts, "the parts of tp groups of different sizes cannot be given");
+  const int size = group.size;
+  const TpParts parts = options.parts ? *options.parts : parts_of(config, group.nominal_size, group.slots);
   for (shard::ParameterSpec& spec :
        decoder_parameters(config, {.tp_size = size,
                                   .etp = options.etp,
                                   .ep = options.ep,
                                   .partial_norms = context.sequence_parallel && context.has_tp(),
                                   .embedding = options.embedding,
-                                  .parts = parts})) {
+                                  .parts = parts,
+                                  .shapes = group.shapes})) {
     if (options.is_frozen) freeze(spec, context.program.parameters().types());
     context.program.parameters().add(std::move(spec));
   }

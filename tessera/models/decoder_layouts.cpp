@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
 #include "tessera/ops/id_ranges.h"
+#include "tessera/shard/unequal/spread_units.h"
 
 namespace tessera::models {
 namespace {
@@ -44,6 +45,12 @@ TpParts even_parts(const DecoderConfig& config, int tp_size) {
   return {.heads = even_ranges(config.num_heads, tp_size),
           .ffn = even_ranges(config.intermediate_size, tp_size),
           .vocabulary = even_ranges(config.vocab_size, tp_size)};
+}
+
+TpParts parts_of(const DecoderConfig& config, int places, const shard::Slots& slots) {
+  return {.heads = shard::spread_units(config.num_heads, places, slots),
+          .ffn = shard::spread_units(config.intermediate_size, places, slots),
+          .vocabulary = shard::spread_units(config.vocab_size, places, slots)};
 }
 
 void check_parts(const DecoderConfig& config, const TpParts& parts) {

@@ -7,11 +7,15 @@
 #include "tessera/layout/layout.h"
 #include "tessera/models/decoder_config.h"
 #include "tessera/models/tp_parts.h"
+#include "tessera/shard/domain.h"
 
 namespace tessera::models {
 
 // Returns parts that are as even as possible.
 TpParts even_parts(const DecoderConfig& config, int tp_size);
+// Returns the parts of a tp group of `places` places whose ranks are at `slots`: the even parts of these places, and
+// the slices of the other places, spread evenly (shard/unequal/spread_units.h).
+TpParts parts_of(const DecoderConfig& config, int places, const shard::Slots& slots);
 // Throws Error if the lists have different numbers of ranks, if a unit is on no rank or on two, or if a rank's
 // vocabulary has more ranges than ops::IdRanges::kMaxRanges.
 void check_parts(const DecoderConfig& config, const TpParts& parts);

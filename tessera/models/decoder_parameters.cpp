@@ -138,18 +138,36 @@ DecoderIds decoder_ids(const DecoderConfig& config) {
   return ids;
 }
 
-std::vector<ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options) {
-  const TpParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
-  TESSERA_CHECK(parts.tp_size() == options.tp_size, "the model's parts are for {} tp ranks, expected {}",
-                parts.tp_size(), options.tp_size);
+namespace {
+
+std::vector<ParameterSpec> parameters_of_group(const DecoderConfig& config, const ParameterOptions& options,
+                                               const TpParts& parts) {
   check_parts(config, parts);
   std::vector<ParameterSpec> specs;
   specs.push_back(matrix(config, "embedding.weight", vocabulary_layout(config, parts)));
   specs.back().looked_up = true;
   if (!config.tie_word_embeddings) set_reads(specs.back(), options.embedding);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) add_block(specs, config, parts, options, layer);
-  specs.push_back(norm("norm.weight", config.hidden_size, options.tp_size, options.partial_norms));
+  specs.push_back(norm("norm.weight", config.hidden_size, parts.tp_size(), options.partial_norms));
   if (!config.tie_word_embeddings) specs.push_back(linear(config, "output.weight", vocabulary_layout(config, parts)));
+  return specs;
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options) {
+  const TpParts parts = options.parts ? *options.parts : even_parts(config, options.tp_size);
+  TESSERA_CHECK(parts.tp_size() == options.tp_size, "the model's parts are for {} tp ranks, expected {}",
+                parts.tp_size(), options.tp_size);
+  std::vector<ParameterSpec> specs = parameters_of_group(config, options, parts);
+  if (options.shapes.empty()) return specs;
+  if (config.experts) throw InputError("a model with experts needs a rank at every place of each tp group");
+  const int places = static_cast<int>(options.shapes.front().size());
+  for (const shard::Slots& slots : options.shapes) {
+    std::vector<ParameterSpec> of_group = parameters_of_group(config, options, parts_of(config, places, slots));
+    for (std::size_t id = 0; id < specs.size(); ++id)
+      specs[id].compute_by_slots.emplace(slots, std::move(of_group[id].compute));
+  }
   return specs;
 }
 

@@ -29,7 +29,8 @@ struct DecoderIds {
 };
 DecoderIds decoder_ids(const DecoderConfig& config);
 
-// Returns the parameters in the order in which Decoder registers them. options.embedding selects how rows of the
+// Returns the parameters in the order in which Decoder registers them. With options.shapes, each has the layouts of all
+// these tp groups (shard::ParameterSpec::compute_by_slots). options.embedding selects how rows of the
 // embedding table are read. Two kinds of table are always gathered: a tied one, since the output layer reads it too,
 // and one with several ranges of rows on some rank. Throws the errors of check_parts, and Error for Lookup::rows of a
 // table with several ranges or for parts of another number of tp ranks.

@@ -35,6 +35,8 @@ struct ParameterOptions {
                                // part of the tokens (sequence parallelism with more than one tp rank)
   shard::RowReads embedding;   // how the rows of the embedding table are read
   std::optional<TpParts> parts = std::nullopt;  // the units of each tp rank; nullopt: even parts
+  // ComputeGroup::shapes of the mesh: the parameters have a layout for each of them. The first is a full group.
+  std::vector<shard::Slots> shapes = {};
 };
 
 struct ModelOptions {

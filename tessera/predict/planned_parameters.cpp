@@ -24,14 +24,16 @@ struct Stored {
 
 Stored stored(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts) {
   Stored most;
-  for (int rank = 0; rank < layouts.home.size(); ++rank)
-    for (const layout::LocalLayout& local : layouts.stored(rank, cuts.parts).ranks) {
-      most.shard = std::max(most.shard, local.size);
-      if (!layouts.is_cut || !cuts.splits_state()) continue;
-      for (const layout::LocalLayout& own : layouts.updated(local, cuts.replicas))
-        most.state = std::max(most.state, own.size);
-    }
-  if (!layouts.is_cut || !cuts.splits_state()) most.state = most.shard;
+  const shard::StoredParts parts(layouts, cuts);
+  const bool splits = layouts.is_cut && cuts.splits_state();
+  const auto updating = static_cast<int>(cuts.updating_replicas().size());
+  for (const shard::Place& place : parts.places()) {
+    const layout::LocalLayout& local = parts.of(place);
+    most.shard = std::max(most.shard, local.size);
+    if (!splits) continue;
+    for (const layout::LocalLayout& own : layouts.updated(local, updating)) most.state = std::max(most.state, own.size);
+  }
+  if (!splits) most.state = most.shard;
   return most;
 }
 
@@ -40,7 +42,7 @@ Stored stored(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts) {
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& run_types,
                                    const shard::Cuts& cuts) {
   const shard::ParameterTypes& types = shard::types_of(spec, run_types);
-  const shard::ParameterLayouts layouts = shard::layouts_of(spec);
+  const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = stored(layouts, cuts).shard,
                            .gradient_elements = spec.trainable ? stored(layouts, cuts).shard : 0,
@@ -63,12 +65,10 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
 RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::ParameterTypes& run_types,
                               const shard::Cuts& cuts, const shard::Place& place) {
   if (!spec.trainable) return {};
-  const shard::ParameterLayouts layouts = shard::layouts_of(spec);
-  const layout::LocalLayout own = layouts.stored(place.compute, cuts.parts).ranks[static_cast<std::size_t>(place.part)];
-  RankElements elements{.summed = own.size, .updated = own.size};
+  const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
+  const shard::RankParts parts = shard::rank_parts(layouts, cuts, place);
+  RankElements elements{.summed = parts.local_storage.size, .updated = parts.local_state.size};
   if (shard::exchanges_rows(spec, layouts, shard::types_of(spec, run_types), cuts)) elements.summed = 0;
-  if (layouts.is_cut && cuts.splits_state())
-    elements.updated = layouts.updated(own, cuts.replicas)[static_cast<std::size_t>(place.replica)].size;
   return elements;
 }
 

@@ -32,7 +32,7 @@ class DryRun : public Program {
 
   ParameterTable& parameters() override { return parameters_; }
   base::Device device() const override { return base::kNoDevice; }
-  shard::ComputeGroup compute_group(int domain) const override { return parameters_.compute_group(domain); }
+  const shard::ComputeGroup& compute_group(int domain) const override { return parameters_.compute_group(domain); }
   bool is_training() const override { return recorder_.is_training(); }
 
   void begin_step(schedule::StepKind kind, int microbatches) override;

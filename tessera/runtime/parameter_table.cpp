@@ -68,7 +68,7 @@ ParameterId ParameterTable::register_parameter(shard::ParameterSpec spec) {
 ParameterTable::Traits ParameterTable::traits_of(const shard::ParameterSpec& spec) const {
   const shard::ParameterTypes& types = types_of(spec, types_);
   const shard::Cuts& cuts = this->cuts(spec.domain);
-  const shard::ParameterLayouts layouts = layouts_of(spec);
+  const shard::ParameterLayouts layouts = layouts_of(spec, cuts);
   Traits traits{.staging = types.accumulator};
   traits.by_rows = exchanges_rows(spec, layouts, types, cuts);
   if (traits.by_rows)
@@ -92,8 +92,10 @@ const layout::LocalLayout& ParameterTable::local_compute(ParameterId id) const {
 
 std::vector<schedule::ParameterSize> ParameterTable::sizes() const {
   std::vector<schedule::ParameterSize> sizes;
-  for (const shard::ParameterSpec& spec : specs_)
-    sizes.push_back(parameter_size(spec, layouts_of(spec), types_of(spec, types_), cuts(spec.domain)));
+  for (const shard::ParameterSpec& spec : specs_) {
+    const shard::Cuts& cuts = this->cuts(spec.domain);
+    sizes.push_back(parameter_size(spec, layouts_of(spec, cuts), types_of(spec, types_), cuts));
+  }
   return sizes;
 }
 

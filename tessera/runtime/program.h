@@ -70,10 +70,10 @@ class Program {
   virtual ParameterTable& parameters() = 0;  // layers register and look up their parameters here
   virtual base::Device device() const = 0;   // of weights and activations; kNoDevice in a dry run
   // Describes the ranks of the program's collectives over a domain.
-  virtual shard::ComputeGroup compute_group(int domain) const = 0;
+  virtual const shard::ComputeGroup& compute_group(int domain) const = 0;
   int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks
   int group_size(int domain = 0) const { return compute_group(domain).size; }  // number of live ranks
-  // Number of places, dead ones included. Every rank has a communicator for the group if this number exceeds 1.
+  // Number of places, with and without a rank. A collective exists if this exceeds 1, on every rank alike.
   int nominal_size(int domain = 0) const { return compute_group(domain).nominal_size; }
   virtual bool is_training() const = 0;  // whether the current step trains
 

@@ -25,7 +25,7 @@ class RunningProgram final : public Program {
 
   ParameterTable& parameters() override { return step_.parameters; }
   base::Device device() const override { return step_.parallel.device; }
-  shard::ComputeGroup compute_group(int domain) const override { return step_.parameters.compute_group(domain); }
+  const shard::ComputeGroup& compute_group(int domain) const override { return step_.parameters.compute_group(domain); }
   bool is_training() const override { return step_.recorder.is_training(); }
 
   void begin_step(schedule::StepKind kind, int microbatches) override;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -38,77 +40,197 @@ void check_axes(const Mesh& mesh, const Domain& domain) {
       fmt::join(named, ", "));
 }
 
-// Returns the number of ranks that store a compute part, by replica. Empty if the mesh has no dead places.
-std::vector<int> parts_by_replica(const Mesh& mesh, const Domain& domain) {
-  if (!mesh.has_dead_places()) return {};
-  std::vector<int> parts(static_cast<std::size_t>(mesh.size(domain.replicas)), 0);
-  for (const std::vector<int>& group : mesh.groups(domain.storage)) {
-    const int rank = group.front(), size = static_cast<int>(group.size());
-    int& known = parts[static_cast<std::size_t>(mesh.coordinate(rank, domain.replicas))];
-    TESSERA_CHECK(
-        known == 0 || known == size,
-        "mesh: in one replica {} ranks store a part of a weight and {} ranks another part, expected equal numbers",
-        known, size);
-    known = size;
+// Returns the shapes of all replicas that have a rank.
+std::vector<ReplicaShape> shapes_of(const Mesh& mesh, const Domain& domain) {
+  std::map<int, ReplicaShape> by_coordinate;
+  for (const std::vector<int>& group : mesh.groups(domain.compute)) {
+    ReplicaShape& shape = by_coordinate[mesh.coordinate(group.front(), domain.replicas)];
+    if (mesh.coordinate(group.front(), domain.duplicates) > 0) continue;
+    Slots& slots = shape.emplace_back();
+    for (const int rank : group) slots.push_back(mesh.coordinate(rank, domain.compute));
   }
-  for (std::size_t replica = 0; replica < parts.size(); ++replica)
-    TESSERA_CHECK(parts[replica] > 0, "mesh: all ranks of replica {} are dead", replica);
-  return parts;
+  std::vector<ReplicaShape> shapes;
+  for (auto& [coordinate, shape] : by_coordinate) shapes.push_back(std::move(shape));
+  return shapes;
+}
+
+// Returns the coordinates of the replicas that have a rank.
+std::vector<int> replicas_of(const Mesh& mesh, const Domain& domain) {
+  std::set<int> found;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) found.insert(mesh.coordinate(rank, domain.replicas));
+  return {found.begin(), found.end()};
+}
+
+int replica_of(const Mesh& mesh, const Domain& domain, int rank) {
+  const int coordinate = mesh.coordinate(rank, domain.replicas);
+  if (!mesh.has_dead_places()) return coordinate;
+  return place_in(replicas_of(mesh, domain), coordinate);
+}
+
+bool is_short(const Mesh& mesh, const Domain& domain, const std::vector<int>& compute_group) {
+  return static_cast<int>(compute_group.size()) < mesh.size(domain.compute);
+}
+
+bool has_short_groups(const Mesh& mesh, const Domain& domain) {
+  return mesh.has_dead_places() && std::ranges::any_of(mesh.groups(domain.compute), [&](const std::vector<int>& group) {
+           return is_short(mesh, domain, group);
+         });
+}
+
+void check_duplicates(const Mesh& mesh, const Domain& domain, const Cuts& cuts) {
+  if (cuts.duplicates == 1 || !mesh.has_dead_places()) return;
+  for (const std::vector<int>& group : mesh.groups(domain.compute))
+    TESSERA_CHECK(!is_short(mesh, domain, group),
+                  "mesh: {} ranks use a weight of rank {}, expected {}: in a domain with duplicates, dead places among "
+                  "them are not supported",
+                  group.size(), group.front(), cuts.slots);
+  std::map<int, std::size_t> stored;  // ranks that store a part, by replica
+  for (const std::vector<int>& group : mesh.groups(domain.storage)) {
+    const std::size_t known =
+        stored.try_emplace(mesh.coordinate(group.front(), domain.replicas), group.size()).first->second;
+    TESSERA_CHECK(
+        known == group.size(),
+        "mesh: in one replica {} ranks store a part of a weight and {} ranks another part, expected equal numbers",
+        known, group.size());
+  }
+  for (const std::vector<int>& group : mesh.groups(together(domain.storage, domain.duplicates))) {
+    const std::size_t parts = stored.at(mesh.coordinate(group.front(), domain.replicas));
+    TESSERA_CHECK(group.size() == parts * static_cast<std::size_t>(cuts.duplicates),
+                  "mesh: {} ranks add gradients of a part, expected {} parts in {} duplicates", group.size(), parts,
+                  cuts.duplicates);
+  }
 }
 
 }  // namespace
 
 int Cuts::max_parts() const {
-  return parts_by_replica.empty() ? parts : std::ranges::max(parts_by_replica);
+  int most = parts;
+  for (const ReplicaShape& shape : shapes) most = std::max(most, static_cast<int>(shape.size()));
+  return most;
+}
+
+bool Cuts::is_reduced(int replica) const {
+  return !shapes.empty() && std::ranges::any_of(shapes[static_cast<std::size_t>(replica)], [&](const Slots& group) {
+    return static_cast<int>(group.size()) < slots;
+  });
+}
+
+bool Cuts::any_reduced() const {
+  for (int each = 0; each < static_cast<int>(shapes.size()); ++each)
+    if (is_reduced(each)) return true;
+  return false;
+}
+
+ReplicaShape Cuts::own_shape() const {
+  if (!shapes.empty()) return shapes[static_cast<std::size_t>(replica)];
+  Slots full(static_cast<std::size_t>(slots));
+  std::iota(full.begin(), full.end(), 0);
+  return {static_cast<std::size_t>(parts), full};
+}
+
+int Cuts::number_in_replica(int part, int compute) const {
+  if (shapes.empty()) return part * slots + compute;
+  int number = compute;
+  for (int before = 0; before < part; ++before)
+    number += static_cast<int>(shapes[static_cast<std::size_t>(replica)][static_cast<std::size_t>(before)].size());
+  return number;
+}
+
+std::vector<int> Cuts::updating_replicas() const {
+  std::vector<int> best;
+  for (int first = 0; first < replicas; ++first) {
+    std::vector<int> alike;
+    for (int each = 0; each < replicas; ++each)
+      if (shapes.empty() || shapes[static_cast<std::size_t>(each)] == shapes[static_cast<std::size_t>(first)])
+        alike.push_back(each);
+    if (alike.size() > best.size()) best = std::move(alike);
+    if (shapes.empty()) break;
+  }
+  return best;
 }
 
 Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
   check_axes(mesh, domain);
-  const int compute = mesh.size(domain.compute);
-  for (const std::vector<int>& group : mesh.groups(domain.compute))
-    TESSERA_CHECK(static_cast<int>(group.size()) == compute,
-                  "mesh: {} ranks use a weight of rank {}, expected {}: dead places among them are not supported",
-                  group.size(), group.front(), compute);
-  Cuts cuts{.parts = static_cast<int>(mesh.group_of(rank, domain.storage).size()),
+  Cuts cuts{.parts = mesh.size(domain.storage),
             .replicas = mesh.size(domain.replicas),
             .duplicates = mesh.size(domain.duplicates),
-            .parts_by_replica = parts_by_replica(mesh, domain)};
-  for (const std::vector<int>& group : mesh.groups(together(domain.storage, domain.duplicates))) {
-    const int parts = cuts.parts_of(mesh.coordinate(group.front(), domain.replicas));
-    TESSERA_CHECK(static_cast<int>(group.size()) == parts * cuts.duplicates,
-                  "mesh: {} ranks add gradients of a part, expected {} parts in {} duplicates", group.size(), parts,
-                  cuts.duplicates);
-  }
+            .slots = mesh.size(domain.compute),
+            .replica = replica_of(mesh, domain, rank)};
+  if (!mesh.has_dead_places()) return cuts;
+  check_duplicates(mesh, domain, cuts);
+  cuts.shapes = shapes_of(mesh, domain);
+  cuts.replicas = static_cast<int>(cuts.shapes.size());
+  cuts.parts = cuts.parts_of(cuts.replica);
   return cuts;
 }
 
 Place place_of(const Mesh& mesh, const Domain& domain, int rank) {
-  return {.compute = place_in(mesh.group_of(rank, domain.compute), rank),
-          .part = place_in(mesh.group_of(rank, domain.storage), rank),
-          .replica = mesh.coordinate(rank, domain.replicas),
+  const std::vector<int> group = mesh.group_of(rank, domain.compute);
+  std::set<int> groups;  // coordinates of the compute groups with ranks, for the rank's duplicate
+  for (const int other : mesh.group_of(rank, together(domain.compute, domain.storage)))
+    groups.insert(mesh.coordinate(other, domain.storage));
+  return {.compute = place_in(group, rank),
+          .part = static_cast<int>(
+              std::ranges::distance(groups.begin(), groups.find(mesh.coordinate(rank, domain.storage)))),
+          .replica = replica_of(mesh, domain, rank),
           .duplicate = mesh.coordinate(rank, domain.duplicates)};
 }
 
 mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
   using enum mesh::Purpose;
+  const bool adopts = has_short_groups(mesh, domain);
+  const Axes storage = adopts ? together(domain.compute, domain.storage) : domain.storage;
   switch (via) {
     case Via::gather:
-      return {gather, domain.storage};
+      return {gather, storage};
     case Via::gather_compute:
       return {gather, domain.compute};
     case Via::demand:
-      return {demand, domain.storage};
+      return {demand, storage};
     case Via::rows:
-      return {rows, domain.storage};
+      return {rows, storage};
     case Via::reduce_compute:
       return {reduce, domain.compute};
     case Via::reduce:
-      return {reduce, together(domain.storage, domain.duplicates)};
+      return {reduce, together(storage, domain.duplicates)};
     case Via::replicas:
-      if (parts_by_replica(mesh, domain).empty()) return {replicas, domain.replicas};
-      return {replicas, together(domain.storage, domain.replicas)};
+      if (!mesh.has_dead_places()) return {replicas, domain.replicas};
+      return {replicas, together(storage, domain.replicas)};
   }
   return {};
+}
+
+std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Domain& domain, Via via) {
+  const mesh::Role role = role_of(mesh, domain, via);
+  const bool over_parts = via != Via::replicas && via != Via::gather_compute && via != Via::reduce_compute;
+  if (!over_parts || !has_short_groups(mesh, domain)) return groups_of(mesh, role);
+  std::vector<std::vector<int>> groups;
+  for (const std::vector<int>& replica : mesh.groups(role.axes)) {
+    const auto is_in_short = [&](int rank) { return is_short(mesh, domain, mesh.group_of(rank, domain.compute)); };
+    const bool has_parts =
+        mesh.coordinate(replica.front(), domain.storage) != mesh.coordinate(replica.back(), domain.storage);
+    if (has_parts && std::ranges::any_of(replica, is_in_short)) {
+      groups.push_back(replica);
+      continue;
+    }
+    for (const int rank : replica)
+      if (std::vector<int> group = mesh.group_of(rank, domain.storage); group.front() == rank)
+        groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+std::vector<std::vector<int>> loss_groups(const Mesh& mesh, const Domain& first) {
+  if (!has_short_groups(mesh, first)) return groups_of(mesh, run_roles(mesh, first).losses);
+  const std::vector<std::vector<int>> readers = mesh.groups(first.compute);
+  std::size_t least = readers.front().size();
+  for (const std::vector<int>& group : readers) least = std::min(least, group.size());
+  std::vector<std::vector<int>> groups(least);
+  for (const std::vector<int>& group : readers)
+    for (std::size_t k = 0; k < least; ++k) groups[k].push_back(group[k]);
+  for (const std::vector<int>& group : readers)
+    groups.front().insert(groups.front().end(), group.begin() + static_cast<std::ptrdiff_t>(least), group.end());
+  return groups;
 }
 
 RunRoles run_roles(const Mesh& mesh, const Domain& first) {
@@ -123,20 +245,39 @@ RunRoles run_roles(const Mesh& mesh, const Domain& first) {
 std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
   std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
   if (!mesh.has_dead_places()) return classes;
-  std::map<std::vector<int>, int> known;  // maps the number of ranks that store a part, for each domain, to the class
+  std::vector<std::vector<ReplicaShape>> shapes;  // by domain
+  std::vector<std::vector<int>> replicas;         // coordinates by domain
+  for (const Domain& domain : domains) {
+    shapes.push_back(shapes_of(mesh, domain));
+    replicas.push_back(replicas_of(mesh, domain));
+  }
+  std::map<std::vector<ReplicaShape>, int> known;  // class by the shapes of the rank's replica, for each domain
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    std::vector<int> parts;
-    for (const Domain& domain : domains) parts.push_back(static_cast<int>(mesh.group_of(rank, domain.storage).size()));
+    std::vector<ReplicaShape> own;
+    for (std::size_t domain = 0; domain < domains.size(); ++domain) {
+      const int replica = mesh.coordinate(rank, domains[domain].replicas);
+      const auto number = std::ranges::lower_bound(replicas[domain], replica) - replicas[domain].begin();
+      own.push_back(shapes[domain][static_cast<std::size_t>(number)]);
+    }
     classes[static_cast<std::size_t>(rank)] =
-        known.try_emplace(std::move(parts), static_cast<int>(known.size())).first->second;
+        known.try_emplace(std::move(own), static_cast<int>(known.size())).first->second;
   }
   return classes;
 }
 
 ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, int rank) {
   const std::vector<int> group = mesh.group_of(rank, domain.compute);
-  return {
+  ComputeGroup result{
       .rank = place_in(group, rank), .size = static_cast<int>(group.size()), .nominal_size = mesh.size(domain.compute)};
+  for (const int member : group) result.slots.push_back(mesh.coordinate(member, domain.compute));
+  if (!has_short_groups(mesh, domain)) return result;
+  Slots full(static_cast<std::size_t>(result.nominal_size));
+  std::iota(full.begin(), full.end(), 0);
+  result.shapes.push_back(std::move(full));
+  for (const ReplicaShape& shape : shapes_of(mesh, domain))
+    for (const Slots& slots : shape)
+      if (std::ranges::find(result.shapes, slots) == result.shapes.end()) result.shapes.push_back(slots);
+  return result;
 }
 
 mesh::Role program_role(const Domain& domain) {
@@ -150,8 +291,10 @@ std::string program_name(const Domain& domain) {
 std::vector<schedule::DomainLanes> lanes_of_hops(const Mesh& mesh, const std::vector<Domain>& domains) {
   std::map<std::pair<mesh::Purpose, std::vector<std::vector<int>>>, int> numbers;
   const auto number = [&](const Domain& domain, Via via) {
-    const mesh::Role role = role_of(mesh, domain, via);
-    return numbers.try_emplace({role.purpose, groups_of(mesh, role)}, static_cast<int>(numbers.size())).first->second;
+    return numbers
+        .try_emplace({role_of(mesh, domain, via).purpose, groups_of(mesh, domain, via)},
+                     static_cast<int>(numbers.size()))
+        .first->second;
   };
   std::vector<schedule::DomainLanes> lanes;
   for (const Domain& domain : domains)
@@ -172,18 +315,22 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
                                                                   {schedule::kRowGroup, Via::rows}}};
   schedule::RoleGroups groups;
   std::map<std::string, mesh::Role> added;  // by name
-  const auto add = [&](const std::string& name, const mesh::Role& role) {
+  const auto add = [&](const std::string& name, const mesh::Role& role, std::vector<std::vector<int>> members) {
     TESSERA_CHECK(
         added.emplace(name, role).first->second == role,
         "the compute axes of a domain are named '{}', which is the name of a role of its schedules; rename the axes",
         name);
-    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), groups_of(mesh, role)});
+    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), std::move(members)});
+  };
+  const auto add_along = [&](const std::string& name, const mesh::Role& role) {
+    add(name, role, groups_of(mesh, role));
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
     for (const auto& [hop, via] : hops)
-      add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via));
-  for (const Domain& domain : domains) add(program_name(domain), program_role(domain));
-  add(schedule::kCastGroup, run_roles(mesh, domains.front()).casts);
+      add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via),
+          groups_of(mesh, domains[domain], via));
+  for (const Domain& domain : domains) add_along(program_name(domain), program_role(domain));
+  add_along(schedule::kCastGroup, run_roles(mesh, domains.front()).casts);
   return groups;
 }
 

@@ -33,8 +33,20 @@ bool has_tensor_scale(const quant::Encoding& encoding) {
   return is_whole(encoding.tile) || encoding.scale == quant::Scale::e4m3;
 }
 
+bool has_one_tile(const quant::Encoding& encoding) {
+  return is_whole(encoding.tile) && encoding.element != quant::Element::e2m1;
+}
+
+void check_tiles(const ParameterSpec& spec, const quant::Encoding& encoding) {
+  if (spec.compute_by_slots.empty() || has_one_tile(encoding)) return;
+  throw InputError(
+      "parameter '{}': the format {} has tiles, which dead places in a tp group would change; expected bf16 or fp8",
+      spec.name, name_of(format_of(encoding)));
+}
+
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
   if (!spec.encoding) return;
+  check_tiles(spec, *spec.encoding);
   if (!spec.sharded)
     throw InputError(
         "parameter '{}': a number format needs a matrix that is sharded over ranks, got a matrix that every rank "

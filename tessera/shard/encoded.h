@@ -14,8 +14,13 @@ namespace tessera::shard {
 std::vector<PlaneSpec> encoded_planes(const quant::Encoding& encoding);
 // Returns whether the encoding has a number for the whole matrix, which depends on all elements.
 bool has_tensor_scale(const quant::Encoding& encoding);
-// Throws InputError if the encoding cannot store the parameter: the parameter is not sharded or its type is not bf16;
-// parts of compute ranks overlap and begin or end inside a tile; a rank has rows with an odd number of 4-bit elements.
+// Returns whether the whole matrix is one tile, so that ranks may hold any of its elements.
+bool has_one_tile(const quant::Encoding& encoding);
+// Throws InputError for an encoding with tiles if some tp group of the mesh lacks ranks. For weights and for products.
+void check_tiles(const ParameterSpec& spec, const quant::Encoding& encoding);
+// Throws the errors of check_tiles. Throws InputError if the encoding cannot store the parameter: the parameter is not
+// sharded or its type is not bf16; parts of compute ranks overlap and begin or end inside a tile; a rank has rows with
+// an odd number of 4-bit elements.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Returns the extent of a rank's part in one layout, which is a dense matrix. The extent is 0 x 0 if the rank has no

@@ -107,6 +107,7 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
   if (types.model != quant::DType::bf16)
     throw InputError("parameter '{}': products in {} need the type bf16, got {}", spec.name, name_of(format),
                      name_of(types.model));
+  check_tiles(spec, quant::weight_encoding(format));
   spec.product = format;
 }
 

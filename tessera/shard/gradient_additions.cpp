@@ -1,11 +1,13 @@
 #include "tessera/shard/gradient_additions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <utility>
 
 #include "tessera/base/buffer.h"
+#include "tessera/layout/dense.h"
 
 namespace tessera::shard {
 namespace {
@@ -33,13 +35,15 @@ std::vector<int> numbers(int first, int count) {
 
 }  // namespace
 
-GradientAdditions::GradientAdditions(Shape shape, const LocalLayout& home, const std::vector<LocalLayout>& owned,
-                                     const ReductionTree& tree, int rank, const ParameterTypes& types)
+GradientAdditions::GradientAdditions(Shape shape, const std::vector<LocalLayout>& homes,
+                                     const std::vector<LocalLayout>& owned, const ReductionTree& tree, int rank,
+                                     const ParameterTypes& types)
     : has_nodes_(tree.members_of(0) > 1) {
   const auto ranks = owned.size();
+  const LocalLayout& home = homes[static_cast<std::size_t>(rank)];
   if (!has_nodes_) {
     between_.push_back(
-        {.addition = OrderedAddition(parts(shape, std::vector(ranks, home)), {.shape = shape, .ranks = owned}, rank,
+        {.addition = OrderedAddition(parts(shape, homes), {.shape = shape, .ranks = owned}, rank,
                                      {numbers(0, tree.size()), std::vector(ranks, types.wire), types.accumulator})});
     place(between_, 0);
     return;
@@ -120,6 +124,25 @@ void GradientAdditions::sum(const quant::Kernels& kernels, const std::byte* wire
                             std::byte* main_grad, comm::Start start, double* squares) const {
   const Step& step = between_[own_];
   step.addition.sum(kernels, step.source(wire, scratch), scratch + step.scratch, main_grad, start, squares);
+}
+
+GradientAdditions additions_of(const RankParts& parts, const Cuts& cuts, const Place& place,
+                               const ParameterTypes& types) {
+  const ReductionTree tree = tree_of(parts.storage, cuts, parts.storing_rank, place.duplicate);
+  const Shape shape = parts.storage.shape;
+  if (parts.layouts.groups.size() > 1) {
+    std::vector<LocalLayout> homes;
+    for (const GroupLayouts& group : parts.layouts.groups)
+      for (std::size_t rank = 0; rank < group.home.ranks.size(); ++rank)
+        homes.push_back(parts.layouts.is_cut || rank == 0 ? group.home.ranks[rank] : LocalLayout{});
+    return {shape, homes, parts.storage.ranks, tree, parts.storing_rank, types};
+  }
+  // The ranks exchange rows of this compute rank's matrix. With local columns these rows are contiguous in the buffers.
+  std::vector<LocalLayout> owned;
+  for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
+    std::ranges::transform(parts.storage.ranks, std::back_inserter(owned), layout::with_local_columns);
+  const std::vector<LocalLayout> homes(owned.size(), layout::with_local_columns(parts.local_home));
+  return {shape, homes, owned, tree, parts.storing_rank + parts.storage.size() * place.duplicate, types};
 }
 
 }  // namespace tessera::shard

@@ -22,10 +22,11 @@ class GradientAdditions {
     std::vector<comm::Receive> receives;
   };
 
-  // `home` is the layout of the gradient on each rank, in the wire type. `owned[r]` is the layout of the sums that rank
-  // r receives. Both layouts describe a matrix of this shape.
-  GradientAdditions(layout::Shape shape, const layout::LocalLayout& home, const std::vector<layout::LocalLayout>& owned,
-                    const ReductionTree& tree, int rank, const ParameterTypes& types);
+  // `homes[r]` is the layout of the gradient on rank r, in the wire type. `owned[r]` is the layout of the sums that
+  // rank r receives. Both describe a matrix of this shape. With nodes all homes must be equal.
+  GradientAdditions(layout::Shape shape, const std::vector<layout::LocalLayout>& homes,
+                    const std::vector<layout::LocalLayout>& owned, const ReductionTree& tree, int rank,
+                    const ParameterTypes& types);
 
   bool has_nodes() const { return has_nodes_; }
   std::size_t scratch_bytes() const { return scratch_; }
@@ -60,5 +61,11 @@ class GradientAdditions {
   std::size_t scratch_ = 0;
   std::int64_t received_ = 0;
 };
+
+// Returns the additions of a parameter for the rank at `place`, whose parts are `parts`. In a replica with one storage
+// layout over all its ranks, each rank gives its home part; of a parameter that every rank stores whole, the first rank
+// of each compute group gives it.
+GradientAdditions additions_of(const RankParts& parts, const Cuts& cuts, const Place& place,
+                               const ParameterTypes& types);
 
 }  // namespace tessera::shard

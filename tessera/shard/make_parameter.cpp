@@ -40,14 +40,11 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   TESSERA_CHECK(place.compute >= 0 && place.compute < compute.size(),
                 "parameter '{}': compute rank {} is outside its layout over {} ranks", spec.name, place.compute,
                 compute.size());
-  TESSERA_CHECK(!cuts.splits_state() || cuts.parts_by_replica.empty(),
-                "parameter '{}': the optimizer's state cannot be split (ZeRO-1) over replicas with dead ranks",
-                spec.name);
   check_encoding(spec, types);
   ShardedParameter parameter;
   parameter.types = types;
   parameter.place = place;
-  const ParameterLayouts layouts = layouts_of(spec);
+  const ParameterLayouts layouts = layouts_of(spec, cuts);
   parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
   static_cast<RankParts&>(parameter) = rank_parts(layouts, cuts, place);
   check_dense(parameter.local_compute, spec.name);

@@ -6,7 +6,7 @@ namespace tessera::shard {
 
 // Returns the parameter for the rank at `place`, with its layouts and zeroed buffers. Throws Error if the size of the
 // compute layout is not the number of compute ranks, if a local part is not a dense matrix, or if the layout lacks an
-// element. Throws Error if the optimizer state is split over replicas and the mesh has dead places.
+// element. Throws the errors of layouts_of.
 ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types, const Cuts& cuts, const Place& place);
 
 }  // namespace tessera::shard

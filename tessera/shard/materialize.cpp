@@ -4,6 +4,7 @@
 
 #include "tessera/layout/redistribute.h"
 #include "tessera/shard/encoded.h"
+#include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::shard {
 
@@ -36,9 +37,7 @@ Materializer::Materializer(const ShardedParameter& parameter, const ParallelGrou
   for (const Plane& plane : parameter.planes) {
     PlaneWay plane_way{.offset = bytes_};
     if (parameter.spec.sharded && plane.storage.size() > 1) {
-      const layout::Layout home =
-          layout::repeat(layout::select(plane.layouts.home, {place.compute}), plane.storage.size());
-      plane_way.over_storage.emplace(plane.storage, home, place.part);
+      plane_way.over_storage.emplace(plane.storage, homes_of(plane, place), plane.storing_rank);
     }
     if (plane.layouts.overlaps()) {
       plane_way.over_compute.emplace(plane.layouts.home, plane.layouts.compute, place.compute);

@@ -1,10 +1,13 @@
 #include "tessera/shard/parallel_groups.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/layout/home.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
@@ -15,6 +18,10 @@ std::vector<std::vector<int>> ranks_by_class(const std::vector<int>& class_of) {
   for (std::size_t rank = 0; rank < class_of.size(); ++rank)
     ranks[static_cast<std::size_t>(class_of[rank])].push_back(static_cast<int>(rank));
   return ranks;
+}
+
+std::string group_name(const mesh::Role& role) {
+  return fmt::format("{}-{}", fmt::join(role.axes, "-"), name_of(role.purpose));
 }
 
 comm::Traffic traffic_of(Via via) {
@@ -45,7 +52,8 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   };
   for (std::size_t domain = 0; domain < parallel.domains.size(); ++domain)
     parallel.all_placed[domain].program = make(program_role(parallel.domains[domain]), comm::Traffic::any);
-  parallel.losses = make(roles.losses);
+  parallel.losses = &parallel.roles->make(mesh::Purpose::losses, group_name(roles.losses),
+                                          loss_groups(parallel.mesh, parallel.domains.front()), comm::Traffic::small);
   parallel.norm = make(roles.norm);
   parallel.world = make(roles.world);
   parallel.class_of = classes_of(parallel.mesh, parallel.domains);
@@ -72,16 +80,29 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
   const Domain& domain = domains[static_cast<std::size_t>(spec.domain)];
   Placed& placed = all_placed[static_cast<std::size_t>(spec.domain)];
   const auto need = [&](Via via) {
-    placed.made[static_cast<std::size_t>(via)] = &roles->make(role_of(mesh, domain, via), traffic_of(via));
+    comm::Communicator*& made = placed.made[static_cast<std::size_t>(via)];
+    if (made != nullptr) return;
+    const mesh::Role role = role_of(mesh, domain, via);
+    if (cuts.any_reduced())
+      made = &roles->make(role.purpose, group_name(role), groups_of(mesh, domain, via), traffic_of(via));
+    else
+      made = &roles->make(role, traffic_of(via));
   };
-  const bool overlaps = parameter.layouts.overlaps();
+  // All ranks make the same communicators, also those that a rank of another replica needs.
+  const auto in_some_group = [&](auto&& holds) {
+    return std::ranges::any_of(spec.compute_by_slots, [&](const auto& group) { return holds(group.second); });
+  };
+  const bool overlaps =
+      parameter.layouts.overlaps() || (spec.sharded && in_some_group([](const layout::Layout& compute) {
+                                         return layout::unique_home(compute) != compute;
+                                       }));
   const bool is_gathered = (spec.sharded && cuts.max_parts() > 1) || overlaps || is_unpacked(spec);
-  need(Via::demand);  // ranks also compare their events over this group
+  need(Via::demand);  // ranks also compare their events there
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);
   if (parameter.by_rows) need(Via::rows);
   if (spec.trainable) need(Via::reduce);
-  if (sums_compute(spec, parameter.layouts)) need(Via::reduce_compute);
+  if (sums_compute(spec, parameter.layouts) || (spec.trainable && overlaps)) need(Via::reduce_compute);
   // A backward weight is published together with its weight.
   if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Via::replicas);
 }

@@ -4,12 +4,14 @@
 // (domain.h).
 //   compute  over the compute ranks: the part that each rank needs while an operation runs; parts may overlap
 //   home     over the compute ranks: each element on one rank (replicated parameters are whole on every rank)
-//   storage  over the ranks that store one compute rank's part: the rows of the home part that each rank keeps between
-//   uses state    over the replicas of one storing rank: the rows of the shard that each replica updates, with their
-//   optimizer state (ZeRO-1); without ZeRO-1 equal to storage: every replica updates the whole shard
+//   storage  over the ranks that store one compute rank's part: the rows of its home part that each keeps between uses;
+//            over all ranks of a replica in which compute groups lack ranks (replica_layouts.h)
+//   state    over the replicas of one storing rank: the rows of its shard that each updates, with their optimizer
+//            state (ZeRO-1); without ZeRO-1 equal to storage: every replica does all the work
 // These layouts count the elements of the weight. Each plane (plane.h) has four layouts of its own, which count tiles.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,7 +50,9 @@ struct BackwardFormat {
 struct ParameterSpec {
   std::string name;
   std::vector<std::int64_t> dims;  // logical
-  layout::Layout compute;          // over the compute ranks of its domain
+  layout::Layout compute;          // over the compute ranks of this rank's compute group
+  // The compute layouts of all shapes of compute groups (ComputeGroup::shapes). Empty if all groups are full.
+  std::map<Slots, layout::Layout> compute_by_slots = {};
   // True: each rank stores a part (matrices). False: every rank stores the whole (norms).
   bool sharded = true;
   // The parameter is replicated over the compute ranks, but each rank computes only a part of its gradient (sequence
@@ -98,7 +102,7 @@ inline ParameterTypes types_of(const ParameterSpec& spec, const ParameterTypes& 
 
 // Returns whether compute ranks hold parts of one gradient, which are added before the gradient travels further.
 inline bool sums_compute(const ParameterSpec& spec, const ParameterLayouts& layouts) {
-  return spec.trainable && (layouts.overlaps() || (spec.partial_gradient && spec.compute.size() > 1));
+  return spec.trainable && (layouts.overlaps() || (spec.partial_gradient && layouts.slots > 1));
 }
 // Returns the type of a gradient as it is produced. `sums_compute` is the result of the function above.
 inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes& types, bool sums_compute) {

@@ -1,12 +1,18 @@
 #include "tessera/shard/parameter_layouts.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
 #include "tessera/shard/encoded.h"
+#include "tessera/shard/unequal/replica_layouts.h"
 
 namespace tessera::shard {
 namespace {
@@ -25,6 +31,17 @@ void check_planes(const ParameterSpec& spec) {
       spec.planes.empty() || spec.planes.front().tile.is_element(),
       "parameter '{}': the first plane has tiles of {} x {}, expected one element for each element of the weight",
       spec.name, spec.planes.front().tile.rows, spec.planes.front().tile.cols);
+}
+
+// Parts that other ranks hold would have other tiles. Nodes have no fixed ranks.
+void check_unequal(const ParameterSpec& spec, const Cuts& cuts) {
+  if (!cuts.shapes.empty() && cuts.node > 1)
+    throw InputError("--reduce-order hierarchical cannot be used with dead places, expected sequential");
+  if (!cuts.any_reduced()) return;
+  for (const PlaneSpec& plane : spec.planes)
+    if (!plane.tile.is_element())
+      throw InputError("parameter '{}': plane '{}' has tiles, which dead places in a tp group would change", spec.name,
+                       plane.name);
 }
 
 // Storage is cut after a multiple of this number of rows, which keeps the tiles of all planes whole.
@@ -55,7 +72,69 @@ ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane
   return grid;
 }
 
-ParameterLayouts layouts_of(const ParameterSpec& spec) {
+namespace {
+
+const layout::Layout& compute_of(const ParameterSpec& spec, const Slots& slots) {
+  const auto found = spec.compute_by_slots.find(slots);
+  TESSERA_CHECK(found != spec.compute_by_slots.end(), "parameter '{}' has no layout for tp ranks at places {}",
+                spec.name, fmt::join(slots, ", "));
+  TESSERA_CHECK(found->second.size() == static_cast<int>(slots.size()) && found->second.shape == spec.compute.shape,
+                "parameter '{}': the layout for tp ranks at places {} has {} ranks, expected {}", spec.name,
+                fmt::join(slots, ", "), found->second.size(), slots.size());
+  return found->second;
+}
+
+GroupLayouts group_of(const ParameterSpec& spec, const Slots& slots) {
+  const layout::Layout& compute = compute_of(spec, slots);
+  layout::validate(compute, layout::Cover::all);
+  return {.compute = compute, .home = spec.sharded ? layout::unique_home(compute) : compute};
+}
+
+// Returns the storage layout over all ranks of a replica with full groups.
+layout::Layout full_storage(const ParameterLayouts& full, const ReplicaShape& shape) {
+  layout::Layout storage{.shape = full.home.shape};
+  std::vector<layout::Layout> stored;
+  for (int rank = 0; rank < full.home.size(); ++rank)
+    stored.push_back(full.stored(rank, static_cast<int>(shape.size())));
+  for (std::size_t part = 0; part < shape.size(); ++part)
+    for (const layout::Layout& of_rank : stored) storage.ranks.push_back(of_rank.ranks[part]);
+  return storage;
+}
+
+void add_replicas(const ParameterSpec& spec, const Cuts& cuts, ParameterLayouts& layouts) {
+  std::map<Slots, GroupLayouts> known;
+  Slots places(static_cast<std::size_t>(cuts.slots));
+  std::iota(places.begin(), places.end(), 0);
+  known[places] = group_of(spec, places);
+  ParameterLayouts full{.is_cut = layouts.is_cut, .together = layouts.together};
+  full.home = full.compute = known[places].home;
+  std::map<ReplicaShape, layout::Layout> storages;  // many replicas have equal shapes
+  for (int replica = 0; replica < cuts.replicas; ++replica) {
+    const ReplicaShape& shape = cuts.shapes[static_cast<std::size_t>(replica)];
+    const bool is_known = storages.contains(shape);
+    if (is_known && replica != cuts.replica) {
+      layouts.replicas.push_back(storages[shape]);
+      continue;
+    }
+    std::vector<GroupLayouts> groups;
+    for (const Slots& slots : shape) {
+      if (!known.contains(slots)) known[slots] = group_of(spec, slots);
+      groups.push_back(known[slots]);
+    }
+    if (!is_known && cuts.is_reduced(replica)) {
+      storages[shape] = replica_storage(full.home, groups, layouts.is_cut, layouts.together);
+      if (layouts.is_cut) check_replica(storages[shape], replica_homes(groups), spec.name);
+    } else if (!is_known) {
+      storages[shape] = full_storage(full, shape);
+    }
+    layouts.replicas.push_back(storages[shape]);
+    if (replica == cuts.replica && cuts.is_reduced()) layouts.groups = std::move(groups);
+  }
+}
+
+}  // namespace
+
+ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
   const layout::Layout& compute = spec.compute;
   const layout::Shape shape = layout::matrix_shape(spec.dims);
   TESSERA_CHECK(compute.shape == shape,
@@ -63,29 +142,103 @@ ParameterLayouts layouts_of(const ParameterSpec& spec) {
                 compute.shape.rows, compute.shape.cols, shape.rows, shape.cols);
   layout::validate(compute, layout::Cover::all);
   check_planes(spec);
-  ParameterLayouts layouts{.compute = compute, .home = compute, .is_cut = spec.sharded};
-  if (!spec.sharded) return layouts;
-  layouts.home = layout::unique_home(compute);
-  layouts.together = rows_together(spec);
-  layout::validate(layouts.home, layout::Cover::exact);
+  check_unequal(spec, cuts);
+  ParameterLayouts layouts{.compute = compute, .home = compute, .is_cut = spec.sharded, .slots = compute.size()};
+  if (spec.sharded) {
+    layouts.home = layout::unique_home(compute);
+    layouts.together = rows_together(spec);
+    layout::validate(layouts.home, layout::Cover::exact);
+  }
+  if (!cuts.any_reduced()) return layouts;
+  layouts.slots = cuts.slots;
+  add_replicas(spec, cuts, layouts);
   return layouts;
+}
+
+namespace {
+
+// Sets the layouts over the ranks of Via::replicas in a mesh with dead places.
+void set_replicas(const Cuts& cuts, const Place& place, RankParts& parts) {
+  const bool over_all = !parts.layouts.replicas.empty();
+  for (int replica = 0; replica < cuts.replicas; ++replica) {
+    if (replica == place.replica)
+      parts.summing_rank += over_all ? cuts.number_in_replica(place.part, place.compute) : place.part;
+    parts.storage_by_replica.push_back(over_all ? parts.layouts.replicas[static_cast<std::size_t>(replica)]
+                                                : parts.layouts.stored(place.compute, cuts.parts_of(replica)));
+    if (replica < place.replica) parts.summing_rank += parts.storage_by_replica.back().size();
+  }
+}
+
+// Sets the parts that each rank of Via::replicas updates. Only some replicas update in a mesh with dead places.
+void set_states(const Cuts& cuts, const Place& place, RankParts& parts) {
+  const std::vector<int> updating = cuts.updating_replicas();
+  const int count = static_cast<int>(updating.size());
+  const auto own = std::ranges::find(updating, place.replica);
+  if (cuts.shapes.empty()) {
+    parts.states = parts.layouts.updated(parts.local_storage, count);
+  } else {
+    for (int replica = 0; replica < cuts.replicas; ++replica) {
+      const auto number = std::ranges::find(updating, replica) - updating.begin();
+      for (const layout::LocalLayout& local : parts.storage_by_replica[static_cast<std::size_t>(replica)].ranks)
+        parts.states.push_back(number == count ? layout::LocalLayout{}
+                                               : parts.layouts.updated(local, count)[static_cast<std::size_t>(number)]);
+    }
+  }
+  parts.local_state = parts.states[static_cast<std::size_t>(parts.summing_rank)];
+  if (own == updating.end()) return;
+  const std::vector<layout::LocalLayout> shares = parts.layouts.updated(parts.local_storage, count);
+  for (auto before = shares.begin(); before - shares.begin() < own - updating.begin(); ++before)
+    parts.state_offset += before->size;
+}
+
+}  // namespace
+
+StoredParts::StoredParts(const ParameterLayouts& layouts, const Cuts& cuts)
+    : over_replica_(!layouts.groups.empty() && cuts.parts > 1) {
+  for (int part = 0; part < cuts.parts; ++part) {
+    const int ranks = layouts.group(part).home.size();
+    first_.push_back(static_cast<int>(places_.size()));
+    for (int rank = 0; rank < ranks; ++rank) places_.push_back({.compute = rank, .part = part});
+  }
+  if (over_replica_) {
+    layouts_.push_back(layouts.replicas[static_cast<std::size_t>(cuts.replica)]);
+    return;
+  }
+  for (int rank = 0; rank < layouts.home.size(); ++rank) layouts_.push_back(layouts.stored(rank, cuts.parts));
+}
+
+const layout::Layout& StoredParts::around(const Place& place) const {
+  return layouts_[over_replica_ ? 0 : static_cast<std::size_t>(place.compute)];
+}
+
+int StoredParts::number_of(const Place& place) const {
+  return over_replica_ ? first_[static_cast<std::size_t>(place.part)] + place.compute : place.part;
+}
+
+layout::Layout homes_of(const RankParts& parts, const Place& place) {
+  if (parts.layouts.groups.size() > 1) return replica_homes(parts.layouts.groups);
+  return layout::repeat(layout::select(parts.layouts.home, {place.compute}), parts.storage.size());
 }
 
 RankParts rank_parts(ParameterLayouts layouts, const Cuts& cuts, const Place& place) {
   const auto compute = static_cast<std::size_t>(place.compute);
   RankParts parts{.layouts = std::move(layouts)};
   const ParameterLayouts& own = parts.layouts;
-  parts.storage = own.stored(place.compute, cuts.parts);
-  for (const int count : cuts.parts_by_replica) parts.storage_by_replica.push_back(own.stored(place.compute, count));
-  parts.local_compute = own.compute.ranks[compute];
-  parts.local_home = own.home.ranks[compute];
-  parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(place.part)];
+  if (own.groups.size() > 1) {
+    parts.storage = own.replicas[static_cast<std::size_t>(place.replica)];
+    parts.storing_rank = cuts.number_in_replica(place.part, place.compute);
+  } else {
+    parts.storage = own.stored(place.compute, cuts.parts);
+    parts.storing_rank = place.part;
+  }
+  parts.summing_rank = cuts.shapes.empty() ? place.replica : 0;
+  if (!cuts.shapes.empty()) set_replicas(cuts, place, parts);
+  const GroupLayouts group = own.group(place.part);
+  parts.local_compute = group.compute.ranks[compute];
+  parts.local_home = group.home.ranks[compute];
+  parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(parts.storing_rank)];
   parts.local_state = parts.local_storage;
-  if (!own.is_cut || !cuts.splits_state()) return parts;
-  parts.states = own.updated(parts.local_storage, cuts.replicas);
-  const auto replica = static_cast<std::size_t>(place.replica);
-  for (std::size_t before = 0; before < replica; ++before) parts.state_offset += parts.states[before].size;
-  parts.local_state = parts.states[replica];
+  if (own.is_cut && cuts.splits_state()) set_states(cuts, place, parts);
   return parts;
 }
 

@@ -1,8 +1,19 @@
 #include "tessera/shard/plane.h"
 
+#include <algorithm>
+
 #include "tessera/layout/home.h"
 
 namespace tessera::shard {
+
+bool ParameterLayouts::overlaps() const {
+  return home != compute || std::ranges::any_of(groups, &GroupLayouts::overlaps);
+}
+
+GroupLayouts ParameterLayouts::group(int part) const {
+  if (groups.empty()) return {compute, home};
+  return groups[static_cast<std::size_t>(part)];
+}
 
 layout::Layout ParameterLayouts::stored(int compute_rank, int parts) const {
   const layout::Layout part = layout::select(home, {compute_rank});

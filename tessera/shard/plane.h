@@ -27,14 +27,28 @@ struct PlaneSpec {
   std::int64_t bytes(std::int64_t elements) const { return bytes_of(elements, type); }
 };
 
+// The layouts of one compute group.
+struct GroupLayouts {
+  layout::Layout compute, home;
+
+  bool overlaps() const { return home != compute; }
+};
+
 // The layouts of a parameter, or of one of its planes, over the ranks. parameter.h explains the kinds.
 struct ParameterLayouts {
   layout::Layout compute, home;  // over the compute ranks
   bool is_cut = true;            // false: every rank stores the whole
   std::int64_t together = 1;     // storage is cut after a multiple of this number of rows
+  int slots = 1;                 // places of the compute group, dead ones included
+  // The layouts of all compute groups of this rank's replica, by part, if it is reduced (Cuts::is_reduced). Else empty.
+  std::vector<GroupLayouts> groups = {};
+  // If some replica is reduced: by replica, the storage layout over all its ranks, in the order of places. Else empty.
+  std::vector<layout::Layout> replicas = {};
 
-  // Whether several compute ranks use an element that only one of them stores.
-  bool overlaps() const { return home != compute; }
+  // Whether several compute ranks use an element that only one of them stores. The same on all ranks of a replica.
+  bool overlaps() const;
+  // Returns the layouts of the compute group with this part.
+  GroupLayouts group(int part) const;
   // Returns the storage layout of one compute rank's part, over `parts` ranks.
   layout::Layout stored(int compute_rank, int parts) const;
   // Returns, for `replicas` ranks that all store `local`, the part that each of them updates (ZeRO-1).
@@ -44,12 +58,18 @@ struct ParameterLayouts {
 // One rank's parts of a parameter or of a plane.
 struct RankParts {
   ParameterLayouts layouts;
-  layout::Layout storage;  // over the ranks that store this rank's compute part
-  // The storage layout in each replica. Set if the mesh has dead places, else empty.
+  // Over the ranks of Via::gather: those that store this rank's compute part, or, in a reduced replica with several
+  // parts, all ranks of the replica.
+  layout::Layout storage;
+  int storing_rank = 0;  // this rank's number in `storage`
+  // The storage layouts over the ranks of Via::replicas, by replica. Set if the mesh has dead places, else empty.
   std::vector<layout::Layout> storage_by_replica;
+  int summing_rank = 0;  // this rank's number among the ranks of Via::replicas
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
-  std::vector<layout::LocalLayout> states;  // each replica's part of local_storage; empty if the state is not split
-  std::int64_t state_offset = 0;            // elements of local_storage before this rank's local_state
+  // The part that each rank of Via::replicas updates; empty if the state is not split. Without dead places, these are
+  // the parts of local_storage.
+  std::vector<layout::LocalLayout> states;
+  std::int64_t state_offset = 0;  // elements of local_storage before this rank's local_state
 };
 
 // A plane, as one rank stores it.

@@ -1,10 +1,7 @@
 #include "tessera/shard/reduction.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
-
-#include "tessera/layout/dense.h"
 
 namespace tessera::shard {
 namespace {
@@ -18,7 +15,7 @@ std::size_t size_in_bytes(std::int64_t elements, quant::DType type) {
 Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way)
     : types_(parameter.types),
       staging_type_(parameter.types.accumulator),
-      tree_(tree_of(parameter.storage, cuts, parameter.place)),
+      tree_(tree_of(parameter.storage, cuts, parameter.storing_rank, parameter.place.duplicate)),
       way_(std::move(way)) {
   if (parameter.by_rows && !parameter.spec.trainable) return;  // a frozen table reduces nothing and has no group
   if (parameter.by_rows) {
@@ -40,13 +37,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
   if (types_.wire != staging_type_)
     (over_compute_ ? rounded_bytes_ : staged_rounded_bytes_) =
         base::align_up(size_in_bytes(home_elements_, types_.wire));
-  // The ranks exchange rows of this compute rank's matrix. With local columns these rows are contiguous in the buffers.
-  std::vector<layout::LocalLayout> owned;
-  for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
-    std::ranges::transform(parameter.storage.ranks, std::back_inserter(owned), layout::with_local_columns);
-  const int rank = parameter.place.part + parameter.storage.size() * parameter.place.duplicate;
-  additions_.emplace(parameter.storage.shape, layout::with_local_columns(parameter.local_home), owned, tree_, rank,
-                     types_);
+  additions_.emplace(additions_of(parameter, cuts, parameter.place, parameter.types));
 }
 
 base::Fence Reducer::sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,

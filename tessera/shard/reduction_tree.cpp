@@ -47,11 +47,11 @@ ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumu
   return bytes;
 }
 
-ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place) {
+ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, int rank, int duplicate) {
   std::vector<std::int64_t> owned;
   for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     for (const layout::LocalLayout& local : storage.ranks) owned.push_back(local.size);
-  return {std::move(owned), cuts.node, place.part + storage.size() * place.duplicate};
+  return {std::move(owned), cuts.node, rank + storage.size() * duplicate};
 }
 
 }  // namespace tessera::shard

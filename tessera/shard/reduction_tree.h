@@ -52,8 +52,8 @@ class ReductionTree {
   int node_, rank_;
 };
 
-// Returns the tree for the rank at `place`. The ranks store the gradient in the layout `storage` (parameter.h), in
-// cuts.duplicates duplicates.
-ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, const Place& place);
+// Returns the tree for rank number `rank` of a duplicate, in duplicate number `duplicate`. The ranks store the gradient
+// in the layout `storage` (parameter.h), in cuts.duplicates duplicates.
+ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, int rank, int duplicate);
 
 }  // namespace tessera::shard

@@ -10,10 +10,19 @@ layout::Layout over_replicas(layout::Shape shape, std::vector<layout::LocalLayou
   return {.shape = shape, .ranks = std::move(ranks), .state = state};
 }
 
+// Returns what each rank of Via::replicas stores.
+std::vector<layout::LocalLayout> stored_by(const RankParts& parts, int replicas) {
+  if (parts.storage_by_replica.empty()) return std::vector(static_cast<std::size_t>(replicas), parts.local_storage);
+  std::vector<layout::LocalLayout> stored;
+  for (const layout::Layout& replica : parts.storage_by_replica)
+    stored.insert(stored.end(), replica.ranks.begin(), replica.ranks.end());
+  return stored;
+}
+
 // If every rank of a replica stores a gradient whole, only the first rank of the replica contributes it.
-void give_once(std::vector<layout::LocalLayout>& given, const ShardedParameter& parameter) {
+void give_once(std::vector<layout::LocalLayout>& given, const RankParts& parts) {
   std::size_t first = 0;
-  for (const layout::Layout& replica : parameter.storage_by_replica) {
+  for (const layout::Layout& replica : parts.storage_by_replica) {
     const auto end = first + replica.ranks.size();
     std::fill(given.begin() + static_cast<std::ptrdiff_t>(first) + 1, given.begin() + static_cast<std::ptrdiff_t>(end),
               layout::LocalLayout{});
@@ -23,35 +32,31 @@ void give_once(std::vector<layout::LocalLayout>& given, const ShardedParameter& 
 
 }  // namespace
 
+ReplicaExchange replica_sum(const RankParts& parts, int replicas) {
+  const std::vector<layout::LocalLayout> stored = stored_by(parts, replicas);
+  std::vector<layout::LocalLayout> given = stored;
+  if (!parts.layouts.is_cut) give_once(given, parts);
+  return {over_replicas(parts.storage.shape, std::move(given), layout::State::partial),
+          over_replicas(parts.storage.shape, parts.states.empty() ? stored : parts.states, layout::State::replicated)};
+}
+
+ReplicaExchange replica_update(const RankParts& parts, int replicas) {
+  const layout::Shape shape = parts.storage.shape;
+  return {over_replicas(shape, parts.states, layout::State::replicated),
+          over_replicas(shape, stored_by(parts, replicas), layout::State::replicated)};
+}
+
 Replicas::Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel) {
-  const int replicas = parallel.cuts(parameter.spec.domain).replicas;
-  const Place& place = parallel.place(parameter.spec.domain);
+  const int replicas = parallel.cuts(parameter.spec.domain).replicas, rank = parameter.summing_rank;
   if (replicas == 1) return;
-  const auto count = static_cast<std::size_t>(replicas);
-  using enum layout::State;
   if (parameter.spec.trainable) {
-    const layout::Shape shape = parameter.storage.shape;
-    std::vector<layout::LocalLayout> stored(count, parameter.local_storage);
-    int rank = place.replica;
-    if (!parameter.storage_by_replica.empty()) {
-      stored.clear();
-      for (std::size_t replica = 0; replica < count; ++replica) {
-        if (static_cast<int>(replica) == place.replica) rank = static_cast<int>(stored.size()) + place.part;
-        const std::vector<layout::LocalLayout>& theirs = parameter.storage_by_replica[replica].ranks;
-        stored.insert(stored.end(), theirs.begin(), theirs.end());
-      }
-    }
-    std::vector<layout::LocalLayout> given = stored;
-    if (!parameter.storage_by_replica.empty() && !parameter.layouts.is_cut) give_once(given, parameter);
-    sum_.emplace(over_replicas(shape, std::move(given), partial),
-                 over_replicas(shape, parameter.splits_state() ? parameter.states : stored, replicated), rank,
-                 parameter.types.accumulator);
+    const ReplicaExchange sum = replica_sum(parameter, replicas);
+    sum_.emplace(sum.from, sum.to, rank, parameter.types.accumulator);
   }
   if (!parameter.splits_state()) return;
   for (const Plane& plane : parameter.planes) {
-    const layout::Shape shape = plane.storage.shape;
-    updates_.emplace_back(over_replicas(shape, plane.states, replicated),
-                          over_replicas(shape, std::vector(count, plane.local_storage), replicated), place.replica);
+    const ReplicaExchange update = replica_update(plane, replicas);
+    updates_.emplace_back(update.from, update.to, rank);
   }
 }
 

@@ -15,8 +15,18 @@
 
 namespace tessera::shard {
 
-// The exchanges for one parameter, built once. The object contains only data, and must live until the work that it has
-// enqueued is done.
+// The layouts of one exchange over the ranks of Via::replicas.
+struct ReplicaExchange {
+  layout::Layout from, to;
+};
+// Returns the sum of a gradient, from what each rank stores to what each rank updates, or stores if the state is not
+// split.
+ReplicaExchange replica_sum(const RankParts& parts, int replicas);
+// Returns the exchange of new weights, from the parts that ranks update to those that they store.
+ReplicaExchange replica_update(const RankParts& parts, int replicas);
+
+// The exchanges for one parameter, built once. It contains only data, and must live until the work that it has enqueued
+// is done.
 class Replicas {
  public:
   Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel);

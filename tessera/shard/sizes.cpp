@@ -4,6 +4,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows/rows.h"
@@ -21,45 +22,59 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
   return true;
 }
 
-// Sets the buffer sizes of a gather, as maximums over compute ranks: `gathered` for the planes, including those between
-// two hops, and `unpacked` for the unpacked weight.
+// Returns the memory of the exchange of a gradient on one rank.
+std::int64_t scratch_of(const StoredParts& stored, const ParameterLayouts& layouts, const ParameterTypes& types,
+                        const Cuts& cuts, Place place, int duplicate) {
+  if (layouts.groups.size() > 1) {  // messages are packed
+    place.replica = cuts.replica;
+    return static_cast<std::int64_t>(
+        additions_of(rank_parts(layouts, cuts, place), cuts, place, types).scratch_bytes());
+  }
+  const ReductionTree::Bytes bytes =
+      tree_of(stored.around(place), cuts, stored.number_of(place), duplicate).bytes(types.wire, types.accumulator);
+  return base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
+}
+
+// Sets the buffer sizes of a gather, as maximums over the ranks of a replica: `gathered` for the planes, including
+// those between two hops, and `unpacked` for the unpacked weight.
 void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
   std::vector<PlaneSpec> planes = planes_of(spec, types);
   std::vector<ParameterLayouts> plane_of;
   for (const PlaneSpec& plane : planes) plane_of.push_back(plane_layouts(spec, plane, layouts));
   const bool gathers = layouts.is_cut && cuts.parts > 1, overlaps = layouts.overlaps();
-  for (std::size_t rank = 0; rank < layouts.compute.ranks.size(); ++rank) {
+  const StoredParts stored(layouts, cuts);
+  for (const Place& place : stored.places()) {
+    const auto rank = static_cast<std::size_t>(place.compute);
     if (is_unpacked(spec))
-      size.unpacked = std::max(size.unpacked, base::align_up(bytes_of(layouts.compute.ranks[rank].size, types.model)));
+      size.unpacked = std::max(
+          size.unpacked, base::align_up(bytes_of(layouts.group(place.part).compute.ranks[rank].size, types.model)));
     std::int64_t gathered = 0;
     for (std::size_t p = 0; p < planes.size(); ++p) {
-      if (gathers || overlaps) gathered += base::align_up(planes[p].bytes(plane_of[p].compute.ranks[rank].size));
-      if (gathers && overlaps) gathered += base::align_up(planes[p].bytes(plane_of[p].home.ranks[rank].size));
+      const GroupLayouts group = plane_of[p].group(place.part);
+      if (gathers || overlaps) gathered += base::align_up(planes[p].bytes(group.compute.ranks[rank].size));
+      if (gathers && overlaps) gathered += base::align_up(planes[p].bytes(group.home.ranks[rank].size));
     }
     size.gathered = std::max(size.gathered, gathered);
   }
 }
 
-// Sets the buffer sizes of a gradient and of its exchange, as maximums over compute ranks.
+// Sets the buffer sizes of a gradient and of its exchange, as maximums over the ranks of a replica.
 void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
   const bool sums = sums_compute(spec, layouts);
   const quant::DType staged = staging_type(spec, types, sums);
-  for (int rank = 0; rank < spec.compute.size(); ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    const std::int64_t home = layouts.home.ranks[at].size;
-    const std::int64_t produced = base::align_up(bytes_of(spec.compute.ranks[at].size, staged));
+  const StoredParts stored(layouts, cuts);
+  for (const Place& place : stored.places()) {
+    const auto at = static_cast<std::size_t>(place.compute);
+    const GroupLayouts group = layouts.group(place.part);
+    const std::int64_t home = group.home.ranks[at].size;
+    const std::int64_t produced = base::align_up(bytes_of(group.compute.ranks[at].size, staged));
     const std::int64_t rounded = staged != types.wire ? base::align_up(types.wire_bytes(home)) : 0;
     size.staging = std::max(size.staging, produced + (sums ? base::align_up(types.accumulator_bytes(home)) : rounded));
-    const layout::Layout stored = layouts.stored(rank, cuts.parts);
-    for (int reducing = 0; reducing < cuts.reducing(); ++reducing) {
-      const Place place{.compute = rank, .part = reducing % cuts.parts, .duplicate = reducing / cuts.parts};
-      const ReductionTree::Bytes bytes = tree_of(stored, cuts, place).bytes(types.wire, types.accumulator);
-      const std::int64_t scratch =
-          base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
-      size.scratch = std::max(size.scratch, (sums ? rounded : 0) + scratch);
-    }
+    for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
+      size.scratch =
+          std::max(size.scratch, (sums ? rounded : 0) + scratch_of(stored, layouts, types, cuts, place, duplicate));
   }
 }
 
@@ -89,6 +104,9 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
   if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.max_parts() == 1) return false;
+  TESSERA_CHECK(!cuts.any_reduced() || spec.reads.lookup != Lookup::rows,
+                "parameter '{}': rows travel by index only if no tp group has dead places", spec.name);
+  if (cuts.any_reduced()) return false;
   const bool whole_rows =
       has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding && cuts.duplicates == 1;
   TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
@@ -98,6 +116,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
   Cuts most = cuts;
   most.parts = cuts.max_parts();
+  most.shapes.clear();
   const Ways whole = WayBytes(spec, layouts, types, most, /*by_rows=*/false).most();
   const RowMessages messages = messages_of(spec, layouts, most.parts);
   const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;

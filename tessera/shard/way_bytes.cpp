@@ -1,21 +1,18 @@
 #include "tessera/shard/way_bytes.h"
 
+#include <algorithm>
+
 #include "tessera/comm/operation.h"
 #include "tessera/comm/redistribution.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
+#include "tessera/shard/replicas.h"
 #include "tessera/shard/rows/rows.h"
 
 namespace tessera::shard {
 namespace {
 
 using schedule::Activity, schedule::Way;
-
-std::vector<layout::Layout> stored_by_compute(const ParameterLayouts& layouts, int parts) {
-  std::vector<layout::Layout> stored;
-  for (int rank = 0; rank < layouts.home.size(); ++rank) stored.push_back(layouts.stored(rank, parts));
-  return stored;
-}
 
 void add_to(Way& sum, Way way, std::int64_t times) {
   for (schedule::Hop& hop : way) hop.bytes *= times;
@@ -33,31 +30,72 @@ WayBytes::WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, c
       by_rows_(by_rows),
       overlaps_(layouts.overlaps()),
       sums_compute_(sums_compute(spec, layouts)),
-      stored_(stored_by_compute(layouts, cuts.parts)) {
+      stored_(layouts, cuts) {
+  const int groups = std::max(1, static_cast<int>(layouts.groups.size()));
   for (PlaneSpec& plane : planes_of(spec, types)) {
-    Moved moved;
-    moved.layouts = plane_layouts(spec, plane, layouts);
-    if (overlaps_) moved.over_compute = layout::redistribute(moved.layouts.home, moved.layouts.compute);
-    moved.stored = stored_by_compute(moved.layouts, cuts.parts);
-    moved.spec = std::move(plane);
+    const ParameterLayouts of_plane = plane_layouts(spec, plane, layouts);
+    Moved moved{.spec = std::move(plane), .layouts = of_plane, .over_compute = {}, .stored = {of_plane, cuts}};
+    for (int group = 0; overlaps_ && group < groups; ++group) {
+      const GroupLayouts each = of_plane.group(group);
+      moved.over_compute.push_back(layout::redistribute(each.home, each.compute));
+    }
     planes_.push_back(std::move(moved));
   }
-  if (!sums_compute_) return;
-  layout::Layout parts = spec.compute;
-  parts.state = layout::State::partial;
-  compute_sum_ = layout::redistribute(parts, layouts.home);
-  compute_collective_ = layout::recognise(compute_sum_, parts, layouts.home);
+  for (int group = 0; sums_compute_ && group < groups; ++group) {
+    GroupLayouts each = layouts.group(group);
+    each.compute.state = layout::State::partial;
+    layout::TransferPlan plan = layout::redistribute(each.compute, each.home);
+    layout::Collective collective = layout::recognise(plan, each.compute, each.home);
+    compute_sums_.push_back({std::move(plan), std::move(collective)});
+  }
+  if (cuts.shapes.empty() || cuts.replicas == 1) return;
+  const int exchanges = layouts.replicas.empty() ? layouts.home.size() : 1;
+  for (int compute = 0; compute < exchanges; ++compute) unequal_.push_back(unequal(compute));
+}
+
+WayBytes::Unequal WayBytes::unequal(int compute) const {
+  const Place place{.compute = compute, .replica = cuts_.replica};
+  const RankParts parts = rank_parts(layouts_, cuts_, place);
+  Unequal result;
+  int ranks = 0;
+  for (const layout::Layout& replica : parts.storage_by_replica) {
+    result.first.push_back(ranks);
+    ranks += replica.size();
+  }
+  result.summed.resize(static_cast<std::size_t>(ranks)), result.published.resize(static_cast<std::size_t>(ranks));
+  const auto add = [&](const ReplicaExchange& exchange, quant::DType type, std::vector<std::int64_t>& bytes) {
+    const layout::TransferPlan plan = layout::redistribute(exchange.from, exchange.to);
+    const layout::Collective collective = layout::recognise(plan, exchange.from, exchange.to);
+    for (int rank = 0; rank < ranks; ++rank)
+      bytes[static_cast<std::size_t>(rank)] +=
+          comm::received_bytes(collective, ranks, plan.elements_received(rank), type);
+  };
+  if (spec_.trainable) add(replica_sum(parts, cuts_.replicas), types_.accumulator, result.summed);
+  if (!splits()) return result;
+  for (const Moved& plane : planes_)
+    add(replica_update(rank_parts(plane.layouts, cuts_, place), cuts_.replicas), plane.spec.type, result.published);
+  return result;
+}
+
+const WayBytes::Unequal& WayBytes::unequal_of(const Place& place) const {
+  return unequal_[layouts_.replicas.empty() ? static_cast<std::size_t>(place.compute) : 0];
+}
+
+std::size_t WayBytes::rank_in(const Unequal& exchange, const Place& place) const {
+  const int number = layouts_.replicas.empty() ? place.part : cuts_.number_in_replica(place.part, place.compute);
+  return static_cast<std::size_t>(exchange.first[static_cast<std::size_t>(cuts_.replica)] + number);
 }
 
 // Counts all planes: first the parts of the other storing ranks, then the overlapping parts of compute ranks.
 Way WayBytes::gather(const Place& place) const {
   if (by_rows_) return {};
-  const auto compute = static_cast<std::size_t>(place.compute);
   std::int64_t storage = 0, over_compute = 0;
   for (const Moved& plane : planes_) {
-    const std::int64_t own = plane.stored[compute].ranks[static_cast<std::size_t>(place.part)].size;
-    storage += plane.spec.bytes(plane.layouts.home.ranks[compute].size - own);
-    if (overlaps_) over_compute += plane.spec.bytes(plane.over_compute.elements_received(place.compute));
+    const layout::Layout& home =
+        plane.layouts.groups.empty() ? plane.layouts.home : plane.layouts.groups[group_index(place)].home;
+    storage += plane.spec.bytes(home.ranks[static_cast<std::size_t>(place.compute)].size - plane.stored.of(place).size);
+    if (overlaps_)
+      over_compute += plane.spec.bytes(plane.over_compute[group_index(place)].elements_received(place.compute));
   }
   Way way;
   if (layouts_.is_cut && cuts_.parts > 1) way.push_back({Activity::gather, storage});
@@ -72,29 +110,35 @@ Way WayBytes::reduce(const Place& place) const {
     const std::int64_t bytes = messages_of(spec_, layouts_, cuts_.parts).exchanged(types_.wire);
     return {{Activity::reduce, bytes}};
   }
-  if (sums_compute_)
-    way.push_back({Activity::reduce_compute,
-                   comm::received_bytes(compute_collective_, compute_sum_.ranks,
-                                        compute_sum_.elements_received(place.compute), types_.accumulator)});
+  if (sums_compute_) {
+    const auto& [plan, collective] = compute_sums_[group_index(place)];
+    way.push_back(
+        {Activity::reduce_compute,
+         comm::received_bytes(collective, plan.ranks, plan.elements_received(place.compute), types_.accumulator)});
+  }
   if (cuts_.reducing() == 1) return way;
-  const ReductionTree::Bytes bytes =
-      tree_of(stored_[static_cast<std::size_t>(place.compute)], cuts_, place).bytes(types_.wire, types_.accumulator);
+  if (layouts_.groups.size() > 1) {
+    // Each compute group gives every element once; a vector that all ranks store comes from its first rank.
+    const std::int64_t own = layouts_.is_cut || place.compute == 0 ? 1 : 0;
+    way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
+    return way;
+  }
+  const ReductionTree::Bytes bytes = tree_of(stored_.around(place), cuts_, stored_.number_of(place), place.duplicate)
+                                         .bytes(types_.wire, types_.accumulator);
   way.push_back({Activity::reduce, bytes.within + bytes.between});
   return way;
 }
 
 // In an all-reduce a rank receives the parts of the other replicas twice: first as terms, then as sums. If each replica
-// updates a part (ZeRO-1), a rank receives the terms of the part that it updates. If places are dead, a rank receives
-// its whole shard from every other replica. A vector that all ranks store comes from the first rank of each replica.
+// updates a part (ZeRO-1), a rank receives the terms of the part that it updates.
 Way WayBytes::sum_replicas(const Place& place) const {
   const std::int64_t others = cuts_.replicas - 1;
   if (!spec_.trainable || others == 0) return {};
-  const layout::LocalLayout& own =
-      stored_[static_cast<std::size_t>(place.compute)].ranks[static_cast<std::size_t>(place.part)];
-  if (!cuts_.parts_by_replica.empty()) {
-    const std::int64_t givers = layouts_.is_cut || place.part == 0 ? others : cuts_.replicas;
-    return {{Activity::replicas, types_.accumulator_bytes(givers * own.size)}};
+  if (!unequal_.empty()) {
+    const Unequal& exchange = unequal_of(place);
+    return {{Activity::replicas, exchange.summed[rank_in(exchange, place)]}};
   }
+  const layout::LocalLayout& own = stored_.of(place);
   if (!splits())
     return {{Activity::replicas, comm::all_reduce_received(types_.accumulator_bytes(own.size), cuts_.replicas)}};
   const std::int64_t state = layouts_.updated(own, cuts_.replicas)[static_cast<std::size_t>(place.replica)].size;
@@ -103,10 +147,13 @@ Way WayBytes::sum_replicas(const Place& place) const {
 
 Way WayBytes::publish(const Place& place) const {
   if (!splits()) return {};
+  if (!unequal_.empty()) {
+    const Unequal& exchange = unequal_of(place);
+    return {{Activity::publish, exchange.published[rank_in(exchange, place)]}};
+  }
   std::int64_t bytes = 0;
   for (const Moved& plane : planes_) {
-    const layout::LocalLayout& own =
-        plane.stored[static_cast<std::size_t>(place.compute)].ranks[static_cast<std::size_t>(place.part)];
+    const layout::LocalLayout& own = plane.stored.of(place);
     const std::int64_t state = plane.layouts.updated(own, cuts_.replicas)[static_cast<std::size_t>(place.replica)].size;
     bytes += plane.spec.bytes(own.size - state);
   }
@@ -119,25 +166,21 @@ Ways WayBytes::at(const Place& place) const {
 
 Ways WayBytes::most() const {
   Ways most;
-  for (int compute = 0; compute < layouts_.home.size(); ++compute)
-    for (int part = 0; part < cuts_.parts; ++part) {
-      const Place place{.compute = compute, .part = part};
-      schedule::raise(most.gather, gather(place));
-      for (int duplicate = 0; duplicate < cuts_.duplicates; ++duplicate)
-        schedule::raise(most.reduce, reduce({.compute = compute, .part = part, .duplicate = duplicate}));
-      // Earlier replicas update at least as much as later ones.
-      schedule::raise(most.replicas, sum_replicas(place));
-      schedule::raise(most.publish, publish({.compute = compute, .part = part, .replica = cuts_.replicas - 1}));
-    }
-  for (const int parts : cuts_.parts_by_replica) {
-    if (parts == cuts_.parts) continue;
-    Cuts other = cuts_;
-    other.parts = parts;
-    other.parts_by_replica = {parts, cuts_.parts};  // still different
-    const WayBytes theirs(spec_, layouts_, types_, other, by_rows_);
-    for (int compute = 0; compute < layouts_.home.size(); ++compute)
-      for (int part = 0; part < parts; ++part)
-        schedule::raise(most.replicas, theirs.sum_replicas({.compute = compute, .part = part}));
+  for (Place place : stored_.places()) {
+    schedule::raise(most.gather, gather(place));
+    for (place.duplicate = 0; place.duplicate < cuts_.duplicates; ++place.duplicate)
+      schedule::raise(most.reduce, reduce(place));
+    place.duplicate = 0;
+    // Earlier replicas update at least as much as later ones.
+    schedule::raise(most.replicas, sum_replicas(place));
+    place.replica = cuts_.replicas - 1;
+    schedule::raise(most.publish, publish(place));
+  }
+  for (const Unequal& exchange : unequal_) {
+    if (!most.replicas.empty())
+      most.replicas.front().bytes = std::max(most.replicas.front().bytes, std::ranges::max(exchange.summed));
+    if (!most.publish.empty())
+      most.publish.front().bytes = std::max(most.publish.front().bytes, std::ranges::max(exchange.published));
   }
   return most;
 }
@@ -146,18 +189,13 @@ Ways WayBytes::all_ranks() const {
   Ways all;
   const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
   std::int64_t stored = 0, planes = 0;  // of one replica
-  for (int compute = 0; compute < layouts_.home.size(); ++compute)
-    for (int part = 0; part < cuts_.parts; ++part) {
-      const Place place{.compute = compute, .part = part};
-      const auto size_in = [&](const std::vector<layout::Layout>& layouts) {
-        return layouts[static_cast<std::size_t>(compute)].ranks[static_cast<std::size_t>(part)].size;
-      };
-      add_to(all.gather, gather(place), holders);
-      add_to(all.reduce, reduce(place), holders);
-      if (!splits()) add_to(all.replicas, sum_replicas(place), holders);
-      stored += size_in(stored_);
-      for (const Moved& plane : planes_) planes += plane.spec.bytes(size_in(plane.stored));
-    }
+  for (const Place& place : stored_.places()) {
+    add_to(all.gather, gather(place), holders);
+    add_to(all.reduce, reduce(place), holders);
+    if (!splits()) add_to(all.replicas, sum_replicas(place), holders);
+    stored += stored_.of(place).size;
+    for (const Moved& plane : planes_) planes += plane.spec.bytes(plane.stored.of(place).size);
+  }
   if (!splits()) return all;
   // Together, all replicas receive (replicas - 1) times the stored bytes. A formula is used because a loop over many
   // replicas would be slow.

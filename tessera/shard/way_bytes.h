@@ -6,6 +6,7 @@
 #include "tessera/layout/redistribute.h"
 #include "tessera/schedule/way.h"
 #include "tessera/shard/parameter.h"
+#include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::shard {
 
@@ -23,10 +24,10 @@ class WayBytes {
   WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts,
            bool by_rows);
 
-  // Returns the ways of the rank at `place`, in a replica with cuts.parts parts.
+  // Returns the ways of the rank at `place`, in the replica of the cuts.
   Ways at(const Place& place) const;
-  // Returns the maximum of each hop over the ranks of a replica with cuts.parts parts. `replicas` is the maximum over
-  // all replicas, so that all ranks of one sum get the same number.
+  // Returns the maximum of each hop over the ranks of the replica of the cuts. `replicas` and `publish` are maximums
+  // over all replicas, so that all ranks of one sum get the same number.
   Ways most() const;
   // Returns the sums over all ranks of the run, which must have the same sharding.
   Ways all_ranks() const;
@@ -35,9 +36,26 @@ class WayBytes {
   struct Moved {
     PlaneSpec spec;
     ParameterLayouts layouts;
-    layout::TransferPlan over_compute;
-    std::vector<layout::Layout> stored;  // by compute rank
+    std::vector<layout::TransferPlan> over_compute;  // by part in a reduced replica, else one; empty without overlaps
+    StoredParts stored;
   };
+  // The sum of a gradient over one compute group.
+  struct ComputeSum {
+    layout::TransferPlan plan;
+    layout::Collective collective;
+  };
+  // The exchanges over the ranks of Via::replicas in a mesh with dead places.
+  struct Unequal {
+    std::vector<std::int64_t> summed, published;  // bytes that each rank receives
+    std::vector<int> first;                       // by replica: its first rank
+  };
+  Unequal unequal(int compute) const;
+  const Unequal& unequal_of(const Place& place) const;
+  std::size_t rank_in(const Unequal& exchange, const Place& place) const;
+  // Returns the index of the layouts of a compute group.
+  std::size_t group_index(const Place& place) const {
+    return layouts_.groups.empty() ? 0 : static_cast<std::size_t>(place.part);
+  }
   schedule::Way gather(const Place& place) const;
   schedule::Way reduce(const Place& place) const;
   schedule::Way sum_replicas(const Place& place) const;
@@ -50,9 +68,9 @@ class WayBytes {
   Cuts cuts_;
   bool by_rows_, overlaps_, sums_compute_;
   std::vector<Moved> planes_;
-  layout::TransferPlan compute_sum_;  // of the gradient, if compute ranks add it up
-  layout::Collective compute_collective_;
-  std::vector<layout::Layout> stored_;  // of the weight, by compute rank
+  std::vector<ComputeSum> compute_sums_;  // by group_index(), if compute ranks add the gradient
+  StoredParts stored_;                    // of the weight
+  std::vector<Unequal> unequal_;          // by compute rank, or one for all ranks; empty if all places have ranks
 };
 
 }  // namespace tessera::shard

@@ -28,7 +28,8 @@ TEST(Domain, CutsDependOnTheReplicaOfARank) {
   for (const int rank : {0, 5, 6, 9}) {
     const Cuts cuts = cuts_of(mesh, kDense, rank);
     EXPECT_EQ(cuts.parts, rank < 6 ? 3 : 2);
-    EXPECT_EQ(cuts.parts_by_replica, (std::vector<int>{3, 2}));
+    EXPECT_EQ(cuts.shapes, (std::vector<ReplicaShape>{ReplicaShape(3, {0, 1}), ReplicaShape(2, {0, 1})}));
+    EXPECT_FALSE(cuts.any_reduced());
     EXPECT_EQ(cuts.max_parts(), 3);
   }
   const Place last = place_of(mesh, kDense, 9);
@@ -43,8 +44,8 @@ TEST(Domain, EveryRankRefusesAnUnusableMesh) {
     for (int rank = 0; rank < mesh.world_size(); ++rank)
       EXPECT_THAT([&] { cuts_of(mesh, domain, rank); }, ThrowsMessage<Error>(HasSubstr(refusal))) << rank;
   };
-  is_refused(without(kPlain, {7}), kDense, "dead places among them are not supported");
-  is_refused(without(kPlain, {6, 7, 8, 9, 10, 11}), kDense, "all ranks of replica 1 are dead");
+  is_refused(without({{"a", 2}, {"b", 2}, {"w", 2}, {"c", 1}}, {7}), kDuplicates,
+             "in a domain with duplicates, dead places among them are not supported");
   is_refused(without(kDuplicated, {6, 7}), kDuplicates,
              "2 ranks add gradients of a part, expected 2 parts in 2 duplicates");
   is_refused(without(kDuplicated, {5}), kDuplicates,

@@ -54,7 +54,7 @@ std::vector<Cuts> cuts() {
           {.parts = 2, .replicas = 2, .zero = true},
           {.parts = 3, .replicas = 4, .zero = true},
           {.parts = 2, .duplicates = 2},
-          {.parts = 3, .replicas = 2, .parts_by_replica = {3, 2}}};
+          {.parts = 3, .replicas = 2, .slots = 2, .shapes = {ReplicaShape(3, {0, 1}), ReplicaShape(2, {0, 1})}}};
 }
 
 std::int64_t received(const Layout& from, const Layout& to, int rank) {
@@ -92,9 +92,10 @@ void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Wa
   std::vector<LocalLayout> owned;
   for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     owned.insert(owned.end(), parameter.storage.ranks.begin(), parameter.storage.ranks.end());
-  const GradientAdditions additions(
-      parameter.storage.shape, parameter.local_home, owned, tree_of(parameter.storage, cuts, parameter.place),
-      parameter.place.part + parameter.storage.size() * parameter.place.duplicate, kTypes);
+  const GradientAdditions additions(parameter.storage.shape, std::vector(owned.size(), parameter.local_home), owned,
+                                    tree_of(parameter.storage, cuts, parameter.place.part, parameter.place.duplicate),
+                                    parameter.place.part + parameter.storage.size() * parameter.place.duplicate,
+                                    kTypes);
   EXPECT_EQ(bytes_over(way, Activity::reduce_compute), compute);
   EXPECT_EQ(bytes_over(way, Activity::reduce), additions.received_bytes());
 }
@@ -103,7 +104,7 @@ void expect_replicas(const ShardedParameter& parameter, const Cuts& cuts, const 
   const layout::Shape shape = parameter.storage.shape;
   std::vector<LocalLayout> stored(static_cast<std::size_t>(cuts.replicas), parameter.local_storage), given;
   int rank = parameter.place.replica;
-  if (!cuts.parts_by_replica.empty()) {
+  if (!cuts.shapes.empty()) {
     stored.clear();
     for (int replica = 0; replica < cuts.replicas; ++replica) {
       if (replica == parameter.place.replica) rank = static_cast<int>(stored.size()) + parameter.place.part;
@@ -143,6 +144,7 @@ TEST(WayBytes, EqualTheReceivedBytes) {
             for (int part = 0; part < cut.parts_of(replica); ++part) {
               Cuts own = cut;
               own.parts = cut.parts_of(replica);
+              own.replica = cut.shapes.empty() ? 0 : replica;
               SCOPED_TRACE(spec.name + ", parts " + std::to_string(own.parts) + ", replica " + std::to_string(replica) +
                            ", rank " + std::to_string(compute) + ", part " + std::to_string(part));
               const ShardedParameter parameter = make_parameter(
@@ -162,8 +164,8 @@ TEST(WayBytes, EqualTheReceivedBytes) {
       EXPECT_EQ(found.reduce, most.reduce) << spec.name;
       EXPECT_EQ(found.replicas, most.replicas) << spec.name;
       EXPECT_EQ(found.publish, most.publish) << spec.name;
-      if (!cut.parts_by_replica.empty()) continue;
-      const Ways sums = bytes.all_ranks();
+      if (!cut.shapes.empty()) continue;
+      const Ways sums = bytes.of_all_ranks();
       EXPECT_EQ(total_bytes(sums.gather), total_bytes(all.gather)) << spec.name;
       EXPECT_EQ(total_bytes(sums.reduce), total_bytes(all.reduce)) << spec.name;
       EXPECT_EQ(total_bytes(sums.replicas), total_bytes(all.replicas)) << spec.name;

@@ -128,6 +128,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .split = options.split,
           .recompute = options.recompute,
           .adamw = {.weight_decay = 0.1},
+          .clip = options.clip,
           .cast_order = options.cast_order,
           .runtime = {.zero = options.zero,
                       .nodes = options.nodes,

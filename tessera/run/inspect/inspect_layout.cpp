@@ -47,22 +47,21 @@ ordered_json boxes_of(const layout::LocalLayout& local) {
 class ParameterRanks {
  public:
   ParameterRanks(const shard::ParameterSpec& spec, const shard::ParameterTypes& types)
-      : spec_(spec), types_(types), layouts_(shard::layouts_of(spec)), planes_(shard::planes_of(spec, types)) {
-    for (const shard::PlaneSpec& plane : planes_) plane_layouts_.push_back(plane_layouts(spec, plane, layouts_));
-  }
+      : spec_(spec), types_(types), planes_(shard::planes_of(spec, types)) {}
 
   // Adds the next rank.
   void add(const shard::Cuts& cuts, const shard::Place& place) {
     const auto rank = static_cast<int>(storage_bytes_.size());
+    const LayoutsOfGroup& layouts = layouts_in(cuts, place);
     std::int64_t stored = 0, computed = 0;
     for (std::size_t i = 0; i < planes_.size(); ++i) {
-      const shard::RankParts parts = rank_parts(plane_layouts_[i], cuts, place);
+      const shard::RankParts parts = rank_parts(layouts.planes[i], cuts, place);
       stored += planes_[i].bytes(parts.local_storage.size);
       computed += planes_[i].bytes(parts.local_compute.size);
     }
     storage_bytes_.push_back(stored);
     compute_bytes_.push_back(computed);
-    const shard::RankParts parts = rank_parts(layouts_, cuts, place);
+    const shard::RankParts parts = rank_parts(layouts.weight, cuts, place);
     const bool has_state = spec_.trainable;
     state_bytes_.push_back(has_state ? types_.accumulator_bytes(parts.local_state.size) * (has_master() ? 3 : 2) : 0);
     ordered_json boxes{{"storage", boxes_of(parts.local_storage)},
@@ -92,14 +91,29 @@ class ParameterRanks {
   }
 
  private:
-  // Returns the same as ShardedParameter::has_master.
+  struct LayoutsOfGroup {
+    shard::ParameterLayouts weight;
+    std::vector<shard::ParameterLayouts> planes;
+  };
+  // Returns the layouts of the rank's compute group in its replica.
+  const LayoutsOfGroup& layouts_in(const shard::Cuts& cuts, const shard::Place& place) {
+    const bool differ = cuts.any_reduced();
+    const auto key = differ ? std::pair(cuts.replica, place.part) : std::pair(0, 0);
+    const auto found = layouts_.find(key);
+    if (found != layouts_.end()) return found->second;
+    shard::ParameterSpec own = spec_;
+    if (differ) own.compute = spec_.compute_by_slots.at(cuts.own_shape()[static_cast<std::size_t>(place.part)]);
+    LayoutsOfGroup made{.weight = shard::layouts_of(own, cuts), .planes = {}};
+    for (const shard::PlaneSpec& plane : planes_) made.planes.push_back(plane_layouts(own, plane, made.weight));
+    return layouts_.emplace(key, std::move(made)).first->second;
+  }
+  // As ShardedParameter::has_master.
   bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
 
   const shard::ParameterSpec& spec_;
   shard::ParameterTypes types_;
-  shard::ParameterLayouts layouts_;
+  std::map<std::pair<int, int>, LayoutsOfGroup> layouts_;  // by replica and part, if compute groups differ
   std::vector<shard::PlaneSpec> planes_;
-  std::vector<shard::ParameterLayouts> plane_layouts_;
   std::vector<std::int64_t> storage_bytes_, compute_bytes_, state_bytes_;
   std::vector<ordered_json> parts_;                // without repetitions, in the order of ranks
   std::map<std::string, std::vector<int>> ranks_;  // by parts
