@@ -29,13 +29,6 @@
 namespace tessera::apps {
 namespace {
 
-// Returns the model with another number of layers. Throws InputError if the result is not a valid model.
-models::ModelConfigPtr with_layers(const models::ModelConfig& model, std::int64_t layers) {
-  nlohmann::json config = model.to_json();
-  config["num_hidden_layers"] = layers;
-  return models::parse_model_config(config, fmt::format("--layers {}", layers));
-}
-
 // Replaces the help text that the settings table gives.
 void describe(CLI::App& app, std::string_view setting, const std::string& help) {
   app.get_option(run::flag_of(setting))->description(help);
@@ -52,12 +45,11 @@ int bench_schedule(const Arguments& arguments) {
       "tessera bench schedule");
   run::PlanCommandFlags flags;
   bench::ScheduleBench bench;
-  std::optional<std::int64_t> layers;
   bool json = false;
   flags.settings["model"] = {"llama-tiny"};
   flags.settings["gtp"] = {"2"};
   run::add_flags(app, run::Command::bench_schedule, flags.settings);
-  app.add_option("--layers", layers, "number of layers (default: the model's)");
+  app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_option("--machine", flags.machine,
                  "machine that predicts compute times: NAME under configs/machines or a file")
       ->capture_default_str();
@@ -67,7 +59,7 @@ int bench_schedule(const Arguments& arguments) {
   flags.settings["backend"] = {"local"};
   const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
   bench.config = task.request.config;
-  bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
+  bench.model = task.request.model;
   bench.machine = task.request.machine;
   bench.coalesce_bytes = task.request.coalesce_bytes;
   const std::vector<bench::ScheduleRow> rows = bench::schedule_rows(bench);
@@ -137,15 +129,14 @@ int bench_step(const Arguments& arguments) {
   describe(app, "backend", fmt::format("ranks are threads (local) or GPUs (nccl) [{}]", backend));
   app.get_option("--backend")->option_text("local|nccl");
   describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
-  std::optional<std::int64_t> layers;
-  app.add_option("--layers", layers, "number of layers (default: the model's)");
+  app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_option("--warmup", bench.warmup, "steps before the measured ones")->capture_default_str();
   app.add_option("--profile", bench.profile, "write every kernel of two further steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   check_output("--profile", bench.profile);
   const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
-  bench.model = layers ? with_layers(*task.request.model, *layers) : task.request.model;
+  bench.model = task.request.model;
   bench.config = task.request.config;
   bench.steps = static_cast<int>(bench.config.steps);
   if (bench.steps < 1 || bench.warmup < 0)

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
+#include <thread>
 
 #include "command_line.h"
 #include "configs_folder.h"
@@ -12,6 +14,7 @@
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
+#include "tessera/run/plan/search_report.h"
 #include "tessera/run/run_directory.h"
 #include "tessera/schedule/events_json.h"
 
@@ -27,6 +30,8 @@ struct Output {
 void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
   run::add_flags(app, run::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
+  app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
+  app.add_flag("--search", flags.search, "list the meshes of --ranks for --global-batch, best first");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
   app.add_option("--expert-load", flags.expert_load,
                  "experts: tokens of the busiest --ep rank, divided by the mean (1)");
@@ -50,19 +55,45 @@ run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& eve
   }
 }
 
+int threads_of_host() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
+}
+
+// Exit code 1 means that the plan needs more memory than a processor has. A plan of a finished run always has 0.
+int code_of(const run::PlanCommandInputs& task, const run::MemoryUse& memory) {
+  return task.run || fits(memory, task.request.machine) ? 0 : 1;
+}
+
+int print_search(const run::StepPlanRequest& request, const std::vector<run::MeshPlan>& meshes, const Output& output) {
+  if (output.json)
+    fmt::print("{}\n", run::search_json(request, meshes).dump(2));
+  else
+    fmt::print("{}", run::search_text(request, meshes, output.rows));
+  return meshes.front().fits ? 0 : 1;
+}
+
 }  // namespace
 
 int run_plan(const Arguments& arguments) {
   CLI::App app("Plans a training step without running it: schedule, memory, traffic, time", "tessera plan");
-  run::PlanCommandFlags flags;
+  run::PlanCommandFlags flags{.may_propose = true};
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
   check_output("--trace", output.timeline);
   check_output("--save-events", output.events);
+  for (const auto& [flag, file] : {std::pair{"--trace", output.timeline}, {"--save-events", output.events}})
+    if (flags.search && !file.empty()) throw InputError("{}: got {} with --search, which plans many steps", flag, file);
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
-  const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
+  run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
+  std::string reason;
+  if (task.search) {
+    const std::vector<run::MeshPlan> meshes = run::search_meshes(task.request, threads_of_host());
+    if (!task.propose) return print_search(task.request, meshes, output);
+    task.request.config = meshes.front().config;
+    reason = run::reason_for(meshes);
+  }
   const run::StepPlan step = plan_of(task, flags.events);
   if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
   if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());
@@ -71,11 +102,15 @@ int run_plan(const Arguments& arguments) {
   if (output.json) {
     nlohmann::ordered_json report = run::plan_json(task.request, step);
     if (task.run) report["measured"] = comparison;
-    return fmt::print("{}\n", report.dump(2)), 0;
+    if (task.propose) report["proposed"] = {{"flags", run::flags_text(task.request.config)}, {"reason", reason}};
+    return fmt::print("{}\n", report.dump(2)), code_of(task, step.memory);
   }
+  if (task.propose)
+    fmt::print("proposed mesh: {}\n{} (tessera plan --search lists all meshes)\n\n",
+               run::flags_text(task.request.config), reason);
   fmt::print("{}", run::plan_text(task.request, step, output.rows));
   if (task.run) fmt::print("{}", run::comparison_text(comparison));
-  return 0;
+  return code_of(task, step.memory);
 }
 
 }  // namespace tessera::apps

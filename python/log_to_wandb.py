@@ -15,7 +15,8 @@ def scalars_of(line):
     scalars = {}
     for key, value in json.loads(line).items():
         entries = {f"{key}/{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
-        scalars.update({name: float(one) for name, one in entries.items() if not isinstance(one, list)})
+        scalars.update({name: float(one) for name, one in entries.items()
+                        if one is not None and not isinstance(one, list)})
     return scalars
 
 

@@ -49,14 +49,28 @@ def load_tokenizer(path):
         raise ValueError(f"--tokenizer {path}: {error}") from None
 
 
+def eos_token_in(folder):
+    """Returns the eos_token of a folder's tokenizer_config.json, which is a text or an object with the key content. Returns None
+    without a folder, a file or a token."""
+    path = folder / "tokenizer_config.json" if folder else None
+    if not path or not path.is_file():
+        return None
+    try:
+        token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"--tokenizer {path}: is not a JSON object ({error})") from None
+    return token.get("content") if isinstance(token, dict) else token
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=pathlib.Path, nargs="+", required=True, metavar="FILE")
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
     parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257)")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json instead of training one")
-    parser.add_argument("--eod-token", default=END_OF_TEXT, metavar="NAME",
-                        help="token of --tokenizer that ends a document (default: %(default)s)")
+    parser.add_argument("--eod-token", metavar="NAME",
+                        help="token of --tokenizer that ends a document (default: eos_token of the tokenizer_config.json beside "
+                             f"it, or {END_OF_TEXT})")
     parser.add_argument("--split", choices=("file", "blank-lines"), default="file", help="one document per file or per block between blank lines; of a single document, the end of its text is held out")
     parser.add_argument("--held-out", type=float, default=0.02, help="fraction at the end of the text that is held out for --valid")
     return parser.parse_args()
@@ -68,14 +82,15 @@ def prepare(arguments):
     if not 0 <= arguments.held_out < 1:
         raise ValueError(f"--held-out {arguments.held_out}: expected a share from 0 to below 1")
     documents = [document for path in arguments.input for document in read_documents(path, arguments.split)]
-    if not arguments.tokenizer and arguments.eod_token != END_OF_TEXT:
+    if not arguments.tokenizer and arguments.eod_token not in (None, END_OF_TEXT):
         raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that this script trains has {END_OF_TEXT})")
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     vocab_size = 0 if tokenizer else arguments.vocab_size
     # Files beside a tokenizer.json belong to it.
     beside = arguments.tokenizer.parent if tokenizer and arguments.tokenizer.name == "tokenizer.json" else None
+    eod_token = arguments.eod_token or eos_token_in(beside) or END_OF_TEXT
     return write_aside(arguments.output, lambda folder: write_corpus(
-        folder, documents, vocab_size, arguments.held_out, tokenizer, arguments.eod_token, beside))
+        folder, documents, vocab_size, arguments.held_out, tokenizer, eod_token, beside))
 
 
 def main():

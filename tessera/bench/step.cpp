@@ -15,6 +15,8 @@
 #include "tessera/bench/profile.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/metrics/peak_flops.h"
+#include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/run/transport.h"
 #include "tessera/train/optimizer.h"
@@ -22,8 +24,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr double kPeakFlops = 989e12;  // bf16, dense, of a Hopper GPU
-constexpr int kMeasuredSteps = 5;      // after the other steps, on a GPU, since measuring waits slows a GPU
+constexpr int kMeasuredSteps = 5;  // after the other steps, on a GPU, since measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
   const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
@@ -211,9 +212,18 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
   report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / (report.median_ms * 1e-3);
-  report.flops = step_flops(bench);
+  report.flops = run::model_flops(config, *bench.model) / world.size();
+  report.peak_flops = run::peak_flops_of(config, device);
   return report;
 }
+
+namespace {
+
+double mfu_in(const StepReport& report) {
+  return run::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
+}
+
+}  // namespace
 
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
@@ -231,7 +241,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"p10_ms", report.p10_ms},
           {"p90_ms", report.p90_ms},
           {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
-          {"mfu", report.flops / (report.median_ms * 1e-3) / kPeakFlops},
+          {"mfu", report.peak_flops ? nlohmann::ordered_json(mfu_in(report)) : nlohmann::ordered_json(nullptr)},
           {"peak_memory_bytes", report.memory_bytes},
           {"tensor_bytes", report.tensor_bytes},
           {"tensor_cache_bytes", report.tensor_cache_bytes},
@@ -273,9 +283,8 @@ std::string memory_line(const StepReport& report) {
 }
 
 std::string mfu_text(const StepReport& report) {
-  if (report.memory_bytes == 0) return "";
-  return fmt::format(", mfu {:.3f} (of {:.0f} TFLOP/s)", report.flops / (report.median_ms * 1e-3) / kPeakFlops,
-                     kPeakFlops / 1e12);
+  if (!report.peak_flops) return "";
+  return fmt::format(", mfu {:.3f} (of {:.4g} TFLOP/s)", mfu_in(report), *report.peak_flops / 1e12);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "tessera/comm/world.h"
@@ -36,7 +37,8 @@ struct StepLimit {
 struct StepReport {
   double median_ms = 0, p10_ms = 0, p90_ms = 0;  // of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
-  double flops = 0;  // per rank and step: 6 per parameter of the products and token, and causal attention
+  double flops = 0;                  // model flops of a step, divided by the ranks (run/model_flops.h)
+  std::optional<double> peak_flops;  // per second of a rank's processor; nullopt: not known, and so is mfu
   // Time in which compute waits for communication. exposed_comm_ms: the mean over the ranks in the median step.
   // least_exposed_comm_ms: the time of the rank that waits least; the other ranks also wait for that rank.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
@@ -58,7 +60,6 @@ StepReport measure_step(comm::World& world, const StepBench& bench);
 
 // Measures the limit of this rank's part of a step (step_limit.cpp). Frees the memory that it uses.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device);
-double step_flops(const StepBench& bench);
 
 std::string step_text(const StepBench& bench, const StepReport& report);
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report);

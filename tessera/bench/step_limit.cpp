@@ -207,13 +207,6 @@ double bytes_beside(const StepBench& bench, const predict::DryOptions& options, 
 
 }  // namespace
 
-double step_flops(const StepBench& bench) {
-  double flops = 0;
-  for (const std::vector<Work>& works : dry_step(run::dry_options(bench.config, *bench.model, {})).work)
-    for (const Work& work : works) flops += work.flops;
-  return microbatches_of(bench) * flops;
-}
-
 // Repeats the calls as steps do. An idle GPU runs faster at first, until its power limit slows it down.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   const predict::DryOptions options = limit_options(bench, rank);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "tessera/base/error.h"
@@ -45,10 +46,12 @@ class Operators {
     const double share = std::min(1.0, static_cast<double>(machine.processors) / static_cast<double>(on_node));
     flops_ = flops->second * share;
     fp8_flops_ = machine.fp8_flops > 0 ? machine.fp8_flops * share : flops_;
-    memory_ = machine.memory_bytes_per_second * share;
+    memory_ = machine.memory_bytes_per_second * machine.memory_efficiency * share;
   }
 
-  double seconds(const Work& work) const { return std::max(work.flops / rate(work), moves(work.bytes)); }
+  double seconds(const Work& work) const {
+    return std::max(work.flops / rate(work), moves(work.bytes)) + input_.machine.operator_s;
+  }
   double gradient_norm(std::int64_t elements) const { return moves(gradient_norm_bytes(elements, input_.types)); }
   double adamw(std::int64_t elements) const { return moves(adamw_bytes(elements, input_.types)); }
   double ordered_sum(std::int64_t elements, int parts) const {
@@ -113,6 +116,7 @@ class Placer {
         result.costs.comm_waits[at] = static_cast<int>(last);
     }
     update();
+    if (input_.layout.mesh.world_size() > 1) result.costs.end_seconds = wait_for_slowest();
   }
 
   StepCosts result;
@@ -158,6 +162,11 @@ class Placer {
     }
   }
 
+  double wait_for_slowest() const {
+    const std::vector<double>& segments = result.costs.segment_seconds;
+    return input_.machine.rank_spread * std::accumulate(segments.begin(), segments.end(), 0.0);
+  }
+
   double collective(const Event& event) const {
     if (event.parameter >= 0) {  // two messages: the indices, then the rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
@@ -165,7 +174,7 @@ class Placer {
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
     const int ranks = ranks_of_group(input_.layout, event.group);
-    const MachineLink& link = input_.machine.link(ranks);
+    const MachineLink& link = input_.machine.collective_link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
     const double received = event.op == "all_gather" ? others * given : others / all * given;

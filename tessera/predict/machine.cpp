@@ -39,6 +39,10 @@ class Object {
       throw InputError("{}: got {}, expected a number above 0 and at most {:g}", place(key), base::shown(value), most);
     return got;
   }
+  // Returns `absent` if the key is missing.
+  double number_or(const char* key, double absent, double most = 1e30) const {
+    return value_.contains(key) ? number(key, most) : absent;
+  }
   std::int64_t count(const char* key, double most) const {
     const double got = number(key, most);
     if (got != std::floor(got)) throw InputError("{}: got {}, expected an integer", place(key), base::shown(at(key)));
@@ -62,6 +66,14 @@ MachineLink parse_link(const Object& links, const char* key) {
   return {.bytes_per_second = link.number("bytes_per_second"), .latency_s = link.number("latency_s")};
 }
 
+MemoryOverhead parse_overhead(const Object& machine) {
+  const Object overhead(machine.at("overhead"), machine.place("overhead"),
+                        {"context_bytes", "communicator_bytes", "peer_bytes"});
+  return {.context_bytes = overhead.count("context_bytes", 1e18),
+          .communicator_bytes = overhead.count("communicator_bytes", 1e18),
+          .peer_bytes = overhead.count("peer_bytes", 1e18)};
+}
+
 std::vector<std::string> names_in(const std::filesystem::path& machines) {
   std::vector<std::string> names;
   std::error_code error;
@@ -76,7 +88,7 @@ std::vector<std::string> names_in(const std::filesystem::path& machines) {
 Machine parse_machine(const json& value, const std::string& name, const std::string& where) {
   const Object object(value, where,
                       {"description", "ranks_per_node", "processors", "memory_bytes", "flops", "efficiency",
-                       "memory_bytes_per_second", "links"});
+                       "memory_bytes_per_second", "links", "operator_s", "rank_spread", "overhead"});
   Machine machine{.name = name};
   if (!object.at("description").is_string())
     throw InputError("{}: got {}, expected a text", object.place("description"), base::shown(value["description"]));
@@ -90,14 +102,20 @@ Machine parse_machine(const json& value, const std::string& name, const std::str
   for (const auto& [type, ignored] : value["flops"].items())
     (type == "fp8" ? machine.fp8_flops : machine.flops[quant::parse_dtype(type)]) = flops.number(type.c_str());
   const Object efficiency(object.at("efficiency"), object.place("efficiency"),
-                          {"gemm", "attention_forward", "attention_backward"});
+                          {"gemm", "attention_forward", "attention_backward", "memory"});
   machine.gemm_efficiency = efficiency.number("gemm", 1);
   machine.attention_forward_efficiency = efficiency.number("attention_forward", 1);
   machine.attention_backward_efficiency = efficiency.number("attention_backward", 1);
-  const Object links(object.at("links"), object.place("links"), {"within_node", "between_nodes", "shared"});
+  machine.memory_efficiency = efficiency.number_or("memory", 1, 1);
+  machine.operator_s = object.number_or("operator_s", 0);
+  machine.rank_spread = object.number_or("rank_spread", 0, 1);
+  const Object links(object.at("links"), object.place("links"),
+                     {"within_node", "between_nodes", "collectives", "shared"});
   machine.within_node = parse_link(links, "within_node");
   machine.between_nodes = parse_link(links, "between_nodes");
+  if (value["links"].contains("collectives")) machine.collectives = parse_link(links, "collectives");
   machine.shared_link = links.flag("shared");
+  if (value.contains("overhead")) machine.overhead = parse_overhead(object);
   return machine;
 }
 

@@ -16,6 +16,8 @@
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"
 #include "tessera/run/metrics/gpu_monitor.h"
+#include "tessera/run/metrics/peak_flops.h"
+#include "tessera/run/model_flops.h"
 #include "tessera/run/step_timeline.h"
 #include "tessera/run/suppressions.h"
 #include "tessera/run/traffic_sum.h"
@@ -38,6 +40,8 @@ class Loop {
         stop_requested_(stop_requested),
         trainer_(world, trainer_options(setup.config, *setup.model)),
         gpu_(pci_bus_id(trainer_.parallel().device)),
+        flops_(files ? model_flops(setup.config, *setup.model) : 0),
+        peak_(peak_flops_of(setup.config, trainer_.parallel().device)),
         rates_(lr_schedule_of(setup.config)),
         suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
@@ -73,6 +77,8 @@ class Loop {
     if (stopping_) stop_early();
     std::ranges::sort(rates_of_tokens_);
     if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
+    std::ranges::sort(mfus_);
+    if (!mfus_.empty()) summary_.mfu = mfus_[mfus_.size() / 2];
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
     summary_.suppressed_by = suppressions_.by_counter();
@@ -148,6 +154,7 @@ class Loop {
       if (result.router) add_router(*result.router, metrics);
       metrics.step_ms = result.seconds * 1e3;
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
+      if (peak_ && files_ != nullptr) metrics.mfu = mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
       count(result, metrics);
       write_line();
       traffic_.start(result.statistics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
@@ -216,6 +223,7 @@ class Loop {
     ++summary_.trained_steps;
     summary_.unproduced_gradients += result.statistics.unproduced;
     rates_of_tokens_.push_back(metrics.tokens_per_second);
+    if (metrics.mfu) mfus_.push_back(*metrics.mfu);
     if (!result.skipped) {
       skipped_in_a_row_ = 0;
       return;
@@ -292,12 +300,14 @@ class Loop {
   bool stopping_ = false;  // has the same value on every rank
   train::Trainer trainer_;
   GpuMonitor gpu_;
+  double flops_;                // of a step of all ranks (model_flops.h), on the rank that writes files
+  std::optional<double> peak_;  // flops per second of this rank's processor
   train::LrSchedule rates_;
   Suppressions suppressions_;
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
-  std::vector<double> rates_of_tokens_;
+  std::vector<double> rates_of_tokens_, mfus_;
   std::deque<StepMetrics> enqueued_;      // pending steps, with the known part of their lines
   std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;

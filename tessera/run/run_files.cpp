@@ -160,6 +160,7 @@ void RunFiles::finish(const RunSummary& summary) {
   if (summary.loss) json["loss"] = *summary.loss;
   if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
   json["tokens_per_second"] = summary.tokens_per_second;
+  json["mfu"] = summary.mfu ? ordered_json(*summary.mfu) : ordered_json(nullptr);
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);

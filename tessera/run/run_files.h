@@ -23,6 +23,7 @@ struct RunSummary {
   std::int64_t discarded_steps = 0;                   // enqueued after a suppressed step
   std::optional<double> loss, valid_loss;
   double tokens_per_second = 0;                                    // median over this run's steps
+  std::optional<double> mfu;                                       // as tokens_per_second
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, sum over this run's steps and all ranks
   std::array<double, quant::kFormats> flops_by_format{};  // as gathered_by_format: operations of products with weights
   std::array<std::int64_t, quant::kFormats>

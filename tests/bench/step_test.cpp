@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama.h"
+#include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"
 
 namespace tessera::bench {
@@ -134,9 +135,12 @@ TEST(StepBenchmark, NamesTheNonFiniteStep) {
 TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
-  EXPECT_EQ(step_flops(small_bench(1, 1)), 2 * microbatch);
-  EXPECT_EQ(step_flops(small_bench(1, 4)), 2 * microbatch);
-  EXPECT_EQ(step_flops(small_bench(2, 1)), microbatch);
+  const auto flops = [](const StepBench& bench) {
+    return run::model_flops(bench.config, *bench.model) / static_cast<double>(bench.config.ranks);
+  };
+  EXPECT_EQ(flops(small_bench(1, 1)), 2 * microbatch);
+  EXPECT_EQ(flops(small_bench(1, 4)), 2 * microbatch);
+  EXPECT_EQ(flops(small_bench(2, 1)), microbatch);
 }
 
 double bytes_of(StepBench bench, int microbatches, int rank = 0) {
@@ -214,6 +218,7 @@ TEST(StepBenchmark, PrintsItsMeasurements) {
   EXPECT_DOUBLE_EQ(json.at("limit_ratio").get<double>(), 0.5);
   EXPECT_EQ(json.at("median_ms"), 8.0);
   EXPECT_EQ(json.at("loss"), 3.5);
+  EXPECT_TRUE(json.at("mfu").is_null());
   const std::string text = step_text(bench, report);
   EXPECT_THAT(text, testing::HasSubstr("small with 2 layers"));
   EXPECT_THAT(text, testing::HasSubstr("8.00 ms (p10 7.00, p90 9.00)"));
@@ -223,6 +228,8 @@ TEST(StepBenchmark, PrintsItsMeasurements) {
               testing::Not(testing::AnyOf(testing::HasSubstr("memory"), testing::HasSubstr("mfu"))));  // only for GPUs
   report.memory_bytes = 5'000'000'000;
   report.flops = 989e12 * 8e-3 / 4;
+  report.peak_flops = 989e12;
+  EXPECT_DOUBLE_EQ(step_json(bench, report).at("mfu").get<double>(), 0.25);
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("5.00 GB: 0.00 for tensors"));
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("2000 a rank, mfu 0.250 (of 989 TFLOP/s)"));
   report.exposed_comm_ms = std::nan("");

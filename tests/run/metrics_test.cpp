@@ -44,7 +44,7 @@ TEST(Metrics, LineIsGolden) {
       metrics_line(example(2)),
       "{\"step\": 2, \"loss\": 2.625, \"grad_norm\": 0.1, \"lr\": 3e-04, \"tokens\": 3072, \"tokens_per_second\": "
       "33333.333333333336, \"step_ms\": 92.0, \"exposed_comm_ms\": 0.0, \"gathered_bytes\": 1152921504606846976, "
-      "\"reduced_bytes\": 7}\n");
+      "\"reduced_bytes\": 7, \"mfu\": null}\n");
 }
 
 TEST(Metrics, ListBytesByNumberFormat) {

@@ -130,6 +130,21 @@ class Prepare(unittest.TestCase):
         result = self.prepare_text("--eod-token", "</s>", output="c")
         self.assertIn("--eod-token </s>: expected it with --tokenizer", result.stderr)
 
+    def test_the_eos_token_beside_a_tokenizer_ends_documents(self):
+        self.prepare_text(output="a")
+        given = self.root / "given"
+        given.mkdir()
+        (given / "tokenizer.json").write_text((self.root / "a/tokenizer.json").read_text().replace("<|endoftext|>", "</s>"))
+        for number, token in enumerate(("</s>", {"content": "</s>"})):
+            (given / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
+            result = self.prepare_text("--tokenizer", "given/tokenizer.json", output=f"b{number}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / f"b{number}/train.bin").read_bytes())
+        (given / "tokenizer_config.json").write_text("[]")
+        result = self.prepare_text("--tokenizer", "given/tokenizer.json", output="c")
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        self.assertIn("tokenizer_config.json", result.stderr)
+
     def test_files_that_are_not_text_are_refused(self):
         for name, content, words in (("a.txt", bytes(range(256)), ("a.txt", "byte 128 is not UTF-8")),
                                      ("b.txt", b"text\0text", ("b.txt", "byte 4 is 0")),

@@ -13,6 +13,8 @@ IGNORED = {
     "metrics.gpu_clock_mhz": "the state of the GPUs",
     "metrics.gpu_power_w": "the state of the GPUs",
     "metrics.gpu_errors": "the state of the GPUs",
+    "metrics.mfu": "follows from a measured time",
+    "summary.mfu": "follows from a measured time",
     "summary.tokens_per_second": "a rate, from measured times",
     "summary.wire_format": "programs older than the number formats do not report it",
     "summary.gathered_bytes": "every line of metrics has the bytes of its step",

@@ -47,6 +47,7 @@ struct TrainConfig {
       false;  // on GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits
   bool pushes = true;       // GPUs of a host write to each other's arenas
   bool cuda_graph = false;  // on GPUs: steps are launched as a graph
+  double peak_flops = 0;    // per second of a rank's processor, for mfu; 0: of a known GPU (metrics/peak_flops.h)
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
   std::int64_t etp = 1, ep = 1, egtp = 1;  // of a model with experts (nn::ExpertDegrees)

@@ -156,6 +156,8 @@ constexpr std::array kSettings{
             "GPUs of a host copy weights and gradients into each other's memory; off: NCCL moves them", kSteps},
     Setting{"cuda_graph", &C::cuda_graph, kAny, kRun, "on|off",
             "on GPUs: launch steps that follow their schedule as one graph, captured from the first such step", kSteps},
+    Setting{"peak_flops", &C::peak_flops, kNotNegative, kRun, "X",
+            "flops per second of a rank's processor in --dtype, for mfu; 0: known for H100 and H200 in bf16", kSteps},
     Setting{"debug_poison", &C::debug_poison, kAny, kRun, "on|off", "fill free buffers with NaN"},
     Setting{"debug_delays", &C::debug_delays, kCountOrZero, kRun, "SEED",
             "seed of random communication delays; 0: no delays"},

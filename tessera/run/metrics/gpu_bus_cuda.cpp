@@ -14,4 +14,11 @@ std::string pci_bus_id(base::Device device) {
   return id.data();
 }
 
+std::string name_of_gpu(base::Device device) {
+  if (device.kind != base::DeviceKind::cuda) return {};
+  cudaDeviceProp properties{};
+  TESSERA_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index));
+  return properties.name;
+}
+
 }  // namespace tessera::run

@@ -6,4 +6,8 @@ std::string pci_bus_id(base::Device) {
   return {};
 }
 
+std::string name_of_gpu(base::Device) {
+  return {};
+}
+
 }  // namespace tessera::run

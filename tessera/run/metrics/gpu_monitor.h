@@ -14,6 +14,8 @@ inline constexpr const char* kNvml = "libnvidia-ml.so.1";
 
 // Returns the PCI bus id of a CUDA device. Returns an empty text for the CPU and in a build without CUDA.
 std::string pci_bus_id(base::Device device);
+// Returns the name of a CUDA device, such as "NVIDIA H200". Returns an empty text as pci_bus_id does.
+std::string name_of_gpu(base::Device device);
 
 // For use by one thread.
 class GpuMonitor {

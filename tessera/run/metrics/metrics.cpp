@@ -147,10 +147,10 @@ std::string json_number(double value) {
 std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
   std::string line = fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_second": {}, "step_ms": {}, )"
-      R"("exposed_comm_ms": {}, "gathered_bytes": {}, "reduced_bytes": {})",
+      R"("exposed_comm_ms": {}, "gathered_bytes": {}, "reduced_bytes": {}, "mfu": {})",
       m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens,
       json_number(m.tokens_per_second), json_number(m.step_ms), json_number(m.exposed_comm_ms), m.gathered_bytes,
-      m.reduced_bytes);
+      m.reduced_bytes, m.mfu ? json_number(*m.mfu) : "null");
   if (m.valid_loss) line += fmt::format(", \"valid_loss\": {}", json_number(*m.valid_loss));
   for (const auto& [key, value] :
        {std::pair{"aux_loss", m.aux_loss}, {"z_loss", m.z_loss}, {"expert_load", m.expert_load}})
@@ -189,6 +189,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .gathered_by_format = gathered_of_line(all),
                   .flops_by_format = numbers_of_line<double>(all, "flops_by_format"),
                   .activations_by_format = numbers_of_line<std::int64_t>(all, "activations_by_format"),
+                  .mfu = std::nullopt,
                   .valid_loss = std::nullopt,
                   .aux_loss = std::nullopt,
                   .z_loss = std::nullopt,
@@ -198,6 +199,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .gpus = gpus_of_line(all),
                   .skipped = all.value("skipped", false),
                   .suppressed = all.value("suppressed", 0)};
+    if (all.contains("mfu") && !all.at("mfu").is_null()) m.mfu = number_of(all.at("mfu"));
     for (const auto& [key, value] : {std::pair{"valid_loss", &m.valid_loss},
                                      {"aux_loss", &m.aux_loss},
                                      {"z_loss", &m.z_loss},

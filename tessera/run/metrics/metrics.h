@@ -39,6 +39,7 @@ struct StepMetrics {
   std::array<double, quant::kFormats> flops_by_format{};  // of products with weights, all ranks
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
+  std::optional<double> mfu;         // run/model_flops.h; nullopt: the peak of the processors is not known
   std::optional<double> valid_loss;  // if an evaluation followed the step
   // Set for a model with experts. The losses of the routers include their coefficients; `loss` does not contain them.
   // The load is the largest load of an expert divided by the mean load, in the layer where this ratio is largest.

@@ -2,6 +2,8 @@
 #include "tessera/run/trainer_options.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
@@ -64,12 +66,60 @@ double checked_load(std::optional<double> load, const StepPlanRequest& request) 
   return *load;
 }
 
+// Returns the model with another number of layers. Throws InputError if the result is not a valid model.
+models::ModelConfigPtr with_layers(const PlanCommandFlags& flags, const models::ModelConfig& model) {
+  if (!flags.measured.empty())
+    throw InputError("--layers: got {} with --measured, which takes the model from the run", *flags.layers);
+  nlohmann::json config = model.to_json();
+  config["num_hidden_layers"] = *flags.layers;
+  return models::parse_model_config(config, fmt::format("--layers {}", *flags.layers));
+}
+
+// Without a degree, a plan of several ranks chooses the mesh.
+bool proposes_mesh(const PlanCommandFlags& flags, const TrainConfig& config) {
+  if (!flags.measured.empty() || !flags.events.empty() || config.ranks < 2) return false;
+  return std::ranges::none_of(std::array{"tp", "gtp", "dp", "etp", "ep", "egtp"},
+                              [&](const char* degree) { return config.given.contains(degree); });
+}
+
+// Returns the config for search_meshes. `is_proposal`: the global batch may be absent; it is then a microbatch for each
+// rank.
+TrainConfig searched_config(TrainConfig config, const models::ModelConfig& model, bool is_proposal) {
+  const auto require = [&](const char* name) {
+    if (!config.given.contains(name)) throw InputError("{} is missing: --search needs it", flag_of(name));
+  };
+  require("ranks");
+  if (!is_proposal) require("global_batch");
+  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.ranks;
+  config.given.insert("global_batch");
+  // Checks everything that does not depend on the mesh, and fills in the rest.
+  TrainConfig alone = config;
+  alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
+  alone.sequence_parallel = false;
+  alone.reduce_order = ReduceOrder::sequential;
+  alone.ranks_per_node = 0;
+  alone.tp_wire_format = quant::Format::bf16;
+  alone.global_batch = alone.micro_batch;
+  alone = resolve_plan_config(std::move(alone), model);
+  config.seq_len = alone.seq_len, config.grad_wire = alone.grad_wire, config.has_experts = alone.has_experts;
+  config.backend = alone.backend;
+  return config;
+}
+
+void check_search(const PlanCommandFlags& flags) {
+  for (const auto& [flag, is_given] : {std::pair{"--measured", !flags.measured.empty()},
+                                       {"--events", !flags.events.empty()},
+                                       {"--evaluate", flags.evaluate}})
+    if (flags.search && is_given) throw InputError("{}: got it with --search, expected one of them", flag);
+}
+
 }  // namespace
 
 PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
   PlanCommandInputs task;
   StepPlanRequest& request = task.request;
   apply(request.config, flags);
+  check_search(flags);
   if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
     throw InputError("--evaluate: got it with {}, which determines the kind of step",
                      flags.events.empty() ? "--measured" : "--events");
@@ -84,7 +134,13 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
       throw InputError("--model is missing: expected a name under configs/ or a config.json");
     request.model = models::read_model_config(models::find_model_config(request.config.model, configs));
   }
-  request.config = resolve_plan_config(std::move(request.config), *request.model);
+  if (flags.layers) request.model = with_layers(flags, *request.model);
+  task.propose = flags.may_propose && !flags.search && proposes_mesh(flags, request.config);
+  task.search = flags.search || task.propose;
+  if (task.search)
+    request.config = searched_config(std::move(request.config), *request.model, task.propose);
+  else
+    request.config = resolve_plan_config(std::move(request.config), *request.model);
   request.expert_load = checked_load(flags.expert_load, request);
   request.machine = predict::find_machine(flags.machine, configs / "machines");
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;

@@ -16,12 +16,17 @@ struct PlanCommandFlags {
   std::string measured;  // folder of a run, or empty
   std::string events;    // file of a recorded trace, or empty
   bool evaluate = false;
-  std::optional<double> expert_load;  // StepPlanRequest::expert_load; absent: 1
+  bool search = false;                 // list the meshes of --ranks
+  bool may_propose = false;            // several ranks without a degree of the mesh: choose the mesh
+  std::optional<std::int64_t> layers;  // absent: those of the model
+  std::optional<double> expert_load;   // StepPlanRequest::expert_load; absent: 1
 };
 
 struct PlanCommandInputs {
-  StepPlanRequest request;
+  StepPlanRequest request;  // of a search: not resolved, as search_meshes expects
   std::optional<MeasuredRun> run;
+  bool search = false;   // the request is for search_meshes
+  bool propose = false;  // search, then plan the best mesh: --ranks is given, and no degree of the mesh
 };
 
 // `configs`: folder of models, with machines in machines/. Throws InputError, which names the flag, for flags that do

@@ -7,6 +7,7 @@
 
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/model_flops.h"
 #include "tessera/run/plan/expert_layouts.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
@@ -32,11 +33,6 @@ double tokens_of(const StepPlanRequest& request) {
 
 ordered_json traffic_json(const Traffic& traffic) {
   return {{"gathered_bytes", traffic.gathered}, {"reduced_bytes", traffic.reduced}};
-}
-
-ordered_json memory_json(const MemoryUse& memory) {
-  return {{"weights", memory.weights},     {"gathered", memory.gathered},       {"gradients", memory.gradients},
-          {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"total", memory.total()}};
 }
 
 std::string_view kind_of(int domain) {
@@ -83,14 +79,22 @@ ordered_json experts_json(const StepPlanRequest& request) {
           {"reason", reason_for(layouts)}};
 }
 
-ordered_json predicted_json(const StepPlanRequest& request, const schedule::Prediction& p) {
+double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
+  return mfu_of(model_flops(request.config, *request.model, request.kind), p.step_seconds, request.config.ranks,
+                request.machine.flops.at(request.config.dtype));
+}
+
+ordered_json predicted_json(const StepPlanRequest& request, const StepPlan& step) {
+  const schedule::Prediction& p = step.prediction;
   return {{"step_ms", p.step_seconds * 1e3},
           {"compute_ms", p.compute_seconds * 1e3},
           {"exposed_comm_ms", p.exposed_seconds() * 1e3},
           {"exposed_gather_ms", p.gather_exposed_seconds * 1e3},
           {"exposed_reduce_ms", p.reduce_exposed_seconds * 1e3},
-          {"exposed_group_ms", p.comm_exposed_seconds * 1e3},
-          {"tokens_per_second", tokens_of(request) / p.step_seconds}};
+          {"exposed_group_ms", step.activations_seconds() * 1e3},
+          {"exposed_slowest_ms", step.slowest_rank_seconds() * 1e3},
+          {"tokens_per_second", tokens_of(request) / p.step_seconds},
+          {"mfu", mfu(request, p)}};
 }
 
 ordered_json gathers_json(const StepPlan& step) {
@@ -176,12 +180,13 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const MemoryUse& memory = step.memory;
   text += fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "
-      "activations {}\n",
+      "activations {}{}\n",
       bytes_text(memory.total()), bytes_text(memory.weights), bytes_text(memory.gathered), bytes_text(memory.gradients),
-      bytes_text(memory.optimizer), bytes_text(memory.activations));
+      bytes_text(memory.optimizer), bytes_text(memory.activations),
+      memory.overhead > 0 ? " + outside the plan " + bytes_text(memory.overhead) : "");
   text += "kept between steps:\n" + lasting_text("dense", memory.dense);
   if (c.has_experts) text += lasting_text("experts", memory.experts);
-  if (request.machine.memory_bytes > 0 && memory.total() > request.machine.memory_bytes)
+  if (!fits(memory, request.machine))
     text += fmt::format("  more than the {} of a processor of {}\n", bytes_text(request.machine.memory_bytes),
                         request.machine.name);
   text += fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
@@ -192,9 +197,10 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const schedule::Prediction& p = step.prediction;
   text += fmt::format(
       "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
-      "activations {:.3f}); {:.0f} tokens/s\n",
+      "activations {:.3f}, slowest rank {:.3f}); {:.0f} tokens/s, mfu {:.3f}\n",
       p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
-      p.reduce_exposed_seconds * 1e3, p.comm_exposed_seconds * 1e3, tokens_of(request) / p.step_seconds);
+      p.reduce_exposed_seconds * 1e3, step.activations_seconds() * 1e3, step.slowest_rank_seconds() * 1e3,
+      tokens_of(request) / p.step_seconds, mfu(request, p));
   return text + fmt::format("without a schedule: step {:.3f} ms, exposed {:.3f}\n", step.on_demand.step_seconds * 1e3,
                             step.on_demand.exposed_seconds() * 1e3);
 }
@@ -249,6 +255,12 @@ std::string bytes_text(std::int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, unit_names.at(unit));
 }
 
+ordered_json memory_json(const MemoryUse& memory) {
+  return {{"weights", memory.weights},     {"gathered", memory.gathered},       {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"overhead", memory.overhead},
+          {"total", memory.total()}};
+}
+
 ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
   ordered_json report{
@@ -260,6 +272,7 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"tokens", c.global_batch * c.seq_len},
       {"events", step.trace.size()},
       {"memory_bytes", memory_json(step.memory)},
+      {"fits", fits(step.memory, request.machine)},
       {"kept_bytes", kinds_json(request, step.memory)},
       {"arenas",
        {{"gather_bytes", step.schedule.gather_arena},
@@ -268,7 +281,7 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"traffic", traffic_json(step.busiest_rank)},
       {"traffic_by_role", roles_json(step)},
       {"traffic_all_ranks", traffic_json(step.all_ranks)},
-      {"predicted", predicted_json(request, step.prediction)},
+      {"predicted", predicted_json(request, step)},
       {"on_demand",
        {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
       {"gathers", gathers_json(step)},

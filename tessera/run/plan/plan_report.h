@@ -11,7 +11,8 @@ namespace tessera::run {
 // {"model", "machine", "step",
 //  "mesh": {"ranks", "tp", "gtp", "dp"}, and of a model with experts {"etp", "ep", "egtp", "edp"},
 //  "microbatches", "tokens", "events",
-//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "total"},
+//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "overhead", "total"},
+//  "fits": whether memory_bytes are at most those of the machine's processor
 //  "kept_bytes": {"dense": {"weights", "gradients", "masters", "moments", "total"}, "experts": the same keys}
 //  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
 //  "traffic": {"gathered_bytes", "reduced_bytes"}                       received by the rank that receives most
@@ -19,7 +20,7 @@ namespace tessera::run {
 //                                                       collectives carry activations, which `traffic` does not count
 //  "traffic_all_ranks": the keys of "traffic",
 //  "predicted": {"step_ms", "compute_ms", "exposed_comm_ms", "exposed_gather_ms", "exposed_reduce_ms",
-//                "exposed_group_ms", "tokens_per_second"},
+//                "exposed_group_ms", "exposed_slowest_ms", "tokens_per_second", "mfu"},
 //  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
 //  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
 //  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}],
@@ -30,6 +31,9 @@ nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan&
 
 // Returns the report as text, with the first `rows` gathers and the first `rows` reductions.
 std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
+
+// Returns {"weights", "gathered", "gradients", "optimizer", "activations", "overhead", "total"}.
+nlohmann::ordered_json memory_json(const MemoryUse& memory);
 
 // Returns for example "1.50 GB".
 std::string bytes_text(std::int64_t bytes);

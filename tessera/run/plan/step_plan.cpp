@@ -51,6 +51,13 @@ std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOp
   return max_stashed(options, kinds_of_ranks(options));
 }
 
+std::int64_t overhead_of(const predict::Machine& machine, int ranks) {
+  const predict::MemoryOverhead& overhead = machine.overhead;
+  if (ranks == 1) return overhead.context_bytes;
+  const int peers = std::min(ranks, machine.ranks_per_node) - 1;
+  return overhead.context_bytes + overhead.communicator_bytes + peers * overhead.peer_bytes;
+}
+
 // Returns all memory except the arenas.
 MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptions& options,
                          const predict::DryStep& dry, const StepPlan& step) {
@@ -72,6 +79,7 @@ MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptio
     memory.gradients += kind->gradients;
     memory.optimizer += kind->masters + kind->moments;
   }
+  memory.overhead = overhead_of(request.machine, options.layout.mesh.world_size());
   return memory;
 }
 
@@ -93,6 +101,10 @@ std::vector<std::string> StepPlan::names() const {
   std::vector<std::string> all;
   for (const predict::PlannedParameter& parameter : parameters) all.push_back(parameter.size.name);
   return all;
+}
+
+bool fits(const MemoryUse& memory, const predict::Machine& machine) {
+  return machine.memory_bytes == 0 || memory.total() <= machine.memory_bytes;
 }
 
 std::int64_t microbatches_of(const TrainConfig& config) {

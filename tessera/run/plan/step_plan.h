@@ -40,8 +40,12 @@ struct MemoryUse {
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
   std::int64_t optimizer = 0;    // master and moments
   std::int64_t activations = 0;  // peak of the bytes that are kept for backward
-  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations; }
+  std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
+  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + overhead; }
 };
+
+// Returns whether the memory is at most that of the machine's processor, or the machine does not state it.
+bool fits(const MemoryUse& memory, const predict::Machine& machine);
 
 // Bytes that a rank receives in a step over the ranks of one role.
 struct RoleBytes {
@@ -68,6 +72,9 @@ struct StepPlan {
   // collectives; roles that receive no bytes are omitted.
   std::vector<RoleBytes> roles;
   std::vector<std::string> names() const;
+  // The parts of prediction.comm_exposed_seconds: waits for the slowest rank, and for the program's collectives.
+  double slowest_rank_seconds() const { return costs.costs.end_seconds; }
+  double activations_seconds() const { return prediction.comm_exposed_seconds - slowest_rank_seconds(); }
 };
 
 // Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. A global batch that is not given

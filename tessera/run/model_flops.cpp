@@ -1,0 +1,22 @@
+#include "tessera/run/model_flops.h"
+
+#include "tessera/predict/dry_step.h"
+#include "tessera/run/trainer_options.h"
+
+namespace tessera::run {
+
+double model_flops(const TrainConfig& config, const models::ModelConfig& model, schedule::StepKind kind) {
+  TrainConfig alone = config;  // one rank computes everything
+  alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
+  alone.sequence_parallel = false;
+  alone.reduce_order = ReduceOrder::sequential;
+  alone.ranks_per_node = 0;
+  predict::DryOptions options = dry_options(alone, model, {});
+  options.kind = kind;
+  double flops = 0;
+  for (const std::vector<ops::Work>& works : dry_step(options).work)
+    for (const ops::Work& work : works) flops += work.flops;
+  return flops * static_cast<double>(config.global_batch) / static_cast<double>(config.micro_batch);
+}
+
+}  // namespace tessera::run

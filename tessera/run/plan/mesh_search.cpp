@@ -1,0 +1,243 @@
+#include "tessera/run/plan/mesh_search.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/plan/expert_layouts.h"
+#include "tessera/run/plan/plan_report.h"
+
+namespace tessera::run {
+namespace {
+
+// If transfers of weights and gradients are exposed for less than this share of a step, more recomputation, which
+// leaves more memory to arenas, cannot pay.
+constexpr double kHidden = 0.01;
+
+StepSeconds seconds_of(const StepPlan& step) {
+  const schedule::Prediction& p = step.prediction;
+  return {.compute = p.compute_seconds,
+          .gathers = p.gather_exposed_seconds,
+          .gradients = p.reduce_exposed_seconds,
+          .activations = step.activations_seconds(),
+          .slowest = step.slowest_rank_seconds()};
+}
+
+StepPlanRequest with_microbatches(StepPlanRequest request, std::int64_t microbatches) {
+  TrainConfig& config = request.config;
+  config.global_batch = microbatches * config.micro_batch * config.gtp * config.dp;
+  return request;
+}
+
+// Adds `times` times what the longer step takes beyond the shorter one.
+void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer) {
+  const auto add = [&](double StepSeconds::*part) { longer.*part += times * (longer.*part - shorter.*part); };
+  for (const auto part : {&StepSeconds::compute, &StepSeconds::gathers, &StepSeconds::gradients,
+                          &StepSeconds::activations, &StepSeconds::slowest})
+    add(part);
+}
+
+bool has_degree(const TrainConfig& config, const char* name, std::int64_t asked, std::int64_t degree) {
+  return !config.given.contains(name) || asked == degree;
+}
+
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t i = 1; i <= number; ++i)
+    if (number % i == 0) all.push_back(i);
+  return all;
+}
+
+// Returns the config with the degrees of experts whose layer is predicted to be the shortest. Without experts, returns
+// the config.
+TrainConfig with_experts(const StepPlanRequest& request, TrainConfig config) {
+  const models::ModelSizes sizes = request.model->sizes();
+  if (sizes.num_experts == 0) return config;
+  const TrainConfig& asked = request.config;
+  std::optional<ExpertLayout> best;
+  for (const std::int64_t etp : divisors(config.tp)) {
+    if (!has_degree(asked, "etp", asked.etp, etp)) continue;
+    StepPlanRequest tried = request;
+    tried.config = config;
+    tried.config.etp = etp;
+    tried.config.ep = config.tp / etp;  // fits the replica; expert_layouts tries every ep
+    if (tried.config.ep > sizes.num_experts) continue;
+    tried.config.egtp = 1;
+    tried.config = resolve_plan_config(tried.config, *request.model);
+    for (const ExpertLayout& layout : expert_layouts(tried))
+      if (has_degree(asked, "ep", asked.ep, layout.ep) && has_degree(asked, "egtp", asked.egtp, layout.egtp) &&
+          (!best || layout.total_seconds() < best->total_seconds()))
+        best = layout;
+  }
+  if (!best)
+    throw InputError("experts: no etp x ep x egtp shards the experts of {} over tp {} x gtp {}", config.model,
+                     config.tp, config.gtp);
+  config.etp = best->etp, config.ep = best->ep, config.egtp = best->egtp;
+  return config;
+}
+
+// Returns tp, gtp and dp of every mesh that the request allows.
+std::vector<TrainConfig> dense_meshes(const StepPlanRequest& request) {
+  const TrainConfig& asked = request.config;
+  std::vector<TrainConfig> meshes;
+  for (const std::int64_t tp : divisors(asked.ranks)) {
+    if (!has_degree(asked, "tp", asked.tp, tp)) continue;
+    if (!asked.given.contains("tp") && tp > request.machine.ranks_per_node) continue;
+    for (const std::int64_t gtp : divisors(asked.ranks / tp)) {
+      const std::int64_t dp = asked.ranks / tp / gtp;
+      const bool is_asked = has_degree(asked, "gtp", asked.gtp, gtp) && has_degree(asked, "dp", asked.dp, dp);
+      if (!is_asked || asked.global_batch % (asked.micro_batch * gtp * dp) != 0) continue;
+      TrainConfig mesh = asked;
+      mesh.tp = tp, mesh.gtp = gtp, mesh.dp = dp;
+      if (!asked.given.contains("sequence_parallel")) mesh.sequence_parallel = tp > 1;
+      meshes.push_back(std::move(mesh));
+    }
+  }
+  return meshes;
+}
+
+bool is_better(const MeshPlan& a, const MeshPlan& b) {
+  if (a.fits != b.fits) return a.fits;
+  return a.seconds.total() < b.seconds.total();
+}
+
+// Plans one mesh with the best choice of recomputation.
+MeshPlan best_recomputation(const StepPlanRequest& request, const TrainConfig& mesh) {
+  StepPlanRequest tried = request;
+  const TrainConfig config = with_experts(request, mesh);
+  std::vector<RecomputeSetting> choices{RecomputeSetting::none, RecomputeSetting::selective, RecomputeSetting::full};
+  if (config.given.contains("recompute")) choices = {config.recompute};
+  std::optional<MeshPlan> best;
+  for (const RecomputeSetting choice : choices) {
+    tried.config = config;
+    tried.config.recompute = choice;
+    tried.config = resolve_plan_config(tried.config, *request.model);
+    MeshPlan plan = plan_mesh(tried);
+    if (!best || is_better(plan, *best)) best = std::move(plan);
+    const double exposed = best->seconds.gathers + best->seconds.gradients;
+    if (best->fits && exposed < kHidden * best->seconds.total()) break;
+  }
+  return *std::move(best);
+}
+
+// Calls `plan` for each index below `count`, on several threads. Throws the first error.
+template <typename Plan>
+void for_each_on(int threads, std::size_t count, const Plan& plan) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < count; i = next++) try {
+        plan(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+  };
+  std::vector<std::jthread> helpers;
+  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  helpers.clear();  // joins
+  if (error) std::rethrow_exception(error);
+}
+
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.3g} ms", seconds * 1e3);
+}
+
+}  // namespace
+
+MeshPlan plan_mesh(const StepPlanRequest& request) {
+  const std::int64_t microbatches = microbatches_of(request.config);
+  const std::int64_t planned = std::min(microbatches, kPlannedMicrobatches);
+  const StepPlan step = plan_step(with_microbatches(request, planned));
+  MeshPlan plan{.config = request.config, .seconds = seconds_of(step), .memory = step.memory};
+  plan.fits = fits(step.memory, request.machine);
+  if (microbatches == planned) return plan;
+  StepPlanRequest fewer = with_microbatches(request, planned - 1);
+  fewer.gather_budget = step.schedule.gather_arena;
+  fewer.reduce_budget = step.schedule.reduce_arena + step.schedule.scratch;
+  add_microbatches(seconds_of(plan_step(fewer)), static_cast<double>(microbatches - planned), plan.seconds);
+  return plan;
+}
+
+std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads) {
+  const TrainConfig& asked = request.config;
+  const std::vector<TrainConfig> meshes = dense_meshes(request);
+  if (meshes.empty())
+    throw InputError(
+        "--search: no mesh of --ranks {} is possible: --global-batch {} is not a multiple of --micro-batch {} * gtp * "
+        "dp for any tp x gtp x dp that the flags allow",
+        asked.ranks, asked.global_batch, asked.micro_batch);
+  std::vector<std::optional<MeshPlan>> plans(meshes.size());
+  std::vector<std::string> refusals(meshes.size());  // of meshes that the model or its formats do not allow
+  for_each_on(threads, meshes.size(), [&](std::size_t i) {
+    try {
+      plans[i] = best_recomputation(request, meshes[i]);
+    } catch (const InputError& error) {
+      refusals[i] = error.what();
+    }
+  });
+  std::vector<MeshPlan> found;
+  for (std::optional<MeshPlan>& plan : plans)
+    if (plan) found.push_back(*std::move(plan));
+  if (found.empty()) throw InputError("{}", refusals.front());
+  std::ranges::stable_sort(found, is_better);
+  return found;
+}
+
+std::string reason_for(const std::vector<MeshPlan>& meshes) {
+  const MeshPlan& best = meshes.front();
+  const std::string first = degrees_text(best.config);
+  if (meshes.size() == 1) return fmt::format("{} is the only mesh that the flags allow.", first);
+  const MeshPlan& next = meshes[1];
+  const std::string second = degrees_text(next.config);
+  if (best.fits && !next.fits)
+    return fmt::format("Only {} fits: a rank needs {}, and {} with {}.", first, bytes_text(best.memory.total()),
+                       bytes_text(next.memory.total()), second);
+  struct Cause {
+    double gain = 0;  // seconds that the first saves
+    std::string_view text;
+  };
+  const StepSeconds &a = best.seconds, &b = next.seconds;
+  const std::array causes{Cause{b.compute - a.compute, "operators"}, Cause{b.gathers - a.gathers, "waits for weights"},
+                          Cause{b.gradients - a.gradients, "waits for gradients"},
+                          Cause{b.activations - a.activations, "waits for activations"}};
+  const Cause& gain = *std::ranges::max_element(causes, {}, &Cause::gain);
+  const Cause& loss = *std::ranges::min_element(causes, {}, &Cause::gain);
+  const double total = b.total() - a.total();
+  std::string text = best.fits ? "" : "No mesh fits. ";
+  if (gain.gain <= 0) return text + fmt::format("{} and {} take equally long.", first, second);
+  text += fmt::format("{} is {} ({:.1f} %) faster than {} because {} take {} less", first, milliseconds(total),
+                      100 * total / b.total(), second, gain.text, milliseconds(gain.gain));
+  if (loss.gain < 0) text += fmt::format(", although {} take {} more", loss.text, milliseconds(-loss.gain));
+  return text + ".";
+}
+
+std::string degrees_text(const TrainConfig& config) {
+  std::vector<std::string> parts;
+  for (const auto& [axis, degree] : degrees_of(config))
+    if (axis != "edp") parts.push_back(fmt::format("{} {}", axis, degree));
+  return fmt::format("{}", fmt::join(parts, " x "));
+}
+
+std::string flags_text(const TrainConfig& config) {
+  std::string text;
+  for (const auto& [axis, degree] : degrees_of(config))
+    if (axis != "edp") text += fmt::format("{}--{} {}", text.empty() ? "" : " ", axis, degree);
+  if (config.recompute != RecomputeSetting::none) text += fmt::format(" --recompute {}", name_of(config.recompute));
+  if (config.sequence_parallel) text += " --sequence-parallel on";
+  return text;
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,100 @@
+#include "tessera/run/plan/search_report.h"
+
+#include <algorithm>
+
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/model_flops.h"
+#include "tessera/run/plan/plan_report.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::ordered_json;
+
+double tokens_of(const TrainConfig& config) {
+  return static_cast<double>(config.global_batch * config.seq_len);
+}
+
+// Computes the mfu of meshes, which share the flops of their step.
+class Mfu {
+ public:
+  Mfu(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes)
+      : peak_(request.machine.flops.at(request.config.dtype)),
+        flops_(meshes.empty() ? 0 : model_flops(meshes.front().config, *request.model)) {}
+  double operator()(const MeshPlan& mesh) const {
+    return mfu_of(flops_, mesh.seconds.total(), mesh.config.ranks, peak_);
+  }
+
+ private:
+  double peak_, flops_;
+};
+
+ordered_json mesh_json(const MeshPlan& mesh, double mfu) {
+  const TrainConfig& c = mesh.config;
+  const StepSeconds& s = mesh.seconds;
+  ordered_json row;
+  for (const auto& [axis, degree] : degrees_of(c)) row[axis] = degree;
+  row.update({{"micro_batch", c.micro_batch},
+              {"microbatches", microbatches_of(c)},
+              {"recompute", name_of(c.recompute)},
+              {"sequence_parallel", c.sequence_parallel},
+              {"flags", flags_text(c)},
+              {"step_ms", s.total() * 1e3},
+              {"tokens_per_second", tokens_of(c) / s.total()},
+              {"mfu", mfu},
+              {"compute_ms", s.compute * 1e3},
+              {"exposed_ms",
+               {{"gathers", s.gathers * 1e3},
+                {"gradients", s.gradients * 1e3},
+                {"activations", s.activations * 1e3},
+                {"slowest_rank", s.slowest * 1e3},
+                {"total", (s.total() - s.compute) * 1e3}}},
+              {"memory_bytes", memory_json(mesh.memory)},
+              {"fits", mesh.fits}});
+  return row;
+}
+
+std::string row_text(const MeshPlan& mesh, double mfu) {
+  const StepSeconds& s = mesh.seconds;
+  const MemoryUse& m = mesh.memory;
+  const auto gigabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  return fmt::format(
+      "{:>10.1f} {:>10.0f} {:>6.3f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7.1f} {:>4}  {:>6.1f} {:>6.1f} {:>6.1f} "
+      "{:>6.1f} {:>6.1f}  {}\n",
+      s.total() * 1e3, tokens_of(mesh.config) / s.total(), mfu, s.gathers * 1e3, s.gradients * 1e3, s.activations * 1e3,
+      gigabytes(m.total()), mesh.fits ? "yes" : "no", gigabytes(m.weights), gigabytes(m.gathered),
+      gigabytes(m.gradients), gigabytes(m.optimizer), gigabytes(m.activations), flags_text(mesh.config));
+}
+
+}  // namespace
+
+ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes) {
+  const TrainConfig& best = meshes.front().config;
+  const Mfu mfu(request, meshes);
+  ordered_json rows = ordered_json::array();
+  for (const MeshPlan& mesh : meshes) rows.push_back(mesh_json(mesh, mfu(mesh)));
+  return {{"model", best.model},          {"machine", request.machine.name},
+          {"ranks", best.ranks},          {"global_batch", best.global_batch},
+          {"seq_len", best.seq_len},      {"tokens", best.global_batch * best.seq_len},
+          {"dtype", name_of(best.dtype)}, {"meshes", std::move(rows)},
+          {"fits", meshes.front().fits},  {"reason", reason_for(meshes)}};
+}
+
+std::string search_text(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes, std::size_t rows) {
+  const TrainConfig& best = meshes.front().config;
+  const Mfu mfu(request, meshes);
+  std::string text = fmt::format(
+      "{}: {}, {}, {} ranks of machine {}, {} sequences of {} tokens a step\n"
+      "{} meshes, best first; exposed: time that operators wait for weights, gradients and activations\n\n"
+      "{:>10} {:>10} {:>6} {:>26} {:>7} {:>4}  {:>34}\n"
+      "{:>10} {:>10} {:>6} {:>8} {:>8} {:>8} {:>7} {:>4}  {:>6} {:>6} {:>6} {:>6} {:>6}  flags\n",
+      best.model, models::params_text(*request.model), name_of(best.dtype), best.ranks, request.machine.name,
+      best.global_batch, best.seq_len, meshes.size(), "", "", "", "exposed, ms", "", "", "memory of a rank, GB",
+      "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.", "GB", "fits", "weight", "gather", "grad.",
+      "optim.", "activ.");
+  for (std::size_t i = 0; i < std::min(rows, meshes.size()); ++i) text += row_text(meshes[i], mfu(meshes[i]));
+  if (meshes.size() > rows) text += fmt::format("  ... {} more (--rows)\n", meshes.size() - rows);
+  return text + "\n" + reason_for(meshes) + "\n";
+}
+
+}  // namespace tessera::run

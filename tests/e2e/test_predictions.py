@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Checks the predictions of `tessera plan` against measured steps. docs/performance.md, Predictions, has the measured rows, the
+predictions, and whether a row is within the bounds. Each row is planned again here."""
+import json
+import os
+import pathlib
+import re
+import unittest
+
+from program import ROOT, tessera
+from summary import run_cases
+
+TIME, MEMORY = 0.05, 0.03  # bounds of the relative errors
+SECTION = (pathlib.Path(ROOT) / "docs/performance.md").read_text().split("\n## Predictions\n", 1)[1].split("\n## ", 1)[0]
+
+
+def number(cell):
+    return float(cell) if re.fullmatch(r"[\d.]+", cell) else None
+
+
+def rows():
+    """Returns the rows of the table as dictionaries by column."""
+    lines = [line for line in SECTION.split("\n") if line.startswith("|")]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    start = next(i for i, cells in enumerate(table) if cells[0] == "machine")
+    return [dict(zip(table[start], cells)) for cells in table[start + 2:] if len(cells) == len(table[start])]
+
+
+def plan(row):
+    text = tessera("plan", "--model", "llama3-8b", "--dtype", "bf16", "--machine", row["machine"], "--layers", row["layers"],
+                   *row["flags"].strip("`").split(), "--json")
+    return json.loads(text)
+
+
+def search(machine, layers, *flags):
+    text = tessera("plan", "--search", "--model", "llama3-8b", "--dtype", "bf16", "--machine", machine, "--layers", layers, *flags, "--json")
+    return json.loads(text)["meshes"]
+
+
+class Predictions(unittest.TestCase):
+    def test_rows_are_within_the_bounds_unless_they_say_that_they_are_not(self):
+        table = rows()
+        self.assertGreater(len(table), 20)
+        self.assertGreater(sum(row["use"] == "held out" for row in table), 12)
+        for row in table:
+            with self.subTest(row=row["machine"] + " " + row["flags"]):
+                planned = plan(row)
+                predicted, memory = planned["predicted"]["step_ms"], planned["memory_bytes"]["total"] / 1e9
+                self.assertAlmostEqual(predicted / number(row["predicted ms"]), 1, delta=2e-3)
+                self.assertAlmostEqual(memory / number(row["predicted GB"]), 1, delta=2e-3)
+                self.assertAlmostEqual(planned["predicted"]["exposed_comm_ms"], number(row["predicted exposed"]), delta=0.06)
+                missed = []
+                if abs(predicted / number(row["ms"]) - 1) > TIME:
+                    missed.append("time")
+                if number(row["GB"]) and abs(memory / number(row["GB"]) - 1) > MEMORY:
+                    missed.append("memory")
+                self.assertEqual(row["missed"], ", ".join(missed))
+
+    def test_the_order_of_meshes_is_the_measured_order(self):
+        """Steps of 4 sequences on 4 H200 (gtp 4, gtp 2 x dp 2, tp 2 x gtp 2), and of 2 sequences on 2 H100 (gtp 2, tp 2)."""
+        four = [(mesh["tp"], mesh["gtp"], mesh["dp"]) for mesh in search("h200", 32, "--ranks", 4, "--global-batch", 4) if mesh["fits"]]
+        measured = [(1, 4, 1), (1, 2, 2), (2, 2, 1)]
+        self.assertEqual([mesh for mesh in four if mesh in measured], measured)
+        two = [(mesh["tp"], mesh["gtp"]) for mesh in search("h100", 8, "--ranks", 2, "--global-batch", 2)]
+        self.assertLess(two.index((1, 2)), two.index((2, 1)))
+
+    @unittest.skipUnless(os.environ.get("TESSERA_E2E") == "full", "takes about 20 seconds of a core")
+    def test_70b_on_256_gpus(self):
+        text = tessera("plan", "--search", "--model", "llama3-70b", "--dtype", "bf16", "--machine", "h200", "--ranks", 256,
+                       "--global-batch", 512, "--json")
+        report = json.loads(text)
+        self.assertTrue(report["fits"])
+        self.assertGreater(len(report["meshes"]), 15)
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,220 @@
+// The meshes of `tessera plan --search`.
+#include "tessera/run/plan/mesh_search.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/run/model_flops.h"
+#include "tessera/run/plan/plan_flags.h"
+#include "tessera/run/plan/search_report.h"
+#include "tests/run/config_test_support.h"
+#include "tests/run/plan_testing.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Returns a request as plan_command_inputs makes it, for the small model and machine of plan_testing.h.
+StepPlanRequest search_of(const std::map<std::string, std::string>& settings,
+                          const models::DecoderConfig& model = even_model()) {
+  StepPlanRequest request = request_of({}, model);
+  TrainConfig config;
+  config.embedding = Lookup::gather;
+  config.model = "even";
+  for (const auto& [name, value] : settings) {
+    set_from_text(config, *find_setting(name), {value}, name);
+  }
+  config.seq_len = request.config.seq_len, config.grad_wire = config.dtype;
+  config.has_experts = request.config.has_experts, config.backend = Backend::mpi;
+  request.config = config;
+  return request;
+}
+
+std::string names_of(const std::vector<MeshPlan>& meshes) {
+  std::set<std::string> names;
+  for (const MeshPlan& mesh : meshes) names.insert(degrees_text(mesh.config));
+  std::string text;
+  for (const std::string& name : names) text += name + "; ";
+  return text;
+}
+
+TEST(MeshSearch, ListsEveryMeshBestFirst) {
+  const std::vector<MeshPlan> meshes = search_meshes(search_of({{"ranks", "4"}, {"global_batch", "8"}}), 1);
+  EXPECT_EQ(names_of(meshes),
+            "tp 1 x gtp 1 x dp 4; tp 1 x gtp 2 x dp 2; tp 1 x gtp 4 x dp 1; tp 2 x gtp 1 x dp 2; tp 2 x gtp 2 x dp 1; "
+            "tp 4 x gtp 1 x dp 1; ");
+  for (std::size_t i = 1; i < meshes.size(); ++i)
+    EXPECT_LE(meshes[i - 1].seconds.total(), meshes[i].seconds.total()) << i;
+  for (const MeshPlan& mesh : meshes) {
+    EXPECT_EQ(mesh.config.global_batch, 8);
+    EXPECT_EQ(mesh.config.sequence_parallel, mesh.config.tp > 1);
+  }
+}
+
+TEST(MeshSearch, MeshesThatTheBatchDoesNotFillAreLeftOut) {
+  EXPECT_EQ(names_of(search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}}), 1)),
+            "tp 2 x gtp 1 x dp 2; tp 2 x gtp 2 x dp 1; tp 4 x gtp 1 x dp 1; ");
+  EXPECT_THAT(base::refusal([] {
+                search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"tp", "1"}}), 1);
+              }),
+              HasSubstr("--global-batch 6 is not a multiple of --micro-batch 1 * gtp * dp"));
+}
+
+TEST(MeshSearch, GivenDegreesAreKept) {
+  EXPECT_EQ(names_of(search_meshes(search_of({{"ranks", "12"}, {"global_batch", "12"}, {"gtp", "3"}}), 1)),
+            "tp 1 x gtp 3 x dp 4; tp 2 x gtp 3 x dp 2; tp 4 x gtp 3 x dp 1; ");
+  const auto full = search_meshes(search_of({{"ranks", "2"}, {"global_batch", "2"}, {"recompute", "full"}}), 1);
+  for (const MeshPlan& mesh : full) EXPECT_EQ(mesh.config.recompute, RecomputeSetting::full);
+}
+
+// A row is the plan of its mesh, and a step of many microbatches is extrapolated. Each microbatch in the middle of a
+// step takes equally long once transfers are in a steady state. The bound covers the approach to this state.
+TEST(MeshSearch, RowsAreThePlansOfTheirMeshes) {
+  for (const char* batch : {"8", "64"}) {
+    StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", batch}});
+    for (const MeshPlan& mesh : search_meshes(request, 1)) {
+      request.config = mesh.config;
+      const StepPlan step = plan_step(request);
+      const double exact = microbatches_of(mesh.config) <= kPlannedMicrobatches ? 1e-12 : 0.02;
+      EXPECT_NEAR(mesh.seconds.total() / step.prediction.step_seconds, 1, exact) << flags_text(mesh.config) << batch;
+      EXPECT_NEAR(mesh.seconds.compute / step.prediction.compute_seconds, 1, 1e-9) << flags_text(mesh.config);
+    }
+  }
+}
+
+TEST(MeshSearch, MeshesThatFitComeFirst) {
+  StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", "8"}});
+  const std::vector<MeshPlan> all = search_meshes(request, 1);
+  std::int64_t least = all.front().memory.total(), most = least;
+  for (const MeshPlan& mesh : all) {
+    least = std::min(least, mesh.memory.total());
+    most = std::max(most, mesh.memory.total());
+  }
+  ASSERT_LT(least, most);
+  request.machine.memory_bytes = (least + most) / 2;
+  const std::vector<MeshPlan> meshes = search_meshes(request, 1);
+  EXPECT_TRUE(meshes.front().fits);
+  EXPECT_FALSE(meshes.back().fits);
+  EXPECT_TRUE(std::ranges::is_sorted(meshes, std::greater{}, &MeshPlan::fits));
+  for (const MeshPlan& mesh : meshes)
+    EXPECT_EQ(mesh.fits, mesh.memory.total() <= request.machine.memory_bytes) << flags_text(mesh.config);
+  request.machine.memory_bytes = 1;
+  const std::vector<MeshPlan> none = search_meshes(request, 1);
+  EXPECT_FALSE(none.front().fits);
+  EXPECT_THAT(reason_for(none), HasSubstr("No mesh fits."));
+  EXPECT_EQ(search_json(request, none)["fits"], false);
+}
+
+TEST(MeshSearch, ThreadsDoNotChangeTheResult) {
+  const StepPlanRequest request = search_of({{"ranks", "8"}, {"global_batch", "16"}});
+  EXPECT_EQ(search_json(request, search_meshes(request, 1)), search_json(request, search_meshes(request, 3)));
+}
+
+// Links without cost leave only operators, and tp 4 computes uneven parts of 2 key/value heads.
+TEST(MeshSearch, TheReasonNamesTheLargestDifference) {
+  MeshPlan first, second;
+  first.config.tp = 2, second.config.gtp = 2;
+  first.config.dp = second.config.dp = 1;
+  first.seconds = {.compute = 0.010, .gathers = 0.001, .activations = 0.002};
+  second.seconds = {.compute = 0.009, .gathers = 0.011};
+  EXPECT_EQ(reason_for({first, second}),
+            "tp 2 x gtp 1 x dp 1 is 7 ms (35.0 %) faster than tp 1 x gtp 2 x dp 1 because waits for weights take "
+            "10 ms less, although waits for activations take 2 ms more.");
+  second.fits = false;
+  first.memory.weights = 1000, second.memory.weights = 3000;
+  EXPECT_EQ(reason_for({first, second}),
+            "Only tp 2 x gtp 1 x dp 1 fits: a rank needs 1.00 KB, and 3.00 KB with tp 1 x gtp 2 x dp 1.");
+  EXPECT_THAT(reason_for({first}), HasSubstr("the only mesh"));
+}
+
+TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
+  const auto meshes = search_meshes(search_of({{"ranks", "4"}, {"global_batch", "4"}}, sparse_model()), 1);
+  EXPECT_EQ(meshes.size(), 6u);
+  for (const MeshPlan& mesh : meshes)
+    EXPECT_EQ(mesh.config.etp * mesh.config.ep * mesh.config.egtp, mesh.config.tp * mesh.config.gtp);
+  const auto given = search_meshes(
+      search_of({{"ranks", "4"}, {"global_batch", "4"}, {"tp", "1"}, {"gtp", "4"}, {"ep", "2"}}, sparse_model()), 1);
+  ASSERT_EQ(given.size(), 1u);
+  EXPECT_EQ(given.front().config.ep, 2);
+  EXPECT_EQ(given.front().config.egtp, 2);
+}
+
+TEST(MeshSearch, JsonHasTheFiguresOfEachMesh) {
+  const StepPlanRequest request = search_of({{"ranks", "2"}, {"global_batch", "2"}});
+  const ordered_json report = search_json(request, search_meshes(request, 1));
+  ASSERT_EQ(report["meshes"].size(), 3u);
+  for (const ordered_json& row : report["meshes"]) {
+    EXPECT_EQ(row["tp"].get<int>() * row["gtp"].get<int>() * row["dp"].get<int>(), 2);
+    const double step = row["step_ms"];
+    EXPECT_NEAR(row["tokens_per_second"].get<double>(), 2 * 6 / step * 1e3, 1e-6 * 2 * 6 / step * 1e3);
+    EXPECT_NEAR(row["compute_ms"].get<double>() + row["exposed_ms"]["total"].get<double>(), step, 1e-9 * step);
+    std::int64_t sum = 0;
+    for (const auto& [kind, bytes] : row["memory_bytes"].items())
+      if (kind != "total") sum += bytes.get<std::int64_t>();
+    EXPECT_EQ(sum, row["memory_bytes"]["total"]);
+    // The machine has 1e9 flops a second and rank.
+    const double flops = model_flops(search_meshes(request, 1).front().config, *request.model);
+    EXPECT_NEAR(row["mfu"].get<double>(), flops / (step * 1e-3 * 2 * 1e9), 1e-9);
+  }
+  EXPECT_THAT(search_text(request, search_meshes(request, 1), 1), HasSubstr("... 2 more (--rows)"));
+}
+
+// Products of 1216 - 128 weights (the embedding is read by index): 6 flops for each token and weight. Causal attention
+// of one sequence of 6 tokens, 4 heads of 2: forward 2 products of 6 x 6 x 2 / 2 multiplications and additions for each
+// head; backward 2.5 times as much.
+TEST(ModelFlops, AreThoseOfProductsAndCausalAttention) {
+  TrainConfig config = request_of({{"tp", "2"}, {"gtp", "2"}, {"global_batch", "12"}}).config;
+  const double products = 6.0 * 6 * (1216 - 128), attention = 2 * 3.5 * 2 * (2.0 * 6 * 6 * 2 / 2) * 4;
+  EXPECT_DOUBLE_EQ(model_flops(config, models::LlamaConfig(even_model())), 12 * (products + attention));
+  EXPECT_DOUBLE_EQ(mfu_of(8e12, 2, 4, 2e12), 0.5);
+  config.recompute = RecomputeSetting::full;
+  const double recomputed = model_flops(config, models::LlamaConfig(even_model()));
+  config.recompute = RecomputeSetting::none;
+  EXPECT_DOUBLE_EQ(recomputed, model_flops(config, models::LlamaConfig(even_model())));
+}
+
+PlanCommandInputs inputs_of(const SettingWords& settings, bool search) {
+  return plan_command_inputs({.settings = settings, .search = search}, configs());
+}
+
+TEST(MeshSearchFlags, RanksAndTheBatchAreNeeded) {
+  const SettingWords model{{"model", {"llama-tiny"}}};
+  EXPECT_THAT(base::refusal([&] { inputs_of(model, true); }), HasSubstr("--ranks is missing: --search needs it"));
+  SettingWords ranks = model;
+  ranks["ranks"] = {"4"};
+  EXPECT_THAT(base::refusal([&] { inputs_of(ranks, true); }), HasSubstr("--global-batch is missing"));
+  EXPECT_THAT(base::refusal([&] { plan_command_inputs({.measured = "x", .search = true}, configs()); }),
+              HasSubstr("--measured: got it with --search"));
+}
+
+TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
+  const auto inputs = [](const SettingWords& settings, bool may_propose = true) {
+    return plan_command_inputs({.settings = settings, .may_propose = may_propose}, configs());
+  };
+  const SettingWords ranks{{"model", {"llama-tiny"}}, {"ranks", {"4"}}};
+  EXPECT_TRUE(inputs(ranks).propose);
+  EXPECT_EQ(inputs(ranks).request.config.global_batch, 4);
+  EXPECT_EQ(inputs(ranks, false).request.config.dp, 4);  // a benchmark
+  SettingWords degrees = ranks;
+  degrees["tp"] = {"2"};
+  const PlanCommandInputs given = inputs(degrees);
+  EXPECT_FALSE(given.search || given.propose);
+  EXPECT_EQ(given.request.config.dp, 2);
+  EXPECT_FALSE(inputs({{"model", {"llama-tiny"}}}).propose);
+}
+
+TEST(MeshSearchFlags, LayersReplaceThoseOfTheModel) {
+  PlanCommandFlags flags{.settings = {{"model", {"llama-tiny"}}}, .layers = 3};
+  EXPECT_EQ(plan_command_inputs(flags, configs()).request.model->sizes().num_layers, 3);
+  flags.layers = 0;
+  EXPECT_THAT(base::refusal([&] { plan_command_inputs(flags, configs()); }), HasSubstr("--layers 0"));
+}
+
+}  // namespace
+}  // namespace tessera::run
