@@ -72,6 +72,7 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   if (config.wire_format_backward)
     json["wire_format_backward"] = name_in_run(*config.wire_format_backward, config.dtype);
   if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward;
+  if (config.has_experts) json["experts_format"] = name_of(config.dtype);  // experts take no number format
   json["gathered_bytes"] = by_format(summary.gathered_by_format, config.dtype);
   json["gemm_format"] = name_in_run(config.gemm_format, config.dtype);
   if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules;

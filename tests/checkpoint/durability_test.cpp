@@ -44,6 +44,11 @@ class Recorder {
     EXPECT_EQ(std::ranges::count(calls_, call), 1) << call << " in " << ::testing::PrintToString(calls_);
     return static_cast<std::size_t>(std::ranges::find(calls_, call) - calls_.begin());
   }
+  // Expects these calls in this order, each of them once. Other calls may be made between them.
+  void expect_in_order(const Calls& calls) const {
+    EXPECT_TRUE(std::ranges::is_sorted(calls, {}, [this](const std::string& call) { return place_of(call); }))
+        << ::testing::PrintToString(calls) << " in " << ::testing::PrintToString(calls_);
+  }
 
  private:
   static std::string name_of(const fs::path& path) {
@@ -135,20 +140,13 @@ TEST(Durability, ANewCheckpointTakesThePlaceOfAnOldOneAtOnce) {
     SCOPED_TRACE(can_exchange);
     const Recorder recorder(can_exchange);
     write(step);
-    const std::size_t listed = recorder.place_of("sync step-00000010.partial");
-    std::size_t named = 0;
-    if (can_exchange) {
-      named = recorder.place_of("exchange step-00000010.partial step-00000010");
-    } else {
-      const std::size_t first = recorder.place_of("rename step-00000010 step-00000010.partial");
-      EXPECT_EQ(recorder.calls().at(first + 1), "rename step-00000010.partial step-00000010");
-      named = first + 1;
-      EXPECT_LT(listed, first);
-    }
-    EXPECT_LT(listed, named);
-    const std::size_t synced = recorder.place_of("sync checkpoints");
-    EXPECT_LT(named, synced);
-    EXPECT_LT(synced, recorder.place_of("remove manifest.json"));
+    const std::string set_aside = "rename step-00000010 step-00000010.partial";
+    const std::string named =
+        can_exchange ? "exchange step-00000010.partial step-00000010" : "rename step-00000010.partial step-00000010";
+    recorder.expect_in_order({"sync step-00000010.partial", named, "sync checkpoints", "remove manifest.json"});
+    if (can_exchange) continue;
+    recorder.expect_in_order({"sync step-00000010.partial", set_aside});
+    EXPECT_EQ(recorder.place_of(named), recorder.place_of(set_aside) + 1);
   }
 }
 
@@ -164,11 +162,9 @@ TEST(Durability, ACheckpointLosesItsNameBeforeItsFiles) {
       prune_checkpoints(checkpoints, 1);
     else
       remove_set_aside(checkpoints);
-    const std::size_t renamed = recorder.place_of(prunes ? "rename step-00000010 step-00000010.partial"
-                                                         : "rename step-00000030.aside step-00000030.partial");
-    const std::size_t synced = recorder.place_of("sync checkpoints");
-    EXPECT_LT(renamed, synced);
-    EXPECT_LT(synced, recorder.place_of("remove manifest.json"));
+    recorder.expect_in_order(
+        {prunes ? "rename step-00000010 step-00000010.partial" : "rename step-00000030.aside step-00000030.partial",
+         "sync checkpoints", "remove manifest.json"});
   }
 }
 

@@ -79,6 +79,15 @@ class Experts(unittest.TestCase):
         self.check("dp", MODEL, [((1, 1, 2, 1, 1, 1), []), ((1, 2, 2, 1, 1, 2), ["--zero", "off"]), ((1, 2, 2, 1, 1, 1), []),
                                  ((1, 2, 2, 1, 1, 2), ["--coalesce", "64MiB"])])
 
+    def test_sums_in_nodes(self):
+        """Gradients of experts are added in nodes of their own: nodes of 2 ranks contain one place of ep 2 and two of ep 1."""
+        flags = ["--reduce-order", "hierarchical", "--ranks-per-node", 2]
+        for ep in (1, 2):
+            self.check(f"nodes-{ep}", MODEL, [((1, 4, 1, 1, ep, 1), []), ((1, 4, 1, 1, ep, 4 // ep), ["--recompute", "full"])], *flags)
+            summary = json.loads((self.folder / f"nodes-{ep}-1" / "summary.json").read_text())
+            self.assertEqual(("hierarchical", 2), (summary["reduce_order"], summary["ranks_per_node"]))
+        self.assertNotEqual(self.train("sequential", (1, 4, 1, 1, 1, 4)), self.train("nodes", (1, 4, 1, 1, 1, 4), *flags))
+
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_processes(self):
         expected = self.train("local", (1, 2, 1, 1, 2, 1))
@@ -86,19 +95,20 @@ class Experts(unittest.TestCase):
 
     @unittest.skipUnless(train, "no numpy")
     def test_reference(self):
-        """Loss, gradient norm and the router's losses of steps in fp64, for several meshes, are those of the numpy reference."""
+        """Loss, gradient norm and the router's losses of steps in fp64, for several meshes, are those of the numpy reference,
+        with and without masked targets."""
         folder = self.folder / "reference"
         folder.mkdir()
         start = [8 if word == 24 else word for word in self.start()] + ["--dtype", "fp64"]
         tessera("train", *start, "--steps", 0, "--out", folder / "initial")
         tessera("convert", folder / "initial", folder / "hf")
-        for aux in ("layer", "pooled"):
+        for aux, masks in (("layer", "on"), ("pooled", "off")):
             common = ["--data", self.data, "--seq-len", 16, "--global-batch", 8, "--seed", 7, "--lr", 2e-3, "--clip", 0.5,
-                      "--router-z-loss", 1e-3, "--moe-aux", aux, "--steps", 5]
+                      "--router-z-loss", 1e-3, "--moe-aux", aux, "--mask-documents", masks, "--steps", 5]
             expected = list(train(parse_arguments(["--model", str(folder / "hf"), *map(str, common)])))
             for mesh in ((1, 1, 1, 1, 1, 1), (1, 4, 1, 1, 2, 2), (1, 4, 1, 1, 4, 1), (2, 2, 1, 2, 1, 2), (2, 2, 1, 1, 2, 1), (2, 2, 1, 2, 2, 1)):
                 out = folder / f"{aux}-{'-'.join(map(str, mesh))}"
-                tessera("train", *start, "--steps", 5, "--moe-aux", aux, *mesh_flags(mesh), "--out", out)
+                tessera("train", *start, "--steps", 5, "--moe-aux", aux, "--mask-documents", masks, *mesh_flags(mesh), "--out", out)
                 for line, wanted in zip(metrics(out), expected):
                     for key, value in wanted.items():
                         self.assertAlmostEqual(line[key], value, delta=BOUND * abs(value), msg=(aux, mesh, line["step"], key))
@@ -133,11 +143,20 @@ class Experts(unittest.TestCase):
         self.assertEqual({"tp": 1, "gtp": 2, "dp": 1, "etp": 1, "ep": 2, "egtp": 1, "edp": 1}, summary["mesh"])
 
     def test_one_token_and_idle_owners(self):
-        """Sequences of one token: most experts, and whole owners, receive no row in a step."""
-        data = write_documents(self.folder / "short", [[3, 5, 7, 11, 2] * 4])
-        out = self.folder / "one"
-        tessera("train", "--model", MODEL, "--data", data, "--global-batch", 4, "--seq-len", 1, "--steps", 3, "--gtp", 4, "--ep", 4, "--out", out)
-        self.assertEqual([False] * 3, [line.get("skipped", False) for line in metrics(out)])
+        """Sequences of one repeated token: at least three of seven owners receive no row in any step. Results equal those of one rank."""
+        data = write_documents(self.folder / "short", [[3] * 20])
+        found = []
+        for number, mesh in enumerate(((1, 1, 1, 1, 1, 1), (1, 4, 1, 1, 4, 1), (1, 7, 1, 1, 7, 1), (2, 2, 1, 1, 4, 1))):
+            out = self.folder / f"one-{number}"
+            tessera("train", "--model", MODEL, "--data", data, "--global-batch", 28, "--seq-len", 1, "--steps", 3, "--dtype", "fp64",
+                    "--router-z-loss", 1e-3, "--expert-counts", 1, *mesh_flags(mesh), "--out", out)
+            lines = metrics(out)
+            found.append([line[key] for line in lines for key in ("loss", "grad_norm", "aux_loss", "z_loss")])
+            for layer in (layer for line in lines for layer in line["expert_counts"]):
+                self.assertEqual([0] * 5 + [28] * 2, sorted(layer))
+        for other in found[1:]:
+            for value, wanted in zip(other, found[0], strict=True):
+                self.assertAlmostEqual(value, wanted, delta=BOUND * wanted)
 
     def test_parts_without_columns(self):
         """Experts of width 1 over etp 2 and 3: ranks have no column of any expert. With one token most experts have no row."""
@@ -170,22 +189,37 @@ class Experts(unittest.TestCase):
                 ("--dtype", "bf16", "--wire-rules", "layers.0.experts.down.weight=fp8"): ("layers.0.experts.down.weight", "no number format"),
                 ("--dtype", "bf16", "--gemm-rules", "layers.0.router.weight=fp8"): ("layers.0.router.weight",),
                 ("--moe-aux", "none"): ("--moe-aux", "layer, pooled"),
+                ("--expert-exact", "on"): ("unknown flag --expert-exact",),
         }.items():
             result = run("train", *self.start(), "--steps", 1, *flags, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, (flags, result.stderr))
             for word in words:
                 self.assertIn(word, result.stderr, flags)
-        for flags in (["--ep", 2, "--gtp", 2], ["--expert-counts", 2], ["--router-z-loss", 0.1]):
+        for flags in (["--ep", 2, "--gtp", 2], ["--egtp", 2, "--gtp", 2], ["--etp", 2, "--tp", 2], ["--expert-counts", 2],
+                      ["--router-z-loss", 0.1], ["--moe-aux", "pooled"]):
             result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--steps", 1, *flags, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, (flags, result.stderr))
             self.assertIn("has no experts", result.stderr)
+            self.assertIn(f"{flags[0]}:", result.stderr)
         self.assertFalse((self.folder / "refused").exists())
 
     def test_number_formats_of_dense_weights(self):
-        """Dense weights travel in the format; experts stay in bf16."""
-        self.train("formats", (1, 2, 1, 1, 1, 2), "--dtype", "bf16", "--wire-format", "mxfp8", steps=2)
-        gathered = json.loads((self.folder / "formats" / "summary.json").read_text())["gathered_bytes"]
-        self.assertEqual({"bf16", "mxfp8"}, set(gathered))
+        """Dense weights travel in the format; experts stay in bf16, in products too."""
+        formats = ["--wire-format", "mxfp8", "--gemm-format", "fp8"]
+        summaries = []
+        for name, mesh, flags in (("plain", (1, 2, 1, 1, 1, 2), []), ("formats", (1, 4, 1, 1, 2, 2), formats),
+                                  ("formats-tp", (2, 2, 1, 2, 2, 1), formats)):
+            self.train(name, mesh, "--dtype", "bf16", *flags, steps=2)
+            summaries.append(json.loads((self.folder / name / "summary.json").read_text()))
+            self.assertEqual("bf16", summaries[-1]["experts_format"])
+        # Each of 768 tokens is multiplied with three matrices of 2 experts in 2 layers, and with the output layer, once forward and twice
+        # backward. The mesh has no influence.
+        in_bf16 = 768 * (2 * 2 * 3 * 61 * 29 + 131 * 61) * 6
+        for summary in summaries[1:]:
+            self.assertEqual({"bf16", "mxfp8"}, set(summary["gathered_bytes"]))
+            self.assertEqual({"bf16", "fp8"}, set(summary["flops"]))
+            self.assertEqual(in_bf16, summary["flops"]["bf16"])
+        self.assertEqual({"bf16": sum(summaries[1]["flops"].values())}, summaries[0]["flops"])
 
 
 if __name__ == "__main__":

@@ -47,31 +47,43 @@ at::Tensor packed(const ops::Routing& routing) {
 
 struct Dispatched {
   ops::Selection selection;
-  at::Tensor weights;  // by row
+  at::Tensor weights;         // by row
+  std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
 };
 Dispatched select(const Experts& layers, const ExpertGroup& group, const at::Tensor& choices) {
   const std::int64_t k = layers.options.k;
   Dispatched result{.selection = ops::select_rows(choices.narrow(1, 0, k).to(at::kInt), layers.local, group.blocks()),
-                    .weights = {}};
+                    .weights = {},
+                    .own_rows = group.own() * k};
   result.weights = ops::take_choices(choices.narrow(1, k, k).contiguous(), result.selection);
   return result;
 }
 
-at::Tensor fprop(Context& context, const Weight& weight, const at::Tensor& rows, const ops::Selection& selection) {
+// Counts a product. Each rank counts the rows of its own tokens with the whole matrices of their experts, so the sum
+// over ranks does not depend on the mesh.
+void count(Context& context, const Weight& weight, const Dispatched& dispatched) {
+  const std::vector<std::int64_t>& dims = context.program.parameters().spec(weight.id).dims;
+  context.program.count_product(weight.product, 2 * dispatched.own_rows * dims[1] * dims[2]);
+}
+
+at::Tensor fprop(Context& context, const Weight& weight, const at::Tensor& rows, const Dispatched& dispatched) {
+  count(context, weight, dispatched);
   ConsumedWeight consumed(context, weight, context.pass);
-  return ops::grouped_fprop(rows, consumed.tensor(), selection);
+  return ops::grouped_fprop(rows, consumed.tensor(), dispatched.selection);
 }
 
 // The weight is released before its gradient is computed, so that its memory is free meanwhile.
-at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const ops::Selection& selection) {
+at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const Dispatched& dispatched) {
+  count(context, weight, dispatched);
   ConsumedWeight consumed(context, weight, schedule::Pass::backward);
-  return ops::grouped_dgrad(gradient, consumed.tensor(), selection);
+  return ops::grouped_dgrad(gradient, consumed.tensor(), dispatched.selection);
 }
 
 void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const at::Tensor& rows,
-           const ops::Selection& selection) {
+           const Dispatched& dispatched) {
   produce_gradient(context, weight, [&](at::Tensor& result, bool accumulate) {
-    ops::grouped_wgrad(gradient, rows, selection, result, accumulate);
+    count(context, weight, dispatched);
+    ops::grouped_wgrad(gradient, rows, dispatched.selection, result, accumulate);
   });
 }
 
@@ -101,10 +113,9 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     PendingTensor arriving = group.start_gather(normed.y, context->pass);
     const at::Tensor choices = group.start_gather(packed(routing), context->pass).take();
     const Dispatched rows = select(*layers, group, choices);
-    const at::Tensor gate_up =
-        fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows.selection);
+    const at::Tensor gate_up = fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows);
     const at::Tensor activated = ops::weighted_swiglu(gate_up, rows.weights, rows.selection);
-    const at::Tensor out = fprop(*context, layers->down, activated, rows.selection);
+    const at::Tensor out = fprop(*context, layers->down, activated, rows);
     PendingTensor y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
     const at::Tensor own_counted = own_part(*context, counted, tokens);
     RouterTerms terms = terms_of(*context, routing, own_counted);
@@ -160,15 +171,15 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     PendingTensor gradients = group.start_gather(dy, kPass);
     PendingTensor inputs = group.start_gather(x, kPass);
     const at::Tensor dout = ops::take_rows(gradients.take(), selection);
-    const at::Tensor dactivated = dgrad(context, layers.down, dout, selection);
+    const at::Tensor dactivated = dgrad(context, layers.down, dout, rows);
     const bool recomputes = !kept[kActivatedRows].defined();
     const ops::WeightedSwigluGradients swiglu =
         ops::weighted_swiglu_backward(dactivated, kept[kGateUpRows], rows.weights, selection, recomputes);
     PendingTensor dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection), kPass);
-    wgrad(context, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], selection);
-    const at::Tensor drows = dgrad(context, layers.gate_up, swiglu.gate_up, selection);
+    wgrad(context, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], rows);
+    const at::Tensor drows = dgrad(context, layers.gate_up, swiglu.gate_up, rows);
     PendingTensor dx = group.start_reduce(ops::combine_rows(drows, selection), kPass);
-    wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), selection);
+    wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), rows);
     return {.x = dx.take(), .weights = dweights.take()};
   }
 

@@ -364,9 +364,10 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
     for (const auto& [flag, degree] : {std::pair{"--etp", config.etp}, {"--ep", config.ep}, {"--egtp", config.egtp}})
       if (degree != 1)
         throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
-    if (config.router_z_loss != 0 || config.expert_counts != 0)
-      throw InputError("{}: model '{}' has no experts",
-                       config.router_z_loss != 0 ? "--router-z-loss" : "--expert-counts", config.model);
+    for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.moe_aux != nn::MoeAux::layer},
+                                         {"--router-z-loss", config.router_z_loss != 0},
+                                         {"--expert-counts", config.expert_counts != 0}})
+      if (is_given) throw InputError("{}: model '{}' has no experts", flag, config.model);
     return;
   }
   if (config.backend == Backend::nccl)
