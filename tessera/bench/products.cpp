@@ -79,11 +79,11 @@ class ModelProducts {
   }
 
   void add(const shard::ParameterSpec& weight, ProductSizes sizes) {
-    if (weight.dims.size() != 2) return;  // a bias's gradient is a sum
+    if (weight.dims.size() != 2) return;  // not a product: the gradient of a bias is a sum
     if (sizes.rows == 0 || sizes.cols == 0 || sizes.inner == 0) return;
     const std::string name = name_in_block(weight.name);
     if (fmt::format("{} {}", name, call_name(sizes.call)).find(only_) == std::string::npos) return;
-    sizes.accumulate = false;  // the benchmark computes the product alone
+    sizes.accumulate = false;  // without an addition to the result: the benchmark computes only the product
     if (std::ranges::find(found_, sizes, &Found::sizes) != found_.end()) return;
     const auto known = std::ranges::find(weights_, name);
     found_.push_back({.weight = static_cast<std::size_t>(known - weights_.begin()), .sizes = sizes});

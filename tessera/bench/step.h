@@ -1,9 +1,9 @@
 // The benchmark `step`: whole training steps on random tokens, compared with the hardware's limit.
 //
 // The steps run as in a training loop: on a GPU the next step is enqueued before the host waits for the last. A step's
-// time is from the end of the previous step to its own end on compute's lane (train::StepResult). Ranks synchronize
-// between steps only as the steps themselves do. The slowest rank's time of each step counts; the times are gathered
-// after all steps. The batches are created beforehand.
+// time is from the end of the previous step to its own end on compute's lane (train::StepResult). The benchmark adds no
+// synchronization between steps. The time of a step is that of its slowest rank; the times are gathered after all
+// steps. The batches are created beforehand.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -40,10 +40,11 @@ struct StepReport {
   // Time in which compute waits for communication. exposed_comm_ms: the mean over the ranks in the median step.
   // least_exposed_comm_ms: the time of the rank that waits least; the other ranks also wait for that rank.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
-  double host_ms = 0;                   // this rank's host time to enqueue a step, including waits for a full queue
-  std::int64_t memory_bytes = 0;        // used on the device, the maximum over the ranks; 0 on a CPU
-  std::int64_t tensor_bytes = 0;        // peak bytes of this rank's tensors
-  std::int64_t tensor_cache_bytes = 0;  // bytes that their allocator holds; without arenas, weights and their states
+  double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
+  std::int64_t memory_bytes = 0;  // used on the device, the maximum over the ranks; 0 on a CPU
+  std::int64_t tensor_bytes = 0;  // peak bytes of this rank's tensors
+  std::int64_t tensor_cache_bytes =
+      0;  // bytes that the tensors' allocator holds; excludes arenas, weights and optimizer states
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
   std::string transport;  // run::transport_of

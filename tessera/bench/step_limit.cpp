@@ -214,21 +214,22 @@ double step_flops(const StepBench& bench) {
   return microbatches_of(bench) * flops;
 }
 
-// Repeats the calls as steps do. An idle GPU runs faster at first, until its power limit slows it down.
+// Repeats the calls for as long as the steps run. An idle GPU runs faster at first, until its power limit slows it
+// down.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   const predict::DryOptions options = limit_options(bench, rank);
   const predict::DryStep dry = dry_step(options);
   const double microbatches = microbatches_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
   StepLimit limit{.bytes = bytes_beside(bench, options, dry)};
-  const ops::CachedMemoryScope cached_memory(device);  // the training steps need the memory
+  const ops::CachedMemoryScope cached_memory(device);  // libtorch would keep the memory, which the training steps need
   {
     const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
     const Calls calls(bench, dry, limit.bytes / microbatches, ops::to_device(device));
     std::vector<std::function<void()>> work;
     for (const Calls::Part& part : calls.parts()) work.push_back(part.call);
     std::map<WorkKind, double> seconds;
-    const double settled = is_gpu ? 1.5 : 0;  // seconds of warm-up, and seconds that count
+    const double settled = is_gpu ? 1.5 : 0;  // seconds of the warm-up, and seconds of the measurement
     double passed = 0, counted = 0;
     for (int rounds = 0; rounds < 2 || counted < settled; ++rounds) {
       const std::vector<double> times = clock->seconds_of_parts(work);

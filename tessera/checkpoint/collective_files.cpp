@@ -73,7 +73,7 @@ void run_together(comm::Communicator& group, const std::string& what,
                   const std::function<void(std::stop_token)>& body) {
   std::stop_source stop;
   std::future<void> work = std::async(std::launch::async, [&] {
-    base::set_device(group.kernels().device());  // a new thread starts with GPU 0
+    base::set_device(group.kernels().device());  // CUDA selects GPU 0 in a new thread
     body(stop.get_token());
   });
   try {

@@ -57,7 +57,7 @@ class SafetensorsFile {
 
   const InputFile& file() const { return file_; }
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
-  const SafetensorsEntry& entry(const std::string& name) const;  // InputError if it is missing
+  const SafetensorsEntry& entry(const std::string& name) const;  // throws InputError if the tensor is missing
 
  private:
   InputFile file_;

@@ -19,8 +19,8 @@ std::vector<WeightedPrefix> parse_blend(const std::vector<std::string>& words, c
 
 // Returns the shares of the sets with these weights, in lowest terms. Decimal weights keep their proportion exactly
 // (0.3 and 0.7 become 3 and 7); other weights are rounded. Each set's fraction of all shares differs from its fraction
-// of all weights by a factor within 1/1000 of 1. Throws InputError, which names `where` and the weight, for a weight
-// that is not such a decimal and is below 2000 / 2^52 of the sum.
+// of all weights by less than 1/1000 of that fraction. Throws InputError, which names `where` and the weight, for a
+// weight that cannot be represented exactly and is below 2000 / 2^52 of the sum.
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const std::string& where);
 // Returns shares with a sum of at most 65,536 and at least one for each set. The shares may be far from the weights.
 // Older checkpoints store these shares.

@@ -55,7 +55,7 @@ Shape dense_shape(const LocalLayout& local, const std::string& what) {
 
 bool is_dense(const LocalLayout& local) {
   const std::int64_t width = local.pieces.empty() ? 0 : local.pieces.front().stride;
-  std::int64_t at = 0, col = 0;  // offset of the band's first element; column of the piece in the band
+  std::int64_t at = 0, col = 0;  // offset of the band's first element, and column of the piece in the band
   const Piece* first = nullptr;  // of the band
   for (const Piece& piece : local.pieces) {
     if (col == 0) first = &piece;

@@ -30,7 +30,7 @@ struct LocalLayout {
   bool operator==(const LocalLayout&) const = default;
 };
 
-// The meaning of the values if several ranks hold one logical element.
+// The meaning of the values if several ranks hold the same logical element.
 enum class State {
   replicated,  // equal values
   partial,     // summands; the element is their sum in rank order

@@ -18,21 +18,21 @@ struct DecoderBlockIds {
   schedule::ParameterId gate_up = schedule::kNoParameter, down = schedule::kNoParameter;
   schedule::ParameterId qkv_bias = schedule::kNoParameter;
   schedule::ParameterId q_norm = schedule::kNoParameter, k_norm = schedule::kNoParameter;
-  // A sparse layer has these instead of gate_up and down.
+  // A sparse layer has the following parameters and neither gate_up nor down.
   schedule::ParameterId router = schedule::kNoParameter;
   schedule::ParameterId experts_gate_up = schedule::kNoParameter, experts_down = schedule::kNoParameter;
 };
 struct DecoderIds {
   schedule::ParameterId embedding;
   std::vector<DecoderBlockIds> blocks;
-  schedule::ParameterId norm, output;  // output: the embedding if tied
+  schedule::ParameterId norm, output;  // output: equal to the embedding's index if the two are tied
 };
 DecoderIds decoder_ids(const DecoderConfig& config);
 
 // Returns the parameters in the order in which Decoder registers them. options.embedding selects how rows of the
-// embedding table are read. Two kinds of table are always gathered: a tied one, since the output layer reads it too,
-// and one with several ranges of rows on some rank. Throws the errors of check_parts, and Error for Lookup::rows of a
-// table with several ranges or for parts of another number of tp ranks.
+// embedding table are read. Two kinds of table are always gathered: a tied table, since the output layer reads it too,
+// and a table of which some rank has several ranges of rows. Throws the errors of check_parts, and Error for
+// Lookup::rows of a table with several ranges on a rank, or for parts with another number of tp ranks.
 std::vector<shard::ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options);
 
 }  // namespace tessera::models

@@ -177,7 +177,7 @@ GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
   TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != step_.recorder.microbatch(),
-                "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
+                "'{}' is declared as produced once per microbatch, but is produced again", entry.name());
   return {staging_of(entry, id), entry.reducer.staging_type(), entry.is_produced()};
 }
 

@@ -1,4 +1,4 @@
-// A small model and machine to plan for, with numbers that are easy to derive.
+// A small model and machine to plan for, whose results are easy to compute by hand.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -59,7 +59,7 @@ inline StepPlanRequest request_of(const std::map<std::string, std::string>& sett
   request.config.embedding = Lookup::gather;
   for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
   request.config = resolve_plan_config(request.config, *request.model);
-  request.coalesce_bytes = 0;  // every parameter by itself
+  request.coalesce_bytes = 0;  // every parameter is a separate unit
   return request;
 }
 

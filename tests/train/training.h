@@ -70,9 +70,9 @@ struct RunResult {
   bool operator==(const RunResult&) const = default;
 };
 
-// A model with sizes that no mesh divides. biased: q, k and v have a bias. normed: q and k heads have norms. Heads then
-// have 6 elements: a norm of 2 elements is so badly conditioned that one ulp in the initial embedding changes the
-// gradient's norm by 2e-8 after 17 steps on one rank.
+// A model with sizes that no mesh divides. biased: q, k and v have a bias. normed: q and k heads have norms. With
+// norms, heads have 6 elements, because a norm of 2 elements is so badly conditioned that one ulp in the initial
+// embedding changes the gradient's norm by 2e-8 after 17 steps on one rank.
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();

@@ -171,7 +171,7 @@ void CheckedLanes::consume(int index) {
   const int current = unit == kNoUnit ? -1 : current_[static_cast<std::size_t>(unit)];
   if (users_[id]++ == 0) held_[id] = current;
   if (current < 0 || schedule_.residencies[static_cast<std::size_t>(current)].last < index)
-    return faults_.add("{}: expected a residency of its unit around it, got none", faults_.event(index));
+    return faults_.add("{}: expected a position inside a residency of its unit, got none", faults_.event(index));
   const Gathered& gathered = gathered_[static_cast<std::size_t>(current)];
   if (gathered.publishes < published_[id])
     faults_.add("{}: its weight was gathered before its last publish, in {}, expected the newest version",
@@ -239,7 +239,8 @@ void CheckedLanes::issue_gathers(int position) {
     if (const CheckedArena::Range range = arrived(index); range.begin < range.end)
       if (const auto conflict = gather_arena_.write(range, tenant, access))
         faults_.add(
-            "{}: its gather may overwrite {} before compute has passed it, expected free at or after its last release",
+            "{}: its gather may overwrite {} while compute may still use it, expected free at or after its last "
+            "release",
             faults_.residency(index), gather_tenant(*conflict));
     gathered_[next_gather_] = {tenant, publishes_, access.clock};
   }
