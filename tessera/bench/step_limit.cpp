@@ -229,12 +229,12 @@ StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
     std::vector<std::function<void()>> work;
     for (const Calls::Part& part : calls.parts()) work.push_back(part.call);
     std::map<WorkKind, double> seconds;
-    const double settled = is_gpu ? 1.5 : 0;  // seconds of the warm-up, and seconds of the measurement
+    const double min_seconds = is_gpu ? 1.5 : 0;  // seconds of the warm-up, and seconds of the measurement
     double passed = 0, counted = 0;
-    for (int rounds = 0; rounds < 2 || counted < settled; ++rounds) {
+    for (int rounds = 0; rounds < 2 || counted < min_seconds; ++rounds) {
       const std::vector<double> times = clock->seconds_of_parts(work);
       const double round = std::accumulate(times.begin(), times.end(), 0.0);
-      const bool counts = rounds > 0 && passed >= settled;
+      const bool counts = rounds > 0 && passed >= min_seconds;
       passed += round;
       if (!counts) continue;
       counted += round;

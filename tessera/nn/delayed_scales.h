@@ -73,7 +73,7 @@ class DelayedScales {
   // Throws InputError if the number of values differs, or if no step can produce one of the amaxes or multipliers.
   void set_state(std::span<const float> values, base::Lane& compute);
   // Resets the state to that before the first step: no amax is known. Waits for compute's lane.
-  void forget(base::Lane& compute);
+  void reset(base::Lane& compute);
 
  private:
   void prepare();

@@ -95,8 +95,8 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
   for (const shard::ParameterSpec& spec :
        model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)})) {
     const checkpoint::StoredTensor* stored = reader.find(spec.name, checkpoint::Kind::weight);
-    const quant::DType asked = shard::types_of(spec, run).model;
-    if (stored != nullptr && stored->dtype != asked)
+    const quant::DType requested = shard::types_of(spec, run).model;
+    if (stored != nullptr && stored->dtype != requested)
       throw InputError(
           "--dtype: got {}, expected {}: weight '{}' of {} is stored in this type (tessera convert --dtype converts to "
           "{})",

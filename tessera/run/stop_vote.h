@@ -14,7 +14,7 @@ using StopRequested = std::function<bool()>;
 class StopVote {
  public:
   // Collective over `world`; blocks. Returns true on every rank if any rank was asked to stop.
-  bool any(bool asked, comm::Communicator& world);
+  bool any(bool stop_requested, comm::Communicator& world);
 
  private:
   double votes_ = 0;

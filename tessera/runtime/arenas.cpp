@@ -19,7 +19,7 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
   grown(scratch, schedule.scratch);
-  if (!pushes) return "not asked for";
+  if (!pushes) return "not requested";
   std::string first_problem;
   const auto share = [&](shard::Via via, const base::Buffer& memory) {
     for (comm::Communicator* group : parallel.made(via)) {

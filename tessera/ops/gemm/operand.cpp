@@ -46,8 +46,8 @@ T* data_of(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-bool has(Sides asked, Sides side) {
-  return asked == side || asked == Sides::both;
+bool has(Sides requested, Sides side) {
+  return requested == side || requested == Sides::both;
 }
 
 at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
