@@ -187,7 +187,7 @@ TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
   EXPECT_EQ(message(schedule::kMinimum, schedule::kMinimum), "no error");
 }
 
-// Lanes with a link each overlap. Lanes that share a link take turns, and no transfer takes longer.
+// Lanes with a link each overlap. Lanes that share a link use it one at a time, and no transfer takes longer.
 TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;

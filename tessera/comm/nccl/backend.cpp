@@ -173,7 +173,7 @@ void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<
   member_.channel->call("ncclSend and ncclRecv", body, deadline_);
 }
 
-// Called between two looks at a peer's mailbox.
+// Called between two reads of a peer's mailbox.
 void NcclBackend::wait_for_hosts() const {
   if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
   if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());

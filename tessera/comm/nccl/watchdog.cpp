@@ -13,8 +13,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{5};   // between two looks at the operations
-constexpr milliseconds kSlice{50};  // time of one wait for the store, between two looks at failures
+constexpr milliseconds kPause{5};   // between two checks of the operations
+constexpr milliseconds kSlice{50};  // time of one wait for the store, between two checks for failures
 
 std::string text_of(const std::exception_ptr& error) {
   try {

@@ -51,7 +51,7 @@ struct StepMetrics {
   int suppressed = 0;  // attempts of this step that a stop counter suppressed before the attempt that counts
 };
 
-// Returns the name of a number format in a run of this type. bf16 stands for numbers without a format, so its name is
+// Returns the name of a number format in a run of this type. bf16 represents numbers without a format, so its name is
 // that of the type.
 std::string_view name_in_run(quant::Format format, quant::DType dtype);
 
@@ -60,7 +60,7 @@ nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>
 nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops, quant::DType dtype);
 
 // Returns "12.3 TFLOP (87.5 % fp8, 12.5 % fp32)": the total times `unit`, then `name`, then the shares that are not 0.
-// `dtype`: the run's type, whose name stands for numbers without a number format.
+// `dtype`: the run's type, whose name represents numbers without a number format.
 std::string format_shares(const std::array<std::int64_t, quant::kFormats>& bytes, double unit, std::string_view name,
                           quant::DType dtype);
 std::string format_shares(const std::array<double, quant::kFormats>& flops, double unit, std::string_view name,

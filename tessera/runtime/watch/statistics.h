@@ -10,7 +10,7 @@ namespace tessera::runtime {
 // Since the last begin_step, on this rank.
 struct StepStatistics {
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
-  // The gathered bytes by number format. Weights without a format count as bf16, whatever their type.
+  // The gathered bytes by number format. Weights without a format count as bf16, for every type.
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};
   // Bytes received by collectives of the program, by number format. Activations and gradients without a format count as
   // bf16.
