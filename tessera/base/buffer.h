@@ -42,7 +42,7 @@ class Buffer {
  public:
   Buffer() : Buffer(0) {}
   explicit Buffer(std::size_t bytes);
-  // The destructor may wait for the device's work. The device must no longer use the memory then.
+  // The destructor may wait for the device's work. At that time the device must no longer use the memory.
   Buffer(std::size_t bytes, Device device);
   // Returns host memory that a device can access without the host.
   static Buffer pinned(std::size_t bytes);

@@ -13,7 +13,7 @@ namespace tessera::bench {
 struct LinkBench {
   std::vector<std::int64_t> bytes{2 << 20, 8 << 20, 32 << 20, 64 << 20};  // bytes from a rank to each peer
   int rounds = 20;
-  std::int64_t rows = 8192, columns = 14336, depth = 4096;  // of the products, bf16
+  std::int64_t rows = 8192, columns = 14336, depth = 4096;  // sizes of the bf16 products
 };
 
 struct LinkRow {

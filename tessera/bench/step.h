@@ -28,13 +28,13 @@ struct StepBench {
 // the order of a step, and is repeated for as long as the steps run.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
-  double bytes = 0, copy_rate = 0;     // of all other work; of the copies (read + write), bytes per second
+  double bytes = 0, copy_rate = 0;     // bytes of all other work; bytes per second of the copies (read + write)
   int rounds = 0;                      // number of rounds in the mean
   double seconds() const { return products + attention + bytes / copy_rate; }
 };
 
 struct StepReport {
-  double median_ms = 0, p10_ms = 0, p90_ms = 0;  // of the slowest rank's steps
+  double median_ms = 0, p10_ms = 0, p90_ms = 0;  // median and quantiles of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
   double flops = 0;  // per rank and step: 6 per parameter of the products and token, and causal attention
   // Time in which compute waits for communication. exposed_comm_ms: the mean over the ranks in the median step.

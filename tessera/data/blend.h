@@ -64,7 +64,7 @@ class BlendOrder {
 
   std::vector<std::int64_t> shares_;
   std::vector<std::int64_t> before_;  // [i]: the sum of the shares before set i
-  std::vector<Turn> turns_;           // of a period of at most 65,536; else empty
+  std::vector<Turn> turns_;           // all turns of a period of at most 65,536; empty for a longer period
 };
 
 }  // namespace tessera::data

@@ -57,7 +57,7 @@ class FrozenModel {
 
  private:
   train::LossSum losses_;                              // the lanes use this member, so the lanes must end first
-  const int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
+  const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // destroyed after all tensors
   runtime::Runtime runtime_;

@@ -27,7 +27,7 @@ struct TransferPlan {
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // to other ranks; only tests call it
+  std::int64_t elements_sent(int rank) const;      // elements that go to other ranks; only tests call it
   std::int64_t elements_received(int rank) const;  // from other ranks
 };
 

@@ -41,7 +41,7 @@ struct ModelOptions {
   std::int64_t max_positions = 0;  // tokens of the longest sequence in a batch
   shard::RowReads
       embedding;  // the maximum number of tokens in a microbatch, and how rows of the embedding table are read
-  std::optional<TpParts> parts = std::nullopt;  // of this rank's tp group; nullopt: even parts
+  std::optional<TpParts> parts = std::nullopt;  // parts of this rank's tp group; nullopt: even parts
   int etp = 1, ep = 1;                          // degrees of experts
   // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};

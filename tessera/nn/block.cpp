@@ -48,7 +48,7 @@ class RecomputePass {
   schedule::Pass before_;
 };
 
-// The outputs of a block as autograd passes them: the terms of a router only if there is one.
+// The outputs of a block as autograd passes them, with the terms of the router if the block has a router.
 variable_list outputs_of(const BlockOutput& out) {
   variable_list outputs{out.stream.h, out.stream.residual};
   if (out.terms.defined())

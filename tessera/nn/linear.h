@@ -56,7 +56,7 @@ struct ColumnForward {
 ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                              const at::Tensor& residual, std::int64_t tokens, bool kept);
 struct ColumnGradients {
-  const Factor& y;  // by rows and by columns
+  const Factor& y;  // quantized by rows and by columns
   at::Tensor sum;   // may be undefined
 };
 // Returns the gradient of x, which is also the gradient of the residual. Produces the gradients of the weights.

@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-enum class Role : std::uint8_t { input, gradient };  // of a matrix: the layer's x, or the gradient of its y
+enum class Role : std::uint8_t { input, gradient };  // the role of a matrix: the layer's x, or the gradient of its y
 
 // One factor of a product: the matrix itself for bf16, otherwise its operands.
 struct Factor {

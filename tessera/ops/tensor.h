@@ -13,7 +13,7 @@
 
 namespace tessera::ops {
 
-// Returns a dense row-major tensor with the same values, or `tensor` itself if it is one. Throws Error if the tensor is
+// Returns a dense row-major tensor with the same values: `tensor` itself if it is dense. Throws Error if the tensor is
 // undefined, has another number of dimensions or is on an unsupported device. `what` names the operator and the operand
 // in messages.
 at::Tensor dense(const at::Tensor& tensor, std::int64_t dimensions, std::string_view what);

@@ -12,7 +12,7 @@ namespace tessera::predict {
 
 struct MachineLink {
   double bytes_per_second = 0;  // received by a rank
-  double latency_s = 0;         // of a transfer, including its signals
+  double latency_s = 0;         // latency of a transfer, including its signals
 };
 
 struct Machine {

@@ -129,8 +129,8 @@ class Loop {
   }
 
   // Finishes the oldest steps until `pending` steps are pending. If compute runs ahead, lines are written one step
-  // later: the sum of the ranks' traffic is read when the next step is finished. Returns the suppressed step, if there
-  // is one; then no step is pending, and the suppressed step is the next one.
+  // later: the sum of the ranks' traffic is read when the next step is finished. Returns the suppressed step, if a step
+  // was suppressed. In this case no step is pending, and the suppressed step is the next to enqueue.
   std::optional<std::int64_t> finish_down_to(int pending) {
     while (trainer_.pending_steps() > pending) {
       const train::StepResult result = trainer_.finish_step();

@@ -20,7 +20,7 @@ class DryRun : public Program {
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  const schedule::Trace& trace() const { return recorder_.trace(); }  // of the last step begun
+  const schedule::Trace& trace() const { return recorder_.trace(); }  // trace of the last step begun
   // By event of that step. A collective has the index of the last event before the program waits for it; any other
   // event has its own index.
   const std::vector<int>& waits() const { return waits_; }

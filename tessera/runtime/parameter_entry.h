@@ -32,7 +32,7 @@ class ParameterEntry {
   shard::ShardedParameter parameter;
   // Set once, by the constructor.
   shard::Ways ways;                            // bytes that this rank receives
-  quant::Format format = quant::Format::bf16;  // in which the weight travels
+  quant::Format format = quant::Format::bf16;  // format in which the weight travels
   shard::Materializer materializer;
   shard::Reducer reducer;
   shard::Replicas replicas;

@@ -68,7 +68,7 @@ class Program {
   virtual ~Program() = default;
 
   virtual ParameterTable& parameters() = 0;  // layers register and look up their parameters here
-  virtual base::Device device() const = 0;   // of weights and activations; kNoDevice in a dry run
+  virtual base::Device device() const = 0;   // device of weights and activations; kNoDevice in a dry run
   // Describes the ranks of the program's collectives over a domain.
   virtual shard::ComputeGroup compute_group(int domain) const = 0;
   int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks

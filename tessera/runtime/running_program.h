@@ -18,7 +18,7 @@ class RunningProgram final : public Program {
  public:
   RunningProgram(StepContext& step, Plans& plans) : step_(step), plans_(plans), on_demand_(step) {}
 
-  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
+  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
   // Waits of compute are measured from the next step on (Runtime::measure_waits).
   void measure_waits(bool on) { measures_waits_ = on; }

@@ -52,7 +52,7 @@ class Runtime {
   void measure_waits(bool on) { program_.measure_waits(on); }
   // Returns the counters of the last step begun. On a GPU, compute must have finished it.
   StepStatistics statistics() const;
-  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
+  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   // Returns null if the kind of step has no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
@@ -65,7 +65,7 @@ class Runtime {
  private:
   bool waits_are_known() const;
 
-  int exceptions_;  // in flight when the runtime was constructed
+  int exceptions_;  // number of exceptions in flight when the runtime was constructed
   StepContext step_;
   Plans plans_;
   RunningProgram program_;

@@ -31,7 +31,7 @@ struct RuntimeOptions {
   int departures_before_replan = 3;                  // departed steps in a row before a new schedule is made
   shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent
   shard::FormatPolicy products;                      // number formats in which matrices are multiplied
-  std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, for backward weights; absent: `wire`
+  std::optional<shard::FormatPolicy> wire_backward;  // number formats of backward weights; absent: those of `wire`
   // Returns a parameter's domain, an index into ParallelGroups::domains. Null: the domain of the spec.
   std::function<int(const shard::ParameterSpec& spec)> domain_of;
   bool pushes = true;  // GPUs of a host write to each other's arenas

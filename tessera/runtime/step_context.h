@@ -30,13 +30,13 @@ struct StepContext {
   ParameterEntries entries;  // one for each of `parameters`
   Recorder recorder;
   Agreement agreement;
-  StepStatistics statistics;  // of the last step begun
+  StepStatistics statistics;  // statistics of the last step begun
   Measure measure;
   Timeline timeline;
   Waits waits;
   Arenas arenas;         // memory of steps that follow a schedule
   BufferPool pool;       // memory of other steps
-  EarlyRows early_rows;  // of steps that run as graphs
+  EarlyRows early_rows;  // exchange of rows for steps that run as graphs
 
  private:
   void make_entry(schedule::ParameterId id);

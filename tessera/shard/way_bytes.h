@@ -50,9 +50,9 @@ class WayBytes {
   Cuts cuts_;
   bool by_rows_, overlaps_, sums_compute_;
   std::vector<Moved> planes_;
-  layout::TransferPlan compute_sum_;  // of the gradient, if compute ranks add it up
+  layout::TransferPlan compute_sum_;  // plan that adds the gradient over the compute ranks, if they do so
   layout::Collective compute_collective_;
-  std::vector<layout::Layout> stored_;  // of the weight, by compute rank
+  std::vector<layout::Layout> stored_;  // storage layouts of the weight, by compute rank
 };
 
 }  // namespace tessera::shard

@@ -121,7 +121,7 @@ void Optimizer::confirm_update(const ops::Clip& clip) {
 
 namespace {
 
-// Runs on the stream if there is one.
+// Runs on the stream if it is not null.
 void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std::int64_t logical_cols,
                std::uint64_t seed, void* data, quant::DType type, base::CudaStream stream) {
   if (spec.initial_deviation == 0) {

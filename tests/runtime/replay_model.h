@@ -223,7 +223,7 @@ class Model {
   }
 
  private:
-  bool write_update(schedule::ParameterId id) {  // of a trainable one
+  bool write_update(schedule::ParameterId id) {  // returns false for a frozen weight
     if (!runtime.parameter(id).spec.trainable) return false;
     ++updates_[static_cast<std::size_t>(id)];
     write(id);

@@ -39,13 +39,13 @@ struct RunOptions {
   bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
   CastOrder cast_order = CastOrder::fused;
-  quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
-  quant::Format products = quant::Format::bf16;  // of the products with these matrices and with the output layer
-  std::optional<quant::Format> wire_backward;    // of the weights that backward passes read; absent: wire
+  quant::Format wire = quant::Format::bf16;      // format in which a bf16 model's matrices are stored and gathered
+  quant::Format products = quant::Format::bf16;  // format of the products with these matrices and with the output layer
+  std::optional<quant::Format> wire_backward;    // format of the weights that backward passes read; absent: `wire`
   nn::ProductOptions product_options;
   // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
   std::optional<int> ahead;
-  double lr_growth = 0;             // of the rate per step; the first rate is 1e-2
+  double lr_growth = 0;             // growth of the rate per step; the first rate is 1e-2
   std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are left out
   std::map<int, int> suppressed;    // by step: number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;

@@ -36,7 +36,7 @@ class Piece:
     kind: str
     text: str
     joins: bool  # whether it may continue a piece of the line above
-    column: int = 0  # of a C++ comment; a comment continues only one that begins in the same column
+    column: int = 0  # column of a C++ comment; a comment continues only a comment that begins in the same column
 
 
 def cpp_pieces(text):

@@ -37,7 +37,7 @@ NcclWatchdog::NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, b
       on_failure_(std::move(on_failure)),
       failures_(std::move(store), rank),
       thread_([this, device] {
-        base::set_device(device);  // a new thread uses GPU 0 and would keep a context there
+        base::set_device(device);  // otherwise the new thread would use GPU 0 and keep a context on it
         serve();
       }) {
   pthread_setname_np(thread_.native_handle(), "nccl watchdog");

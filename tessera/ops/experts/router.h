@@ -43,7 +43,7 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted);
 struct RoutingGradients {
   at::Tensor weights;            // [tokens, k]
   at::Tensor probabilities;      // [experts]: of RouterSums::probabilities
-  at::Tensor logsumexp_squares;  // [1]: of RouterSums::logsumexp_squares
+  at::Tensor logsumexp_squares;  // [1]: gradient of RouterSums::logsumexp_squares
 };
 // Returns the gradient of the logits: [tokens, experts].
 at::Tensor route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& gradients,

@@ -25,7 +25,7 @@ struct Selection {
   // The rows of one expert in one block: [begin, end). Not in a dry run.
   std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t expert, std::int64_t block) const;
   std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t expert) const;  // in all blocks
-  std::int64_t rows() const;                                                 // of all local experts
+  std::int64_t rows() const;                                                 // number of rows of all local experts
 };
 
 // The local experts of a rank: [first, first + count) of `all`.

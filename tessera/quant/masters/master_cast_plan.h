@@ -19,7 +19,7 @@ struct MasterItem {
   Tiling tiling;
   std::int64_t first_tile = 0;   // among the tiles of all slices
   std::int64_t first_piece = 0;  // among the pieces of all slices
-  std::int64_t first_row = 0;    // of the item's first piece
+  std::int64_t first_row = 0;    // first row of the item's first piece
   std::int64_t pieces_across = 1;
   // The tiles that need a multiplier or a scale on this rank, and the first block that computes them.
   Slice made_tiles;

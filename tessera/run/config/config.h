@@ -38,7 +38,7 @@ struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
-  std::vector<std::string> valid;  // as `data`, for held-out data; may be empty
+  std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
 
   Backend backend = Backend::local;
   std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the launcher's number
@@ -49,7 +49,7 @@ struct TrainConfig {
   bool cuda_graph = false;  // on GPUs: steps are launched as a graph
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
-  std::int64_t etp = 1, ep = 1, egtp = 1;  // of a model with experts (nn::ExpertDegrees)
+  std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of a model with experts (nn::ExpertDegrees)
 
   std::int64_t micro_batch = 1, global_batch = 24;  // in sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
@@ -73,7 +73,7 @@ struct TrainConfig {
   std::int64_t fp8_history = 16;
   quant::AmaxChoice fp8_amax = quant::AmaxChoice::greatest;
   std::int64_t fp8_margin = 0;
-  quant::Format tp_wire_format = quant::Format::bf16;  // of activations that are gathered over tp for products
+  quant::Format tp_wire_format = quant::Format::bf16;  // format of activations that are gathered over tp for products
 
   double lr = 3e-4, min_lr = 0.0;
   std::int64_t warmup_steps = 0;
@@ -92,7 +92,8 @@ struct TrainConfig {
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
   // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
   std::string coalesce = "1MiB";  // adjacent weights of together at most this size are one transfer
-  ReduceOrder reduce_order = ReduceOrder::sequential;  // of gradients over gtp (shard/reduction_tree.h)
+  ReduceOrder reduce_order =
+      ReduceOrder::sequential;           // order of the sums of gradients over gtp (shard/reduction_tree.h)
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
   bool zero = true;                      // the optimizer state is sharded over dp
   Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table

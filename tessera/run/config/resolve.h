@@ -45,7 +45,7 @@ shard::FormatPolicy backward_policy(const TrainConfig& config);
 // Returns the formats of weights in products. Embedding and output layer are bf16 unless a rule names them.
 shard::FormatPolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
-  quant::Format wire = quant::Format::bf16;  // in storage and transfers
+  quant::Format wire = quant::Format::bf16;  // format in storage and transfers
   bool has_backward_weight = false;  // whether backward passes read another weight, which is also stored and sent
   quant::Format product = quant::Format::bf16;  // in products
   bool is_matrix = true;                        // vectors have no number formats

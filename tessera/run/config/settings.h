@@ -28,7 +28,7 @@ struct Range {
   bool open_low = false, open_high = false;
 };
 
-// The source of a value on --resume if no flag gives one.
+// The source of a value on --resume if no flag sets the value.
 enum class OnResume {
   command_line,  // for settings of one call of the program: the default
   kept,          // for settings of the computation: the stored value; a flag may change it

@@ -29,14 +29,14 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // targets that the loss counts, of the whole global batch
   double tokens_per_second = 0;
-  double step_ms = 0;               // since the end of the previous step; after other work, since the step's start;
-                                    // includes suppressed attempts
+  double step_ms = 0;  // time since the end of the previous step, or since the step's start after other work; includes
+                       // suppressed attempts
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
   std::array<std::int64_t, quant::kFormats>
       gathered_by_format{};  // gathered_bytes by format; weights without a number format count as bf16
-  std::array<double, quant::kFormats> flops_by_format{};  // of products with weights, all ranks
+  std::array<double, quant::kFormats> flops_by_format{};  // operations of products with weights, over all ranks
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> valid_loss;  // if an evaluation followed the step
@@ -46,9 +46,10 @@ struct StepMetrics {
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;
   std::optional<SlowestRank> slowest;  // set if several ranks have measured waits
-  std::optional<GpuReading> gpus;      // over all ranks; set in the steps that read it, if every rank finds NVML
-  bool skipped = false;                // the gradient was not finite: no update
-  int suppressed = 0;  // attempts of this step that a stop counter suppressed before the attempt that counts
+  std::optional<GpuReading>
+      gpus;              // the reading over all ranks; set in the steps that read it, if every rank finds NVML
+  bool skipped = false;  // the gradient was not finite: no update
+  int suppressed = 0;    // attempts of this step that a stop counter suppressed before the attempt that counts
 };
 
 // Returns the name of a number format in a run of this type. bf16 represents numbers without a format, so its name is

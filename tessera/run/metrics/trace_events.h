@@ -27,7 +27,7 @@ int row_of_lane(std::string_view category);
 
 // Appends the names of a process and of a row for each lane.
 void name_lanes(nlohmann::ordered_json& events, int process, const std::string& name);
-// Append the name of a process, or of one of its rows (0 to 99; any number if there is only one process).
+// Append the name of a process, or of a row of the process (0 to 99; any number if there is only one process).
 void name_process(nlohmann::ordered_json& events, int process, const std::string& name);
 void name_row(nlohmann::ordered_json& events, int process, int row, const std::string& name);
 // Appends a complete event ("X"). ts and dur are in microseconds from `origin` (seconds). Begin and end are rounded to

@@ -104,7 +104,7 @@ void Agreement::poll() {
     std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // Peers and lanes use memory of functions that return now.
+    // The functions that this exception ends own memory that peers and lanes still use.
     parallel_.cancel();
     parallel_.drain();
     throw;

@@ -24,7 +24,7 @@ struct TimelineSpan {
   // Index of the event of the span: the next event for compute and waits; a gather's first consume, a reduction's last
   // produce, a publish, a comm. The size of the trace if there is no later event.
   int event = 0;
-  int microbatch = -1;  // of that event; -1 for compute and waits
+  int microbatch = -1;  // microbatch of the event; -1 for compute and waits
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
   std::int64_t bytes = 0;     // received from other ranks; for comm, the event's bytes
@@ -75,7 +75,7 @@ class Timeline {
     bool is_ahead = false;
   };
   void compute_until(const Moment& now);
-  double seconds(const Moment& moment) const;  // since the beginning of the step
+  double seconds(const Moment& moment) const;  // seconds since the beginning of the step
 
   const shard::ParallelGroups& parallel_;
   bool on_ = false, in_event_ = false;

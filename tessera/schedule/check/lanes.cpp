@@ -307,15 +307,16 @@ void CheckedLanes::read_staging(int reduction, const ClockedAccess& access) {
                 reduce_tenant(*conflict));
 }
 
-// The exchange writes what it receives.
+// The exchange writes the received parts to the scratch.
 void CheckedLanes::take_scratch(int reduction, const ClockedAccess& access) {
   const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
   const std::int64_t bytes = schedule_.scratch_bytes[static_cast<std::size_t>(it.unit)];
   if (bytes == 0) return;
   const int tenant = tenant_of(reduction, schedule_.reductions.size());
   if (const auto conflict = scratch_.write({it.scratch, it.scratch + bytes}, tenant, access))
-    faults_.add("{}: its exchange may write the scratch of {} before that is summed, expected a wait for it",
-                faults_.reduction(reduction), reduce_tenant(*conflict));
+    faults_.add(
+        "{}: its exchange may write the scratch of {} before these bytes are summed, expected a wait for the sum",
+        faults_.reduction(reduction), reduce_tenant(*conflict));
 }
 
 void CheckedLanes::read_scratch(int reduction, const ClockedAccess& access) {

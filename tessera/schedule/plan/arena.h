@@ -18,8 +18,8 @@ inline constexpr int kNever = std::numeric_limits<int>::max();
 struct Tenant {
   std::int64_t offset = 0, bytes = 0;
   int owner = 0;      // defined by the caller
-  int last = 0;       // in use until this event ...
-  int next = kNever;  // ... and next used from this event
+  int last = 0;       // the bytes are in use until this event
+  int next = kNever;  // the event of the next use
 };
 
 class Arena {

@@ -246,7 +246,7 @@ std::int64_t end_of(const std::vector<Residency>& residencies, const Schedule& s
 
 // Returns the largest number of bytes that hold weights, or are reserved for a gather, at the same time.
 std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule& schedule) {
-  // Key: twice the position. Weights are unpacked in the segment before a position: twice the position minus one.
+  // The keys are twice a position, or one less for the segment before the position, in which weights are unpacked.
   std::map<int, std::int64_t> changes;
   for (const Residency& residency : residencies) {
     const auto unit = static_cast<std::size_t>(residency.unit);
