@@ -14,7 +14,7 @@ class FenceState;
 class HostFence;
 }  // namespace detail
 
-// A handle that is cheap to copy. Any thread may use it. A default-constructed fence is already done.
+// A handle that is cheap to copy. Any thread may use the object. A default-constructed fence is already done.
 class Fence {
  public:
   Fence() = default;

@@ -38,7 +38,7 @@ class Scratch {
 // pool frees its memory only when the pool and the last Scratch are destroyed, because graphs of the stream's work keep
 // using the memory with which they were captured. The code that launches a graph must order the graph with the stream's
 // other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different sizes. The
-// pool is held by a shared_ptr. Any thread may use it.
+// pool is held by a shared_ptr. Any thread may use the object.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
  public:
   explicit ScratchPool(Device device) : device_(device) {}

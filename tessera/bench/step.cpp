@@ -66,7 +66,7 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 // The times of this rank's steps, in seconds.
 struct Times {
   std::vector<double> steps, exposed, host;
-  double loss = 0;  // of the last step
+  double loss = 0;  // loss of the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);

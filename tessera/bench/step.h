@@ -41,7 +41,7 @@ struct StepReport {
   // least_exposed_comm_ms: the time of the rank that waits least; the other ranks also wait for that rank.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
   double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
-  std::int64_t memory_bytes = 0;  // used on the device, the maximum over the ranks; 0 on a CPU
+  std::int64_t memory_bytes = 0;  // bytes used on the device, the maximum over the ranks; 0 on a CPU
   std::int64_t tensor_bytes = 0;  // peak bytes of this rank's tensors
   std::int64_t tensor_cache_bytes =
       0;  // bytes that the tensors' allocator holds; excludes arenas, weights and optimizer states

@@ -53,7 +53,7 @@ class Redistribution {
 
   friend base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
-  bool is_exchange() const;  // not recognised as one collective
+  bool is_exchange() const;  // whether the plan is not recognised as a single collective
   void check_group(const Communicator& group) const;
   void copy_own(const quant::Kernels& kernels, const void* source, void* target, quant::DType type) const;
   base::Fence run_local(Communicator& group, const void* source, void* target, quant::DType type) const;

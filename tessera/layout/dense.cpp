@@ -13,7 +13,7 @@ std::int64_t Band::cols() const {
 
 std::vector<Band> bands_of(const LocalLayout& local) {
   std::vector<Band> bands;
-  const Piece* first = nullptr;  // of the last band
+  const Piece* first = nullptr;  // first piece of the last band
   for (const Piece& piece : local.pieces) {
     const bool beside = first != nullptr && piece.box.row == first->box.row && piece.box.rows == first->box.rows &&
                         piece.offset - first->offset < first->stride;

@@ -9,7 +9,7 @@ struct ExpertsConfig {
   std::int64_t count = 0;          // experts of a layer
   std::int64_t per_token = 0;      // experts that each token chooses
   std::int64_t width = 0;          // the intermediate size of an expert
-  bool normalizes_weights = true;  // the weights of a token's experts are divided by their sum
+  bool normalizes_weights = true;  // whether the weights of a token's experts are divided by their sum
   double aux_coefficient = 0;      // coefficient of the auxiliary loss, which balances the load of the experts
   std::vector<bool> sparse = {};   // by layer: whether the layer has experts. The other layers are dense.
 

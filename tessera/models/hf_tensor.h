@@ -16,10 +16,10 @@ struct HfTensor {
   std::vector<std::int64_t> dims;  // of the Hugging Face tensor
   std::string name;                // of our tensor
   layout::Box box;
-  bool may_be_quantized = false;  // a folder may hold the tensor in a number format
+  bool may_be_quantized = false;  // whether a folder may hold the tensor in a number format
   // The dims of our tensor. Empty: the tensor's parts, stacked along the first dimension.
   std::vector<std::int64_t> whole = {};
-  bool is_wide = false;  // our tensor is stored in the accumulator's type (ParameterSpec::is_wide)
+  bool is_wide = false;  // whether our tensor is stored in the accumulator's type (ParameterSpec::is_wide)
 };
 
 // How a folder stores experts. separate: a tensor for each matrix of each expert. fused: one tensor for all experts of

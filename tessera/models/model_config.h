@@ -22,7 +22,7 @@ struct ModelSizes {
   std::int64_t vocab_size = 0, hidden_size = 0;
   std::int64_t num_layers = 0;               // blocks
   std::int64_t max_position_embeddings = 0;  // tokens of the longest sequence
-  bool has_tied_embeddings = false;          // the output layer uses the embedding's weight
+  bool has_tied_embeddings = false;          // whether the output layer uses the embedding's weight
   std::int64_t num_experts = 0;              // experts of a sparse layer; 0: the model has none
   std::int64_t experts_per_token = 0;
 };
@@ -30,10 +30,11 @@ struct ModelSizes {
 // How parameters are laid out over the ranks of a tp group.
 struct ParameterOptions {
   int tp_size = 1;
-  int etp = 1, ep = 1;         // of experts
-  bool partial_norms = false;  // each tp rank computes a part of the gradients of replicated parameters, since it has a
-                               // part of the tokens (sequence parallelism with more than one tp rank)
-  shard::RowReads embedding;   // how the rows of the embedding table are read
+  int etp = 1, ep = 1;  // of experts
+  bool partial_norms =
+      false;  // whether each tp rank computes only a part of the gradients of replicated parameters, because it has
+              // only a part of the tokens (sequence parallelism with more than one tp rank)
+  shard::RowReads embedding;                    // how the rows of the embedding table are read
   std::optional<TpParts> parts = std::nullopt;  // the units of each tp rank; nullopt: even parts
 };
 
@@ -45,7 +46,8 @@ struct ModelOptions {
   int etp = 1, ep = 1;                          // degrees of experts
   // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};
-  bool is_frozen = false;  // the parameters have neither gradients nor masters: the model only runs forward passes
+  bool is_frozen =
+      false;  // true: the parameters have neither gradients nor masters, because the model only runs forward passes
 };
 
 // A model's configuration: immutable, shared by the threads of a process.

@@ -26,7 +26,7 @@ bool is_delayed(const Context& context, const Weight& weight, Role role) {
   return context.scales != nullptr && scale_number(weight, role) >= 0;
 }
 
-// Returns where a product writes the matrix's amax. In training, the scales of later steps are computed from it.
+// Returns where a product writes the matrix's amax. In training, the scales of later steps are computed from this amax.
 float* place_of_amax(Context& context, const Weight& weight, Role role) {
   if (!is_delayed(context, weight, role)) return nullptr;
   const int number = scale_number(weight, role);

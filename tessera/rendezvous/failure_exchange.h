@@ -25,8 +25,8 @@ struct FailureReport {
   std::vector<int> peers;  // the ranks whose states in `group` are requested
 };
 
-// Any thread may use it. A thread of the object accesses the store, so that callers do not wait for a store that does
-// not answer.
+// Any thread may use the object. A thread of the object accesses the store, so that callers do not wait for a store
+// that does not answer.
 class FailureExchange {
  public:
   // `store` is a separate connection, with a prefix of the run's keys.

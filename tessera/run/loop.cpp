@@ -287,7 +287,7 @@ class Loop {
   RunFiles* files_;
   const StopRequested& stop_requested_;
   // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
-  TrafficSum traffic_;  // of the line in unwritten_
+  TrafficSum traffic_;  // traffic of the line in unwritten_
   StopVote stop_vote_;
   bool stopping_ = false;  // has the same value on every rank
   train::Trainer trainer_;

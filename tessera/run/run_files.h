@@ -29,7 +29,7 @@ struct RunSummary {
   std::array<std::int64_t, quant::kFormats>
       activations_by_format{};  // bytes of activations received over tp, summed like gathered_by_format
   std::filesystem::path checkpoint;
-  bool interrupted = false;               // the run was asked to stop before its last step
+  bool interrupted = false;               // whether the run was asked to stop before its last step
   runtime::ScheduleStatistics schedules;  // of rank 0
   std::int64_t graph_steps = 0;           // steps that were launched as a graph
   std::int64_t host_waits = 0;            // waits of rank 0 within steps (base/host_waits.h)

@@ -33,7 +33,7 @@ struct StoredRun {
 // run.
 StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 
-// Returns the state that a run stored, an object. The object is empty if the checkpoint has no state (null). Throws
+// Returns the state that a run stored, a JSON object. The object is empty if the checkpoint has no state (null). Throws
 // InputError if the state has another type, if the step is above the largest value of --steps, and for faults that
 // train::check_state finds.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);

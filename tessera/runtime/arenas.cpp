@@ -13,7 +13,7 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   if (pushes) unshare(parallel);
   auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
-    buffer = base::Buffer();  // before the new buffer is allocated
+    buffer = base::Buffer();  // frees the old buffer before the new buffer is allocated
     buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
   };
   grown(gather, schedule.gather_arena);

@@ -80,7 +80,7 @@ class Plans {
   Replay* current_ = nullptr;
   Replay* prepared_ = nullptr;  // gathers for its next step may be in flight
   ScheduleStatistics totals_;
-  bool is_open_ = false;  // a step began and end_step has not planned it
+  bool is_open_ = false;  // whether a step has begun that end_step has not planned
   bool starts_prepared_ = false, is_warm_ = false;
 };
 

@@ -76,7 +76,8 @@ struct Reduction {
   int issue = 0;  // index of the last produce, where the exchange is enqueued; the exchange waits until compute reaches
                   // this event
   int finish = 0;         // position (>= issue) where compute waits for the sum; afterwards the staging is free
-  bool replicas = false;  // the unit's last reduction of the step; the sum over replicas follows, on the replicas lane
+  bool replicas = false;  // whether this is the unit's last reduction of the step, which the sum over replicas follows
+                          // on the replicas lane
   std::int64_t offset = 0;         // bytes, in the reduce arena
   std::int64_t scratch = 0;        // bytes, in the scratch
   std::vector<int> scratch_waits;  // reductions of this step that used these bytes of the scratch before; the exchange

@@ -22,7 +22,7 @@ struct Costs {
   std::vector<int> comm_waits;
   std::vector<DomainLanes> lanes;  // by domain; empty: every hop of every domain has a lane of its own
   bool shared_link = false;  // true: a rank has one transfer at a time, in order of start; false: one for each lane
-  double end_seconds = 0;    // comparison between ranks at the end of the body; compute waits for it
+  double end_seconds = 0;    // time of the comparison between ranks at the end of the body, for which compute waits
   std::vector<double> publish_seconds;  // by event: time to exchange the published weight between replicas (ZeRO-1)
   std::vector<double> gather_seconds,
       gather_compute_seconds;  // by gather unit: time of the first hop, time of the second hop

@@ -35,7 +35,7 @@ enum class Via : std::uint8_t {
 struct Cuts {
   int parts = 1;      // ranks that together store a compute part, in this rank's replica
   int replicas = 1;   // replicas of the whole weight
-  bool zero = false;  // each replica updates a part of the weights (ZeRO-1)
+  bool zero = false;  // whether each replica updates only a part of the weights (ZeRO-1)
   int node = 1;  // the number of consecutive ranks that first add their gradients among themselves (reduction_tree.h)
   int duplicates = 1;  // duplicates of each part in a replica
   // By replica: the number of ranks that store a compute part. Set if the mesh has dead places. Empty: `parts` in every

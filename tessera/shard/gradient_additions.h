@@ -55,7 +55,7 @@ class GradientAdditions {
 
   bool has_nodes_ = false;
   std::vector<Step> within_;   // one for each owner, inside this rank's node
-  std::vector<Step> between_;  // one for each owner that this rank relays, itself included
+  std::vector<Step> between_;  // one for each owner to which this rank sends the sum of its node, itself included
   std::size_t own_ = 0;        // index in between_ of the addition for this rank's sums
   std::size_t scratch_ = 0;
   std::int64_t received_ = 0;

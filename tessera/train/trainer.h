@@ -37,7 +37,8 @@ struct TrainerOptions {
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
-  bool graph = false;           // GPUs: run steps that follow their schedule as launches of a CUDA graph (step_graph.h)
+  bool graph =
+      false;  // on GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h)
 };
 
 // The results of the routers of a model with experts.
@@ -52,7 +53,7 @@ struct StepResult {
       0;  // mean over the step's tokens, before the update, without the router's losses; the same on every rank
   std::optional<RouterResult> router;  // result of a model with experts
   double grad_norm = 0;                // norm before clipping; the same on every rank
-  bool skipped = false;                // the norm was not finite: nothing was updated, on any rank
+  bool skipped = false;                // true: no rank updated anything, because the norm was not finite
   // Set if a stop counter was above 0 on some rank. If set, neither this step nor the steps pending behind it updated
   // anything, on any rank. The caller enqueues this step again, then the discarded steps.
   std::optional<Stop> suppressed;

@@ -19,7 +19,7 @@ struct SyntheticLayer {
 
 struct SyntheticModel {
   std::vector<SyntheticLayer> layers;
-  bool tied = false;                  // the last layer uses the weight of the first
+  bool tied = false;                  // whether the last layer uses the weight of the first layer
   std::int64_t activation_bytes = 0;  // bytes of each product's result, summed over the tp ranks; 0: no sum
 };
 

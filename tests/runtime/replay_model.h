@@ -49,7 +49,7 @@ struct Mesh {
 };
 
 struct Flags {
-  bool skip_branch = false;    // the step does not use the parameter "branch"
+  bool skip_branch = false;    // true: the step does not use the parameter "branch"
   int rank_that_differs = -1;  // this rank consumes "stacked" once more
 };
 
@@ -297,7 +297,7 @@ class Model {
   std::array<float, 16> activations_{};
 
  public:
-  bool starts_prepared = false;        // the last training step
+  bool starts_prepared = false;        // whether a graph could hold the last training step when it began
   std::vector<const void*> addresses;  // addresses of the model's planes and gradients, in the order of their uses
   Runtime runtime;                     // last: it refers to nothing above
 };

@@ -22,7 +22,7 @@ struct RunOptions {
   std::optional<nn::ExpertDegrees> experts;                        // of a model with experts
   std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
-  bool zero = false;                                               // the optimizer's state is sharded over dp
+  bool zero = false;                                               // whether the optimizer's state is sharded over dp
   std::vector<int> nodes;                                          // RuntimeOptions::nodes
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
@@ -33,9 +33,9 @@ struct RunOptions {
   int blocks = 12;  // per step, of one sequence each; blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
-  bool documents = false;  // attention and positions restart inside sequences
-  bool masked = false;     // every target is masked
-  bool on_gpu = false;     // one rank, on the first GPU
+  bool documents = false;  // whether attention and positions restart inside sequences
+  bool masked = false;     // whether every target is masked
+  bool on_gpu = false;     // true: one rank on the first GPU
   bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
   CastOrder cast_order = CastOrder::fused;

@@ -81,7 +81,7 @@ class LocalGroup {
   std::shared_ptr<const LocalFailure> failure_;
   std::vector<bool> cancelled_;
   int left_ = -1;        // world rank of the first member that left; -1: all are present
-  bool broken_ = false;  // a member left an operation early, so later phases do not end
+  bool broken_ = false;  // whether a member left an operation early, so that later phases do not end
 };
 
 // One member's part in one operation. The constructor posts the operation and waits for all members. Until finish(),

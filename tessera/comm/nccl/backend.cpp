@@ -90,7 +90,7 @@ class NcclBackend final : public Backend {
   NcclStaging staging_;
   NcclStoreExchange calls_, exchanges_;
   std::int64_t sequence_ = 0, launches_ = 0;
-  NcclDeadline deadline_;               // of the current operation; only the lane accesses it
+  NcclDeadline deadline_;               // deadline of the current operation; only the lane accesses it
   std::shared_ptr<PeerPushes> pushes_;  // null until the first share()
 };
 

@@ -17,7 +17,7 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
 
 struct RouterOptions {
   std::int64_t k = 1;       // experts of a token; at most the number of experts
-  bool normalizes = false;  // the weights of a token are divided by their sum
+  bool normalizes = false;  // whether the weights of a token are divided by their sum
 };
 
 struct Routing {

@@ -38,7 +38,7 @@ struct ScaledSide {
 struct ScaledProduct {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ScaledSide left, right;
-  bool fast = false;  // only if each matrix has one scale
+  bool fast = false;  // allowed only if each matrix has one scale
   quant::DType result_type = quant::DType::bf16;
   void* result = nullptr;
 };

@@ -45,8 +45,8 @@ struct TrainConfig {
   std::int64_t threads = 1;  // intra-op threads of a rank
   bool deterministic =
       false;  // on GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits
-  bool pushes = true;       // GPUs of a host write to each other's arenas
-  bool cuda_graph = false;  // on GPUs: steps are launched as a graph
+  bool pushes = true;       // whether GPUs of a host write to each other's arenas
+  bool cuda_graph = false;  // on GPUs: whether steps are launched as a graph
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
   std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of a model with experts (nn::ExpertDegrees)
@@ -95,9 +95,9 @@ struct TrainConfig {
   ReduceOrder reduce_order =
       ReduceOrder::sequential;           // order of the sums of gradients over gtp (shard/reduction_tree.h)
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
-  bool zero = true;                      // the optimizer state is sharded over dp
+  bool zero = true;                      // whether the optimizer state is sharded over dp
   Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table
-  bool debug_poison = false;             // free buffers are filled with NaN
+  bool debug_poison = false;             // whether free buffers are filled with NaN
   std::int64_t debug_delays = 0;         // seed of random communication delays; 0: no delays
   std::string debug_suppress;            // steps whose updates are suppressed (step_times.h)
   std::int64_t trace_step = 0;           // step whose timeline is written; 0: no step

@@ -54,7 +54,7 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// Returns the format that name_in_run names, for a run of any type.
+// The inverse of name_in_run, for a run of any type.
 quant::Format format_in_run(std::string_view name) {
   const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
   return is_type ? quant::Format::bf16 : quant::parse_format(name);

@@ -48,7 +48,7 @@ struct StepMetrics {
   std::optional<SlowestRank> slowest;  // set if several ranks have measured waits
   std::optional<GpuReading>
       gpus;              // the reading over all ranks; set in the steps that read it, if every rank finds NVML
-  bool skipped = false;  // the gradient was not finite: no update
+  bool skipped = false;  // true: the step made no update, because the gradient was not finite
   int suppressed = 0;    // attempts of this step that a stop counter suppressed before the attempt that counts
 };
 

@@ -20,8 +20,8 @@ struct StepStatistics {
   // Time in which compute waited for communication. NaN on a GPU if the step was recorded or did not measure its waits.
   double exposed_seconds = 0;
   std::int64_t demand_gathers = 0;  // gathers without a schedule
-  bool recorded = false;            // the step had no schedule
-  bool departed = false;            // the step departed from its schedule
+  bool recorded = false;            // whether the step had no schedule
+  bool departed = false;            // whether the step departed from its schedule
   int unproduced = 0;               // trainable parameters without a gradient in the whole step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {

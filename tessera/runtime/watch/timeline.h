@@ -20,7 +20,7 @@ namespace tessera::runtime {
 
 struct TimelineSpan {
   schedule::Activity activity = schedule::Activity::compute;
-  bool is_wait = false;  // compute waited, for `activity`
+  bool is_wait = false;  // true: compute waited for `activity`
   // Index of the event of the span: the next event for compute and waits; a gather's first consume, a reduction's last
   // produce, a publish, a comm. The size of the trace if there is no later event.
   int event = 0;

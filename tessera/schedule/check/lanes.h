@@ -90,7 +90,7 @@ class CheckedLanes {
   int step_ = 0;  // the step of the gathers and reductions that are enqueued now
   std::vector<VectorClock> clocks_{kCheckedLanes};
   VectorClock step_begin_{};
-  bool prefetched_ = false;          // this step's prefetches were issued at the previous optimizer's events
+  bool prefetched_ = false;          // whether this step's prefetches were issued at the previous optimizer's events
   std::vector<VectorClock> fences_;  // by event: the clock when compute last passed the event
   std::size_t next_gather_ = 0;
 

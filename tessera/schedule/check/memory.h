@@ -21,7 +21,7 @@ class CheckedArena {
   // The state of the bytes that makes an access invalid.
   struct Conflict {
     int tenant = kNoTenant;  // the tenant that wrote the bytes last
-    bool ended = false;      // the tenant's interval has ended
+    bool ended = false;      // whether the tenant's interval has ended
     bool unordered =
         false;  // true: no wait orders the tenant's access before this access; false: the bytes have the wrong contents
   };

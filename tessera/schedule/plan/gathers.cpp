@@ -204,7 +204,8 @@ std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const 
   return placer.take();
 }
 
-// Returns the lowest spots of each use. Packed bytes are in use only at the first event of a use, which unpacks them.
+// Returns the lowest possible offsets of each use. Packed bytes are in use only at the first event of a use, which
+// unpacks them.
 std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& schedule) {
   std::vector<Stretch> stretches;
   for (const Use& use : uses) {

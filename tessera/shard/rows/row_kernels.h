@@ -89,7 +89,7 @@ struct RowSum {
   std::uint8_t* states = nullptr;      // [count]
   void* sum = nullptr;                 // [count, columns] of the accumulator type
   bool accumulate = false;             // false: rows that no rank sends become +0
-  bool clear = false;                  // also writes +0 to rows whose state is already +0
+  bool clear = false;                  // true: also writes +0 to rows whose state is already +0
 };
 
 // Pointers are memory of the device. Throws Error for types that are not floating, and for errors of CUDA.
