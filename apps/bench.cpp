@@ -139,7 +139,7 @@ int bench_step(const Arguments& arguments) {
   describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
   std::optional<std::int64_t> layers;
   app.add_option("--layers", layers, "number of layers (default: the model's)");
-  app.add_option("--warmup", bench.warmup, "steps before the measured ones")->capture_default_str();
+  app.add_option("--warmup", bench.warmup, "number of steps before the measured steps")->capture_default_str();
   app.add_option("--profile", bench.profile, "write every kernel of two further steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;

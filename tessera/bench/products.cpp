@@ -30,8 +30,8 @@ std::string name_in_block(std::string_view name) {
   if (name.ends_with(kEnd)) name.remove_suffix(kEnd.size());
   const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   for (std::size_t at = name.rfind('.'); at != std::string_view::npos && at > 0; at = name.rfind('.', at - 1)) {
-    const std::size_t begin =
-        name.rfind('.', at - 1) + 1;  // start of the part before this point; 0 if there is no earlier point
+    // Start of the part before this point; 0 if there is no earlier point.
+    const std::size_t begin = name.rfind('.', at - 1) + 1;
     if (std::ranges::all_of(name.substr(begin, at - begin), is_digit)) return std::string(name.substr(at + 1));
   }
   return std::string(name);

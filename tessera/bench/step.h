@@ -43,8 +43,8 @@ struct StepReport {
   double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
   std::int64_t memory_bytes = 0;  // bytes used on the device, the maximum over the ranks; 0 on a CPU
   std::int64_t tensor_bytes = 0;  // peak bytes of this rank's tensors
-  std::int64_t tensor_cache_bytes =
-      0;  // bytes that the tensors' allocator holds; excludes arenas, weights and optimizer states
+  // Bytes that the tensors' allocator holds; excludes arenas, weights and optimizer states.
+  std::int64_t tensor_cache_bytes = 0;
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
   std::string transport;  // run::transport_of

@@ -12,7 +12,8 @@
 namespace tessera::checkpoint {
 namespace {
 
-// Far below any sensible time limit of a group, and far above the cost of a small all_reduce.
+// The pause between keep-alive messages is far below any sensible time limit of a group, and far above the cost of a
+// small all_reduce.
 constexpr std::chrono::milliseconds kSignOfLife{100};
 
 enum class Outcome : std::int32_t { done, input_error, error };

@@ -31,23 +31,23 @@ struct ModelSizes {
 struct ParameterOptions {
   int tp_size = 1;
   int etp = 1, ep = 1;  // of experts
-  bool partial_norms =
-      false;  // whether each tp rank computes only a part of the gradients of replicated parameters, because it has
-              // only a part of the tokens (sequence parallelism with more than one tp rank)
+  // Whether each tp rank computes only a part of the gradients of replicated parameters, because it has only a part of
+  // the tokens (sequence parallelism with more than one tp rank).
+  bool partial_norms = false;
   shard::RowReads embedding;                    // how the rows of the embedding table are read
   std::optional<TpParts> parts = std::nullopt;  // the units of each tp rank; nullopt: even parts
 };
 
 struct ModelOptions {
   std::int64_t max_positions = 0;  // tokens of the longest sequence in a batch
-  shard::RowReads
-      embedding;  // the maximum number of tokens in a microbatch, and how rows of the embedding table are read
+  // The maximum number of tokens in a microbatch, and how rows of the embedding table are read.
+  shard::RowReads embedding;
   std::optional<TpParts> parts = std::nullopt;  // parts of this rank's tp group; nullopt: even parts
   int etp = 1, ep = 1;                          // degrees of experts
   // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};
-  bool is_frozen =
-      false;  // true: the parameters have neither gradients nor masters, because the model only runs forward passes
+  // True: the parameters have neither gradients nor masters, because the model only runs forward passes.
+  bool is_frozen = false;
 };
 
 // A model's configuration: immutable, shared by the threads of a process.

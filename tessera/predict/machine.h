@@ -25,8 +25,8 @@ struct Machine {
   double gemm_efficiency = 1, attention_forward_efficiency = 1, attention_backward_efficiency = 1;  // share of flops
   double memory_bytes_per_second = 0;                                                               // of one processor
   MachineLink within_node, between_nodes;
-  bool shared_link =
-      false;  // true: a rank has one transfer at a time; false: gathers and reductions each have the full rate
+  // True: a rank has one transfer at a time; false: gathers and reductions each have the full rate.
+  bool shared_link = false;
 
   // Returns the link for a group whose ranks are within `extent` consecutive ranks.
   const MachineLink& link(std::int64_t extent) const { return extent <= ranks_per_node ? within_node : between_nodes; }

@@ -24,10 +24,10 @@ struct RunSummary {
   std::optional<double> loss, valid_loss;
   double tokens_per_second = 0;                                    // median over this run's steps
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, sum over this run's steps and all ranks
-  std::array<double, quant::kFormats>
-      flops_by_format{};  // operations of products with weights, summed like gathered_by_format
-  std::array<std::int64_t, quant::kFormats>
-      activations_by_format{};  // bytes of activations received over tp, summed like gathered_by_format
+  // Operations of products with weights, summed like gathered_by_format.
+  std::array<double, quant::kFormats> flops_by_format{};
+  // Bytes of activations received over tp, summed like gathered_by_format.
+  std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::filesystem::path checkpoint;
   bool interrupted = false;               // whether the run was asked to stop before its last step
   runtime::ScheduleStatistics schedules;  // of rank 0

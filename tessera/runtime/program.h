@@ -39,8 +39,8 @@ struct WeightView {
     const void* data = nullptr;  // dense, local_compute.size elements of the plane
     quant::DType type = quant::DType::fp32;
   };
-  std::array<Plane, shard::kMaxPlanes>
-      planes;  // the planes of the parameter; a single plane if the weight was unpacked
+  // The planes of the parameter; a single plane if the weight was unpacked.
+  std::array<Plane, shard::kMaxPlanes> planes;
   // The stored matrix and its encoding, if the weight's products read the encoding directly.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;

@@ -19,8 +19,8 @@ struct ReplayOptions {
 
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
-  bool zero =
-      false;  // whether the optimizer's state is sharded over replicas (ZeRO-1), so that each replica updates a part
+  // Whether the optimizer's state is sharded over replicas (ZeRO-1), so that each replica updates a part.
+  bool zero = false;
   // By domain: the number of consecutive ranks that first add their gradients among themselves (reduction_tree.h). 1 or
   // a missing entry: sequential.
   std::vector<int> nodes = {};

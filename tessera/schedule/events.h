@@ -36,8 +36,8 @@ struct Event {
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
   std::string group, op;  // group and operation of comm; for stash and fetch, `op` is "keep" or "shard"
-  std::int64_t bytes =
-      0;  // for comm: the bytes that this rank contributes; for stash and fetch: the bytes that it keeps
+  // For comm: the bytes that this rank contributes; for stash and fetch: the bytes that it keeps.
+  std::int64_t bytes = 0;
 
   bool operator==(const Event&) const = default;
 };

@@ -35,7 +35,7 @@ struct Costs {
 struct Span {
   Activity lane = Activity::compute;
   int index = 0;
-  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for prefetches before it
+  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for prefetches before the step
 };
 
 struct Prediction {

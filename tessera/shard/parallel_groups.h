@@ -27,9 +27,9 @@ struct ParallelGroups {
   comm::Communicator* norm = nullptr;       // all ranks: the gradient's norm; graphs are launched on its lane
   comm::Communicator* world = nullptr;      // all ranks
   std::vector<int> class_of;                // by rank: its class (domain.h)
-  comm::Communicator* rank_class =
-      nullptr;                          // the ranks of this rank's class; they compare the events that they execute
-  comm::Communicator* casts = nullptr;  // all ranks: amaxes of whole weights; null if no format needs them
+  // The ranks of this rank's class; they compare the events that they execute.
+  comm::Communicator* rank_class = nullptr;
+  comm::Communicator* casts = nullptr;        // all ranks: amaxes of whole weights; null if no format needs them
   std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null if time is real
 

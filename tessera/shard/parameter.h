@@ -79,10 +79,10 @@ struct ParameterSpec {
   // Set if backward passes read the weight in another number format, as a separate parameter (backward_weight()).
   std::optional<BackwardFormat> backward;
   int domain = 0;  // number of its domain in ParallelGroups::domains
-  bool is_backward_weight =
-      false;  // true: backward passes read this parameter, and the cast of its weight's master writes it
-  std::int64_t rows_together =
-      1;  // storage is cut after a multiple of this number of rows; tiles may require a larger multiple
+  // True: backward passes read this parameter, and the cast of its weight's master writes it.
+  bool is_backward_weight = false;
+  // Storage is cut after a multiple of this number of rows; tiles may require a larger multiple.
+  std::int64_t rows_together = 1;
 
   bool operator==(const ParameterSpec&) const = default;
 };

@@ -37,8 +37,8 @@ struct TrainerOptions {
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
-  bool graph =
-      false;  // on GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h)
+  // On GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h).
+  bool graph = false;
 };
 
 // The results of the routers of a model with experts.

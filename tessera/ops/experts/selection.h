@@ -14,8 +14,8 @@ namespace tessera::ops {
 struct Selection {
   at::Tensor tokens;  // [room] int64: the row's token
   at::Tensor slots;   // [room] int64: which of the token's k choices the row is
-  at::Tensor
-      offsets;  // [local * blocks + 1] int64: first row of each expert and block; the last entry is the number of rows
+  // [local * blocks + 1] int64: first row of each expert and block; the last entry is the number of rows.
+  at::Tensor offsets;
   std::int64_t local = 0, blocks = 1;
   std::int64_t group_tokens = 0;  // tokens of all blocks
   std::int64_t k = 1;             // choices of a token

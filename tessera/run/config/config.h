@@ -43,8 +43,8 @@ struct TrainConfig {
   Backend backend = Backend::local;
   std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the launcher's number
   std::int64_t threads = 1;  // intra-op threads of a rank
-  bool deterministic =
-      false;  // on GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits
+  // On GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits.
+  bool deterministic = false;
   bool pushes = true;       // whether GPUs of a host write to each other's arenas
   bool cuda_graph = false;  // on GPUs: whether steps are launched as a graph
   std::int64_t tp = 1, gtp = 1;
@@ -92,8 +92,8 @@ struct TrainConfig {
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
   // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
   std::string coalesce = "1MiB";  // adjacent weights of together at most this size are one transfer
-  ReduceOrder reduce_order =
-      ReduceOrder::sequential;           // order of the sums of gradients over gtp (shard/reduction_tree.h)
+  // Order of the sums of gradients over gtp (shard/reduction_tree.h).
+  ReduceOrder reduce_order = ReduceOrder::sequential;
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
   bool zero = true;                      // whether the optimizer state is sharded over dp
   Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table

@@ -34,8 +34,8 @@ struct StepMetrics {
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
-  std::array<std::int64_t, quant::kFormats>
-      gathered_by_format{};  // gathered_bytes by format; weights without a number format count as bf16
+  // gathered_bytes by format; weights without a number format count as bf16.
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};
   std::array<double, quant::kFormats> flops_by_format{};  // operations of products with weights, over all ranks
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
@@ -46,8 +46,8 @@ struct StepMetrics {
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;
   std::optional<SlowestRank> slowest;  // set if several ranks have measured waits
-  std::optional<GpuReading>
-      gpus;              // the reading over all ranks; set in the steps that read it, if every rank finds NVML
+  // The reading over all ranks; set in the steps that read it, if every rank finds NVML.
+  std::optional<GpuReading> gpus;
   bool skipped = false;  // true: the step made no update, because the gradient was not finite
   int suppressed = 0;    // attempts of this step that a stop counter suppressed before the attempt that counts
 };
