@@ -65,7 +65,7 @@ class Buffer {
   }
   // Returns when all bytes are zero.
   void fill_zero();
-  // Sets every byte to `value`, as work on `stream`. For device memory only. Only tests call it.
+  // Sets every byte to `value`, as work on `stream`. For device memory only. Only tests call this function.
   void fill(std::uint8_t value, CudaStream stream);
 
  private:

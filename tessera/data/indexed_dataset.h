@@ -72,7 +72,7 @@ class IndexedDataset {
 };
 
 // Writes a data set: add_sequence and end_document in order, then finish. The files get their final names in finish.
-// Only tests use it.
+// Only tests use this class.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(std::string prefix, TokenType type);

@@ -65,7 +65,7 @@ class Mesh {
 };
 
 // Returns all places of a grid except `dead`, in order. Mesh accepts the result as the places of its ranks. Throws
-// InputError for a dead place that is outside the grid or given twice. Only tests call it.
+// InputError for a dead place that is outside the grid or given twice. Only tests call this function.
 std::vector<int> live_places(const Grid& grid, std::vector<int> dead);
 
 }  // namespace tessera::mesh

@@ -38,7 +38,8 @@ struct DecoderConfig {
 };
 
 // Defaults of absent fields that differ between architectures. Other optional fields have the same default in all
-// architectures: num_key_value_heads null: num_attention_heads; initializer_range 0.02; tie_word_embeddings false.
+// architectures: a num_key_value_heads of null means num_attention_heads, initializer_range is 0.02, and
+// tie_word_embeddings is false.
 struct DecoderDefaults {
   std::int64_t max_position_embeddings = 2048;
   std::optional<std::int64_t> num_kv_heads;  // nullopt: num_attention_heads

@@ -1,4 +1,5 @@
-// Norms of each head of q and of k before RoPE, without autograd. The autograd function of attention calls them.
+// Norms of each head of q and of k before RoPE, without autograd. The autograd function of attention calls these
+// functions.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,4 +1,4 @@
-// The speed of a machine, read from its file (configs/machines/NAME.json). Predicted times are based on it.
+// The speed of a machine, read from its file (configs/machines/NAME.json). Predicted times are based on this speed.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -121,7 +121,8 @@ class Loop {
   }
 
   // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
-  // counter, as one rank with experts may do. The other ranks receive the sum of the counters together with the norm.
+  // counter, since in a run with experts a single rank may do so. The other ranks receive the sum of the counters
+  // together with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())

@@ -1,4 +1,4 @@
-// The files that a run writes to its folder, and its output on the screen. Only rank 0 uses them.
+// The files that a run writes to its folder, and its output on the screen. Only rank 0 uses this class.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -81,7 +81,7 @@ models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const 
   return model;
 }
 
-// Returns a name for the checkpoint's model if no run has named it.
+// Returns a name for the checkpoint's model if no run has given the model a name.
 std::string name_of_model(const json& state, const std::string& checkpoint) {
   const auto source = state.find("imported_from");
   return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;

@@ -6,7 +6,7 @@
 
 namespace tessera::run {
 
-// Returns whether this process was asked to stop its run. The threads of all its ranks call it.
+// Returns whether this process was asked to stop its run. The threads of all ranks of the process call the function.
 using StopRequested = std::function<bool()>;
 
 // Used between steps; within steps, TrafficSum transfers the requests. At most one vote is in flight. The object must

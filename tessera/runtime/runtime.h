@@ -50,7 +50,7 @@ class Runtime {
   // Sets whether later steps measure the waits of a GPU's compute (default: true). Each measurement costs some
   // microseconds. A step with a timeline always measures.
   void measure_waits(bool on) { program_.measure_waits(on); }
-  // Returns the counters of the last step begun. On a GPU, compute must have finished it.
+  // Returns the counters of the last step begun. On a GPU, compute must have finished the step.
   StepStatistics statistics() const;
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   // Returns null if the kind of step has no schedule.

@@ -69,7 +69,7 @@ Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 // part.
 mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
 
-// The compute ranks of a domain, for one of these ranks. The program's collectives run over them.
+// The compute ranks of a domain, for one of these ranks. The program's collectives run over these ranks.
 struct ComputeGroup {
   int rank = 0;          // index of this rank among the live ranks
   int size = 1;          // number of live ranks

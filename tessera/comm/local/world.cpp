@@ -59,8 +59,8 @@ class LocalJob {
     return failure_ == nullptr ? nullptr : failure_->error;
   }
 
-  // Handles the rank's next call of make_group and returns all groups of the call. The first rank that calls makes
-  // them.
+  // Handles the rank's next call of make_group and returns all groups of the call. The first rank that calls the
+  // function makes the groups.
   std::vector<std::shared_ptr<LocalGroup>> join(int rank, const std::string& name, const Groups& groups) {
     std::lock_guard lock(mutex_);
     const std::int64_t call = calls_[static_cast<std::size_t>(rank)]++;

@@ -1,4 +1,5 @@
-// The single table of settings. The command line, the --config file, their checks and config.json are made from it.
+// The single table of settings. The command line, the --config file, their checks and config.json are made from the
+// table.
 #pragma once
 #include <limits>
 #include <map>

@@ -1,4 +1,4 @@
-// A step that the host has enqueued and that compute may not have finished. Runtime::finish waits for it.
+// A step that the host has enqueued and that compute may not have finished. Runtime::finish waits for the step.
 #pragma once
 #include <cstdint>
 
