@@ -326,7 +326,7 @@ void CudaLane::delay(double seconds) {
     };
     auto duration = std::make_unique<double>(seconds);
     TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, sleep, duration.get()));
-    (void)duration.release();  // the callback owns it
+    (void)duration.release();  // the callback owns the duration
   });
 }
 

@@ -16,7 +16,7 @@ class ScratchPool;
 // enqueued before the destructor runs.
 class Scratch {
  public:
-  // Memory without a pool.
+  // Makes a scratch that does not belong to a pool.
   explicit Scratch(Buffer buffer) : buffer_(std::move(buffer)), size_(buffer_.size()) {}
   Scratch(Buffer buffer, std::size_t size, std::shared_ptr<ScratchPool> pool)
       : buffer_(std::move(buffer)), size_(size), pool_(std::move(pool)) {}

@@ -72,7 +72,7 @@ class ModelProducts {
     ProductSizes sizes;
   };
 
-  // A product's weight is consumed before the product; its gradient is produced after the product.
+  // A weight is consumed before its product; the gradient of the weight is produced after the product.
   static const shard::ParameterSpec& weight_of(const predict::DryStep& step, std::size_t at, ProductCall call) {
     const schedule::ParameterId id = step.microbatch.at(call == ProductCall::wgrad ? at : at - 1).parameter;
     return step.parameters.at(static_cast<std::size_t>(id));

@@ -49,7 +49,7 @@ class Recorder {
                                    std::string_view way);
   schedule::Event amaxes_event(std::int64_t count);
 
-  void record(const schedule::Event& event);         // an event of a step
+  void record(const schedule::Event& event);         // records an event of a step
   void record_update(const schedule::Event& event);  // an event of the optimizer, after the step
 
   const schedule::Trace& trace() const { return history_.trace(); }  // trace of the last step begun

@@ -29,7 +29,7 @@ class GradientAdditions {
 
   bool has_nodes() const { return has_nodes_; }
   std::size_t scratch_bytes() const { return scratch_; }
-  std::int64_t received_bytes() const { return received_; }  // received from other ranks
+  std::int64_t received_bytes() const { return received_; }  // bytes received from other ranks
 
   // `wire` is the gradient. `scratch` is memory of scratch_bytes() bytes; all calls receive the same memory.
   void add_within(comm::Communicator& group, const std::byte* wire, std::byte* scratch, Messages& messages) const;

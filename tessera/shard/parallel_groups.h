@@ -23,13 +23,16 @@ struct ParallelGroups {
   std::unique_ptr<base::Lane> compute;      // runs the program
   std::unique_ptr<base::Lane> sums;         // runs sums of received gradients; null: the lane of Via::reduce runs them
   std::unique_ptr<comm::RoleGroups> roles;  // owns the communicators here and those of groups()
-  comm::Communicator* losses = nullptr;     // all ranks that read different samples and use the same compute part
-  comm::Communicator* norm = nullptr;       // all ranks: the gradient's norm; graphs are launched on its lane
-  comm::Communicator* world = nullptr;      // all ranks
-  std::vector<int> class_of;                // by rank: its class (domain.h)
+  // Communicator of all ranks that read different samples and use the same compute part.
+  comm::Communicator* losses = nullptr;
+  // Communicator of all ranks for the gradient's norm. Graphs are launched on its lane.
+  comm::Communicator* norm = nullptr;
+  comm::Communicator* world = nullptr;  // all ranks
+  std::vector<int> class_of;            // by rank: its class (domain.h)
   // The ranks of this rank's class; they compare the events that they execute.
   comm::Communicator* rank_class = nullptr;
-  comm::Communicator* casts = nullptr;        // all ranks: amaxes of whole weights; null if no format needs them
+  // Communicator of all ranks for amaxes of whole weights; null if no format needs the amaxes.
+  comm::Communicator* casts = nullptr;
   std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null if time is real
 

@@ -47,9 +47,9 @@ struct ByRank {
 // Slots for the rows of a microbatch. Equal rows share a slot: the index of the first of them.
 struct RowSlots {
   RowIds ids;
-  std::int64_t rows = 0,
-               most = 0;        // rows: number of rows of the compute part; most: maximum number of rows in a message
-  std::int32_t* map = nullptr;  // [rows], overwritten
+  std::int64_t rows = 0;           // number of rows of the compute part
+  std::int64_t most = 0;           // maximum number of rows in a message
+  std::int32_t* map = nullptr;     // [rows], overwritten
   std::int64_t* firsts = nullptr;  // [most]: the row at its first index, -1 at all other indices
   std::int64_t* slots = nullptr;   // [ids.count]: the first index of the row, -1 if it is outside the part
 };
