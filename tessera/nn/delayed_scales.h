@@ -61,9 +61,9 @@ class DelayedScales {
   void clear_evaluated(const quant::Kernels& kernels);
 
   // After a step, the caller reduces found(), the step's amaxes, by maximum over all ranks. After this reduction,
-  // update() computes the multipliers of the next step. `counts` is in device memory. 0 means that the step does not
-  // count; a step with an infinite amax must not count. Null means that the step counts. On a GPU, update() is enqueued
-  // on `stream`.
+  // update() computes the multipliers of the next step. `counts` is in device memory; a value of 0 means that the step
+  // does not count. A step with an infinite amax must not count. If `counts` is null, the step counts. On a GPU,
+  // update() is enqueued on `stream`.
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 

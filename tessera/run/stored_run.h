@@ -29,8 +29,8 @@ struct StoredRun {
 };
 
 // Returns the content of config.json for `--resume latest` of a run that ended before its first checkpoint. The state
-// is empty without --resume, and without the file. Throws InputError if there is neither a run nor the flags of a new
-// run.
+// is empty without --resume, and if the file does not exist. Throws InputError if there is neither a run nor the flags
+// of a new run.
 StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 
 // Returns the state that a run stored, a JSON object. The object is empty if the checkpoint has no state (null). Throws

@@ -1,5 +1,5 @@
-// Records the events of a rank's steps. Runtime and DryRun share it: events, their numbers and the checks of the order
-// of calls are defined here once.
+// Records the events of a rank's steps. Runtime and DryRun share this class, so that events, their numbers and the
+// checks of the order of calls are defined once.
 #pragma once
 #include <cstdint>
 #include <string>

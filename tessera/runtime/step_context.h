@@ -1,5 +1,6 @@
 // The state that the parts of one runtime share: groups, parameters, the record of the current step, and everything
-// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take it as one argument.
+// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take a StepContext as one
+// argument.
 #pragma once
 #include "tessera/runtime/arenas.h"
 #include "tessera/runtime/buffer_pool.h"

@@ -1,8 +1,8 @@
 // Chrome's trace-event format, which Perfetto opens: the parts that planned and measured steps share. A process
 // represents a rank, and a row ("thread") represents a lane or a stream. Perfetto drops a span that begins before 0, so
 // times start at the first span. Perfetto also drops a span that overlaps the previous span in its row. Thread 0 of a
-// process is the process's main thread, which has the number of the process. Therefore rows are numbered from 1,
-// differently in every process.
+// process is the process's main thread, which has the number of the process. Therefore rows have numbers from 1, and no
+// two processes use the same number.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

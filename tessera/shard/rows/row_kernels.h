@@ -105,8 +105,8 @@ class RowKernels {
   // Copies the requested rows, from the messages and from the rows stored here, to `out`. Writes zeros where no row is
   // requested.
   virtual void take(const RowReading& reading) const = 0;
-  // Adds each row in the order of the tree. A rank without the row contributes +0. Touches only rows that some rank
-  // sends, rows that contain -0 (-0 + 0 is 0), and rows that become +0.
+  // Adds each row in the order of the tree. A rank without the row contributes +0. Reads and writes only rows that some
+  // rank sends, rows that contain -0 (-0 + 0 is 0), and rows that become +0.
   virtual void sum(const RowSum& sum) const = 0;
 };
 
