@@ -1,5 +1,5 @@
-// The folders of checkpoints: CHECKPOINTS/step-00000020/. A folder with such a name is complete: it is written under
-// another name, synced to disk and then renamed.
+// The folders of checkpoints: CHECKPOINTS/step-00000020/. A folder with such a name is complete, because the folder is
+// written under another name, synced to disk and then renamed.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -19,7 +19,7 @@ class OnDemand {
   void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then holds the gathered weight
   void release(ParameterEntry& entry);
   void stage(ParameterEntry& entry);  // the entry then holds a staging
-  // Reduces a gradient that is produced and not taken. Throws Error if it was already summed over replicas.
+  // Reduces a gradient that is produced and not taken. Throws Error if the gradient was already summed over replicas.
   void reduce(schedule::ParameterId id);
   void reduce_microbatch();  // reduces all gradients that are produced and not taken
   void reduce_replicas();    // sums gradients over replicas, if they are not summed yet

@@ -71,7 +71,9 @@ class Program {
   virtual base::Device device() const = 0;   // device of weights and activations; kNoDevice in a dry run
   // Describes the ranks of the program's collectives over a domain.
   virtual shard::ComputeGroup compute_group(int domain) const = 0;
-  int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks
+  int group_rank(int domain = 0) const {
+    return compute_group(domain).rank;
+  }  // number of this rank among the live ranks
   int group_size(int domain = 0) const { return compute_group(domain).size; }  // number of live ranks
   // Number of places, dead ones included. Every rank has a communicator for the group if this number exceeds 1.
   int nominal_size(int domain = 0) const { return compute_group(domain).nominal_size; }

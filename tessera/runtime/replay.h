@@ -1,5 +1,5 @@
-// The executor of steps that follow a schedule. At every event it starts transfers and waits for transfers, in arenas
-// with fixed addresses.
+// The executor of steps that follow a schedule. At every event the replay starts transfers and waits for transfers, in
+// arenas with fixed addresses.
 #pragma once
 #include <cstdint>
 #include <random>

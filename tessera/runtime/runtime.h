@@ -25,7 +25,7 @@ class Runtime {
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
-  // Cancels pending and later operations. The owner calls it when the run cannot continue.
+  // Cancels pending and later operations. The owner calls this function when the run cannot continue.
   void abandon();
 
   Program& program() { return program_; }

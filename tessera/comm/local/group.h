@@ -101,7 +101,7 @@ class MatchedOperation {
   double begin() const { return *std::max_element(slot_.times.begin(), slot_.times.end()); }
   // Waits for all members. Data that the members wrote before the wait may be read after the wait.
   void synchronize() { wait_for_all(true); }
-  // The last wait. After it no peer reads this member's buffers.
+  // The last wait. After the wait no peer reads this member's buffers.
   void finish() { wait_for_all(false); }
 
  private:

@@ -83,7 +83,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 // absent.
 void check_metrics(const std::filesystem::path& path);
 
-// Appends lines to the file. write() returns after the operating system has the line. One thread at a time.
+// Appends lines to the file. write() returns after the operating system has the line. Used by one thread at a time.
 class MetricsWriter {
  public:
   // Keeps the lines of steps up to `last_step`, from which the run resumes (0: a new run). Drops later lines, and a

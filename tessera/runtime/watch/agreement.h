@@ -16,9 +16,9 @@
 
 namespace tessera::runtime {
 
-// Belongs to one rank; used by one thread. Before it throws because of a difference, it cancels all groups of the rank
-// and drains its lanes, so the memory of every collective may be freed. The owner drains the lanes before it destroys
-// an agreement with unread comparisons.
+// Belongs to one rank; used by one thread. Before the agreement throws because of a difference, it cancels all groups
+// of the rank and drains its lanes, so the memory of every collective may be freed. The owner drains the lanes before
+// it destroys an agreement with unread comparisons.
 class Agreement {
  public:
   // history: of this rank. parameters: gives the names in messages. All arguments outlive the agreement.

@@ -50,7 +50,7 @@ class Timeline {
   bool is_enabled() const { return on_; }
 
   void begin_step();
-  void begin_event(std::size_t event);  // compute has reached the event
+  void begin_event(std::size_t event);  // called when compute has reached the event
   void end_event(std::size_t next);     // compute continues
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
