@@ -20,7 +20,7 @@ def scalars_of(line):
 
 
 def lines_of(path, ended, follow, seconds):
-    """Yields whole lines. With `follow` it waits for more lines until the file `ended` is newer than the metrics."""
+    """Yields whole lines. With `follow` the function waits for more lines until the file `ended` is newer than the metrics."""
     with open(path, encoding="utf-8") as file:
         held = ""
         while True:

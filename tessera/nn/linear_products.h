@@ -19,7 +19,7 @@ struct Factor {
 };
 
 // Adds the weight's matrices to the context's delayed scales, if the weight has fp8 products and scaling is delayed.
-// Call it before the first step, on every rank in the same order.
+// Call this function before the first step, on every rank in the same order.
 void add_scales(Context& context, Weight& weight);
 
 // own: this rank's tokens of a matrix whose rows are split by sequence parallelism; otherwise the whole matrix. tokens:

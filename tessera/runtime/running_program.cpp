@@ -120,8 +120,8 @@ void RunningProgram::record(const schedule::Event& event) {
   end_event();
 }
 
-// Records an event of the optimizer. Returns whether it belongs to the step's trace: weights also change outside of
-// steps, for example when a checkpoint is loaded.
+// Records an event of the optimizer. Returns whether the publish belongs to the step's trace: weights also change
+// outside of steps, for example when a checkpoint is loaded.
 bool RunningProgram::record_update(const schedule::Event& event) {
   if (plans_.current() && !plans_.current()->is_next(event)) plans_.drop_prefetches();
   if (plans_.current()) plans_.current()->passed();

@@ -41,7 +41,7 @@ class Runtime {
   // Returns the last step begun. Called after the step's last publish; compute may still execute the step.
   PendingStep pending() const;
   // Blocks until compute has finished the step, and until the events of this step and of earlier steps are known to be
-  // equal on all ranks. Call it in the order of the steps. Throws the errors of the step.
+  // equal on all ranks. Call this function in the order of the steps. Throws the errors of the step.
   StepStatistics finish(const PendingStep& step);
   // Returns the ids of weights: first those that the last training step used, in the order of their first uses, then
   // all others. An optimizer publishes in this order, so that the next step's first gathers start first.

@@ -41,8 +41,8 @@ class Reducer {
   Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way);
 
   // The size of the staging. The gradient is at the beginning of the staging. After the gradient, the staging contains
-  // the sum over compute ranks, if the parameter needs that sum. Otherwise it contains the rounded gradient if the wire
-  // type differs from the staging's type.
+  // the sum over compute ranks, if the parameter needs that sum. Otherwise the staging contains the rounded gradient,
+  // if the wire type differs from the staging's type.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
   // The size of the additional memory that an exchange uses until its sum is done: the rounded sum over compute ranks,
   // the received parts, and the sums of the node.

@@ -31,7 +31,7 @@ inline models::DecoderConfig even_model() {
 }
 
 // 6 experts of width 10 in each layer. Elements of a layer's experts: gate and up 6 x 20 x 8 = 960, down 6 x 8 x 10 =
-// 480; of its router 48. Without them a block has 128 + 64 elements in matrices.
+// 480; of its router 48. Without the experts a block has 128 + 64 elements in matrices.
 inline models::DecoderConfig sparse_model() {
   models::DecoderConfig model = even_model();
   model.experts =

@@ -82,7 +82,7 @@ RunResult run(const RunOptions& options);
 models::Batch sample(const RunOptions& options, std::int64_t number);
 
 // Sets elements of a parameter's master by logical row and column, then casts and publishes the weight. Every rank
-// calls it before its first step or between two steps. Collective.
+// calls this function before its first step or between two steps. Collective.
 void set_elements(Trainer& trainer, const std::string& name,
                   const std::function<float(std::int64_t row, std::int64_t col, float old)>& value);
 

@@ -325,7 +325,7 @@ void CheckedLanes::read_scratch(int reduction, const ClockedAccess& access) {
   if (bytes == 0) return;
   const int tenant = tenant_of(reduction, schedule_.reductions.size());
   if (const auto conflict = scratch_.read({it.scratch, it.scratch + bytes}, tenant, access))
-    faults_.add("{}: expected what it received in the scratch, got {}", faults_.reduction(reduction),
+    faults_.add("{}: expected the received parts in the scratch, got {}", faults_.reduction(reduction),
                 reduce_tenant(*conflict));
 }
 
