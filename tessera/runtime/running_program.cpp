@@ -175,7 +175,7 @@ void RunningProgram::release(ParameterId weight, Pass pass) {
 
 GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
   ParameterEntry& entry = step_.entry(id);
-  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: expected a call of grad_rows", entry.name());
   TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != step_.recorder.microbatch(),
                 "'{}' is declared as produced once per microbatch, but is produced again", entry.name());
   return {staging_of(entry, id), entry.reducer.staging_type(), entry.is_produced()};

@@ -91,7 +91,7 @@ struct TrainConfig {
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
   // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
-  std::string coalesce = "1MiB";  // adjacent weights of together at most this size are one transfer
+  std::string coalesce = "1MiB";  // adjacent weights travel as one transfer if their total size is at most this
   // Order of the sums of gradients over gtp (shard/reduction_tree.h).
   ReduceOrder reduce_order = ReduceOrder::sequential;
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
