@@ -31,7 +31,7 @@ using quant::Encoding;
 using quant::Extent;
 
 constexpr base::Device kDevice = base::cuda_device(0);
-constexpr double kMinBytes = 600e6;  // of all buffers that the calls use in turn: ten times the cache
+constexpr double kMinBytes = 600e6;  // bytes of all buffers that the calls use in rotation: ten times the cache
 constexpr int kRepetitions = 21;
 constexpr std::size_t kBusyBytes = std::size_t{1} << 30;  // copied first, while the host enqueues the calls
 

@@ -52,7 +52,7 @@ class Network : public models::Model {
   }
 
  private:
-  // Registers a weight that each rank of gtp stores a part of. The rows need not divide by gtp.
+  // Registers a weight that each rank of gtp stores a part of. The number of rows need not be a multiple of gtp.
   nn::Weight add(const char* name, std::int64_t rows, std::int64_t cols) {
     const layout::Layout compute = layout::replicated({rows, cols}, context_.tp_size());
     const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));

@@ -12,7 +12,7 @@ namespace {
 using namespace tessera;
 
 constexpr int kRanks = 4;
-constexpr layout::Shape kShape{10, 7};  // neither size divides by four
+constexpr layout::Shape kShape{10, 7};  // neither size is divisible by four
 
 // Divides `size` rows or columns over the ranks as evenly as possible.
 std::vector<std::vector<layout::Range>> even_parts(std::int64_t size, int ranks) {

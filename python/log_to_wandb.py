@@ -21,7 +21,7 @@ def scalars_of(line):
 
 
 def lines_of(path, ended, follow, seconds):
-    """Yields whole lines. With `follow` it waits for more lines until the file `ended` is newer than the metrics."""
+    """Yields whole lines. With `follow` the function waits for more lines until the file `ended` is newer than the metrics."""
     with open(path, encoding="utf-8") as file:
         held = ""
         while True:
@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--project", default="tessera")
     parser.add_argument("--id", help="id of the run (default: the name of the folder)")
     parser.add_argument("--follow", action="store_true", help="wait for more lines until the run has ended")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time between two looks at the file, with --follow")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time between two reads of the file, with --follow")
     arguments = parser.parse_args()
     metrics = arguments.run / "metrics.jsonl"
     if not metrics.is_file():

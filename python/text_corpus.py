@@ -15,7 +15,7 @@ BATCH = 4096
 # Files of a tokenizer beside tokenizer.json, and the file that names the tokens that end a text.
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
                    "generation_config.json")
-MOST_ENTRIES = 10**6  # the trainer reserves memory for all of them
+MAX_ENTRIES = 10**6  # the trainer reserves memory for this number of entries
 
 
 def split_blank_lines(text):
@@ -25,8 +25,8 @@ def split_blank_lines(text):
 
 def train_tokenizer(documents, vocab_size):
     """Trains a byte-level BPE, which can encode text in any language. Token 0 ends a document."""
-    if vocab_size > MOST_ENTRIES:
-        raise ValueError(f"--vocab-size {vocab_size}: expected at most {MOST_ENTRIES}")
+    if vocab_size > MAX_ENTRIES:
+        raise ValueError(f"--vocab-size {vocab_size}: expected at most {MAX_ENTRIES}")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()

@@ -2,8 +2,7 @@
 """Draws a step from a trace file (Chrome's trace-event format, as `tessera plan --trace FILE` writes it) as an SVG.
 
 The drawing has a row for each lane and a colour for each kind of work. Time runs from left to right. The passes of the step
-are shaded behind the rows if the names of the spans contain them. Neighbours of one kind that are too narrow to see are drawn
-as one. The same trace gives the same bytes. The colours have medium brightness and the background is transparent, so that the
+are shaded behind the rows if the names of the spans contain them. Neighbours of one kind that are too narrow to see are drawn as a single mark. The same trace gives the same bytes. The colours have medium brightness and the background is transparent, so that the
 drawing can be read on white and on black.
 """
 import argparse

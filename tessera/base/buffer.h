@@ -42,7 +42,7 @@ class Buffer {
  public:
   Buffer() : Buffer(0) {}
   explicit Buffer(std::size_t bytes);
-  // The destructor may wait for the device's work. The device must no longer use the memory then.
+  // The destructor may wait for the device's work. At that time the device must no longer use the memory.
   Buffer(std::size_t bytes, Device device);
   // Returns host memory that a device can access without the host.
   static Buffer pinned(std::size_t bytes);
@@ -65,7 +65,7 @@ class Buffer {
   }
   // Returns when all bytes are zero.
   void fill_zero();
-  // Sets every byte to `value`, as work on `stream`. For device memory only. Only tests call it.
+  // Sets every byte to `value`, as work on `stream`. For device memory only. Only tests call this function.
   void fill(std::uint8_t value, CudaStream stream);
 
  private:

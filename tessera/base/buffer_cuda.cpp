@@ -21,7 +21,7 @@ void check_allocation(cudaError_t status, std::size_t bytes, const std::string& 
 }
 
 // An error of a free is an error of earlier work, which its fences report, or the process is ending.
-void forget(cudaError_t status) {
+void clear_error(cudaError_t status) {
   if (status != cudaSuccess) (void)cudaGetLastError();
 }
 
@@ -31,14 +31,14 @@ Memory allocate_device(std::size_t bytes, Device device) {
   const DeviceGuard guard(device);
   void* pointer = nullptr;
   check_allocation(cudaMalloc(&pointer, room_of(bytes)), bytes, name_of(device));
-  const auto release = [](std::byte* memory) { forget(cudaFree(memory)); };
+  const auto release = [](std::byte* memory) { clear_error(cudaFree(memory)); };
   return {static_cast<std::byte*>(pointer), {.function = release, .device = device}};
 }
 
 Memory allocate_pinned(std::size_t bytes) {
   void* pointer = nullptr;
   check_allocation(cudaHostAlloc(&pointer, room_of(bytes), cudaHostAllocPortable), bytes, "pinned memory");
-  const auto release = [](std::byte* memory) { forget(cudaFreeHost(memory)); };
+  const auto release = [](std::byte* memory) { clear_error(cudaFreeHost(memory)); };
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }
 

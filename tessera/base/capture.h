@@ -10,9 +10,9 @@ namespace tessera::base {
 // Signal allows waits between a graph and work outside of the graph.
 struct Capture {};
 
-// A point that a lane passes repeatedly. Both a graph and work outside of the graph can wait for it (Lane::record). The
-// lane sets `kept` at the first record. A signal belongs to one lane, is used by one thread, and must outlive the
-// graphs that use it.
+// A point that a lane passes repeatedly. Both a graph and work outside of the graph can wait for a signal
+// (Lane::record). The lane sets `kept` at the first record. A signal belongs to one lane, is used by one thread, and
+// must outlive the graphs that use it.
 class Signal {
  public:
   std::shared_ptr<void> kept;

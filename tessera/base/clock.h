@@ -5,7 +5,7 @@
 
 namespace tessera::base {
 
-// The virtual time that a host or a lane has reached, in seconds from 0. Any thread may use it. The time never
+// The virtual time that a host or a lane has reached, in seconds from 0. Any thread may use the object. The time never
 // decreases.
 class VirtualClock {
  public:

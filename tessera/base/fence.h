@@ -14,7 +14,7 @@ class FenceState;
 class HostFence;
 }  // namespace detail
 
-// A handle that is cheap to copy. Any thread may use it. A default-constructed fence is already done.
+// A handle that is cheap to copy. Any thread may use the object. A default-constructed fence is already done.
 class Fence {
  public:
   Fence() = default;
@@ -34,8 +34,8 @@ class Fence {
   // Returns the virtual seconds when the lane reached the fence. Returns 0 while the fence is not done, and if time is
   // real.
   double time() const;
-  // Returns the seconds between two fences of record_timed(). A GPU measures them itself. Throws Error if a fence is
-  // not done or not timed, or if the lanes have different kinds of devices.
+  // Returns the seconds between two fences of record_timed(). A GPU measures the seconds itself. Throws Error if a
+  // fence is not done or not timed, or if the lanes have different kinds of devices.
   double seconds_since(const Fence& earlier) const;
 
   const detail::FenceState* state() const { return state_.get(); }  // null if default-constructed

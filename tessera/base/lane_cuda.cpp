@@ -126,8 +126,8 @@ class SpinThenSleep {
 
 class CudaFence final : public detail::FenceState {
  public:
-  // `signal` is an event for waits between a graph and other work, or null. Later fences of the same signal share it.
-  // In a graph, `signal` equals `event`. `capture` is the lane's capture when the fence is recorded, or null.
+  // `signal` is an event for waits between a graph and other work, or null. Later fences of the same signal share the
+  // event. In a graph, `signal` equals `event`. `capture` is the lane's capture when the fence is recorded, or null.
   CudaFence(std::shared_ptr<const Event> event, std::shared_ptr<const Event> signal, std::shared_ptr<LaneFaults> faults,
             std::shared_ptr<const Capture> capture)
       : event_(std::move(event)),
@@ -326,7 +326,7 @@ void CudaLane::delay(double seconds) {
     };
     auto duration = std::make_unique<double>(seconds);
     TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, sleep, duration.get()));
-    (void)duration.release();  // the callback owns it
+    (void)duration.release();  // the callback owns the duration
   });
 }
 

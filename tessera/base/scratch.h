@@ -16,7 +16,7 @@ class ScratchPool;
 // enqueued before the destructor runs.
 class Scratch {
  public:
-  // Memory without a pool.
+  // Makes a scratch that does not belong to a pool.
   explicit Scratch(Buffer buffer) : buffer_(std::move(buffer)), size_(buffer_.size()) {}
   Scratch(Buffer buffer, std::size_t size, std::shared_ptr<ScratchPool> pool)
       : buffer_(std::move(buffer)), size_(size), pool_(std::move(pool)) {}
@@ -38,7 +38,7 @@ class Scratch {
 // pool frees its memory only when the pool and the last Scratch are destroyed, because graphs of the stream's work keep
 // using the memory with which they were captured. The code that launches a graph must order the graph with the stream's
 // other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different sizes. The
-// pool is held by a shared_ptr. Any thread may use it.
+// pool is held by a shared_ptr. Any thread may use the object.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
  public:
   explicit ScratchPool(Device device) : device_(device) {}

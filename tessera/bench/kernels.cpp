@@ -45,7 +45,7 @@ void check(const KernelBench& b) {
   if (b.cuda && !at::hasCUDA()) throw InputError("no CUDA device here");
 }
 
-// Returns a call's median seconds over the repetitions. Each repetition calls it once on each of `sets` sets of
+// Returns a call's median seconds over the repetitions. Each repetition makes one call on each of `sets` sets of
 // buffers.
 double measure(KernelClock& clock, const KernelCase& one, int sets, int repetitions) {
   std::vector<std::function<void()>> calls;

@@ -26,7 +26,7 @@ struct KernelRow {
   double bytes = 0;    // each input read once, each output written once
   double seconds = 0;  // median over the repetitions; each repetition uses buffers that are not in caches
   double copy_rate = 0;
-  double operations = 0;  // of matrix products and attention, which are not limited by memory
+  double operations = 0;  // operations of matrix products and attention, which are not limited by memory
 
   double rate() const { return bytes / seconds; }
   double share() const { return rate() / copy_rate; }

@@ -9,7 +9,8 @@
 namespace tessera::bench {
 namespace {
 
-constexpr std::int64_t kBusyBytes = std::int64_t{1} << 30;  // copied before the calls: half a millisecond
+constexpr std::int64_t kBusyBytes = std::int64_t{1}
+                                    << 30;  // bytes that are copied before the calls, which takes half a millisecond
 
 class TimedEvent {
  public:

@@ -95,8 +95,9 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   const double alone = slowest(group, after.seconds_since(before));
 
   // The products take at least four times as long as the gathers, so they run during all gathers.
-  const double product =
-      slowest(group, products.alone());  // the slowest rank's: all ranks must enqueue the same number
+  const double product = slowest(
+      group,
+      products.alone());  // the time of the slowest rank, because all ranks must enqueue the same number of products
   const auto products_for = [&](double seconds) { return static_cast<int>(seconds / product) + 4; };
   group.barrier().synchronize();
   const base::Fence busy = products.enqueue(products_for(4 * alone));
@@ -106,7 +107,7 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   const double beside = slowest(group, after.seconds_since(before));
   busy.synchronize();
 
-  // Now the gathers run longer than the products.
+  // Here the gathers run longer than the products.
   const int count = products_for(alone / 2);
   const double round = alone / rounds;
   const int enough = static_cast<int>(3 * product * count / round) + rounds;

@@ -11,17 +11,17 @@
 namespace tessera::bench {
 
 struct LinkBench {
-  std::vector<std::int64_t> bytes{2 << 20, 8 << 20, 32 << 20, 64 << 20};  // from a rank to each peer
+  std::vector<std::int64_t> bytes{2 << 20, 8 << 20, 32 << 20, 64 << 20};  // bytes from a rank to each peer
   int rounds = 20;
-  std::int64_t rows = 8192, columns = 14336, depth = 4096;  // of the products, bf16
+  std::int64_t rows = 8192, columns = 14336, depth = 4096;  // sizes of the bf16 products
 };
 
 struct LinkRow {
   std::string transport;       // "push" or "nccl"
   std::int64_t bytes = 0;      // per peer
   double alone = 0;            // received bytes per second and rank, all-gathers one after another
-  double beside = 0;           // the rate while products run all the time
-  double products_slower = 0;  // time of products while all-gathers run all the time, divided by their time alone
+  double beside = 0;           // the same rate while products run
+  double products_slower = 0;  // time of products while all-gathers run, divided by the time of products alone
 };
 
 // Collective over a world of at least two GPUs. Returns the slowest rank's figures, the same on every rank. Throws

@@ -16,8 +16,8 @@ struct TimedModel {
   int microbatches = 1;
   predict::DryStep step;
   std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Costs costs;                              // of the program alone, by event of the whole step
-  bool equal_ranks = true;  // the tp ranks have equal parts without overlaps, so one rank represents all
+  schedule::Costs costs;    // costs of the program without transfers of weights, by event of the whole step
+  bool equal_ranks = true;  // whether the tp ranks have equal parts without overlaps, so that one rank represents all
 
   double forward_seconds() const;  // compute time of one microbatch
 };

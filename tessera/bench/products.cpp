@@ -30,8 +30,8 @@ std::string name_in_block(std::string_view name) {
   if (name.ends_with(kEnd)) name.remove_suffix(kEnd.size());
   const auto is_digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   for (std::size_t at = name.rfind('.'); at != std::string_view::npos && at > 0; at = name.rfind('.', at - 1)) {
-    const std::size_t begin =
-        name.rfind('.', at - 1) + 1;  // start of the part before this point; 0 if there is no earlier point
+    // Start of the part before this point; 0 if there is no earlier point.
+    const std::size_t begin = name.rfind('.', at - 1) + 1;
     if (std::ranges::all_of(name.substr(begin, at - begin), is_digit)) return std::string(name.substr(at + 1));
   }
   return std::string(name);
@@ -72,18 +72,18 @@ class ModelProducts {
     ProductSizes sizes;
   };
 
-  // A product's weight is consumed before the product; its gradient is produced after the product.
+  // A weight is consumed before its product; the gradient of the weight is produced after the product.
   static const shard::ParameterSpec& weight_of(const predict::DryStep& step, std::size_t at, ProductCall call) {
     const schedule::ParameterId id = step.microbatch.at(call == ProductCall::wgrad ? at : at - 1).parameter;
     return step.parameters.at(static_cast<std::size_t>(id));
   }
 
   void add(const shard::ParameterSpec& weight, ProductSizes sizes) {
-    if (weight.dims.size() != 2) return;  // a bias's gradient is a sum
+    if (weight.dims.size() != 2) return;  // not a product: the gradient of a bias is a sum
     if (sizes.rows == 0 || sizes.cols == 0 || sizes.inner == 0) return;
     const std::string name = name_in_block(weight.name);
     if (fmt::format("{} {}", name, call_name(sizes.call)).find(only_) == std::string::npos) return;
-    sizes.accumulate = false;  // the benchmark computes the product alone
+    sizes.accumulate = false;  // without an addition to the result: the benchmark computes only the product
     if (std::ranges::find(found_, sizes, &Found::sizes) != found_.end()) return;
     const auto known = std::ranges::find(weights_, name);
     found_.push_back({.weight = static_cast<std::size_t>(known - weights_.begin()), .sizes = sizes});

@@ -1,5 +1,5 @@
-// The benchmark `products`: times of all cuBLASLt algorithms for a model's matrix products. If another algorithm than
-// the first is faster, the product's line belongs in ops/gemm/gemm_table.h.
+// The benchmark `products`: times of all cuBLASLt algorithms for a model's matrix products. If an algorithm other than
+// the first is faster, the product needs a line in ops/gemm/gemm_table.h.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@ struct ProductRow {
   std::string name;  // "mlp.gate_up fprop"
   std::int64_t rows = 0, cols = 0, inner = 0;
   bool left_transposed = false, right_transposed = false;
-  std::vector<double> seconds;  // by candidate, bf16; the shortest of several rounds, or the mean of a long one
+  std::vector<double> seconds;  // by candidate, bf16: the shortest of several short runs, or the mean of a long run
 
   int best() const;
   double flops() const {

@@ -38,7 +38,7 @@ class Measurement {
     const auto candidates = static_cast<std::size_t>(count_candidates(multiply));
     if (bench_.seconds > 0) return sustained(candidates, multiply);
     std::vector<double> best(candidates, 1e9);
-    // Candidates take turns, so that a GPU that becomes warm slows all candidates equally.
+    // Candidates run in alternation, so that a GPU that becomes warm slows all candidates equally.
     for (int round = 0; round < 3; ++round)
       for (std::size_t candidate = 0; candidate < best.size(); ++candidate) {
         const double taken =

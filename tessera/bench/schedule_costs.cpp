@@ -45,7 +45,7 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
   schedule::Costs costs{.segment_seconds = std::move(segments)};
   const shard::RankLayout layout = nn::rank_layout(degrees);
   costs.lanes = shard::lanes_of_hops(layout.mesh, layout.domains);
-  std::vector<double> compare;  // by domain: on demand, the ranks that store a part compare their events
+  std::vector<double> compare;  // by domain: in a step on demand, the ranks that store a part compare their events
   for (const shard::Domain& domain : layout.domains)
     compare.push_back(on_demand ? compare_seconds(link, layout.mesh.size(domain.storage)) : 0);
   const double compare_all = std::accumulate(compare.begin(), compare.end(), 0.0);

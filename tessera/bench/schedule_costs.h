@@ -8,10 +8,10 @@
 
 namespace tessera::bench {
 
-// Returns the costs. `segments` holds, by event of the trace, the compute time before it. The comparison between ranks
-// at the end of an on-demand microbatch is added to the microbatch's last event. The comparison before each on-demand
-// gather is added to the gather. Exact if the ranks have equal parts, the parameters of a domain move over one axis,
-// gradients are added in rank order, and on-demand units have one weight.
+// Returns the costs. segments[i] is the compute time before event i of the trace. The comparison between ranks at the
+// end of an on-demand microbatch is added to the microbatch's last event. The comparison before each on-demand gather
+// is added to the gather. The costs are exact if the ranks have equal parts, the parameters of a domain move over one
+// axis, gradients are added in rank order, and on-demand units have one weight.
 schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degrees, const schedule::Trace& trace,
                             const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule,
                             std::vector<double> segments, bool on_demand);

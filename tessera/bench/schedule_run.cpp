@@ -10,7 +10,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr int kWarmUp = 2;  // the recorded step, and the first scheduled step, before which nothing is prefetched
+constexpr int kWarmUp = 2;  // the recorded step, and the first scheduled step, for which no weight is prefetched
 constexpr int kRealSteps = 3;
 
 // The measurements of one rank.

@@ -16,7 +16,8 @@ struct ScheduleRun {
   int microbatches = 1;
   comm::Link link;
   runtime::RuntimeOptions options;
-  bool real = false;  // the program and the link sleep; otherwise time is virtual and every run gives the same result
+  // True: the program and the link sleep; false: time is virtual, and every run gives the same result.
+  bool real = false;
 };
 
 struct ScheduleTimes {

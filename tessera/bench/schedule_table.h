@@ -15,7 +15,7 @@ struct ScheduleBench {
   models::ModelConfigPtr model;
   predict::Machine machine;  // for the operators' times; its links are not used
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;
-  bool real = false;  // sleep instead of using virtual time
+  bool real = false;  // true: steps sleep; false: time is virtual
 };
 
 struct ScheduleRow {

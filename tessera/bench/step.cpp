@@ -24,7 +24,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr int kMeasuredSteps = 5;  // after the other steps, on a GPU, since measuring waits slows a GPU
+constexpr int kMeasuredSteps = 5;  // additional steps on a GPU that measure waits, because measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
   const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
@@ -67,7 +67,7 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 // The times of this rank's steps, in seconds.
 struct Times {
   std::vector<double> steps, exposed, host;
-  double loss = 0;  // of the last step
+  double loss = 0;  // loss of the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
@@ -114,7 +114,7 @@ Times measured_steps(train::Trainer& trainer, const train::StepInput& input, con
   if (trainer.steps_ahead() == 0) return times;
   trainer.runtime().measure_waits(true);
   Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
-  behind.drop(1);  // the host was not ahead of this step
+  behind.drop(1);  // the host did not enqueue this step in advance
   times.exposed = std::move(behind.exposed);
   trainer.runtime().measure_waits(false);
   return times;

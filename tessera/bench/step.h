@@ -1,9 +1,9 @@
 // The benchmark `step`: whole training steps on random tokens, compared with the hardware's limit.
 //
 // The steps run as in a training loop: on a GPU the next step is enqueued before the host waits for the last. A step's
-// time is from the end of the previous step to its own end on compute's lane (train::StepResult). Ranks synchronize
-// between steps only as the steps themselves do. The slowest rank's time of each step counts; the times are gathered
-// after all steps. The batches are created beforehand.
+// time is from the end of the previous step to its own end on compute's lane (train::StepResult). The benchmark adds no
+// synchronization between steps. The time of a step is that of its slowest rank; the times are gathered after all
+// steps. The batches are created beforehand.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -29,23 +29,24 @@ struct StepBench {
 // the order of a step, and is repeated for as long as the steps run.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
-  double bytes = 0, copy_rate = 0;     // of all other work; of the copies (read + write), bytes per second
+  double bytes = 0, copy_rate = 0;     // bytes of all other work; bytes per second of the copies (read + write)
   int rounds = 0;                      // number of rounds in the mean
   double seconds() const { return products + attention + bytes / copy_rate; }
 };
 
 struct StepReport {
-  double median_ms = 0, p10_ms = 0, p90_ms = 0;  // of the slowest rank's steps
+  double median_ms = 0, p10_ms = 0, p90_ms = 0;  // median and quantiles of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
   double flops = 0;                  // model flops of a step, divided by the ranks (run/model_flops.h)
   std::optional<double> peak_flops;  // per second of a rank's processor; nullopt: not known, and so is mfu
   // Time in which compute waits for communication. exposed_comm_ms: the mean over the ranks in the median step.
   // least_exposed_comm_ms: the time of the rank that waits least; the other ranks also wait for that rank.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
-  double host_ms = 0;                   // this rank's host time to enqueue a step, including waits for a full queue
-  std::int64_t memory_bytes = 0;        // used on the device, the maximum over the ranks; 0 on a CPU
-  std::int64_t tensor_bytes = 0;        // peak bytes of this rank's tensors
-  std::int64_t tensor_cache_bytes = 0;  // bytes that their allocator holds; without arenas, weights and their states
+  double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
+  std::int64_t memory_bytes = 0;  // bytes used on the device, the maximum over the ranks; 0 on a CPU
+  std::int64_t tensor_bytes = 0;  // peak bytes of this rank's tensors
+  // Bytes that the tensors' allocator holds; excludes arenas, weights and optimizer states.
+  std::int64_t tensor_cache_bytes = 0;
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
   std::string transport;  // run::transport_of

@@ -214,19 +214,19 @@ StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   const double microbatches = microbatches_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
   StepLimit limit{.bytes = bytes_beside(bench, options, dry)};
-  const ops::CachedMemoryScope cached_memory(device);  // the training steps need the memory
+  const ops::CachedMemoryScope cached_memory(device);  // libtorch would keep the memory, which the training steps need
   {
     const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
     const Calls calls(bench, dry, limit.bytes / microbatches, ops::to_device(device));
     std::vector<std::function<void()>> work;
     for (const Calls::Part& part : calls.parts()) work.push_back(part.call);
     std::map<WorkKind, double> seconds;
-    const double settled = is_gpu ? 1.5 : 0;  // seconds of warm-up, and seconds that count
+    const double min_seconds = is_gpu ? 1.5 : 0;  // seconds of the warm-up, and seconds of the measurement
     double passed = 0, counted = 0;
-    for (int rounds = 0; rounds < 2 || counted < settled; ++rounds) {
+    for (int rounds = 0; rounds < 2 || counted < min_seconds; ++rounds) {
       const std::vector<double> times = clock->seconds_of_parts(work);
       const double round = std::accumulate(times.begin(), times.end(), 0.0);
-      const bool counts = rounds > 0 && passed >= settled;
+      const bool counts = rounds > 0 && passed >= min_seconds;
       passed += round;
       if (!counts) continue;
       counted += round;

@@ -16,7 +16,7 @@ class TimedSteps {
   // Runs a training step with all its publishes. Collective.
   virtual void step(int microbatches) = 0;
   virtual runtime::Runtime& runtime() = 0;
-  // By event of the last step: seconds of compute before the event; waits as in schedule::Costs.
+  // By event of the last step: seconds of compute before the event; waits are excluded, as in schedule::Costs.
   virtual const std::vector<double>& segments() const = 0;
   virtual const std::vector<int>& comm_waits() const = 0;
 };

@@ -12,7 +12,8 @@
 namespace tessera::checkpoint {
 namespace {
 
-// Far below any sensible time limit of a group, and far above the cost of a small all_reduce.
+// The pause between keep-alive messages is far below any sensible time limit of a group, and far above the cost of a
+// small all_reduce.
 constexpr std::chrono::milliseconds kSignOfLife{100};
 
 enum class Outcome : std::int32_t { done, input_error, error };
@@ -73,7 +74,7 @@ void run_together(comm::Communicator& group, const std::string& what,
                   const std::function<void(std::stop_token)>& body) {
   std::stop_source stop;
   std::future<void> work = std::async(std::launch::async, [&] {
-    base::set_device(group.kernels().device());  // a new thread starts with GPU 0
+    base::set_device(group.kernels().device());  // CUDA selects GPU 0 in a new thread
     body(stop.get_token());
   });
   try {

@@ -1,5 +1,5 @@
-// The folders of checkpoints: CHECKPOINTS/step-00000020/. A folder with such a name is complete: it is written under
-// another name, synced to disk and then renamed.
+// The folders of checkpoints: CHECKPOINTS/step-00000020/. A folder with such a name is complete, because the folder is
+// written under another name, synced to disk and then renamed.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -32,7 +32,7 @@ class PartialFolder {
   bool committed_ = false;
 };
 
-// Converts between a step and its folder name, "step-00000020". Returns nullopt for any other name.
+// Convert between a step and its folder name, "step-00000020". The second function returns nullopt for any other name.
 std::string step_folder_name(std::int64_t step);
 std::optional<std::int64_t> step_of_folder(std::string_view name);
 
@@ -52,12 +52,12 @@ std::optional<StepFolder> latest_checkpoint(const std::filesystem::path& folder)
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
 // Removes all checkpoints but the latest `keep` (at least 1). Each checkpoint is renamed before its files are removed,
-// so that no partial checkpoint is visible. One caller at a time. Returns the removed steps.
+// so that no partial checkpoint is visible. Must not run concurrently for one folder. Returns the removed steps.
 std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep);
 
 // A run that resumes from an earlier step sets aside the checkpoints after that step, until its first new checkpoint is
 // complete. Setting aside is a rename to step-00000030.aside-TOKEN. The checkpoint stays complete and can be read by
-// its path, but the functions above ignore it. One caller at a time.
+// its path, but the functions above ignore it. These functions must not run concurrently for one folder.
 
 // Sets aside the checkpoints after `step`, the latest first. Returns their steps.
 std::vector<std::int64_t> set_aside_after(const std::filesystem::path& folder, std::int64_t step);

@@ -30,7 +30,7 @@ struct StoredFile {
 // A box of the logical matrix. The box is stored row-major and dense as the tensor piece_key(...) of a file.
 struct StoredPiece {
   std::int64_t file = 0;   // index into Manifest::files
-  std::int64_t index = 0;  // number of this tensor's piece in that file
+  std::int64_t index = 0;  // number of this piece among the tensor's pieces in the file
   layout::Box box;
 };
 
@@ -60,8 +60,8 @@ Manifest parse_manifest(std::string_view text, const std::string& where);
 // Throws InputError if a tensor or file is listed twice, or if pieces do not cover a tensor exactly once.
 void validate(const Manifest& manifest, const std::string& where);
 
-// Merges the ranks' manifests into one. `step` and `state` come from the first. Throws Error if two ranks describe a
-// tensor differently. The caller validates the result.
+// Merges the ranks' manifests into one. `step` and `state` are those of the first manifest. Throws Error if two ranks
+// describe a tensor differently. The caller validates the result.
 Manifest merge(const std::vector<Manifest>& parts);
 
 // Reads a checkpoint folder's manifest.json, compares it with its checksum and validates it. Throws InputError.

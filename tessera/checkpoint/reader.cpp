@@ -14,7 +14,7 @@ namespace {
 using layout::Box;
 
 constexpr std::int64_t kLongRow = std::int64_t{64} << 10;  // bytes from which a row is read separately
-constexpr std::int64_t kSparse = 16;  // read rows separately if less than 1/16 of the span is requested
+constexpr std::int64_t kSparse = 16;  // rows are read separately if less than 1/16 of their span is requested
 constexpr std::size_t kMaxOpenFiles = 64;
 
 // A matrix in a file and its destination in memory. Strides and extents are in elements.

@@ -23,7 +23,7 @@ struct SafetensorsTensor {
   std::string name;
   quant::DType dtype = quant::DType::fp32;
   std::vector<std::int64_t> dims;
-  std::string_view stored_as = {};  // the format's type name if `u8` bytes stand for other numbers, such as "F8_E4M3"
+  std::string_view stored_as = {};  // the format's type name if `u8` bytes represent other numbers, such as "F8_E4M3"
 };
 
 // Writes one file as a stream: the header in the constructor, then the tensors' bytes (row-major, little-endian) in the
@@ -57,7 +57,7 @@ class SafetensorsFile {
 
   const InputFile& file() const { return file_; }
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
-  const SafetensorsEntry& entry(const std::string& name) const;  // InputError if it is missing
+  const SafetensorsEntry& entry(const std::string& name) const;  // throws InputError if the tensor is missing
 
  private:
   InputFile file_;

@@ -22,8 +22,8 @@ const nlohmann::json& array_member(const nlohmann::json& json, const std::string
 // Returns the integers of an array, each from 0 to 2^63 - 1. `what` names the array in messages.
 std::vector<std::int64_t> integers(const nlohmann::json& json, const std::string& what, const std::string& where);
 
-// Returns the product of the dimensions times `unit`. Throws InputError if it does not fit in 63 bits. Every factor
-// must be at least 0.
+// Returns the product of the dimensions times `unit`. Throws InputError if the product does not fit in 63 bits. Every
+// factor must be at least 0.
 std::int64_t checked_product(const std::vector<std::int64_t>& dims, std::int64_t unit, const std::string& where);
 
 }  // namespace tessera::checkpoint

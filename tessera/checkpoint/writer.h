@@ -29,7 +29,8 @@ struct LocalTensor {
 
 struct CheckpointContents {
   std::int64_t step = 0;
-  nlohmann::json state;  // free-form; rank 0's is written: the run's configuration, rate schedule, tokens seen
+  nlohmann::json state;  // any JSON, such as the run's configuration, rate schedule and number of tokens; rank 0's
+                         // value is written
   std::vector<LocalTensor> tensors;
 };
 

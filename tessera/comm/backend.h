@@ -22,7 +22,7 @@ class Backend {
   // longer than the time limit in either case. `clock` is the lane's clock; it is null if time is real.
   virtual void perform(const Operation& operation, base::VirtualClock* clock) = 0;
   // Pending and later operations of this member fail at once. Called when an exception destroys the owner. Any thread
-  // may call it.
+  // may call this function.
   virtual void cancel() = 0;
   virtual const quant::Kernels& kernels() const { return quant::host_kernels(); }
   // Implements Communicator::launch. Called on the lane.

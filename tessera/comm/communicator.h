@@ -72,11 +72,12 @@ class Communicator {
   // itself. All ranks of the group call it; a rank without messages passes empty lists.
   virtual base::Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) = 0;
 
-  // Registers memory that many later operations receive into. If the backend supports it, peers then write to the
+  // Registers memory that many later operations receive into. If the backend supports pushes, peers then write to the
   // memory directly (comm/cuda_peer/pushes.h); otherwise nothing changes. `memory` is a whole base::Buffer of the
   // group's device, or empty. `memory` replaces the memory of the previous call, which may be freed when this call has
   // returned. Collective over the group; waits for the lane and for the peers. Returns the reason if some peer cannot
-  // write to the memory. Returns an empty string if all peers can write to it, or if the backend does not need it.
+  // write to the memory. Returns an empty string if all peers can write to the memory, or if the backend needs no
+  // shared memory.
   virtual std::string share(std::span<std::byte>) { return {}; }
   // Launches a graph of this rank on the lane. The graph may contain operations of any groups. The operations were
   // recorded once, while the lanes of the groups were captured, and no operand is in host memory. All ranks launch

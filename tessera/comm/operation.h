@@ -23,7 +23,7 @@ struct Operation {
   const void* send = nullptr;
   void* recv = nullptr;
   // Numbers of elements by group rank. all_gather uses recv_counts, reduce_scatter uses send_counts, and all_to_all
-  // uses both. For all_reduce and broadcast, recv_counts contains the one count.
+  // uses both. For all_reduce and broadcast, recv_counts contains a single count.
   std::vector<std::int64_t> send_counts, recv_counts;
   std::vector<Send> sends;  // exchange only
   std::vector<Receive> receives;
@@ -36,7 +36,7 @@ struct GroupIdentity {
   std::vector<int> members;  // world ranks
   int size() const { return static_cast<int>(members.size()); }
   int world_rank() const { return members[static_cast<std::size_t>(rank)]; }
-  // Calls visit(group rank) for every other member, starting with the next one.
+  // Calls visit(group rank) for every other member, starting with the next rank.
   template <typename Visit>
   void for_each_peer(Visit visit) const {
     for (int step = 1; step < size(); ++step) visit((rank + step) % size());

@@ -120,7 +120,8 @@ bool OrderedAddition::Cell::is_dense() const {
   return holds(stride) && std::ranges::all_of(terms, [&](const Term& term) { return holds(term.stride); });
 }
 
-// Joins two cells if `next` follows `cell` densely in the target and in every part. Returns whether it did.
+// Joins two cells if `next` follows `cell` densely in the target and in every part. Returns whether the cells were
+// joined.
 bool OrderedAddition::join(Cell& cell, const Cell& next) {
   const std::int64_t elements = cell.rows * cell.cols;
   if (!cell.is_dense() || !next.is_dense() || next.cols != cell.cols || next.offset != cell.offset + elements ||

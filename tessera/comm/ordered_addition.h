@@ -37,7 +37,7 @@ class OrderedAddition {
   // the layouts, or if the members are not in ascending order.
   OrderedAddition(const layout::Layout& from, const layout::Layout& to, int rank, Addends addends);
 
-  std::int64_t received_bytes() const { return received_; }  // by this rank, from others
+  std::int64_t received_bytes() const { return received_; }  // bytes that this rank receives from others
   std::size_t scratch_bytes() const { return scratch_; }     // packed messages to send, and received messages
   std::size_t sums() const { return cells_.size(); }         // boxes of the target that sum() adds up one by one
   quant::DType own_type() const { return addends_.types[static_cast<std::size_t>(rank_)]; }

@@ -17,9 +17,9 @@ namespace tessera::comm {
 
 struct Movement;
 
-// Returns the bytes that a rank receives from others when a plan over `ranks` ranks is carried out as `collective`.
-// `elements` is the number of elements that the rank receives by the plan. An all_reduce transfers parts of sums, not
-// every rank's whole buffer.
+// Returns the bytes that a rank receives from others when a plan over `ranks` ranks runs as `collective`. `elements` is
+// the number of elements that the rank receives by the plan. An all_reduce transfers parts of sums, not every rank's
+// whole buffer.
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 
 // A plan that is prepared for one rank: the messages to pack, send, receive and unpack. The object is built once and
@@ -32,7 +32,7 @@ class Redistribution {
                  quant::DType type = quant::DType::fp32);
 
   const layout::Collective& collective() const { return collective_; }
-  std::int64_t elements_received() const { return received_; }  // by this rank, from others
+  std::int64_t elements_received() const { return received_; }  // elements that this rank receives from others
   std::int64_t received_bytes(quant::DType type) const {
     return comm::received_bytes(collective_, ranks_, received_, type);
   }
@@ -53,7 +53,7 @@ class Redistribution {
 
   friend base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
-  bool is_exchange() const;  // not recognised as one collective
+  bool is_exchange() const;  // whether the plan is not recognised as a single collective
   void check_group(const Communicator& group) const;
   void copy_own(const quant::Kernels& kernels, const void* source, void* target, quant::DType type) const;
   base::Fence run_local(Communicator& group, const void* source, void* target, quant::DType type) const;
@@ -68,7 +68,7 @@ class Redistribution {
   quant::DType type_;
   int rank_ = 0, ranks_ = 0;
   bool adds_ = false, contiguous_ = false;
-  std::optional<OrderedAddition> addition_;  // of an exchange that adds
+  std::optional<OrderedAddition> addition_;  // the executor of a plan that adds; absent for other plans
   std::int64_t target_size_ = 0;             // elements of its target buffer
   std::int64_t received_ = 0;
   // Contains no empty messages. A message's transfers are dropped if its run is sufficient.

@@ -13,8 +13,8 @@ namespace tessera::comm {
 void check_reducible(quant::DType type, ReduceOp op, const char* where);
 
 // Computes out[i] = op over the parts in their order, in `type`. Sums use the accumulator type of `type`: bf16 is
-// summed in fp32 and rounded once. Sums of integers wrap. `out` may be one of the parts; buffers must not overlap
-// otherwise. Expects at least one part.
+// summed in fp32 and rounded once. Sums of integers wrap. `out` may be one of the parts. Otherwise buffers must not
+// overlap. Expects at least one part.
 void reduce(const quant::Kernels& kernels, void* out, std::span<const void* const> parts, quant::DType type,
             ReduceOp op, std::int64_t count);
 // As reduce() above, for buffers in host memory.

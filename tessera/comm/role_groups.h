@@ -15,9 +15,9 @@ class RoleGroups {
  public:
   RoleGroups(World& world, const mesh::Mesh& mesh) : world_(world), mesh_(mesh) {}
 
-  // Returns the communicator of a role. The first call for a role makes it. Roles with equal groups and the same
-  // purpose share one communicator. A call that makes a communicator is collective over the world: every rank requests
-  // the same roles in the same order. Throws the errors of groups_of and of make_group.
+  // Returns the communicator of a role. The first call for a role makes the communicator. Roles with equal groups and
+  // the same purpose share one communicator. A call that makes a communicator is collective over the world: every rank
+  // requests the same roles in the same order. Throws the errors of groups_of and of make_group.
   Communicator& make(const mesh::Role& role, Traffic traffic = Traffic::any);
   // The same for groups that are not along an axis: disjoint lists that together contain every rank.
   Communicator& make(mesh::Purpose purpose, const std::string& name, const std::vector<std::vector<int>>& groups,

@@ -14,7 +14,7 @@ namespace tessera::comm {
 
 struct WorldOptions {
   std::chrono::milliseconds timeout{60000};  // limit for each operation, from its start on this rank to its end
-  bool check_mismatch = false;               // mpi, nccl: first compare operation, count and type with the peers
+  bool check_mismatch = false;  // mpi, nccl: whether ranks compare operation, count and type before each collective
 };
 
 // small: short or latency-tolerant messages, for which the backend reserves few resources. any: all other traffic.

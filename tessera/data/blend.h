@@ -19,8 +19,8 @@ std::vector<WeightedPrefix> parse_blend(const std::vector<std::string>& words, c
 
 // Returns the shares of the sets with these weights, in lowest terms. Decimal weights keep their proportion exactly
 // (0.3 and 0.7 become 3 and 7); other weights are rounded. Each set's fraction of all shares differs from its fraction
-// of all weights by a factor within 1/1000 of 1. Throws InputError, which names `where` and the weight, for a weight
-// that is not such a decimal and is below 2000 / 2^52 of the sum.
+// of all weights by less than 1/1000 of that fraction. Throws InputError, which names `where` and the weight, for a
+// weight that cannot be represented exactly and is below 2000 / 2^52 of the sum.
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const std::string& where);
 // Returns shares with a sum of at most 65,536 and at least one for each set. The shares may be far from the weights.
 // Older checkpoints store these shares.
@@ -48,7 +48,8 @@ class BlendOrder {
  public:
   // `weights`: one or more, all above 0. Throws the errors of shares_of.
   explicit BlendOrder(const std::vector<double>& weights, const std::string& where = "--data");
-  static BlendOrder from_shares(std::vector<std::int64_t> shares);  // one or more, all above 0; sum at most 2^53
+  static BlendOrder from_shares(
+      std::vector<std::int64_t> shares);  // `shares`: one or more, all above 0; sum at most 2^53
 
   struct Turn {
     std::int64_t set = 0, index = 0;  // `index`: number of the set's turn, from 0
@@ -64,7 +65,7 @@ class BlendOrder {
 
   std::vector<std::int64_t> shares_;
   std::vector<std::int64_t> before_;  // [i]: the sum of the shares before set i
-  std::vector<Turn> turns_;           // of a period of at most 65,536; else empty
+  std::vector<Turn> turns_;           // all turns of a period of at most 65,536; empty for a longer period
 };
 
 }  // namespace tessera::data

@@ -53,7 +53,7 @@ class TrainingData {
   void check_vocabulary(std::int64_t part = 0, std::int64_t parts = 1) const;
 
   std::int64_t num_tokens() const;   // of all sets
-  std::int64_t num_samples() const;  // of all sets in one epoch each
+  std::int64_t num_samples() const;  // samples of one epoch of every set, in total
   const std::vector<IndexedDataset>& sets() const { return sets_; }
 
   const BlendOrder& order() const { return order_; }
@@ -76,8 +76,8 @@ class TrainingData {
   Batch assemble(const std::vector<SampleId>& samples) const;
 
   // Return the number of targets that are not masked, for one sample and for the global batch of a step. Neither
-  // function reads tokens. The loss is divided by the number of the step, which is 0 only if every document of the
-  // batch is a single token.
+  // function reads tokens. The loss is divided by the step's number of such targets, which is 0 only if every document
+  // of the batch is a single token.
   std::int64_t loss_tokens(const SampleId& sample) const;
   std::int64_t step_loss_tokens(const BatchShape& shape, std::int64_t step) const;
 

@@ -44,7 +44,7 @@ class IndexedDataset {
   std::vector<std::int64_t> document_starts(std::int64_t first, std::int64_t last) const;
 
   // Reads part `part` of `parts` of the stream at memory speed. Throws InputError, which names the file, byte offset
-  // and token, if a token is negative, not below vocab_size or not an integer. All parts together cover every token.
+  // and token, if a token is negative, not an integer, or at least vocab_size. All parts together cover every token.
   void check_vocabulary(std::int64_t vocab_size, std::int64_t part = 0, std::int64_t parts = 1) const;
 
  private:
@@ -72,7 +72,7 @@ class IndexedDataset {
 };
 
 // Writes a data set: add_sequence and end_document in order, then finish. The files get their final names in finish.
-// Only tests use it.
+// Only tests use this class.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(std::string prefix, TokenType type);

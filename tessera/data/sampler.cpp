@@ -44,7 +44,8 @@ std::uint64_t Permutation::encrypt(std::uint64_t x) const {
 std::int64_t Permutation::operator()(std::int64_t index) const {
   auto x = static_cast<std::uint64_t>(index);
   TESSERA_CHECK(x < size_, "requested sample {} of {}", index, size_);
-  do x = encrypt(x);  // ends in [0, size) because encrypt is a permutation; 4 rounds at most on average
+  do
+    x = encrypt(x);  // ends with a value in [0, size) because encrypt is a permutation; at most 4 iterations on average
   while (x >= size_);
   return static_cast<std::int64_t>(x);
 }

@@ -24,7 +24,7 @@ struct FrozenOptions {
   shard::RankLayout layout = nn::rank_layout({});
   quant::DType type = quant::DType::fp32;  // of weights and activations
   bool sequence_parallel = false;
-  // Whether steps follow a schedule, which gathers weights ahead of their use. False: they are gathered on demand.
+  // True: steps follow a schedule, which gathers weights before their use. False: weights are gathered on demand.
   bool is_scheduled = false;
 };
 
@@ -56,8 +56,8 @@ class FrozenModel {
   shard::ParallelGroups& parallel() { return parallel_; }
 
  private:
-  train::LossSum losses_;                              // lanes use it, so lanes must end first
-  const int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
+  train::LossSum losses_;                              // the lanes use this member, so the lanes must end first
+  const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // destroyed after all tensors
   runtime::Runtime runtime_;

@@ -14,11 +14,11 @@ struct Generation {
   std::vector<std::int64_t> stop;    // ids after which generation stops; the result contains the id
   Sampling sampling;
 };
-// Returns the number of tokens that the model reads: the last new token is not read.
+// Returns the number of tokens that the model reads. The model does not read the last new token.
 std::int64_t positions_of(const Generation& generation);
 
-// Returns the new tokens, the same on every rank: rank 0 chooses each token. The prompt is one forward pass, and each
-// further token is one. Collective over the world. Throws the errors of choose_token.
+// Returns the new tokens, the same on every rank: rank 0 chooses each token. The prompt takes one forward pass, and
+// each further token takes one forward pass. Collective over the world. Throws the errors of choose_token.
 std::vector<std::int64_t> generate(FrozenModel& model, const Generation& generation);
 
 }  // namespace tessera::infer

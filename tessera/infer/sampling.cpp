@@ -33,8 +33,8 @@ std::vector<double> weights_of(std::span<const double> logits, double greatest, 
   return weights;
 }
 
-// The ids in the order of falling weights, of equal ones by id. Few ids are needed of a large vocabulary, so they are
-// ordered one at a time.
+// The ids in the order of falling weights; ids of equal weight are ascending. A large vocabulary needs only its first
+// ids, so the class orders one id at a time.
 class FallingIds {
  public:
   explicit FallingIds(const std::vector<double>& weights) : after_{weights}, heap_(weights.size()) {
@@ -90,7 +90,7 @@ std::int64_t choose_token(std::span<const double> logits, const Sampling& sampli
     if (rest < weights[id]) return static_cast<std::int64_t>(id);
     rest -= weights[id];
   }
-  return greatest - logits.begin();  // rounding left no id
+  return greatest - logits.begin();  // the loop ends without an id only because of rounding
 }
 
 }  // namespace tessera::infer

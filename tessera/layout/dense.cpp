@@ -13,7 +13,7 @@ std::int64_t Band::cols() const {
 
 std::vector<Band> bands_of(const LocalLayout& local) {
   std::vector<Band> bands;
-  const Piece* first = nullptr;  // of the last band
+  const Piece* first = nullptr;  // first piece of the last band
   for (const Piece& piece : local.pieces) {
     const bool beside = first != nullptr && piece.box.row == first->box.row && piece.box.rows == first->box.rows &&
                         piece.offset - first->offset < first->stride;
@@ -55,7 +55,7 @@ Shape dense_shape(const LocalLayout& local, const std::string& what) {
 
 bool is_dense(const LocalLayout& local) {
   const std::int64_t width = local.pieces.empty() ? 0 : local.pieces.front().stride;
-  std::int64_t at = 0, col = 0;  // offset of the band's first element; column of the piece in the band
+  std::int64_t at = 0, col = 0;  // offset of the band's first element, and column of the piece in the band
   const Piece* first = nullptr;  // of the band
   for (const Piece& piece : local.pieces) {
     if (col == 0) first = &piece;

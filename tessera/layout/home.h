@@ -4,8 +4,8 @@
 
 namespace tessera::layout {
 
-// Returns the layout in which only the lowest rank of its holders keeps an element. Each rank keeps its elements in
-// their order, stacked densely. All ranks together hold the same elements as before. The result is replicated, not
+// Returns the layout in which an element is only on the lowest of the ranks that hold it. Each rank keeps its elements
+// in their order, stacked densely. All ranks together hold the same elements as before. The result is replicated, not
 // partial. Throws the errors of validate.
 Layout unique_home(const Layout& layout);
 

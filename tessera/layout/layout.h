@@ -30,7 +30,7 @@ struct LocalLayout {
   bool operator==(const LocalLayout&) const = default;
 };
 
-// The meaning of the values if several ranks hold one logical element.
+// The meaning of the values if several ranks hold the same logical element.
 enum class State {
   replicated,  // equal values
   partial,     // summands; the element is their sum in rank order
@@ -72,10 +72,10 @@ Range ceil_part(std::int64_t n, int index, int count, std::int64_t align = 1);
 Layout replicated(Shape shape, int ranks);
 // Rank r holds even_part(units, r, ranks) of the units of each block. The rows of a rank are stacked densely, in the
 // order of the blocks. One block with unit 1 divides the rows evenly. Throws Error if the blocks do not cover the rows
-// exactly, or if a unit does not divide its block. Only tests call it.
+// exactly, or if a unit does not divide its block. Only tests call this function.
 Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks);
 // Rank r holds all rows of the columns even_part(cols / unit, r, ranks) * unit. Throws Error if the unit does not
-// divide the columns. Only tests call it.
+// divide the columns. Only tests call this function.
 Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
 // Rank r holds all columns of the rows `ranges[r]`, stacked densely in this order. Ranks may overlap. Throws Error for
 // a range outside the shape, and if the ranges of one rank overlap.
@@ -102,7 +102,7 @@ enum class Cover { any, all, exact };
 // holds is an error. With Cover::exact, an element that several ranks hold is an error. Any numbers are safe to pass.
 void validate(const Layout& layout, Cover cover = Cover::any);
 
-// Returns one line per rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32". Only tests call it.
+// Returns one line per rank: "rank 0: rows [0, 4) cols [0, 8) at 0; ... of 32". Only tests call this function.
 std::string to_string(const Layout& layout);
 
 }  // namespace tessera::layout

@@ -1,4 +1,5 @@
-// Converts layouts, plans and recognised collectives to JSON, for tests and debugging. The program does not print them.
+// Converts layouts, plans and recognised collectives to JSON, for tests and debugging. The program does not print this
+// JSON.
 #pragma once
 #include <nlohmann/json.hpp>
 

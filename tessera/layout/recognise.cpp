@@ -49,8 +49,8 @@ class RunBuilder {
 // The input of the recognition: one run for each pair of ranks, in the order of (target, source). `contiguous` is false
 // if the elements of some pair do not form one run.
 struct Runs {
-  bool inside_ranks = true;  // no transfer between two ranks
-  bool in_place = true;      // no transfer between two ranks or between two offsets
+  bool inside_ranks = true;  // whether no transfer is between two ranks
+  bool in_place = true;      // whether no transfer is between two ranks or between two offsets
   bool contiguous = true;
   std::vector<Run> runs;
 };
@@ -59,7 +59,7 @@ Runs collect_runs(const TransferPlan& plan) {
   Runs result;
   result.runs.reserve(plan.transfers.size());
   std::vector<RunBuilder> builders(static_cast<std::size_t>(plan.ranks));
-  std::vector<int> sources;  // of the current target
+  std::vector<int> sources;  // sources of the current target
   for (std::size_t i = 0; i < plan.transfers.size();) {
     const int target = plan.transfers[i].target;
     sources.clear();

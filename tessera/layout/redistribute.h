@@ -27,7 +27,7 @@ struct TransferPlan {
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // to other ranks; only tests call it
+  std::int64_t elements_sent(int rank) const;      // elements that go to other ranks; only tests call it
   std::int64_t elements_received(int rank) const;  // from other ranks
 };
 
@@ -36,8 +36,8 @@ struct TransferPlan {
 // among equals the next rank after the target. The plan therefore uses holders evenly and is the same on every rank.
 // Adjacent boxes are joined, so transfers are as large as the two layouts allow.
 //
-// If `from` is partial and `to` is not, the result is an adding plan. If both are partial, data moves only within
-// ranks, because the summands stay on their ranks.
+// If `from` is partial and `to` is not, the result is an adding plan. If both layouts are partial, data moves only
+// within ranks, because the summands stay on their ranks.
 //
 // Throws Error if shapes or rank counts differ, if validate() rejects a layout, or if no rank of `from` holds an
 // element of `to`. Throws Error if `to` is partial and `from` is not, or if both are partial and a rank would not keep

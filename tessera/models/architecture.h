@@ -9,7 +9,7 @@ namespace tessera::models {
 
 struct Architecture {
   std::string_view model_type;  // "model_type" of its config.json
-  std::string_view class_name;  // one of "architectures" there
+  std::string_view class_name;  // the name in the list "architectures" of its config.json
   // `fields` is a config.json of this architecture. Throws InputError, see parse_model_config.
   ModelConfigPtr (*parse)(const Fields& fields);
 };

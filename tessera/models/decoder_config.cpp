@@ -69,7 +69,7 @@ Rope parse_rope(const Fields& fields, double default_theta) {
   };
   read_theta(fields);
   std::optional<RopeStretch> scaling;
-  const char* typed = nullptr;  // name of the object that gave the type
+  const char* typed = nullptr;  // name of the object that has the type
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const json* object = fields.object(name);
     if (!object) continue;

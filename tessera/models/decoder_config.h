@@ -28,9 +28,9 @@ struct DecoderConfig {
   std::optional<RopeStretch> rope_scaling;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;   // standard deviation of the initial matrices
-  bool tie_word_embeddings = false;  // the output layer uses the embedding's weight
-  bool has_qkv_bias = false;         // the projections to q, k and v have a bias
-  bool has_head_norms = false;       // q and k heads are normalized before RoPE; heads share the norm weights
+  bool tie_word_embeddings = false;  // whether the output layer uses the embedding's weight
+  bool has_qkv_bias = false;         // whether the projections to q, k and v have a bias
+  bool has_head_norms = false;       // whether q and k heads are normalized before RoPE; heads share the norm weights
   std::optional<ExpertsConfig> experts;
   // Returns whether the feed-forward part of a layer consists of experts.
   bool is_sparse(std::int64_t layer) const { return experts && experts->is_sparse(layer); }
@@ -38,7 +38,8 @@ struct DecoderConfig {
 };
 
 // Defaults of absent fields that differ between architectures. Other optional fields have the same default in all
-// architectures: num_key_value_heads null: num_attention_heads; initializer_range 0.02; tie_word_embeddings false.
+// architectures: a num_key_value_heads of null means num_attention_heads, initializer_range is 0.02, and
+// tie_word_embeddings is false.
 struct DecoderDefaults {
   std::int64_t max_position_embeddings = 2048;
   std::optional<std::int64_t> num_kv_heads;  // nullopt: num_attention_heads

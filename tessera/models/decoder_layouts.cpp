@@ -89,7 +89,7 @@ std::int64_t qkv_rows(const DecoderConfig& config) {
   return (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
 }
 
-// Returns, by tp rank, its rows q | k | v of the stacked projection.
+// Returns, by tp rank, the rank's rows q | k | v of the stacked projection.
 UnitRanges qkv_ranges(const DecoderConfig& config, const TpParts& parts) {
   const std::int64_t head = config.head_dim;
   const std::int64_t k_begin = config.num_heads * head, v_begin = k_begin + config.num_kv_heads * head;

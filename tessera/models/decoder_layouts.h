@@ -36,9 +36,10 @@ layout::Layout attention_output_layout(const DecoderConfig& config, const TpPart
 layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts);           // rows gate | up
 layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts);              // columns
 // The layout over the ranks of etp x ep, etp fastest. The matrices of the experts are stacked by rows. Rank (t, p) has
-// the experts even_part(experts, p, ep). For each it has the gate rows even_part(width, t, etp), then the same up rows.
+// the experts even_part(experts, p, ep). The rank has, for each of these experts, the gate rows
+// even_part(width, t, etp), then the up rows of the same range.
 layout::Layout experts_gate_up_layout(const DecoderConfig& config, int etp, int ep);
-// The rank has the columns even_part(width, t, etp) of the same experts.
+// Rank (t, p) has the columns even_part(width, t, etp) of the experts that it has in experts_gate_up_layout.
 layout::Layout experts_down_layout(const DecoderConfig& config, int etp, int ep);
 layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts);  // rows
 

@@ -26,7 +26,7 @@ class DecoderModelConfig : public ModelConfig {
 };
 
 // Returns the decoder configuration, for code that supports only dense decoders. Throws InputError for another model.
-// Only tests call it.
+// Only tests call this function.
 const DecoderConfig& decoder_of(const ModelConfig& config);
 
 }  // namespace tessera::models

@@ -27,7 +27,8 @@ ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layo
   return spec;
 }
 
-// The bias of a linear layer: a vector, sharded over tp as the rows of the layer's weight. One rank stores its one row.
+// The bias of a linear layer: a vector, sharded over tp as the rows of the layer's weight. The vector is one row, which
+// one rank stores.
 ParameterSpec bias(std::string name, layout::Layout compute) {
   const std::int64_t size = compute.shape.cols;
   return {.name = std::move(name),

@@ -18,14 +18,14 @@ struct DecoderBlockIds {
   schedule::ParameterId gate_up = schedule::kNoParameter, down = schedule::kNoParameter;
   schedule::ParameterId qkv_bias = schedule::kNoParameter;
   schedule::ParameterId q_norm = schedule::kNoParameter, k_norm = schedule::kNoParameter;
-  // A sparse layer has these instead of gate_up and down.
+  // A sparse layer has the following parameters and neither gate_up nor down.
   schedule::ParameterId router = schedule::kNoParameter;
   schedule::ParameterId experts_gate_up = schedule::kNoParameter, experts_down = schedule::kNoParameter;
 };
 struct DecoderIds {
   schedule::ParameterId embedding;
   std::vector<DecoderBlockIds> blocks;
-  schedule::ParameterId norm, output;  // output: the embedding if tied
+  schedule::ParameterId norm, output;  // output: equal to the embedding's index if the two are tied
 };
 DecoderIds decoder_ids(const DecoderConfig& config);
 

@@ -9,9 +9,9 @@ struct ExpertsConfig {
   std::int64_t count = 0;          // experts of a layer
   std::int64_t per_token = 0;      // experts that each token chooses
   std::int64_t width = 0;          // the intermediate size of an expert
-  bool normalizes_weights = true;  // the weights of a token's experts are divided by their sum
-  double aux_coefficient = 0;      // of the auxiliary loss, which balances the load of the experts
-  std::vector<bool> sparse = {};   // by layer: the layer has experts. The other layers are dense.
+  bool normalizes_weights = true;  // whether the weights of a token's experts are divided by their sum
+  double aux_coefficient = 0;      // coefficient of the auxiliary loss, which balances the load of the experts
+  std::vector<bool> sparse = {};   // by layer: whether the layer has experts. The other layers are dense.
 
   bool is_sparse(std::int64_t layer) const { return sparse[static_cast<std::size_t>(layer)]; }
   bool operator==(const ExpertsConfig&) const = default;

@@ -16,16 +16,15 @@ struct HfTensor {
   std::vector<std::int64_t> dims;  // of the Hugging Face tensor
   std::string name;                // of our tensor
   layout::Box box;
-  bool may_be_quantized = false;  // a folder may hold it in a number format
+  bool may_be_quantized = false;  // whether a folder may hold the tensor in a number format
   // The dims of our tensor. Empty: the tensor's parts, stacked along the first dimension.
   std::vector<std::int64_t> whole = {};
-  bool is_wide = false;  // ours is stored in the accumulator's type (ParameterSpec::is_wide)
+  bool is_wide = false;  // whether our tensor is stored in the accumulator's type (ParameterSpec::is_wide)
 };
 
-// How a folder stores experts: a tensor for each matrix of each expert, or one tensor for all experts of a layer.
-// separate: a tensor for each matrix of each expert. fused: one tensor for all experts of a layer, in the module "mlp"
-// (newer versions of transformers). fused_in_module: one tensor for all experts, in the module that holds the separate
-// tensors.
+// How a folder stores experts. separate: a tensor for each matrix of each expert. fused: one tensor for all experts of
+// a layer, in the module "mlp" (newer versions of transformers). fused_in_module: one tensor for all experts, in the
+// module that holds the separate tensors.
 enum class ExpertTensors : std::uint8_t { separate, fused, fused_in_module };
 
 // An optional tensor of a folder that duplicates another tensor, `of`.

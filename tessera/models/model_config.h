@@ -22,7 +22,7 @@ struct ModelSizes {
   std::int64_t vocab_size = 0, hidden_size = 0;
   std::int64_t num_layers = 0;               // blocks
   std::int64_t max_position_embeddings = 0;  // tokens of the longest sequence
-  bool has_tied_embeddings = false;          // the output layer uses the embedding's weight
+  bool has_tied_embeddings = false;          // whether the output layer uses the embedding's weight
   std::int64_t num_experts = 0;              // experts of a sparse layer; 0: the model has none
   std::int64_t experts_per_token = 0;
 };
@@ -30,23 +30,26 @@ struct ModelSizes {
 // How parameters are laid out over the ranks of a tp group.
 struct ParameterOptions {
   int tp_size = 1;
-  int etp = 1, ep = 1;         // of experts
-  bool partial_norms = false;  // each tp rank computes a part of the gradients of replicated parameters, since it has a
-                               // part of the tokens (sequence parallelism with more than one tp rank)
-  shard::RowReads embedding;   // how the rows of the embedding table are read
+  int etp = 1, ep = 1;  // of experts
+  // Whether each tp rank computes only a part of the gradients of replicated parameters, because it has only a part of
+  // the tokens (sequence parallelism with more than one tp rank).
+  bool partial_norms = false;
+  shard::RowReads embedding;                    // how the rows of the embedding table are read
   std::optional<TpParts> parts = std::nullopt;  // the units of each tp rank; nullopt: even parts
   // ComputeGroup::shapes of the mesh: the parameters have a layout for each of them. The first is a full group.
   std::vector<shard::Slots> shapes = {};
 };
 
 struct ModelOptions {
-  std::int64_t max_positions = 0;               // tokens of the longest sequence in a batch
-  shard::RowReads embedding;                    // the most tokens of a microbatch, and how their table rows are read
-  std::optional<TpParts> parts = std::nullopt;  // of this rank's tp group; nullopt: even parts
+  std::int64_t max_positions = 0;  // tokens of the longest sequence in a batch
+  // The maximum number of tokens in a microbatch, and how rows of the embedding table are read.
+  shard::RowReads embedding;
+  std::optional<TpParts> parts = std::nullopt;  // parts of this rank's tp group; nullopt: even parts
   int etp = 1, ep = 1;                          // degrees of experts
   // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};
-  bool is_frozen = false;  // the parameters have neither gradients nor masters: the model only runs forward passes
+  // True: the parameters have neither gradients nor masters, because the model only runs forward passes.
+  bool is_frozen = false;
 };
 
 // A model's configuration: immutable, shared by the threads of a process.

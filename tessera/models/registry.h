@@ -9,7 +9,7 @@
 
 namespace tessera::models {
 
-// All of them. Only tests call it.
+// Returns all architectures. Only tests call this function.
 std::span<const Architecture> architectures();
 
 // Parses the JSON of a config.json. `where` names the file in errors. "model_type" selects the architecture; without

@@ -15,7 +15,7 @@
 namespace tessera::nn {
 
 struct AttentionHeads {
-  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // of this tp rank
+  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;  // sizes of this tp rank's part
   std::vector<int> kv_of_q;                              // local key/value head of each local query head
 };
 // Norms over each head's elements. All heads of q share one weight [head_dim]; all heads of k share another.

@@ -48,7 +48,7 @@ class RecomputePass {
   schedule::Pass before_;
 };
 
-// The outputs of a block as autograd passes them: the terms of a router only if there is one.
+// The outputs of a block as autograd passes them, with the terms of the router if the block has a router.
 variable_list outputs_of(const BlockOutput& out) {
   variable_list outputs{out.stream.h, out.stream.residual};
   if (out.terms.defined())
@@ -60,7 +60,7 @@ at::Tensor leaf_of(const at::Tensor& saved) {
   return saved.defined() ? saved.detach().requires_grad_() : at::Tensor();
 }
 
-// Keeps only the block's input. Backward runs the forward again and differentiates it.
+// Keeps only the block's input. Backward runs the forward pass again and differentiates that pass.
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,

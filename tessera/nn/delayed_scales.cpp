@@ -126,7 +126,7 @@ void DelayedScales::set_state(std::span<const float> state, base::Lane& compute)
   set_known();
 }
 
-void DelayedScales::forget(base::Lane& compute) {
+void DelayedScales::reset(base::Lane& compute) {
   prepare();
   compute.synchronize();
   if (size() > 0) write(state_at_start(values(), size()));

@@ -61,9 +61,9 @@ class DelayedScales {
   void clear_evaluated(const quant::Kernels& kernels);
 
   // After a step, the caller reduces found(), the step's amaxes, by maximum over all ranks. After this reduction,
-  // update() computes the multipliers of the next step. `counts` is in device memory. 0 means that the step does not
-  // count; a step with an infinite amax must not count. Null means that the step counts. On a GPU, update() is enqueued
-  // on `stream`.
+  // update() computes the multipliers of the next step. `counts` is in device memory; a value of 0 means that the step
+  // does not count. A step with an infinite amax must not count. If `counts` is null, the step counts. On a GPU,
+  // update() is enqueued on `stream`.
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 
@@ -73,7 +73,7 @@ class DelayedScales {
   // Throws InputError if the number of values differs, or if no step can produce one of the amaxes or multipliers.
   void set_state(std::span<const float> values, base::Lane& compute);
   // Resets the state to that before the first step: no amax is known. Waits for compute's lane.
-  void forget(base::Lane& compute);
+  void reset(base::Lane& compute);
 
  private:
   void prepare();

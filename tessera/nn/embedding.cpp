@@ -55,7 +55,7 @@ PendingTensor start_whole(Context& context, const VocabEmbedding& embedding, con
   return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass);
 }
 
-// `early_tokens` is a pointer because autograd would make a variable of a tensor, even of an undefined one.
+// `early_tokens` is a pointer because autograd would make a variable of a tensor, even of an undefined tensor.
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const at::Tensor& tokens,

@@ -1,4 +1,5 @@
-// Norms of each head of q and of k before RoPE, without autograd. The autograd function of attention calls them.
+// Norms of each head of q and of k before RoPE, without autograd. The autograd function of attention calls these
+// functions.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -8,11 +9,11 @@ namespace tessera::nn {
 
 // Tensors of the norms that are kept for backward. On a rank without heads, these tensors have no rows.
 struct HeadStatistics {
-  at::Tensor q, k;            // before the norms: [tokens * heads, head_dim]
+  at::Tensor q, k;            // values before the norms: [tokens * heads, head_dim]
   at::Tensor q_rstd, k_rstd;  // [tokens * heads], accumulator type
 };
 struct NormedQkv {
-  at::Tensor qkv;  // as the argument, with q and k normalized
+  at::Tensor qkv;  // the argument qkv with normalized q and k
   HeadStatistics statistics;
 };
 // qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v.

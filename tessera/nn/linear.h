@@ -34,8 +34,8 @@ struct NormedLinear {
   at::Tensor y;    // [tokens, local out]
   at::Tensor sum;  // x + residual, the next value of the residual stream; undefined without a norm
 };
-// x, residual: [own tokens, in]. residual may be undefined, and is undefined without a norm. tokens: of the whole
-// microbatch.
+// x, residual: [own tokens, in]. residual may be undefined, and is undefined without a norm. tokens: number of tokens
+// of the whole microbatch.
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                            const at::Tensor& residual, std::int64_t tokens);
 
@@ -56,7 +56,7 @@ struct ColumnForward {
 ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                              const at::Tensor& residual, std::int64_t tokens, bool kept);
 struct ColumnGradients {
-  const Factor& y;  // by rows and by columns
+  const Factor& y;  // quantized by rows and by columns
   at::Tensor sum;   // may be undefined
 };
 // Returns the gradient of x, which is also the gradient of the residual. Produces the gradients of the weights.

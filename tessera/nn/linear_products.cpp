@@ -26,14 +26,15 @@ bool is_delayed(const Context& context, const Weight& weight, Role role) {
   return context.scales != nullptr && scale_number(weight, role) >= 0;
 }
 
-// Returns where a product writes the matrix's amax. In training, the scales of later steps are computed from it.
+// Returns where a product writes the matrix's amax. In training, the scales of later steps are computed from this amax.
 float* place_of_amax(Context& context, const Weight& weight, Role role) {
   if (!is_delayed(context, weight, role)) return nullptr;
   const int number = scale_number(weight, role);
   return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
 }
 
-// Reduces the amax over tp. Delayed scaling needs this only in its first steps, so it records no event there.
+// Reduces the amax over tp. is_event: whether the reduction is recorded as an event of the step. Delayed scaling, which
+// needs the reduction only in its first steps, records no event.
 void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool is_event) {
   if (is_event) return all_reduce_tp(context, amax, comm::ReduceOp::max, pass);
   reduce_unrecorded(context, amax, comm::ReduceOp::max);

@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-enum class Role : std::uint8_t { input, gradient };  // of a matrix: the layer's x, or the gradient of its y
+enum class Role : std::uint8_t { input, gradient };  // the role of a matrix: the layer's x, or the gradient of its y
 
 // One factor of a product: the matrix itself for bf16, otherwise its operands.
 struct Factor {
@@ -19,7 +19,7 @@ struct Factor {
 };
 
 // Adds the weight's matrices to the context's delayed scales, if the weight has fp8 products and scaling is delayed.
-// Call it before the first step, on every rank in the same order.
+// Call this function before the first step, on every rank in the same order.
 void add_scales(Context& context, Weight& weight);
 
 // own: this rank's tokens of a matrix whose rows are split by sequence parallelism; otherwise the whole matrix. tokens:

@@ -42,7 +42,7 @@ class ConsumedWeight {
   schedule::Pass pass_;
   std::optional<quant::Quantized> encoded_;
   quant::Encoding encoding_;                     // of encoded_
-  int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
+  int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   at::Tensor tensor_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace tessera::ops {
 
-// Returns a dense row-major tensor with the same values, or `tensor` itself if it is one. Throws Error if the tensor is
+// Returns a dense row-major tensor with the same values: `tensor` itself if it is dense. Throws Error if the tensor is
 // undefined, has another number of dimensions or is on an unsupported device. `what` names the operator and the operand
 // in messages.
 at::Tensor dense(const at::Tensor& tensor, std::int64_t dimensions, std::string_view what);
@@ -45,8 +45,8 @@ inline const std::int64_t* ids_of(const at::Tensor& tensor) {
   return static_cast<const std::int64_t*>(tensor.const_data_ptr());
 }
 
-// Calls the kernel for the device of `where` with `arguments`. On CUDA it is enqueued on the current stream. A dry run
-// only reports the work.
+// Calls the kernel for the device of `where` with `arguments`. On CUDA the kernel is enqueued on the current stream. A
+// dry run only reports the work.
 template <typename Arguments>
 void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Arguments&),
                 void (*cuda)(const Arguments&, base::CudaStream), const std::type_identity_t<Arguments>& arguments) {

@@ -20,14 +20,14 @@ enum class WorkKind : std::uint8_t {
   memory,  // only reads and writes
 };
 
-// The function that computes a product: one of gemm.h, or multiply of operands in a number format (operand.h).
+// The function that computes a product: a function of gemm.h, or multiply of operands in a number format (operand.h).
 enum class ProductCall : std::uint8_t { fprop, dgrad, wgrad, operands };
 
 // A product of rows x inner by inner x cols. With `accumulate` the result is added to existing values.
 struct ProductSizes {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ProductCall call = ProductCall::fprop;
-  quant::Format format = quant::Format::bf16;  // of both operands; bf16 also represents the model's type
+  quant::Format format = quant::Format::bf16;  // format of both operands; bf16 also represents the model's type
   quant::Encoding left = {}, right = {};       // of operands
   bool fast = false;                           // the argument of multiply
   bool accumulate = false;

@@ -38,7 +38,7 @@ StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule
 void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                         schedule::Costs& costs);
-// As set_transfer_costs, but the durations of reductions include the sums of their gradients.
+// Sets the same durations as set_transfer_costs, but the durations of reductions include the sums of their gradients.
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);

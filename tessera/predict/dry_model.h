@@ -16,7 +16,8 @@ class DryModel {
   // Registers the model's parameters.
   DryModel(runtime::Program& program, const DryOptions& options);
 
-  // Runs a whole microbatch, with its backward pass if `trains` is true. Call it between begin_step and end_step.
+  // Runs a whole microbatch, with its backward pass if `trains` is true. Call this function between begin_step and
+  // end_step.
   void microbatch(bool trains);
   // Makes the calls of an optimizer update: the all-reduces of amaxes and the publishes (train/optimizer.h). Call it
   // after end_step. `trace` is the trace of the step. `backward_weights` is DryStep::backward_weights.

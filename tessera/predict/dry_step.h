@@ -30,7 +30,7 @@ struct DryOptions {
 struct DryStep {
   std::vector<shard::ParameterSpec> parameters;         // by id; weights first, then backward weights
   std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
-  std::vector<shard::Cuts> cuts;                        // by domain, of the options' rank
+  std::vector<shard::Cuts> cuts;                        // by domain: the cuts on the rank of the options
   // The events of one microbatch (all microbatches are equal), and the optimizer's events after the last microbatch.
   schedule::Trace microbatch, optimizer;
   std::vector<int> waits;              // by event of the microbatch: runtime::DryRun::waits()

@@ -1,4 +1,4 @@
-// The speed of a machine, read from its file (configs/machines/NAME.json). Predicted times are based on it.
+// The speed of a machine, read from its file (configs/machines/NAME.json). Predicted times are based on this speed.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace tessera::predict {
 
 struct MachineLink {
   double bytes_per_second = 0;  // received by a rank
-  double latency_s = 0;         // of a transfer, including its signals
+  double latency_s = 0;         // latency of a transfer, including its signals
 };
 
 // Memory of a processor that no plan allocates. All zero if the file does not state it.

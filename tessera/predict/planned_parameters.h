@@ -12,11 +12,11 @@ namespace tessera::predict {
 struct PlannedParameter {
   schedule::ParameterSize size;     // maximum over the ranks
   std::int64_t shard_elements = 0;  // maximum over the ranks
-  std::int64_t stored_bytes = 0;    // of all planes; maximum over the ranks
+  std::int64_t stored_bytes = 0;    // bytes of all planes; maximum over the ranks
   // Elements whose gradient a rank sums, and elements that it updates; maximum over the ranks. 0 if frozen.
   std::int64_t gradient_elements = 0, state_elements = 0;
-  schedule::ParameterId backward_weight =
-      schedule::kNoParameter;  // the parameter that backward passes read instead, if there is one
+  // The parameter that backward passes read instead, if there is one.
+  schedule::ParameterId backward_weight = schedule::kNoParameter;
   // For a table whose rows travel by index (shard/rows/rows.h): bytes of buffers, and elements that a microbatch reads.
   // Otherwise 0.
   std::int64_t row_buffers = 0, rows_read = 0;

@@ -22,7 +22,7 @@ inline constexpr int kWeightsOfLaunch = 24;
 // on a stream of `device`.
 struct CudaTable {
   std::unique_ptr<Kernels> (*make_kernels)(base::Device device, base::CudaStream stream) = nullptr;
-  // Casts as quant::cast (elementwise.h).
+  // Casts like quant::cast (elementwise.h).
   void (*cast)(const void* source, DType from, void* target, DType to, std::int64_t count,
                base::CudaStream stream) = nullptr;
   // Adds term[i] to sum[i]. Both arrays have the element type `type`, which is an accumulator type.

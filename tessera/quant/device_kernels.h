@@ -1,5 +1,6 @@
-// The kernels of elementwise.h behind one interface for host and device memory. On the host they run at once; on a CUDA
-// device they are enqueued on a stream. Host and device give the same bits, except that the bits of a NaN may differ.
+// The kernels of elementwise.h behind one interface for host and device memory. On the host the kernels run at once; on
+// a CUDA device they are enqueued on a stream. Host and device give the same bits, except that the bits of a NaN may
+// differ.
 #pragma once
 #include <cstddef>
 #include <cstdint>

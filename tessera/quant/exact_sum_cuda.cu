@@ -8,7 +8,7 @@ namespace tessera::quant::cuda {
 namespace {
 
 // The threads of a block. Each thread has its own limbs in shared memory. The limbs of adjacent threads are 8 bytes
-// apart, so there are no bank conflicts, whatever the exponents of the values are.
+// apart, so there are no bank conflicts for any exponents of the values.
 constexpr int kAdders = 64;
 constexpr std::int64_t kValuesOfAdder = 32, kMaxBlocks = 1024;
 constexpr int kCounters = 256;  // threads of a block that counts

@@ -9,8 +9,8 @@ constexpr std::size_t kLongestStatus = std::size_t{1} << 17;  // bytes
 
 // Any thread may use a board. post() and read() do not block on a peer. Peers need not call any function for statuses
 // to reach them, so they may be stuck in a collective. On mpi a status takes some milliseconds and costs one message to
-// each rank. A status that a newer one replaces may never arrive there. A rank that has failed can still read the
-// statuses that arrived before.
+// each rank. If a newer status replaces a status, other ranks may never receive the older one. A rank that has failed
+// can still read the statuses that arrived before.
 class Board {
  public:
   virtual ~Board() = default;

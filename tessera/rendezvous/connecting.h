@@ -3,8 +3,8 @@
 
 namespace tessera::rendezvous {
 
-// The minimum time that ranks have to find each other, whatever the time limit of an operation is. Ranks do not all
-// start at the same time.
+// The minimum time that ranks have to find each other, for any time limit of operations. Ranks do not all start at the
+// same time.
 inline constexpr std::chrono::milliseconds kConnecting{30'000};
 
 }  // namespace tessera::rendezvous

@@ -63,7 +63,7 @@ struct Names {
   const char *launcher, *rank, *size, *local_rank, *local_size;
   bool is_marked = false;  // used only if local_rank is set, because other launchers also set rank and size
 };
-// A Slurm batch script has SLURM_PROCID and SLURM_LOCALID, as its tasks do, but it is not in a step.
+// A Slurm batch script has SLURM_PROCID and SLURM_LOCALID, as its tasks do, but the script is not in a step.
 constexpr std::array kLaunchers{Names{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
                                 Names{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                       "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},

@@ -12,12 +12,12 @@ Variables own_variables();
 
 struct Launch {
   std::string launcher;               // "torchrun", "mpirun", "srun"; "": started without a launcher
-  bool is_self_started = false;       // run_processes has set torchrun's variables
+  bool is_self_started = false;       // whether run_processes has set torchrun's variables
   int rank = 0, size = 1;             // in the world
   int local_rank = 0;                 // on this node
   std::string address = "127.0.0.1";  // address of the store
   int port = 29500;
-  bool hosts_store = false;  // the launcher hosts the store, so rank 0 connects like the others
+  bool hosts_store = false;  // whether the launcher hosts the store; if so, rank 0 connects like the other ranks
   int attempt = 0;           // number of restarts by a launcher whose store survives the restarts
   int socket = -1;           // rank 0: a socket that is already bound to the port; -1: rank 0 binds one itself
 };

@@ -113,7 +113,7 @@ int code_of(int status) {
 struct Limit {
   Clock::time_point end = Clock::time_point::max();
   std::string reason;
-  void bring_forward(std::chrono::milliseconds time, const std::string& why) {
+  void shorten(std::chrono::milliseconds time, const std::string& why) {
     if (Clock::now() + time >= end) return;
     end = Clock::now() + time;
     reason = fmt::format("still ran {} ms after {}", time.count(), why);
@@ -121,7 +121,7 @@ struct Limit {
   bool is_over() const { return Clock::now() > end; }
 };
 
-void tell_end(int rank, int signal, const Limit& limit) {
+void print_end(int rank, int signal, const Limit& limit) {
   if (signal == SIGKILL && limit.is_over())
     fmt::print(stderr, "tessera: rank {}: {}: killed\n", rank, limit.reason);
   else
@@ -160,7 +160,7 @@ int run_processes(int ranks, std::chrono::milliseconds grace, const std::functio
     if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
     if (signal != 0) signal_all(processes, signal);
     if (signal != 0 && signal != SIGHUP && requests.add(steady_now()) > 1)
-      limit.bring_forward(kEndAtOnce, "a second request to stop");
+      limit.shorten(kEndAtOnce, "a second request to stop");
     if (limit.is_over()) signal_all(processes, SIGKILL);
     for (int rank = 0; rank < ranks; ++rank) {
       pid_t& process = processes[static_cast<std::size_t>(rank)];
@@ -168,10 +168,10 @@ int run_processes(int ranks, std::chrono::milliseconds grace, const std::functio
       if (process <= 0 || waitpid(process, &status, WNOHANG) != process) continue;
       process = -1;
       --alive;
-      if (WIFSIGNALED(status)) tell_end(rank, WTERMSIG(status), limit);
+      if (WIFSIGNALED(status)) print_end(rank, WTERMSIG(status), limit);
       if (code_of(status) == 0 || code != 0) continue;
       code = code_of(status);
-      limit.bring_forward(grace, "another rank had failed");
+      limit.shorten(grace, "another rank had failed");
     }
   }
   return code;

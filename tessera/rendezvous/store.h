@@ -27,11 +27,11 @@ class Store {
   // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. The time of the
   // last request may come on top of `limit`.
   std::optional<std::string> wait_for(const std::string& key, std::chrono::milliseconds limit);
-  // As wait_for, but throws Error if the key is not set after `limit`. Only tests call it.
+  // As wait_for, but throws Error if the key is not set after `limit`. Only tests call this function.
   std::string get(const std::string& key, std::chrono::milliseconds limit);
 };
 
-// Makes a store in this process's memory, for ranks that are threads. Only tests call it.
+// Makes a store in this process's memory, for ranks that are threads. Only tests call this function.
 std::shared_ptr<Store> make_memory_store();
 // Returns `store` with `prefix` before every key.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, const std::string& prefix);

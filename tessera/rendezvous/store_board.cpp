@@ -119,7 +119,7 @@ class StoreBoard final : public Board {
   const int rank_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::vector<Peer> peers_;  // only the thread accesses `version`
+  std::vector<Peer> peers_;  // only thread_ accesses `version`
   std::optional<std::string> posted_;
   std::int64_t version_ = 0;
   bool closing_ = false;

@@ -14,8 +14,9 @@ namespace tessera::rendezvous {
 // time.
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& limits);
 
-// Called by a program before it makes its first store. Suppresses libtorch's log lines about connections, because
-// errors contain the same information. If the variable TORCH_CPP_LOG_LEVEL is set, the function does nothing.
+// A program calls this function before it makes its first store. The function suppresses libtorch's log lines about
+// connections, because errors contain the same information. If the variable TORCH_CPP_LOG_LEVEL is set, it does
+// nothing.
 void disable_store_log();
 
 }  // namespace tessera::rendezvous

@@ -71,8 +71,8 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
 train::StepInput evaluation_input(const data::TrainingData& data, const EvaluationShape& shape,
                                   const shard::ParallelGroups& parallel) {
   const std::int64_t samples = data.num_samples();
-  const std::int64_t share =
-      ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);  // number of blocks of a replica
+  // Number of blocks of a replica.
+  const std::int64_t share = ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(data.sample_in_order(i));
   const std::int64_t first_block = share * parallel.place().replica;

@@ -29,10 +29,10 @@ models::ModelConfigPtr read_init_model(const fs::path& folder) {
 
 void require_model_of_init(const models::ModelConfig& model, const models::ModelConfig& init_model,
                            const TrainConfig& config) {
-  const json asked = model.to_json(), stored = init_model.to_json();
-  for (const json& all : {asked, stored})
+  const json requested = model.to_json(), stored = init_model.to_json();
+  for (const json& all : {requested, stored})
     for (const auto& [key, value] : all.items())
-      if (const json left = asked.value(key, json()), right = stored.value(key, json()); left != right)
+      if (const json left = requested.value(key, json()), right = stored.value(key, json()); left != right)
         throw InputError(
             "--model {}: {} is {}, expected {} as in --init {}: without --model, the run has the model of "
             "--init",

@@ -127,7 +127,8 @@ class Loop {
   }
 
   // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
-  // counter, as one rank with experts may do. The other ranks receive the sum of the counters together with the norm.
+  // counter, since in a run with experts a single rank may do so. The other ranks receive the sum of the counters
+  // together with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
@@ -135,8 +136,8 @@ class Loop {
   }
 
   // Finishes the oldest steps until `pending` steps are pending. If compute runs ahead, lines are written one step
-  // later: the sum of the ranks' traffic is read when the next step is finished. Returns the suppressed step, if there
-  // is one; then no step is pending, and the suppressed step is the next one.
+  // later: the sum of the ranks' traffic is read when the next step is finished. Returns the suppressed step, if a step
+  // was suppressed. In this case no step is pending, and the suppressed step is the next to enqueue.
   std::optional<std::int64_t> finish_down_to(int pending) {
     while (trainer_.pending_steps() > pending) {
       const train::StepResult result = trainer_.finish_step();
@@ -295,7 +296,7 @@ class Loop {
   RunFiles* files_;
   const StopRequested& stop_requested_;
   // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
-  TrafficSum traffic_;  // of the line in unwritten_
+  TrafficSum traffic_;  // traffic of the line in unwritten_
   StopVote stop_vote_;
   bool stopping_ = false;  // has the same value on every rank
   train::Trainer trainer_;

@@ -1,4 +1,4 @@
-// The files that a run writes to its folder, and its output on the screen. Only rank 0 uses them.
+// The files that a run writes to its folder, and its output on the screen. Only rank 0 uses this class.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -25,14 +25,15 @@ struct RunSummary {
   double tokens_per_second = 0;                                    // median over this run's steps
   std::optional<double> mfu;                                       // as tokens_per_second
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, sum over this run's steps and all ranks
-  std::array<double, quant::kFormats> flops_by_format{};  // as gathered_by_format: operations of products with weights
-  std::array<std::int64_t, quant::kFormats>
-      activations_by_format{};  // as gathered_by_format: bytes of activations over tp
+  // Operations of products with weights, summed like gathered_by_format.
+  std::array<double, quant::kFormats> flops_by_format{};
+  // Bytes of activations received over tp, summed like gathered_by_format.
+  std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::filesystem::path checkpoint;
-  bool interrupted = false;               // the run was asked to stop before its last step
+  bool interrupted = false;               // whether the run was asked to stop before its last step
   runtime::ScheduleStatistics schedules;  // of rank 0
   std::int64_t graph_steps = 0;           // steps that were launched as a graph
-  std::int64_t host_waits = 0;            // of rank 0, within steps (base/host_waits.h)
+  std::int64_t host_waits = 0;            // waits of rank 0 within steps (base/host_waits.h)
 };
 
 class RunFiles {
@@ -59,7 +60,7 @@ class RunFiles {
 
   const RunSetup& setup_;
   RunDirectory directory_;
-  checkpoint::FileDescriptor lock_;       // on the folder, for the lifetime of this object
+  checkpoint::FileDescriptor lock_;       // the lock on the folder, for the lifetime of this object
   std::optional<MetricsWriter> metrics_;  // set by open()
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;

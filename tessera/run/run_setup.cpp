@@ -81,7 +81,7 @@ models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const 
   return model;
 }
 
-// Returns a name for the checkpoint's model if no run has named it.
+// Returns a name for the checkpoint's model if no run has given the model a name.
 std::string name_of_model(const json& state, const std::string& checkpoint) {
   const auto source = state.find("imported_from");
   return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;
@@ -95,8 +95,8 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
   for (const shard::ParameterSpec& spec :
        model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)})) {
     const checkpoint::StoredTensor* stored = reader.find(spec.name, checkpoint::Kind::weight);
-    const quant::DType asked = shard::types_of(spec, run).model;
-    if (stored != nullptr && stored->dtype != asked)
+    const quant::DType requested = shard::types_of(spec, run).model;
+    if (stored != nullptr && stored->dtype != requested)
       throw InputError(
           "--dtype: got {}, expected {}: weight '{}' of {} is stored in this type (tessera convert --dtype converts to "
           "{})",

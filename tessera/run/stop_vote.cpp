@@ -2,8 +2,8 @@
 
 namespace tessera::run {
 
-bool StopVote::any(bool asked, comm::Communicator& world) {
-  votes_ = asked ? 1 : 0;
+bool StopVote::any(bool stop_requested, comm::Communicator& world) {
+  votes_ = stop_requested ? 1 : 0;
   world.all_reduce(&votes_, 1, quant::DType::fp64).synchronize();
   return votes_ > 0;
 }

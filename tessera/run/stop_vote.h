@@ -6,7 +6,7 @@
 
 namespace tessera::run {
 
-// Returns whether this process was asked to stop its run. The threads of all its ranks call it.
+// Returns whether this process was asked to stop its run. The threads of all ranks of the process call the function.
 using StopRequested = std::function<bool()>;
 
 // Used between steps; within steps, TrafficSum transfers the requests. At most one vote is in flight. The object must
@@ -14,7 +14,7 @@ using StopRequested = std::function<bool()>;
 class StopVote {
  public:
   // Collective over `world`; blocks. Returns true on every rank if any rank was asked to stop.
-  bool any(bool asked, comm::Communicator& world);
+  bool any(bool stop_requested, comm::Communicator& world);
 
  private:
   double votes_ = 0;

@@ -24,16 +24,16 @@ checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder
 
 // The stored state of a run, and the file or folder that holds the state.
 struct StoredRun {
-  nlohmann::json state = nlohmann::json::object();  // as stored_state (run_setup.h) returns it
+  nlohmann::json state = nlohmann::json::object();  // the result of stored_state (run_setup.h)
   std::string where;
 };
 
 // Returns the content of config.json for `--resume latest` of a run that ended before its first checkpoint. The state
-// is empty without --resume, and without the file. Throws InputError if there is neither a run nor the flags of a new
-// one.
+// is empty without --resume, and if the file does not exist. Throws InputError if there is neither a run nor the flags
+// of a new run.
 StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 
-// Returns the state that a run stored, an object. The object is empty if the checkpoint has no state (null). Throws
+// Returns the state that a run stored, a JSON object. The object is empty if the checkpoint has no state (null). Throws
 // InputError if the state has another type, if the step is above the largest value of --steps, and for faults that
 // train::check_state finds.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);

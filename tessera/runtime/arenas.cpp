@@ -13,13 +13,13 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   if (pushes) unshare(parallel);
   auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
-    buffer = base::Buffer();  // before the new buffer is allocated
+    buffer = base::Buffer();  // frees the old buffer before the new buffer is allocated
     buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
   };
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
   grown(scratch, schedule.scratch);
-  if (!pushes) return "not asked for";
+  if (!pushes) return "not requested";
   std::string first_problem;
   const auto share = [&](shard::Via via, const base::Buffer& memory) {
     for (comm::Communicator* group : parallel.made(via)) {

@@ -18,8 +18,8 @@ struct ProgramCollective {
   ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
   const void* in = nullptr;  // not used by an all_reduce, which works in place
   void* out = nullptr;       // memory of the device; `in` and `out` must stay valid until the wait
-  std::span<const std::int64_t>
-      counts;  // elements of each rank's part; for an all_reduce one number, the elements of the buffer
+  // Elements of each rank's part; for an all_reduce one number, the elements of the buffer.
+  std::span<const std::int64_t> counts;
   quant::DType type = quant::DType::fp32;
   schedule::Pass pass = schedule::Pass::forward;
   int domain = 0;           // 0: the domain of dense weights, whose ranks also exchange activations and samples

@@ -20,9 +20,9 @@ class DryRun : public Program {
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  const schedule::Trace& trace() const { return recorder_.trace(); }  // of the last step begun
-  // By event of that step. A collective has the index of the last event before the program waits for it; any other
-  // event has its own index.
+  const schedule::Trace& trace() const { return recorder_.trace(); }  // trace of the last step begun
+  // Indexed by the events of the last step begun. A collective has the index of the last event before the program waits
+  // for it; any other event has its own index.
   const std::vector<int>& waits() const { return waits_; }
   // By event of that step: bytes that this rank receives in a collective of the program; 0 for other events.
   const std::vector<std::int64_t>& received() const { return received_; }

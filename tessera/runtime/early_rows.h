@@ -28,10 +28,10 @@ class EarlyRows {
  private:
   shard::ParallelGroups& parallel_;
   ParameterEntry* table_ = nullptr;
-  shard::RowIds ids_;  // of the captured step
+  shard::RowIds ids_;  // ids of the captured step
   base::Signal beginning_;
-  base::Fence
-      may_begin_;  // the point of the graph where the table is published and the early rows of its step have been read
+  // The point of the graph where the table is published and the early rows of its step have been read.
+  base::Fence may_begin_;
   base::Fence after_;  // the rows of the next step wait for it
 };
 

@@ -24,7 +24,7 @@ class EventNumbers {
   int microbatch() const { return microbatch_; }  // number of the last microbatch begun, from 0
   bool in_microbatch() const { return in_microbatch_; }
 
-  // Returns the event of a parameter that this call would record. Does not count it.
+  // Returns the event of a parameter that this call would record. Does not count the event.
   schedule::Event next(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
   // Counts the event.
   void happened(const schedule::Event& event);

@@ -19,7 +19,7 @@ class OnDemand {
   void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then holds the gathered weight
   void release(ParameterEntry& entry);
   void stage(ParameterEntry& entry);  // the entry then holds a staging
-  // Reduces a gradient that is produced and not taken. Throws Error if it was already summed over replicas.
+  // Reduces a gradient that is produced and not taken. Throws Error if the gradient was already summed over replicas.
   void reduce(schedule::ParameterId id);
   void reduce_microbatch();  // reduces all gradients that are produced and not taken
   void reduce_replicas();    // sums gradients over replicas, if they are not summed yet
@@ -34,12 +34,12 @@ class OnDemand {
     base::Fence summed;
     base::Buffer staging, scratch;
   };
-  shard::Recording record_last(schedule::ParameterId id);  // of work that follows the last event
+  shard::Recording record_last(schedule::ParameterId id);  // recording of work that follows the last event
   void start_reduction(schedule::ParameterId id);          // adds an exchange
   void finish_reductions();                                // waits for all exchanges
 
   StepContext& step_;
-  std::vector<Exchange> exchanges_;  // after an exception, lanes may still use the buffers
+  std::vector<Exchange> exchanges_;  // kept after an exception, because lanes may still use the buffers
   std::int64_t staged_ = 0, staged_peak_ = 0;
 };
 

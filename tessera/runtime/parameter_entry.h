@@ -32,7 +32,7 @@ class ParameterEntry {
   shard::ShardedParameter parameter;
   // Set once, by the constructor.
   shard::Ways ways;                            // bytes that this rank receives
-  quant::Format format = quant::Format::bf16;  // in which the weight travels
+  quant::Format format = quant::Format::bf16;  // format in which the weight travels
   shard::Materializer materializer;
   shard::Reducer reducer;
   shard::Replicas replicas;
@@ -54,8 +54,10 @@ class ParameterEntry {
   base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
 
   // The gradient of the current microbatch.
-  std::byte* staging() const { return staging_; }       // null: grad_buffer was not called, or its reduction is issued
-  bool is_produced() const { return produced_; }        // the gradient is produced, and its reduction is not issued yet
+  std::byte* staging() const { return staging_; }  // null: grad_buffer was not called, or the reduction is issued
+  bool is_produced() const {
+    return produced_;
+  }  // whether the gradient is produced and its reduction is not issued yet
   int last_produced() const { return last_produced_; }  // microbatch of the last produce of this step; -1: none
   void stage(std::byte* staging) { staging_ = staging; }
   void hold_staging(base::Buffer staging);  // stages in a buffer of OnDemand

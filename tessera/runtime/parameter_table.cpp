@@ -16,7 +16,7 @@ using schedule::ParameterId;
 ParameterTable::ParameterTable(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types,
                                const RuntimeOptions& options, Added added)
     : ranks_(layout.mesh.world_size()), types_(types), options_(options), added_(std::move(added)) {
-  TESSERA_CHECK(!layout.domains.empty(), "a mesh without a domain");
+  TESSERA_CHECK(!layout.domains.empty(), "expected a mesh with at least one domain, got none");
   for (const shard::Domain& domain : layout.domains) {
     cuts_.push_back(with_options(cuts_of(layout.mesh, domain, rank), options, cuts_.size()));
     domains_.push_back({.place = place_of(layout.mesh, domain, rank),

@@ -24,11 +24,11 @@ namespace tessera::runtime {
 // Totals over all schedules of a rank.
 struct ScheduleStatistics {
   int planned = 0;                                                                 // schedules made
-  std::int64_t departed_steps = 0, demand_gathers = 0;                             // since the first schedule
+  std::int64_t departed_steps = 0, demand_gathers = 0;                             // counted since the first schedule
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated
   std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;  // the largest number of allocated bytes in use
-  std::int64_t on_demand_peak_bytes = 0;                      // of weights, gradients and exchanges on demand
-  std::int64_t on_demand_staged_peak_bytes = 0;               // of gradients alone
+  std::int64_t on_demand_peak_bytes = 0;         // peak bytes of weights, gradients and exchanges on demand
+  std::int64_t on_demand_staged_peak_bytes = 0;  // of gradients alone
   std::string indirect;  // why some GPUs do not write to each other's arenas; empty where they do, and without GPUs
 };
 
@@ -80,7 +80,7 @@ class Plans {
   Replay* current_ = nullptr;
   Replay* prepared_ = nullptr;  // gathers for its next step may be in flight
   ScheduleStatistics totals_;
-  bool is_open_ = false;  // a step began and end_step has not planned it
+  bool is_open_ = false;  // whether a step has begun that end_step has not planned
   bool starts_prepared_ = false, is_warm_ = false;
 };
 

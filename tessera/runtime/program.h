@@ -39,8 +39,8 @@ struct WeightView {
     const void* data = nullptr;  // dense, local_compute.size elements of the plane
     quant::DType type = quant::DType::fp32;
   };
-  std::array<Plane, shard::kMaxPlanes>
-      planes;  // the planes of the parameter; a single plane if the weight was unpacked
+  // The planes of the parameter; a single plane if the weight was unpacked.
+  std::array<Plane, shard::kMaxPlanes> planes;
   // The stored matrix and its encoding, if the weight's products read the encoding directly.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
@@ -68,7 +68,7 @@ class Program {
   virtual ~Program() = default;
 
   virtual ParameterTable& parameters() = 0;  // layers register and look up their parameters here
-  virtual base::Device device() const = 0;   // of weights and activations; kNoDevice in a dry run
+  virtual base::Device device() const = 0;   // device of weights and activations; kNoDevice in a dry run
   // Describes the ranks of the program's collectives over a domain.
   virtual const shard::ComputeGroup& compute_group(int domain) const = 0;
   int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks

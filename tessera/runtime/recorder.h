@@ -1,5 +1,5 @@
-// Records the events of a rank's steps. Runtime and DryRun share it: events, their numbers and the checks of the order
-// of calls are defined here once.
+// Records the events of a rank's steps. Runtime and DryRun share this class, so that events, their numbers and the
+// checks of the order of calls are defined once.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -32,7 +32,7 @@ class Recorder {
   void check_in_microbatch() const;
   void check_microbatches_done() const;
 
-  schedule::StepKind kind() const { return numbers_.kind(); }  // of the last step begun
+  schedule::StepKind kind() const { return numbers_.kind(); }  // kind of the last step begun
   bool is_training() const { return kind() == schedule::StepKind::train; }
   int microbatches() const { return microbatches_; }
   int microbatch() const { return numbers_.microbatch(); }  // the last begun, from 0; -1: none
@@ -49,10 +49,10 @@ class Recorder {
                                    std::string_view way);
   schedule::Event amaxes_event(std::int64_t count);
 
-  void record(const schedule::Event& event);         // an event of a step
+  void record(const schedule::Event& event);         // records an event of a step
   void record_update(const schedule::Event& event);  // an event of the optimizer, after the step
 
-  const schedule::Trace& trace() const { return history_.trace(); }  // of the last step begun
+  const schedule::Trace& trace() const { return history_.trace(); }  // trace of the last step begun
   int last() const { return static_cast<int>(trace().size()) - 1; }  // index of the last event
   const StepHistory& history() const { return history_; }
 

@@ -264,7 +264,7 @@ void Replay::issue_reduction(int index) {
   std::vector<shard::Reducing> members;
   for (const schedule::ParameterId id : unit) {
     ParameterEntry& member = entry(id);
-    TESSERA_CHECK(member.is_produced(), "event {}: the gradient of '{}' leaves before it is produced", next_ - 1,
+    TESSERA_CHECK(member.is_produced(), "event {}: the gradient of '{}' is reduced before it is produced", next_ - 1,
                   member.name());
     members.push_back({&member.parameter, &member.reducer, staging + at(reduced_, id).offset, scratch});
     scratch += member.reducer.scratch_bytes();

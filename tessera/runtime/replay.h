@@ -1,5 +1,5 @@
-// The executor of steps that follow a schedule. At every event it starts transfers and waits for transfers, in arenas
-// with fixed addresses.
+// The executor of steps that follow a schedule. At every event the replay starts transfers and waits for transfers, in
+// arenas with fixed addresses.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -66,7 +66,7 @@ class Replay {
     base::Signal arrival, beginning;
     base::Fence may_begin;  // in the graph
     bool issued = false, awaited = false;
-    std::vector<std::int64_t> versions;  // of the members, when it was issued
+    std::vector<std::int64_t> versions;  // versions of the members when the gather was issued
   };
   struct Member {
     std::int64_t offset = 0, unpacked = 0;  // offsets in the gathered bytes and in the unpacked bytes of the unit
@@ -90,9 +90,11 @@ class Replay {
   // Returns the residency of the next event, a consume. Throws Error if its weights were not gathered or have another
   // version than the stored weights.
   int residency_of_next(const ParameterEntry& entry);
-  void note_versions(int index);  // of a residency, when it is issued
+  void note_versions(int index);  // records the versions of a residency when it is issued
   void clear_issued();
-  bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
+  bool is_ahead(int index) const {
+    return at(schedule_.residencies, index).issue < 0;
+  }  // whether the residency is for the next step
   void unpack(const schedule::Residency& residency);
   void issue_gather(int index);
   base::Lane& gather_lane(int index);
@@ -109,10 +111,11 @@ class Replay {
   StepContext& step_;
   std::mt19937_64 random_;
 
-  std::vector<Actions> actions_;                       // by slot
-  std::vector<int> residency_of_, reduction_of_;       // by event: of a consume, of a produce; -1 for others
+  std::vector<Actions> actions_;  // by slot
+  std::vector<int> residency_of_,
+      reduction_of_;  // by event: the residency of a consume, the reduction of a produce; -1 for other events
   std::vector<Member> gathered_, reduced_;             // by parameter
-  std::vector<base::Fence> passed_;                    // by slot: when compute last passed it
+  std::vector<base::Fence> passed_;                    // by slot: when compute last passed the slot
   std::vector<Stay> stays_;                            // by residency
   std::vector<base::Fence> summed_;                    // by reduction
   std::vector<std::pair<int, base::Fence>> replicas_;  // by reduction: sums over replicas in flight

@@ -120,8 +120,8 @@ void RunningProgram::record(const schedule::Event& event) {
   end_event();
 }
 
-// Records an event of the optimizer. Returns whether it belongs to the step's trace: weights also change outside of
-// steps, for example when a checkpoint is loaded.
+// Records an event of the optimizer. Returns whether the publish belongs to the step's trace: weights also change
+// outside of steps, for example when a checkpoint is loaded.
 bool RunningProgram::record_update(const schedule::Event& event) {
   if (plans_.current() && !plans_.current()->is_next(event)) plans_.drop_prefetches();
   if (plans_.current()) plans_.current()->passed();
@@ -175,9 +175,9 @@ void RunningProgram::release(ParameterId weight, Pass pass) {
 
 GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
   ParameterEntry& entry = step_.entry(id);
-  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: grad_rows", entry.name());
+  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: expected a call of grad_rows", entry.name());
   TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != step_.recorder.microbatch(),
-                "'{}' is said to be produced once a microbatch, and is produced again", entry.name());
+                "'{}' is declared as produced once per microbatch, but is produced again", entry.name());
   return {staging_of(entry, id), entry.reducer.staging_type(), entry.is_produced()};
 }
 

@@ -3,9 +3,9 @@
 //
 // A gradient travels as follows. grad_buffer returns its staging: a part of the schedule's arena, or a buffer of
 // OnDemand. The layer writes the gradient to this staging, and produce marks the gradient as complete. With a schedule,
-// the reduction is issued at the planned event. Without one, it is issued at produce if the gradient is produced once
-// in a microbatch, otherwise at end_microbatch. The reduction adds the ranks' parts to main_grad. After the last
-// microbatch main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
+// the reduction is issued at the planned event. Without a schedule, the reduction is issued at produce if the gradient
+// is produced once in a microbatch, otherwise at end_microbatch. The reduction adds the ranks' parts to main_grad.
+// After the last microbatch main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
 #pragma once
 #include "tessera/runtime/on_demand.h"
 #include "tessera/runtime/plans.h"
@@ -18,7 +18,7 @@ class RunningProgram final : public Program {
  public:
   RunningProgram(StepContext& step, Plans& plans) : step_(step), plans_(plans), on_demand_(step) {}
 
-  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
+  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
   // Waits of compute are measured from the next step on (Runtime::measure_waits).
   void measure_waits(bool on) { measures_waits_ = on; }

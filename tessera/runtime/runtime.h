@@ -25,7 +25,7 @@ class Runtime {
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
-  // Cancels pending and later operations. The owner calls it when the run cannot continue.
+  // Cancels pending and later operations. The owner calls this function when the run cannot continue.
   void abandon();
 
   Program& program() { return program_; }
@@ -41,7 +41,7 @@ class Runtime {
   // Returns the last step begun. Called after the step's last publish; compute may still execute the step.
   PendingStep pending() const;
   // Blocks until compute has finished the step, and until the events of this step and of earlier steps are known to be
-  // equal on all ranks. Call it in the order of the steps. Throws the errors of the step.
+  // equal on all ranks. Call this function in the order of the steps. Throws the errors of the step.
   StepStatistics finish(const PendingStep& step);
   // Returns the ids of weights: first those that the last training step used, in the order of their first uses, then
   // all others. An optimizer publishes in this order, so that the next step's first gathers start first.
@@ -50,9 +50,9 @@ class Runtime {
   // Sets whether later steps measure the waits of a GPU's compute (default: true). Each measurement costs some
   // microseconds. A step with a timeline always measures.
   void measure_waits(bool on) { program_.measure_waits(on); }
-  // Returns the counters of the last step begun. On a GPU, compute must have finished it.
+  // Returns the counters of the last step begun. On a GPU, compute must have finished the step.
   StepStatistics statistics() const;
-  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // of the last step begun
+  const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   // Returns null if the kind of step has no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
@@ -65,7 +65,7 @@ class Runtime {
  private:
   bool waits_are_known() const;
 
-  int exceptions_;  // in flight when the runtime was constructed
+  int exceptions_;  // number of exceptions in flight when the runtime was constructed
   StepContext step_;
   Plans plans_;
   RunningProgram program_;

@@ -12,14 +12,15 @@
 namespace tessera::runtime {
 
 struct ReplayOptions {
-  bool poison = false;           // buffers are filled with NaN at the end of their intervals
+  bool poison = false;           // whether buffers are filled with NaN at the end of their intervals
   std::uint64_t delay_seed = 0;  // not 0: gathers and reductions are delayed by random times
   double longest_delay = 0.003;  // seconds
 };
 
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
-  bool zero = false;      // the optimizer's state is cut over replicas (ZeRO-1): each replica updates a part
+  // Whether the optimizer's state is sharded over replicas (ZeRO-1), so that each replica updates a part.
+  bool zero = false;
   // By domain: the number of consecutive ranks that first add their gradients among themselves (reduction_tree.h). 1 or
   // a missing entry: sequential.
   std::vector<int> nodes = {};
@@ -31,10 +32,10 @@ struct RuntimeOptions {
   int departures_before_replan = 3;                  // departed steps in a row before a new schedule is made
   shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent
   shard::FormatPolicy products;                      // number formats in which matrices are multiplied
-  std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, for backward weights; absent: `wire`
+  std::optional<shard::FormatPolicy> wire_backward;  // number formats of backward weights; absent: those of `wire`
   // Returns a parameter's domain, an index into ParallelGroups::domains. Null: the domain of the spec.
   std::function<int(const shard::ParameterSpec& spec)> domain_of;
-  bool pushes = true;  // GPUs of a host write to each other's arenas
+  bool pushes = true;  // whether GPUs of a host write to each other's arenas
 };
 
 // Returns the spec with the domain and the number formats that the options choose, for the weight and for its backward

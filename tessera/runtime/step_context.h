@@ -1,5 +1,6 @@
 // The state that the parts of one runtime share: groups, parameters, the record of the current step, and everything
-// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take it as one argument.
+// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take a StepContext as one
+// argument.
 #pragma once
 #include "tessera/runtime/arenas.h"
 #include "tessera/runtime/buffer_pool.h"
@@ -30,13 +31,13 @@ struct StepContext {
   ParameterEntries entries;  // one for each of `parameters`
   Recorder recorder;
   Agreement agreement;
-  StepStatistics statistics;  // of the last step begun
+  StepStatistics statistics;  // statistics of the last step begun
   Measure measure;
   Timeline timeline;
   Waits waits;
   Arenas arenas;         // memory of steps that follow a schedule
   BufferPool pool;       // memory of other steps
-  EarlyRows early_rows;  // of steps that run as graphs
+  EarlyRows early_rows;  // exchange of rows for steps that run as graphs
 
  private:
   void make_entry(schedule::ParameterId id);

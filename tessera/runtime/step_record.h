@@ -15,7 +15,7 @@ class StepRecord {
  public:
   void begin(std::int64_t number);
   void add(const schedule::Event& event);
-  void end() { is_over_ = true; }  // the next step begins
+  void end() { is_over_ = true; }  // called when the next step begins
 
   std::int64_t number() const { return number_; }
   const schedule::Trace& trace() const { return trace_; }

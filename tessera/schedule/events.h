@@ -35,8 +35,9 @@ struct Event {
   Pass pass = Pass::forward;
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
-  std::string group, op;   // of comm; of stash and fetch: `op` is "keep" or "shard"
-  std::int64_t bytes = 0;  // of comm: the bytes that this rank contributes; of stash and fetch: the bytes that it keeps
+  std::string group, op;  // group and operation of comm; for stash and fetch, `op` is "keep" or "shard"
+  // For comm: the bytes that this rank contributes; for stash and fetch: the bytes that it keeps.
+  std::int64_t bytes = 0;
 
   bool operator==(const Event&) const = default;
 };

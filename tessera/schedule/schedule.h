@@ -37,9 +37,9 @@ struct ParameterSize {
   std::int64_t staging = 0;   // bytes of one gradient until it is summed; 0: the parameter is frozen
   std::int64_t scratch = 0;   // bytes that the exchange of the gradient needs besides the staging, until the sum
   Way gather;                 // of the weight
-  Way reduce;                 // of one microbatch's gradient
-  Way replicas;               // of the sum over replicas, once a step
-  Way publish;                // of the new weights that other replicas have updated
+  Way reduce;                 // way of one microbatch's gradient
+  Way replicas;               // way of the sum over replicas, used once a step
+  Way publish;                // way of the new weights that other replicas have updated
 
   // Whether the parameter may share a unit with others: its gather has a single hop.
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }
@@ -76,7 +76,8 @@ struct Reduction {
   int issue = 0;  // index of the last produce, where the exchange is enqueued; the exchange waits until compute reaches
                   // this event
   int finish = 0;         // position (>= issue) where compute waits for the sum; afterwards the staging is free
-  bool replicas = false;  // the unit's last reduction of the step; the sum over replicas follows, on the replicas lane
+  bool replicas = false;  // whether this is the unit's last reduction of the step, which the sum over replicas follows
+                          // on the replicas lane
   std::int64_t offset = 0;         // bytes, in the reduce arena
   std::int64_t scratch = 0;        // bytes, in the scratch
   std::vector<int> scratch_waits;  // reductions of this step that used these bytes of the scratch before; the exchange
@@ -90,7 +91,7 @@ struct Schedule {
   int microbatches = 0;
   int events = 0;                // number of events in the trace
   int body = 0;                  // number of events up to the last event of a microbatch
-  std::uint64_t trace_hash = 0;  // of the trace that the schedule is for
+  std::uint64_t trace_hash = 0;  // hash of the trace that the schedule is for
   std::vector<Unit> gather_units, reduce_units;
   std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
   // By unit: arena bytes of the gathered weights, of the unpacked weights, and of the gradients' staging; bytes of the

@@ -214,7 +214,7 @@ class Player {
   std::vector<double> passed_;  // by slot: time at which compute last passed the slot
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
-  std::vector<Span> ahead_;         // of the next step's prefetches; absolute times
+  std::vector<Span> ahead_;         // spans of the next step's prefetches, in absolute times
   std::vector<DomainLanes> lanes_;  // by domain
   std::vector<double> free_;        // by lane: time from which the lane is free
   std::vector<int> domain_of_;      // by parameter
@@ -333,8 +333,8 @@ class OnDemandPlayer {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  std::vector<int> unit_of_, users_;                       // by parameter; by unit: consumes not yet released
-  std::vector<double> published_;                          // by parameter
+  std::vector<int> unit_of_, users_;  // unit_of_ by parameter; users_ by unit: number of consumes that are not released
+  std::vector<double> published_;     // by parameter
   std::vector<std::vector<const Reduction*>> reductions_;  // by microbatch
   double now_ = 0, replicas_ = 0;
 };

@@ -16,15 +16,16 @@ struct DomainLanes {
 
 // Durations in seconds. An index beyond the end of a vector has the duration 0.
 struct Costs {
-  std::vector<double> segment_seconds;  // by event: compute before the event
-  std::vector<double> comm_seconds;     // by event: a collective of the program; collectives run one at a time
+  std::vector<double> segment_seconds;  // by event: compute time before the event
+  std::vector<double> comm_seconds;     // by event: time of a collective of the program; collectives run one at a time
   // By event of a collective: the last event before compute waits for the collective. Default: the collective's event.
   std::vector<int> comm_waits;
   std::vector<DomainLanes> lanes;  // by domain; empty: every hop of every domain has a lane of its own
   bool shared_link = false;  // true: a rank has one transfer at a time, in order of start; false: one for each lane
-  double end_seconds = 0;    // comparison between ranks at the end of the body; compute waits for it
-  std::vector<double> publish_seconds;  // by event: exchange of the published weight between replicas (ZeRO-1)
-  std::vector<double> gather_seconds, gather_compute_seconds;  // by gather unit: first hop, second hop
+  double end_seconds = 0;    // time of the comparison between ranks at the end of the body, for which compute waits
+  std::vector<double> publish_seconds;  // by event: time to exchange the published weight between replicas (ZeRO-1)
+  std::vector<double> gather_seconds,
+      gather_compute_seconds;  // by gather unit: time of the first hop, time of the second hop
   // By reduce unit: first hop, second hop, sum over replicas.
   std::vector<double> reduce_compute_seconds, reduce_seconds, replica_seconds;
 };
@@ -34,7 +35,7 @@ struct Costs {
 struct Span {
   Activity lane = Activity::compute;
   int index = 0;
-  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for prefetches before it
+  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for prefetches before the step
 };
 
 struct Prediction {
@@ -42,7 +43,7 @@ struct Prediction {
   double compute_seconds = 0;  // sum of the segments
   // Time that compute waits for gathers, for reductions, and for the program's collectives.
   double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;
-  std::vector<Span> spans;    // of one step in the steady state; in order of time within each lane
+  std::vector<Span> spans;    // spans of one step in the steady state, in order of time within each lane
   std::vector<double> waits;  // by event: seconds that compute waits at the event
 
   double exposed_seconds() const { return gather_exposed_seconds + reduce_exposed_seconds + comm_exposed_seconds; }

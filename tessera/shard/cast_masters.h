@@ -55,7 +55,8 @@ quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParame
 // How the weights are sliced over the ranks. The value is the same on every rank.
 enum class Slices : std::uint8_t {
   any_position,  // slices may divide tiles: the amaxes of tiles and of weights are reduced over the ranks
-  whole_tiles,   // only the amaxes of whole weights are reduced, if an encoding has a number for the whole weight
+  whole_tiles,   // slices consist of whole tiles: amaxes are reduced only for encodings that use the amax of the whole
+                 // weight
 };
 
 // A cast that is made once and runs the same work every time. The object keeps the amaxes on `device`: 4 bytes for each

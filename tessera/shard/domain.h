@@ -92,7 +92,7 @@ std::vector<std::vector<int>> groups_of(const mesh::Mesh& mesh, const Domain& do
 // compute group, in the order of replicas and parts. Ranks without such a group follow in group 0 and only listen.
 std::vector<std::vector<int>> loss_groups(const mesh::Mesh& mesh, const Domain& first);
 
-// The compute ranks of a domain, for one of these ranks. The program's collectives run over them.
+// The compute ranks of a domain, for one of these ranks. The program's collectives run over these ranks.
 struct ComputeGroup {
   int rank = 0;          // index of this rank among the live ranks
   int size = 1;          // number of live ranks

@@ -50,7 +50,7 @@ GradientAdditions::GradientAdditions(Shape shape, const std::vector<LocalLayout>
   }
   const int node = tree.node_of(rank), first = tree.first_of(node);
   const auto members = static_cast<std::size_t>(tree.members_of(node));
-  std::map<int, std::size_t> sums;  // by owner that this rank relays
+  std::map<int, std::size_t> sums;  // by owner to which this rank sends the sum of its node
   std::size_t sum_bytes = 0;
   for (int owner = 0; owner < tree.size() && members > 1; ++owner) {
     const LocalLayout& part = owned[static_cast<std::size_t>(owner)];

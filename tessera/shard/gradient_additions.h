@@ -30,7 +30,7 @@ class GradientAdditions {
 
   bool has_nodes() const { return has_nodes_; }
   std::size_t scratch_bytes() const { return scratch_; }
-  std::int64_t received_bytes() const { return received_; }  // received from other ranks
+  std::int64_t received_bytes() const { return received_; }  // bytes received from other ranks
 
   // `wire` is the gradient. `scratch` is memory of scratch_bytes() bytes; all calls receive the same memory.
   void add_within(comm::Communicator& group, const std::byte* wire, std::byte* scratch, Messages& messages) const;
@@ -56,7 +56,7 @@ class GradientAdditions {
 
   bool has_nodes_ = false;
   std::vector<Step> within_;   // one for each owner, inside this rank's node
-  std::vector<Step> between_;  // one for each owner that this rank relays, itself included
+  std::vector<Step> between_;  // one for each owner to which this rank sends the sum of its node, itself included
   std::size_t own_ = 0;        // index in between_ of the addition for this rank's sums
   std::size_t scratch_ = 0;
   std::int64_t received_ = 0;

@@ -23,8 +23,8 @@ constexpr std::string_view name_of(Lookup lookup) {
 }
 
 struct RowReads {
-  std::int64_t per_microbatch =
-      0;  // maximum number of rows, the same on every rank; 0: an ordinary weight, not a table
+  // Maximum number of rows, the same on every rank; 0: an ordinary weight, not a table.
+  std::int64_t per_microbatch = 0;
   Lookup lookup = Lookup::automatic;
   bool operator==(const RowReads&) const = default;
 };

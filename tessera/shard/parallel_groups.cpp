@@ -65,7 +65,8 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
     parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
-    // A sum's kernel waits until products release multiprocessors. On its own lane it does not delay the next exchange.
+    // A sum's kernel waits until products release multiprocessors. On a separate lane the sum does not delay the next
+    // exchange.
     parallel.sums = base::make_cuda_lane("sums", parallel.device, base::LanePriority::high);
     parallel.own_sum_kernels = quant::make_cuda_kernels(parallel.device, parallel.sums->stream());
   } else {

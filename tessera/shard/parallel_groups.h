@@ -23,13 +23,16 @@ struct ParallelGroups {
   std::unique_ptr<base::Lane> compute;      // runs the program
   std::unique_ptr<base::Lane> sums;         // runs sums of received gradients; null: the lane of Via::reduce runs them
   std::unique_ptr<comm::RoleGroups> roles;  // owns the communicators here and those of groups()
-  comm::Communicator* losses = nullptr;     // all ranks that read different samples and use the same compute part
-  comm::Communicator* norm = nullptr;       // all ranks: the gradient's norm; graphs are launched on its lane
-  comm::Communicator* world = nullptr;      // all ranks
-  std::vector<int> class_of;                // by rank (domain.h)
-  comm::Communicator* rank_class =
-      nullptr;                          // the ranks of this rank's class; they compare the events that they execute
-  comm::Communicator* casts = nullptr;  // all ranks: amaxes of whole weights; null if no format needs them
+  // Communicator of all ranks that read different samples and use the same compute part.
+  comm::Communicator* losses = nullptr;
+  // Communicator of all ranks for the gradient's norm. Graphs are launched on its lane.
+  comm::Communicator* norm = nullptr;
+  comm::Communicator* world = nullptr;  // all ranks
+  std::vector<int> class_of;            // by rank: its class (domain.h)
+  // The ranks of this rank's class; they compare the events that they execute.
+  comm::Communicator* rank_class = nullptr;
+  // Communicator of all ranks for amaxes of whole weights; null if no format needs the amaxes.
+  comm::Communicator* casts = nullptr;
   std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null if time is real
 
@@ -38,7 +41,8 @@ struct ParallelGroups {
   const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
   const Place& place(int domain = 0) const { return placed(domain).place; }
   const ComputeGroup& compute_group(int domain = 0) const { return placed(domain).compute; }
-  // The communicator of the program's collectives over the domain's compute ranks. Domains with equal groups share one.
+  // The communicator of the program's collectives over the domain's compute ranks. Domains with equal groups share one
+  // communicator.
   comm::Communicator& program(int domain = 0) const { return *placed(domain).program; }
 
   // Makes the communicators that a parameter's ways need, if they do not exist yet. Collective over the world: every
@@ -66,7 +70,8 @@ struct ParallelGroups {
   // compute uses this rank's memory.
   void drain() const;
 
-  std::unique_ptr<quant::Kernels> own_kernels, own_sum_kernels;  // on compute and on sums; null: host kernels
+  std::unique_ptr<quant::Kernels> own_kernels,
+      own_sum_kernels;  // kernels on the lanes of compute and of sums; null: host kernels
   const quant::Kernels& kernels() const { return own_kernels ? *own_kernels : quant::host_kernels(); }
   const quant::Kernels& sum_kernels() const { return own_sum_kernels ? *own_sum_kernels : quant::host_kernels(); }
   // Whether compute is a queue that the host fills without waiting.

@@ -79,13 +79,14 @@ struct ParameterSpec {
   std::optional<quant::Encoding> encoding;
   // The number format of the weight's products. Products in the format of the encoding read the planes directly.
   quant::Format product = quant::Format::bf16;
-  bool looked_up = false;  // rows are also read by index, in bf16
+  bool looked_up = false;  // whether rows are also read by index, in bf16
   // Set if backward passes read the weight in another number format, as a separate parameter (backward_weight()).
   std::optional<BackwardFormat> backward;
-  int domain = 0;                   // number of its domain in ParallelGroups::domains
-  bool is_backward_weight = false;  // backward passes read it; the cast of its weight's master writes it
-  std::int64_t rows_together =
-      1;  // storage is cut after a multiple of this number of rows; tiles may require a larger multiple
+  int domain = 0;  // number of its domain in ParallelGroups::domains
+  // True: backward passes read this parameter, and the cast of its weight's master writes it.
+  bool is_backward_weight = false;
+  // Storage is cut after a multiple of this number of rows; tiles may require a larger multiple.
+  std::int64_t rows_together = 1;
 
   bool operator==(const ParameterSpec&) const = default;
 };
@@ -118,8 +119,8 @@ struct ShardedParameter : RankParts {
   base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
   base::Buffer tensor_scale;  // fp32: the number of the whole matrix in an encoding; else empty
   base::Buffer main_grad;     // local_storage.size elements of the accumulator type; empty for a frozen parameter
-  bool by_rows = false;       // exchanges_rows(): rows travel by index, and the table is never gathered
-  base::Buffer row_states;    // if by_rows: the state of each stored row of main_grad, a byte each (row_kernels.h)
+  bool by_rows = false;  // the result of exchanges_rows(); true: rows travel by index, and the table is never gathered
+  base::Buffer row_states;  // if by_rows: the state of each stored row of main_grad, a byte each (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }

@@ -41,8 +41,8 @@ class Reducer {
   Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way);
 
   // The size of the staging. The gradient is at the beginning of the staging. After the gradient, the staging contains
-  // the sum over compute ranks if there is one. Otherwise it contains the rounded gradient if the wire type differs
-  // from the staging's type.
+  // the sum over compute ranks, if the parameter needs that sum. Otherwise the staging contains the rounded gradient,
+  // if the wire type differs from the staging's type.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
   // The size of the additional memory that an exchange uses until its sum is done: the rounded sum over compute ranks,
   // the received parts, and the sums of the node.
@@ -88,7 +88,7 @@ class Reducer {
   schedule::Way way_;
   std::int64_t home_elements_ = 0;                                                // number of elements to round
   std::size_t gradient_bytes_ = 0, summed_bytes_ = 0, staged_rounded_bytes_ = 0;  // aligned; so is rounded_bytes_
-  std::size_t rounded_bytes_ = 0;  // at the beginning of the scratch, before the memory of the additions
+  std::size_t rounded_bytes_ = 0;  // bytes at the beginning of the scratch, before the memory of the additions
 };
 
 // Enqueues the reduction of several gradients as one exchange. All gradients belong to one domain. Collective over the

@@ -25,9 +25,10 @@ std::size_t storage_bytes(const ShardedParameter& parameter);
 // use `memory`, and the old memory is released. The caller keeps `memory` as long as the parameter lives.
 // ShardedParameter::tensor_scale (the number of a whole fp8 or nvfp4 matrix), the master and the gradient do not move.
 //
-// Call it outside a step, on the thread of the parameter's runtime, when no pending work reads or writes the weight
-// (Runtime::wait_until_idle and a synchronised compute lane). Call it before a step is recorded as a graph, because
-// graphs keep addresses. Local: ranks may call it independently. The bytes have been copied when it returns.
+// Call this function outside a step, on the thread of the parameter's runtime, when no pending work reads or writes the
+// weight (Runtime::wait_until_idle and a synchronised compute lane). Call this function before a step is recorded as a
+// graph, because graphs keep addresses. Local: ranks may call it independently. The bytes have been copied when it
+// returns.
 //
 // Throws Error and changes nothing if the memory is too short, not aligned, on another device than the parameter, or
 // overlaps the current memory of the planes. Only tests call this function.

@@ -16,8 +16,8 @@ namespace tessera::train {
 // One object per runtime. The runtime and the scales must outlive it. Used by one thread.
 class FiniteCheck {
  public:
-  // Registers a mark for every encoded parameter. Construct it after the runtime has all its parameters and before the
-  // first cast.
+  // Registers a mark for every encoded parameter. Construct the object after the runtime has all its parameters and
+  // before the first cast.
   FiniteCheck(runtime::Runtime& runtime, nn::DelayedScales& scales);
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;

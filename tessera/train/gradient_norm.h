@@ -39,8 +39,8 @@ class GradientNorm {
   // reset to 0 after a suppressed step. The memory is valid as long as this object. Every rank adds the same names in
   // the same order. Throws Error for a repeated name or for more than ops::kStopCounters counters.
   std::int64_t* stop_counter(std::string name);
-  // Computes the norm and the decision about the update. Call it after end_step. On a GPU, compute() only enqueues
-  // work. The norm may be infinite or NaN. clip: limit of the norm, 0 for no limit.
+  // Computes the norm and the decision about the update. Call this function after end_step. On a GPU, compute() only
+  // enqueues work. The norm may be infinite or NaN. clip: limit of the norm, 0 for no limit.
   void compute(double clip);
   // Returns the reason why the step of this decision was suppressed: the first counter above 0. Returns nullopt if the
   // step was not suppressed, or if it was discarded behind a suppressed step.

@@ -41,8 +41,8 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-// In both orders the update writes a weight that is its own master. The cast writes a weight that has a backward
-// weight, together with the backward weight.
+// Returns whether the update itself writes the rounded weight. In both orders the update writes a weight that is its
+// own master. If a weight has a backward weight, the cast writes both.
 bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
   if (parameter.spec.backward) return false;
   return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
@@ -121,7 +121,7 @@ void Optimizer::confirm_update(const ops::Clip& clip) {
 
 namespace {
 
-// Runs on the stream if there is one.
+// Runs on the stream if it is not null.
 void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std::int64_t logical_cols,
                std::uint64_t seed, void* data, quant::DType type, base::CudaStream stream) {
   if (spec.initial_deviation == 0) {

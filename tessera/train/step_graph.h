@@ -49,8 +49,8 @@ class StepGraph {
   std::vector<models::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   runtime::StepStatistics statistics_;
-  std::vector<base::Signal>
-      ahead_;  // by lane that works ahead: the signal after the lane's work for the step, recorded before the launch
+  // By lane that works ahead: the signal after the lane's work for the step, recorded before the launch.
+  std::vector<base::Signal> ahead_;
 };
 
 }  // namespace tessera::train

@@ -36,22 +36,24 @@ struct TrainerOptions {
   double clip = 1.0;
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
-  nn::ProductOptions products;  // of the products that runtime.products puts into a number format
-  bool graph = false;           // GPUs: run steps that follow their schedule as launches of a CUDA graph (step_graph.h)
+  nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
+  // On GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h).
+  bool graph = false;
 };
 
 // The results of the routers of a model with experts.
 struct RouterResult {
-  double aux_loss = 0, z_loss = 0;        // with their coefficients; weighted by the tokens of each block
-  std::vector<std::int64_t> counts = {};  // by sparse layer and expert: how often it was chosen
+  double aux_loss = 0,
+         z_loss = 0;  // the losses include their coefficients and are weighted by the tokens of each block
+  std::vector<std::int64_t> counts = {};  // by sparse layer and expert: how often the expert was chosen
 };
 
 struct StepResult {
   double loss =
       0;  // mean over the step's tokens, before the update, without the router's losses; the same on every rank
-  std::optional<RouterResult> router;  // of a model with experts
-  double grad_norm = 0;                // before clipping; the same on every rank
-  bool skipped = false;                // the norm was not finite: nothing was updated, on any rank
+  std::optional<RouterResult> router;  // result of a model with experts
+  double grad_norm = 0;                // norm before clipping; the same on every rank
+  bool skipped = false;                // true: no rank updated anything, because the norm was not finite
   // Set if a stop counter was above 0 on some rank. If set, neither this step nor the steps pending behind it updated
   // anything, on any rank. The caller enqueues this step again, then the discarded steps.
   std::optional<Stop> suppressed;
@@ -145,7 +147,7 @@ class Trainer {
   base::Fence counted_from_;                           // timed: start of the oldest pending step's time
   double longest_seconds_ = 0;                         // among the steps that finish_step returned
   bool is_repeating_ = false;                          // whether the last step that finish_step returned was suppressed
-  const int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
+  const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
 
   TrainerOptions options_;
   shard::ParallelGroups parallel_;

@@ -118,7 +118,7 @@ std::optional<StoredScales> stored_scales(const checkpoint::CheckpointReader& re
 // Loads the scales. If the checkpoint's run scaled other matrices or used other settings, the next step starts a new
 // history.
 void load_scales(nn::DelayedScales& scales, base::Lane& compute, const checkpoint::CheckpointReader& reader) {
-  scales.forget(compute);
+  scales.reset(compute);
   const std::optional<StoredScales> stored = stored_scales(reader);
   if (scales.size() == 0 || !stored || stored->scaling != scaling_of(scales)) return;
   try {

@@ -1,4 +1,4 @@
-// Helpers for tests of files and of invalid input: temporary folders and files, messages of errors.
+// Helpers for tests of files and of invalid input: temporary folders and files, and error messages.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>

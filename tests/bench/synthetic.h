@@ -1,5 +1,5 @@
-// A training program without a model. Weights have given bytes, operators take given seconds, and layers may take part
-// in some microbatches only.
+// A training program without a model. Weights have given bytes, operators take given seconds, and a microbatch may use
+// only some of the layers.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,18 +8,19 @@
 
 namespace tessera::bench {
 
-// One weight. Forward is a product, backward two of the same length: the input's gradient, then the weight's.
+// One weight. Forward is one product. Backward is two products of the same length: the input's gradient, then the
+// weight's.
 struct SyntheticLayer {
   std::int64_t weight_bytes = 256 << 10;  // fp32, before sharding; rounded up to whole rows
   double forward_seconds = 0.002;
   double update_seconds = 0.0005;  // of the optimizer
-  bool once = false;               // takes part only in the first microbatch of a step
+  bool once = false;               // used only in the first microbatch of a step
 };
 
 struct SyntheticModel {
   std::vector<SyntheticLayer> layers;
-  bool tied = false;                  // the last layer uses the weight of the first
-  std::int64_t activation_bytes = 0;  // after each product of input and weight, summed over the tp ranks; 0: none
+  bool tied = false;                  // whether the last layer uses the weight of the first layer
+  std::int64_t activation_bytes = 0;  // bytes of each product's result, summed over the tp ranks; 0: no sum
 };
 
 class SyntheticProgram final : public TimedSteps {

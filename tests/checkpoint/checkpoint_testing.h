@@ -206,7 +206,7 @@ inline void write_as(comm::Communicator& group, const fs::path& folder, const st
   write_checkpoint(folder, contents, group, options);
 }
 
-// One rank with every whole tensor.
+// Writes a checkpoint of one rank that holds every tensor completely.
 inline void write_whole(const fs::path& folder, const std::vector<TestTensor>& tensors, int ranks = 1) {
   Random random(1);
   const Layouts layouts = random_layouts(random, tensors, ranks);

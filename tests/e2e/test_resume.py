@@ -238,7 +238,7 @@ class Kept(Resume):
                 ("same", [], (4, 2, 1, 2), "mesh of the checkpoint: 4 ranks (tp 2 x gtp 1 x dp 2)"),
                 ("gtp", ["--gtp", 3], (3, 1, 3, 1), "mesh of the command line: 3 ranks (tp 1 x gtp 3 x dp 1)"),
                 ("ranks", ["--ranks", 2], (2, 1, 1, 2), "the checkpoint's was 4 ranks (tp 2 x gtp 1 x dp 2)"),
-                ("alike", ["--tp", 2, "--dp", 2], (4, 2, 1, 2), "mesh of the command line: 4 ranks (tp 2 x gtp 1 x dp 2)")):
+                ("given", ["--tp", 2, "--dp", 2], (4, 2, 1, 2), "mesh of the command line: 4 ranks (tp 2 x gtp 1 x dp 2)")):
             target = self.folder / f"mesh-{name}"
             lines = tessera("train", "--resume", out, *flags, "--steps", 2, "--out", target).splitlines()
             settings = self.settings(target)
@@ -360,7 +360,7 @@ class Aside(Resume):
         self.assertIn(self.aside(out)[1], run("inspect", out).stderr)
 
     def test_a_crash_at_any_time_leaves_a_checkpoint(self):
-        """The run resumes from step 1 and saves step 2. Each attempt is killed later, until the run ends by itself."""
+        """The run resumes from step 1 and saves step 2. Each attempt is killed later, until the run ends without a kill."""
         ended, delay = False, 0.05
         while not ended:
             out = self.copy("crashed")

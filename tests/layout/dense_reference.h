@@ -111,7 +111,7 @@ void run_collective(const Collective& collective, const TransferPlan& plan, cons
       return;
     case CollectiveKind::all_to_all: {
       std::vector<std::size_t> sent(ranks), received(ranks);
-      std::map<std::pair<int, int>, std::int64_t> elements;  // of (target, source): the order of the buffers
+      std::map<std::pair<int, int>, std::int64_t> elements;  // counts by (target, source), in the order of the buffers
       for (const Transfer& t : plan.transfers) elements[{t.target, t.source}] += t.box.elements();
       for (const auto& [pair, count] : elements) {
         for (std::int64_t i = 0; i < count; ++i) {

@@ -183,9 +183,9 @@ TEST(Redistribute, TransfersAreAsLargeAsPossible) {
                                {.pieces = {{{3, 1, 0, 2}, 0, 2}}, .size = 2},
                                {.pieces = {{{3, 1, 2, 4}, 0, 4}}, .size = 4},
                                {}}};
-  Layout asks{.shape = {4, 6}, .ranks = std::vector<LocalLayout>(4)};
-  asks.ranks[3] = replicated({4, 6}, 1).ranks[0];
-  EXPECT_EQ(redistribute(mixed, asks).transfers.size(), 3u);
+  Layout target{.shape = {4, 6}, .ranks = std::vector<LocalLayout>(4)};
+  target.ranks[3] = replicated({4, 6}, 1).ranks[0];
+  EXPECT_EQ(redistribute(mixed, target).transfers.size(), 3u);
 }
 
 TEST(Redistribute, NeighboursWithDifferentStridesAreNotJoined) {
@@ -246,9 +246,9 @@ TEST(Redistribute, ReportsMissingElementsAnywhere) {
     const Shape shape = testing::random_shape(random);
     const int ranks = random.small(1, 6);
     const Layout from = testing::random_any(random, shape, ranks), to = testing::random_any(random, shape, ranks);
-    const auto held = testing::holders(from), asked = testing::holders(to);
+    const auto held = testing::holders(from), needed = testing::holders(to);
     bool missing = false;
-    for (std::size_t e = 0; e < held.size(); ++e) missing = missing || (held[e].empty() && !asked[e].empty());
+    for (std::size_t e = 0; e < held.size(); ++e) missing = missing || (held[e].empty() && !needed[e].empty());
     ASSERT_EQ(error_of([&] { redistribute(from, to); }) != "", missing) << i;
     ASSERT_EQ(error_of([&] { redistribute_add(from, to); }) != "", missing) << i;
     refused += missing;

@@ -16,7 +16,7 @@ struct HeadCut {
 };
 HeadCut head_cut(int tp);
 
-// 8 tokens: two sequences of 4, or one sequence of 8 with several documents.
+// How the 8 tokens are divided: into two sequences of 4, or one sequence of 8 with several documents.
 enum class Documents : std::uint8_t { sequences, packed };
 TokenLayout token_layout(Documents documents);
 inline constexpr std::int64_t kAttentionTokens = 8;

@@ -44,11 +44,11 @@ struct LayerCase {
   // contains a 7. fp8 represents them exactly, scaled by a power of two, and sums of few products are exact.
   quant::Format product = quant::Format::bf16;
 };
-// tp 1 to 3, gtp 1 and 2, sequence parallelism on and off; at tp 3 rank 0 has no tokens.
+// Returns cases with tp 1 to 3, gtp 1 and 2, and sequence parallelism on and off. At tp 3 rank 0 has no tokens.
 std::vector<LayerCase> layer_cases();
 std::string name_of(const LayerCase& how);
 
-// At tp 3 rank 1 has no elements; at tp 2 an odd number is divided unevenly.
+// Divides n elements. At tp 3 rank 1 has no elements; at tp 2 an odd number is divided unevenly.
 RankRanges uneven_parts(std::int64_t n, int tp);
 // Returns the parts of several consecutive blocks of n, all with the same sharding: rows q | k | v, gate | up.
 RankRanges stacked_parts(const RankRanges& parts, std::int64_t n, int blocks);

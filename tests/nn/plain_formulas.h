@@ -7,7 +7,7 @@
 
 namespace tessera::nn {
 
-// Over the last dimension, with LayerRank::norm's eps.
+// The norm over the last dimension, with LayerRank::norm's eps.
 inline at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight) {
   return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-3) * weight;
 }

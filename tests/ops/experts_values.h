@@ -13,7 +13,7 @@ namespace tessera::ops::test {
 std::vector<Kind> cpu_kinds();
 
 at::Tensor choices_tensor(const std::vector<std::int32_t>& experts, std::int64_t k);
-// The distinct choices of each token among `experts` experts.
+// Returns k distinct experts of `experts` for each token.
 at::Tensor random_choices(std::int64_t tokens, std::int64_t k, std::int64_t experts, std::uint64_t seed);
 
 // The tokens of a group, and the experts of one of its ranks.
@@ -27,24 +27,26 @@ struct ExpertsCase {
     return select_rows(random_choices(tokens(), k, local.all, seed), local, blocks);
   }
 };
-// Several blocks, one token, all experts chosen, experts without rows, no tokens, and no local experts.
+// Returns cases with several blocks, one token, all experts chosen, experts without rows, no tokens, and no local
+// experts.
 std::vector<ExpertsCase> experts_cases();
 std::ostream& operator<<(std::ostream& out, const ExpertsCase& it);
 
 struct ReferenceRow {
   std::int64_t expert, block, token, slot;  // expert: index among the local experts
 };
-// The rows of the local experts by their definition.
+// Returns the rows of the local experts, computed from their definition.
 std::vector<ReferenceRow> reference_rows(const at::Tensor& choices, const LocalExperts& local, std::int64_t blocks);
-// The same rows, read from a selection.
+// Returns the same rows, read from a selection.
 std::vector<ReferenceRow> rows_of(const Selection& selection);
 
-// Random rows for `selection`. Rows behind the last are NaN, so a kernel that reads one of them spoils its result.
+// Returns random rows for `selection`. Rows after the last row are NaN, so that a kernel that reads one of them has a
+// NaN in its result.
 at::Tensor random_rows(const Selection& selection, std::int64_t width, std::uint64_t seed,
                        const at::TensorOptions& options);
-// The rows that hold values.
+// Returns the rows that hold values.
 at::Tensor used(const at::Tensor& rows, const Selection& selection);
-// A tensor without memory, for dry runs.
+// Returns a tensor without memory, for dry runs.
 at::Tensor dry_tensor(at::IntArrayRef shape, const at::TensorOptions& options);
 // Returns the work that `body` reports.
 std::vector<Work> work_of(const std::function<void()>& body);

@@ -15,7 +15,7 @@ namespace tessera::predict {
 
 inline constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
 
-// Nothing divides by 2 or 3; with 3 tp ranks key/value heads overlap.
+// No size is divisible by 2 or 3; with 3 tp ranks key/value heads overlap.
 models::DecoderConfig odd_model(bool tied);
 
 // A step on a mesh of tp, gtp and dp, which may have dead places.
@@ -41,7 +41,7 @@ struct Case {
 // `it` outlives the options.
 DryOptions options_of(const Case& it, int rank);
 
-// The trace that a runtime records, up to the optimizer, and its statistics.
+// The trace that a runtime records up to the optimizer, and the runtime's statistics.
 struct Recorded {
   schedule::Trace trace;
   runtime::StepStatistics statistics;
@@ -50,7 +50,7 @@ struct Recorded {
 Recorded recorded(comm::World& world, const Case& it);
 
 // Expects that on every rank the dry step has the events, the flops and the bytes of the recorded step, and that the
-// recorded step stages at most the gradients that wait for the end of the microbatch, and one other.
+// recorded step stages at most the gradients that wait for the end of the microbatch, and one more.
 void compare(const Case& it);
 
 }  // namespace tessera::predict

@@ -66,7 +66,8 @@ inline double decode(Element element, std::uint8_t code) {
   return (code & type.sign) != 0 ? -value : value;
 }
 
-// Returns the fp32 result of one operation from its double result. If it exceeds fp32, the definition uses FLT_MAX.
+// Returns the fp32 result of one operation from its double result. If the result exceeds fp32, the definition uses
+// FLT_MAX.
 inline double rounded(double value) {
   return std::fabs(value) > static_cast<double>(FLT_MAX) ? std::copysign(static_cast<double>(FLT_MAX), value)
                                                          : static_cast<double>(static_cast<float>(value));

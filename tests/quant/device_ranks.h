@@ -124,7 +124,7 @@ void expect_slices_of_whole(DeviceRank<T>& rank, const std::vector<DeviceWeight<
   }
 }
 
-// All encodings, in matrices of several sizes, and two weights without elements.
+// Returns weights of all encodings in matrices of several sizes, and two weights without elements.
 template <typename T>
 std::vector<DeviceWeight<T>> device_weights(unsigned seed) {
   std::vector<DeviceWeight<T>> weights;

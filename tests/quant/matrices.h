@@ -124,7 +124,7 @@ inline std::size_t tile_of(std::int64_t row, std::int64_t col, Extent matrix, co
   return static_cast<std::size_t>(row / tile.rows * tiles_in_row + col / tile.cols);
 }
 
-// The scales of all tiles, and the amax of the whole matrix.
+// Returns the scales of all tiles. Sets `tensor_amax` to the amax of the whole matrix.
 inline std::vector<Scales> scales_of(const std::vector<bfloat16>& values, Extent matrix, const Encoding& encoding,
                                      float& tensor_amax) {
   const std::size_t last = matrix.elements() > 0 ? tile_of(matrix.rows - 1, matrix.cols - 1, matrix, encoding.tile) : 0;

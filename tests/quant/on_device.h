@@ -15,7 +15,7 @@ namespace tessera::quant {
 
 inline constexpr base::Device kTestDevice = base::cuda_device(0);
 
-// Enqueues on the default stream. The copies of DeviceArray wait for it.
+// Enqueues on the default stream. The copies of DeviceArray wait for the stream.
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {

@@ -40,8 +40,8 @@ struct TypeOf<double> {
 
 using AllTypes = testing::Types<std::uint8_t, std::int32_t, std::int64_t, bfloat16, float, double>;
 
-// Two of three adjacent ranks cancel, and the value that the third adds between them loses its last bits in fp32. Sums
-// of random bf16 values would be exact in fp32 in any order.
+// The values of two of three adjacent ranks cancel, and the value that the third rank adds between them loses its last
+// bits in fp32. Sums of random bf16 values would be exact in fp32 in any order.
 inline float bfloat16_value(int rank, std::int64_t index, std::uint32_t random) {
   const auto large = static_cast<float>(65536 + 512 * (index % 100));
   const auto small =

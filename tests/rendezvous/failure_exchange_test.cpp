@@ -26,12 +26,12 @@ TEST(FailureExchange, ReportsReturnTheAnswersOfPeers) {
   const auto store = make_memory_store();
   FailureExchange first(store->connect(), 0), second(store->connect(), 1);
   EXPECT_EQ(first.received(), std::nullopt);
-  auto told = std::async(std::launch::async, [&] {
+  auto answers = std::async(std::launch::async, [&] {
     return first.report({.states = {{"0.0", "at all_reduce #3"}}, .cause = "a cause", .group = "0.0", .peers = {1, 2}});
   });
   EXPECT_EQ(await_cause(second), "a cause");
   EXPECT_EQ(second.report({.states = {{"0.0", "at barrier #4"}, {"1.0", "at rest"}}}), "");
-  EXPECT_EQ(told.get(), "rank 1: at barrier #4; rank 2: no answer");
+  EXPECT_EQ(answers.get(), "rank 1: at barrier #4; rank 2: no answer");
   // The first cause is kept.
   EXPECT_EQ(second.report({.states = {}, .cause = "a later cause", .group = "0.0", .peers = {0}}),
             "rank 0: at all_reduce #3");

@@ -101,13 +101,13 @@ std::jthread send_later(std::chrono::milliseconds time, int signal) {
   });
 }
 // In a rank: acts as a program that ends normally after a request to stop.
-std::atomic<bool> asked{false};
+std::atomic<bool> received_sigterm{false};
 int end_well() {
-  std::signal(SIGTERM, [](int) { asked = true; });
+  std::signal(SIGTERM, [](int) { received_sigterm = true; });
   std::this_thread::sleep_for(300ms);  // signals that arrive meanwhile must not end the rank
   accept_stop_signals();
-  for (int turn = 0; turn < 1000 && !asked; ++turn) std::this_thread::sleep_for(10ms);
-  return asked ? 0 : 9;
+  for (int turn = 0; turn < 1000 && !received_sigterm; ++turn) std::this_thread::sleep_for(10ms);
+  return received_sigterm ? 0 : 9;
 }
 
 TEST(Processes, ARequestToStopReachesRanksThatStillBlockIt) {

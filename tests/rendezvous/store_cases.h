@@ -1,4 +1,4 @@
-// Tests that every kind of store passes. Instantiate them with a function that makes a store.
+// Tests that every kind of store passes. Instantiate the tests with a function that makes a store.
 #pragma once
 #include <gtest/gtest.h>
 

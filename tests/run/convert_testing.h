@@ -26,14 +26,14 @@ inline models::DecoderConfig odd_llama(bool tied) {
   return config;
 }
 
-// A finite fp32 value with a full mantissa.
+// Returns a finite fp32 value with a full mantissa.
 inline float number_of(std::uint64_t seed, std::int64_t index) {
   const std::uint64_t bits =
       checkpoint::testing::value_of({"", checkpoint::Kind::weight, quant::DType::fp32, {1}, seed}, index);
   return static_cast<float>(static_cast<std::int64_t>(bits >> 8)) * 0x1p-55f - 1.0f;
 }
 
-// The elements of a whole logical tensor.
+// Returns the elements of a whole logical tensor.
 inline std::vector<float> numbers_of(std::uint64_t seed, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = number_of(seed, i);
@@ -46,8 +46,8 @@ inline std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
   return bits;
 }
 
-// A checkpoint of step 20 on one rank: fp32 weights, or bf16 weights with fp32 masters. Tensor i has the seed i.
-// Routers are fp32 in both.
+// Writes a checkpoint of step 20 from one rank: fp32 weights, or bf16 weights with fp32 masters. Tensor i has the seed
+// i. Routers are fp32 in both cases.
 inline void write_model(const fs::path& folder, const models::ModelConfig& config, quant::DType dtype) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<std::uint16_t>> weights;
@@ -74,7 +74,7 @@ inline void write_llama(const fs::path& folder, const models::DecoderConfig& con
   write_model(folder, models::LlamaConfig(config), dtype);
 }
 
-// The same sizes as a model of another architecture. Models with experts have 5 experts in a layer.
+// Returns a model of another architecture with the same sizes. Models with experts have 5 experts in a layer.
 inline models::ModelConfigPtr odd_decoder(const std::string& model_type, bool tied) {
   nlohmann::json config = models::LlamaConfig(odd_llama(tied)).to_json();
   config.erase("architectures");
@@ -94,7 +94,7 @@ inline std::vector<LogicalTensor> logical_of(const models::DecoderConfig& config
   return logical_tensors(hf_tensors(config));
 }
 
-// The bytes of every tensor of the safetensors files of a folder.
+// Returns the bytes of every tensor in the safetensors files of a folder.
 inline std::map<std::string, std::string> tensor_bytes(const fs::path& folder) {
   std::map<std::string, std::string> tensors;
   for (const auto& entry : fs::directory_iterator(folder)) {

@@ -1,4 +1,4 @@
-// A small model and machine to plan for, with numbers that are easy to derive.
+// A small model and machine to plan for, whose results are easy to compute by hand.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -31,7 +31,7 @@ inline models::DecoderConfig even_model() {
 }
 
 // 6 experts of width 10 in each layer. Elements of a layer's experts: gate and up 6 x 20 x 8 = 960, down 6 x 8 x 10 =
-// 480; of its router 48. Without them a block has 128 + 64 elements in matrices.
+// 480; of its router 48. Without the experts a block has 128 + 64 elements in matrices.
 inline models::DecoderConfig sparse_model() {
   models::DecoderConfig model = even_model();
   model.experts =
@@ -59,7 +59,7 @@ inline StepPlanRequest request_of(const std::map<std::string, std::string>& sett
   request.config.embedding = Lookup::gather;
   for (const auto& [name, value] : settings) set_from_text(request.config, *find_setting(name), {value}, name);
   request.config = resolve_plan_config(request.config, *request.model);
-  request.coalesce_bytes = 0;  // every parameter by itself
+  request.coalesce_bytes = 0;  // every parameter is a separate unit
   return request;
 }
 

@@ -217,12 +217,12 @@ TEST(Resume, AScheduleOfNoStepsFollowsTheNewRun) {
 TEST(Resume, RefusesChangesThatBreakTheRun) {
   const std::vector<std::array<std::string, 3>> cases{
       {"--seed", "8", "7"}, {"--seq-len", "64", "128"}, {"--global-batch", "48", "24"}, {"--dtype", "fp32", "bf16"}};
-  for (const auto& [flag, asked, kept] : cases) {
-    const std::string message = base::refusal([&, f = flag, a = asked] {
+  for (const auto& [flag, other, kept] : cases) {
+    const std::string message = base::refusal([&, f = flag, a = other] {
       merge_stored(parse({f, a}), stored(), "step-20");
     });
     EXPECT_THAT(message, HasSubstr(flag));
-    EXPECT_THAT(message, HasSubstr(asked));
+    EXPECT_THAT(message, HasSubstr(other));
     EXPECT_THAT(message, HasSubstr(kept));
     EXPECT_THAT(message, HasSubstr("step-20"));
     EXPECT_NO_THROW(merge_stored(parse({flag, kept}), stored(), "c"));

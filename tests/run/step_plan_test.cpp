@@ -187,7 +187,7 @@ TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
   EXPECT_EQ(message(schedule::kMinimum, schedule::kMinimum), "no error");
 }
 
-// Lanes with a link each overlap. Lanes that share a link take turns, and no transfer takes longer.
+// Lanes with a link each overlap. Lanes that share a link use it one at a time, and no transfer takes longer.
 TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;
@@ -343,27 +343,28 @@ TEST(PlanSizes, OfEqualBlocksAreThoseOfTheFirst) {
 
 TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
   using Settings = std::map<std::string, std::string>;
-  for (const Settings& mesh : {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
-                               Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
-                               Settings{{"gtp", "2"}, {"dp", "3"}, {"global_batch", "6"}},  // norms do not divide by 3
-                               Settings{{"tp", "2"}, {"dp", "7"}, {"global_batch", "7"}, {"zero", "off"}},
-                               Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
-                               Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
-                               Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}},
-                               Settings{{"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}, {"wire_format", "nvfp4"}},
-                               Settings{{"dtype", "bf16"},
-                                        {"tp", "2"},
-                                        {"gtp", "2"},
-                                        {"wire_format", "mxfp8"},
-                                        {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
-                               Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}},
-                               Settings{{"dtype", "bf16"},
-                                        {"tp", "2"},
-                                        {"gtp", "2"},
-                                        {"sequence_parallel", "on"},
-                                        {"gemm_format", "fp8"},
-                                        {"tp_wire_format", "fp8"},
-                                        {"wire_format_backward", "fp8"}}}) {
+  for (const Settings& mesh :
+       {Settings{{"gtp", "3"}, {"global_batch", "6"}, {"recompute", "selective"}},
+        Settings{{"gtp", "2"}, {"dp", "2"}, {"global_batch", "8"}, {"recompute", "full"}},
+        Settings{{"gtp", "2"}, {"dp", "3"}, {"global_batch", "6"}},  // the sizes of norms are not divisible by 3
+        Settings{{"tp", "2"}, {"dp", "7"}, {"global_batch", "7"}, {"zero", "off"}},
+        Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
+        Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
+        Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}},
+        Settings{{"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}, {"wire_format", "nvfp4"}},
+        Settings{{"dtype", "bf16"},
+                 {"tp", "2"},
+                 {"gtp", "2"},
+                 {"wire_format", "mxfp8"},
+                 {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
+        Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}},
+        Settings{{"dtype", "bf16"},
+                 {"tp", "2"},
+                 {"gtp", "2"},
+                 {"sequence_parallel", "on"},
+                 {"gemm_format", "fp8"},
+                 {"tp_wire_format", "fp8"},
+                 {"wire_format_backward", "fp8"}}}) {
     models::DecoderConfig model = even_model();
     model.tie_word_embeddings = mesh.contains("dp");
     if (!mesh.contains("tp") && !mesh.contains("wire_format")) model.hidden_size = 7;

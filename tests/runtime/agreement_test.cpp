@@ -82,7 +82,7 @@ TEST(Agreement, StepsThatAreAlikeSettleAnyNumberOfStepsLater) {
   for (const int late : {0, 1, 3, 9}) EXPECT_EQ(error_of(12, late, {}), "") << late;
 }
 
-// Ranks are then in a later step, which they do alike.
+// Ranks are then in a later step, which has the same events on all of them.
 TEST(Agreement, ADifferenceIsNamedWhenItIsSeenAStepLater) {
   for (const int late : {0, 1, 2}) {
     const std::string error = error_of(6, late, {.rank = 1, .step = 3, .what = Difference::What::other});

@@ -129,7 +129,7 @@ TEST(Classes, OneThatLeavesItsScheduleEndsTheRun) {
   }
 }
 
-// Both follow schedules that are right by themselves, whose sums over replicas come in other orders.
+// Each schedule alone is correct, but the two have different orders of sums over replicas.
 TEST(Classes, SchedulesThatDoNotMatchAreRefused) {
   for (const int reversed : {0, 1}) {
     try {

@@ -6,7 +6,7 @@
 
 namespace tessera::runtime {
 
-// visit(place in the part, logical index in row-major order) of every element.
+// Calls visit(position in the part, logical index in row-major order) for every element.
 template <typename Visit>
 void for_each_element(const layout::LocalLayout& local, std::int64_t logical_cols, Visit visit) {
   for (const layout::Piece& piece : local.pieces)

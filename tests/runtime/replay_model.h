@@ -1,5 +1,5 @@
 // A model for steps that follow a schedule: it has ties, layers used twice, frozen weights, branches that are skipped
-// and recomputation, and knows what every weight and every gradient must be.
+// and recomputation, and computes the expected value of every weight and every gradient.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -49,11 +49,11 @@ struct Mesh {
 };
 
 struct Flags {
-  bool skip_branch = false;    // parameter "branch" takes no part in this step
+  bool skip_branch = false;    // true: the step does not use the parameter "branch"
   int rank_that_differs = -1;  // this rank consumes "stacked" once more
 };
 
-// A model that touches its parameters in every way there is, and checks each weight it sees.
+// A model that uses its parameters in every possible way, and checks each weight that it reads.
 class Model {
  public:
   Model(shard::ParallelGroups& parallel, const RuntimeOptions& options)
@@ -89,7 +89,7 @@ class Model {
                               .planes = planes});
     runtime.parameters().add(
         {.name = "planes by columns", .dims = {13, 9}, .compute = layout::cut_cols({13, 9}, tp), .planes = planes});
-    // This parameter has its own type; parameters beside it may be in the same unit.
+    // This parameter has its own type; adjacent parameters may be in the same unit.
     runtime.parameters().add({.name = "half",
                               .dims = {10, 3},
                               .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
@@ -190,7 +190,7 @@ class Model {
     runtime.program().end_step();
   }
 
-  // The optimizer: other values everywhere, published in the order of first use.
+  // The optimizer: changes all values and publishes the weights in the order of first use.
   void update(bool with_amaxes = true) {
     std::vector<schedule::ParameterId> bucket;
     for (const schedule::ParameterId id : runtime.by_first_use()) {
@@ -203,18 +203,18 @@ class Model {
     if (with_amaxes) reduce_amaxes();
     runtime.program().publish(bucket);
   }
-  // As the cast of a bucket does. After an update, this reduction is an event of the step.
+  // Reduces amaxes as the cast of a bucket does. After an update, the reduction is an event of the step.
   void reduce_amaxes() {
     std::array<float, 2> amaxes{static_cast<float>(parallel_.rank), -static_cast<float>(parallel_.rank)};
     runtime.program().reduce_amaxes(amaxes);
     EXPECT_EQ(amaxes, (std::array<float, 2>{static_cast<float>(parallel_.world->size() - 1), 0}));
   }
-  // A graph has updated them: written, and published by the step that it repeats.
+  // Writes the weights as a graph does that repeats a step. The repeated step has published the weights.
   void write_updates() {
-    runtime.wait_until_idle();  // what was gathered for the step, and the graph would have waited for
+    runtime.wait_until_idle();  // waits for the gathers of the step, as the graph would
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) write_update(id);
   }
-  // Something outside the steps replaces a weight.
+  // Replaces a weight between steps.
   void replace(schedule::ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
     runtime.wait_until_idle();
@@ -223,7 +223,7 @@ class Model {
   }
 
  private:
-  bool write_update(schedule::ParameterId id) {  // of a trainable one
+  bool write_update(schedule::ParameterId id) {  // returns false for a frozen weight
     if (!runtime.parameter(id).spec.trainable) return false;
     ++updates_[static_cast<std::size_t>(id)];
     write(id);
@@ -253,12 +253,14 @@ class Model {
     return found;
   }
 
-  // As one process would compute it: uses add up in a block, tp parts in rank order, blocks in order, then replicas.
+  // Returns the sum in the order in which one process computes it: the uses of a block, the tp parts in rank order, the
+  // blocks in order, the replicas.
   float expected(schedule::ParameterId id, int microbatches, std::int64_t i) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     std::vector<int> parts = holders(parameter, i);
     const int gtp = parallel_.cuts().parts;
-    // Replicated and sharded over gtp alone: every tp rank gives the whole gradient, of which the home rank's counts.
+    // For a weight that is replicated over tp, every tp rank has the whole gradient, and only the gradient of the home
+    // rank is used.
     float sum = 0;
     for (int replica = 0; replica < parallel_.cuts().replicas; ++replica) {
       float replica_sum = 0;
@@ -295,12 +297,12 @@ class Model {
   std::array<float, 16> activations_{};
 
  public:
-  bool starts_prepared = false;        // the last training step
-  std::vector<const void*> addresses;  // of its planes and gradients, in the order of their uses
+  bool starts_prepared = false;        // whether a graph could hold the last training step when it began
+  std::vector<const void*> addresses;  // addresses of the model's planes and gradients, in the order of their uses
   Runtime runtime;                     // last: it refers to nothing above
 };
 
-// sums_apart: arrived gradients are added on a lane of their own, as on GPUs.
+// sums_apart: received gradients are added on a separate lane, as on GPUs.
 inline void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
                 bool sums_apart = false) {
   comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {

@@ -372,7 +372,7 @@ void with_row_gather(Visit visit) {
   });
 }
 
-// Ids may be written, and compute done with the result's memory, long after the reading was asked for.
+// Ids may be written, and compute may finish with the result's memory, long after the read is requested.
 TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
   with_row_gather([](RowGather& gather, const ShardedParameter& table, comm::Communicator& group, auto& ids) {
     std::vector<float> out = kUntouched;

@@ -25,8 +25,8 @@ struct LayerOptions {
 // some domains have no weight.
 Step layers(const LayerOptions& options, std::mt19937& random);
 
-// A gather, and an earlier residency whose bytes the gather takes, without a wait that orders them. Empty: every gather
-// is ordered on its own lane behind every earlier use of its bytes.
+// A gather and an earlier residency with shared bytes, for which no wait puts the gather after the residency. Empty:
+// every gather is ordered on its own lane behind every earlier use of its bytes.
 struct UnorderedPair {
   int gather = 0, earlier = 0;  // of Schedule::residencies
 };

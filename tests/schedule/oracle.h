@@ -61,7 +61,7 @@ Program compile(const Trace& trace, const std::vector<ParameterSize>& sizes, con
 struct Outcome {
   std::string wrong;        // the error; empty if all tried orders are correct
   std::size_t states = 0;   // number of visited states
-  bool exhaustive = false;  // every order was tried, or an error was found
+  bool exhaustive = false;  // whether every order was tried, or an error was found
 };
 
 // Tries all orders if they have at most `max_states` states. Otherwise also tries random orders from `seed`.

@@ -37,7 +37,8 @@ class Recorder {
   void backward(int parameter);
   void produce(int parameter) { add(EventKind::produce, parameter, Pass::backward); }
   void publish(int parameter);
-  // Adds the all-reduce of the amaxes of a bucket with this number of weights. Call it before the bucket's publishes.
+  // Adds the all-reduce of the amaxes of a bucket with this number of weights. Call this function before the bucket's
+  // publishes.
   void amaxes(int weights);
   // Returns the case. If `units` is empty, each parameter is its own unit.
   Case take(std::vector<Unit> units = {});

@@ -1,4 +1,5 @@
-// Groups of ranks with the sharding of dense weights. No code contains the names of these axes.
+// Groups of ranks with the sharding of dense weights. The names of the axes are arbitrary, because no tested code
+// depends on them.
 #pragma once
 #include <vector>
 

@@ -16,7 +16,7 @@ def section():
 
 
 def words(text):
-    """Returns the flags in a text, and the identifiers that may stand for lists of flags."""
+    """Returns the flags in a text, and the identifiers that may represent lists of flags."""
     return set(re.findall(r"--[a-z0-9-]+", text)), set(re.findall(r"\b[A-Za-z_][A-Za-z0-9_]+\b", text))
 
 

@@ -11,12 +11,12 @@ namespace tessera::train::testing {
 // must not occur.
 void expect_same_bits(const RunResult& expected, const RunResult& actual, const std::string& what);
 
-// The bounds for fp64 runs whose products tp shards differently: losses and norms within 1e-9 relative, each tensor
-// within 1e-9 of its largest element.
+// Checks the bounds for fp64 runs with different tp sizes: losses and norms within 1e-9 relative, each tensor within
+// 1e-9 of its largest element.
 void expect_within_fp64_bounds(const RunResult& expected, const RunResult& actual, const std::string& what);
 
 double largest(const std::vector<double>& values);
-// Infinite if the sizes differ.
+// Returns infinity if the sizes differ.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace tessera::train::testing

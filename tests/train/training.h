@@ -22,7 +22,7 @@ struct RunOptions {
   std::optional<nn::ExpertDegrees> experts;                        // of a model with experts
   std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
-  bool zero = false;                                               // the optimizer's state is sharded over dp
+  bool zero = false;                                               // whether the optimizer's state is sharded over dp
   std::vector<int> nodes;                                          // RuntimeOptions::nodes
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
@@ -33,20 +33,20 @@ struct RunOptions {
   int blocks = 12;  // per step, of one sequence each; blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
-  bool documents = false;  // attention and positions restart inside sequences
-  bool masked = false;     // every target is masked
-  bool on_gpu = false;     // one rank, on the first GPU
+  bool documents = false;  // whether attention and positions restart inside sequences
+  bool masked = false;     // whether every target is masked
+  bool on_gpu = false;     // true: one rank on the first GPU
   bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
   CastOrder cast_order = CastOrder::fused;
-  quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
-  quant::Format products = quant::Format::bf16;  // of the products with these matrices and with the output layer
-  std::optional<quant::Format> wire_backward;    // of the weights that backward passes read; absent: wire
+  quant::Format wire = quant::Format::bf16;      // format in which a bf16 model's matrices are stored and gathered
+  quant::Format products = quant::Format::bf16;  // format of the products with these matrices and with the output layer
+  std::optional<quant::Format> wire_backward;    // format of the weights that backward passes read; absent: `wire`
   nn::ProductOptions product_options;
   double clip = 1.0;
   // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
   std::optional<int> ahead;
-  double lr_growth = 0;             // of the rate per step; the first rate is 1e-2
+  double lr_growth = 0;             // growth of the rate per step; the first rate is 1e-2
   std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are left out
   std::map<int, int> suppressed;    // by step: number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
@@ -71,9 +71,9 @@ struct RunResult {
   bool operator==(const RunResult&) const = default;
 };
 
-// A model with sizes that no mesh divides. biased: q, k and v have a bias. normed: q and k heads have norms. Heads then
-// have 6 elements: a norm of 2 elements is so badly conditioned that one ulp in the initial embedding changes the
-// gradient's norm by 2e-8 after 17 steps on one rank.
+// A model with sizes that no mesh divides. biased: q, k and v have a bias. normed: q and k heads have norms. With
+// norms, heads have 6 elements, because a norm of 2 elements is so badly conditioned that one ulp in the initial
+// embedding changes the gradient's norm by 2e-8 after 17 steps on one rank.
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
@@ -83,7 +83,7 @@ RunResult run(const RunOptions& options);
 models::Batch sample(const RunOptions& options, std::int64_t number);
 
 // Sets elements of a parameter's master by logical row and column, then casts and publishes the weight. Every rank
-// calls it before its first step or between two steps. Collective.
+// calls this function before its first step or between two steps. Collective.
 void set_elements(Trainer& trainer, const std::string& name,
                   const std::function<float(std::int64_t row, std::int64_t col, float old)>& value);
 

@@ -2,7 +2,7 @@
 import struct
 from dataclasses import dataclass
 
-ABSENT = object()  # stands for a missing value
+ABSENT = object()  # represents a missing value
 
 
 @dataclass(frozen=True)

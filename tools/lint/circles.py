@@ -14,7 +14,7 @@ ALLOWED = {
     "tessera/comm/backend": "communicator.cpp calls its backend, whose operations hold buffers of communicator.h",
     "tessera/comm/mpi/board_messages": "the progress thread runs tasks and sends statuses",
     "tessera/layout/dense": "layout.cpp stacks dense parts, and dense.cpp merges their pieces",
-    "tessera/ops/attention/attention": "its internal headers use its types",
+    "tessera/ops/attention/attention": "its internal headers use the types of attention.h",
     "tessera/quant/cuda/quantize": "quantize_cuda.h declares what the units of the table implement",
 }
 

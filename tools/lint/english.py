@@ -1,6 +1,6 @@
 """Refuses wording that is hard to read, in comments, documents, messages and names.
 
-english_patterns.json contains the patterns. Each pattern has an advice (`instead`) and an example that it matches. A pattern is a
+english_patterns.json contains the patterns. Each pattern has a correction (`instead`) and an example that it matches. A pattern is a
 regular expression that ignores case. With "at": "start of a sentence" it matches only there and respects case. With "at":
 "code" it matches names in C++ code and respects case.
 """
@@ -36,7 +36,7 @@ class Piece:
     kind: str
     text: str
     joins: bool  # whether it may continue a piece of the line above
-    column: int = 0  # of a C++ comment; a comment continues only one that begins in the same column
+    column: int = 0  # column of a C++ comment; a comment continues only a comment that begins in the same column
 
 
 def cpp_pieces(text):

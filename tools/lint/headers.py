@@ -36,7 +36,7 @@ def changed_names(root):
 def needs_cuda(root, path, known):
     """Returns whether the header includes a CUDA header, directly or through headers of this repository."""
     if path not in known:
-        known[path] = False  # also stops at cycles
+        known[path] = False  # this entry also ends the search at cycles
         here = root / path
         known[path] = here.suffix == ".cuh" or any(
             CUDA.match(name) or ((root / name).is_file() and needs_cuda(root, name, known))

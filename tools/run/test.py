@@ -202,7 +202,7 @@ def names_of(path):
 
 
 def script_calls(build, names, seconds):
-    """Returns a call for each script, in descending order of `seconds`, where the call writes the time that it takes."""
+    """Returns a call for each script, in descending order of `seconds`. A call writes its own time to `seconds`."""
     paths = [path for path in script_paths() if not names or any(name in names_of(path) for name in names)]
     paths.sort(key=lambda path: -seconds.get(path.name, 0))
 

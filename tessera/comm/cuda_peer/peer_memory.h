@@ -45,7 +45,7 @@ class PeerMemory {
   const base::Device device_;
   const std::span<std::byte> own_;
   std::vector<std::byte*> mapped_;
-  std::vector<bool> reached_;  // by group rank: the peer's memory is mapped or empty
+  std::vector<bool> reached_;  // by group rank: whether the peer's memory is mapped or empty
   std::string problem_;
 };
 

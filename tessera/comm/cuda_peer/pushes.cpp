@@ -177,8 +177,8 @@ bool PeerPushes::post(const Receive& receive, Agreed& agreed, std::vector<Receiv
   return true;
 }
 
-// Takes the destination of a message. Returns false if its receiver has not posted the destination yet. Appends the
-// message to `others` if it cannot be pushed.
+// Takes the destination of a message. Returns false if the receiver of the message has not posted the destination yet.
+// Appends the message to `others` if it cannot be pushed.
 bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& others) {
   const std::size_t peer = index(send.peer);
   const std::optional<Destination> target = mailboxes_[peer]->try_take(group_.rank);

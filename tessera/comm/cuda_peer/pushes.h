@@ -78,11 +78,11 @@ class PeerPushes {
   const base::CudaStream stream_;
   base::Buffer flag_buffer_;
   std::unique_ptr<PeerMailbox> own_mailbox_;
-  std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null: not reachable
-  std::vector<bool> direct_;  // by group rank: both ranks can reach the other's mailbox and flags
+  std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null: the rank is not reachable
+  std::vector<bool> direct_;  // by group rank: whether both ranks can reach the other's mailbox and flags
   std::unique_ptr<PeerMemory> flags_, shared_;
   std::string problem_;
-  std::vector<bool> pushes_;  // by group rank: messages in both directions are pushed
+  std::vector<bool> pushes_;  // by group rank: whether messages in both directions are pushed
   std::vector<base::CudaStream> streams_;
   std::vector<CUevent_st*> may_begin_, copied_;
 };

@@ -15,7 +15,7 @@
 
 namespace tessera::comm {
 
-// The failure that ended a run of local ranks. Every later operation of every rank fails with it.
+// The failure that ended a run of local ranks. Every later operation of every rank fails with the first failure.
 struct LocalFailure {
   int rank = 0;  // the world rank that failed
   std::string what;
@@ -81,7 +81,7 @@ class LocalGroup {
   std::shared_ptr<const LocalFailure> failure_;
   std::vector<bool> cancelled_;
   int left_ = -1;        // world rank of the first member that left; -1: all are present
-  bool broken_ = false;  // a member left an operation early, so later phases do not end
+  bool broken_ = false;  // whether a member left an operation early, so that later phases do not end
 };
 
 // One member's part in one operation. The constructor posts the operation and waits for all members. Until finish(),
@@ -99,9 +99,9 @@ class MatchedOperation {
   const Operation& operation_of(int member) const { return *slot_.operations[static_cast<std::size_t>(member)]; }
   // Returns the virtual time at which the last member joined.
   double begin() const { return *std::max_element(slot_.times.begin(), slot_.times.end()); }
-  // Waits for all members. Data that they wrote before the wait may be read after it.
+  // Waits for all members. Data that the members wrote before the wait may be read after the wait.
   void synchronize() { wait_for_all(true); }
-  // The last wait. After it no peer reads this member's buffers.
+  // The last wait. After the wait no peer reads this member's buffers.
   void finish() { wait_for_all(false); }
 
  private:

@@ -11,7 +11,7 @@ void copy(void* target, const void* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
 }
 
-// Calls visit(peer) for all members, starting with this one. Members therefore read from different peers at the same
+// Calls visit(peer) for all members, starting with this member. Members therefore read from different peers at the same
 // time.
 template <typename Visit>
 void for_each_member(const GroupIdentity& group, Visit visit) {

@@ -45,7 +45,7 @@ class LocalJob {
   int ranks() const { return ranks_; }
   const LocalOptions& options() const { return options_; }
 
-  // Only the first failure is recorded. All operations of all groups fail with it.
+  // Only the first failure is recorded. All operations of all groups fail with the recorded failure.
   void fail(int rank, const std::string& what, std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     if (failure_ != nullptr) return;
@@ -59,8 +59,8 @@ class LocalJob {
     return failure_ == nullptr ? nullptr : failure_->error;
   }
 
-  // Handles the rank's next call of make_group and returns all groups of the call. The first rank that calls makes
-  // them.
+  // Handles the rank's next call of make_group and returns all groups of the call. The first rank that calls the
+  // function makes the groups.
   std::vector<std::shared_ptr<LocalGroup>> join(int rank, const std::string& name, const Groups& groups) {
     std::lock_guard lock(mutex_);
     const std::int64_t call = calls_[static_cast<std::size_t>(rank)]++;
@@ -192,9 +192,9 @@ class LocalBackend final : public Backend {
   std::shared_ptr<LocalJob> job_;
   std::shared_ptr<LocalGroup> group_;
   GroupIdentity identity_;
-  std::int64_t sequence_ = 0;  // of the next operation; only the lane touches it
-  base::Buffer scratch_;       // only the lane touches it
-  bool cancelled_ = false;     // only the owner touches it
+  std::int64_t sequence_ = 0;  // number of the next operation; only the lane accesses it
+  base::Buffer scratch_;       // only the lane accesses it
+  bool cancelled_ = false;     // only the owner accesses it
 };
 
 class LocalWorld final : public World {

@@ -31,7 +31,7 @@ class MpiBackend final : public Backend {
   void cancel() override { progress_->cancel(context_); }
 
  private:
-  // The current operation. Only the lane accesses it.
+  // The current operation. Only the lane accesses this member.
   struct Call {
     std::string label;
     MpiDeadline deadline;

@@ -40,7 +40,7 @@ class MpiBoardMessages {
     Status newest = nullptr;      // a peer's newest status that has arrived, or this rank's own
     std::int64_t arrived_as = 0;  // number of the message that brought `newest`
     std::int64_t sent = 0;        // version of this rank's status that was last sent to the peer
-    bool is_pending = false;      // a status to the peer is in flight
+    bool is_pending = false;      // whether a status to the peer is in flight
   };
   struct BoardStatuses {
     std::int64_t version = 0;  // version of this rank's status

@@ -53,9 +53,9 @@ class MpiProgress {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Both functions block until done. Both functions throw Error if the time limit passes (the message names the missing
-  // peers), if a message has another size than expected, and after an earlier failure. The error text does not contain
-  // the label.
+  // Both functions block until the messages are done. Both functions throw Error if the time limit passes (the message
+  // names the missing peers), if a message has another size than expected, and after an earlier failure. The error text
+  // does not contain the label.
   void exchange(MpiRound round);
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);

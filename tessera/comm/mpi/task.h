@@ -1,4 +1,4 @@
-// A pending round of messages, or the pending creation of a context. Only the progress thread uses it.
+// A pending round of messages, or the pending creation of a context. Only the progress thread uses a task.
 #pragma once
 #include <mpi.h>
 

@@ -13,7 +13,7 @@ namespace tessera::comm {
 // Returns false if the library was built without MPI. make_mpi_world then throws InputError (no_mpi.cpp).
 bool mpi_available();
 // Initialises MPI. A process can have one world. The world's destructor finalises MPI after a run without failure.
-// After an error it does not call MPI, and the caller ends the process with abort_mpi.
+// After an error the thread does not call MPI, and the caller ends the process with abort_mpi.
 //
 // Initialisation and finalisation each wait for all ranks, for at most the longer of options.timeout and `connecting`.
 // If a rank has stopped or did not start, the process then prints a line to stderr and exits with code 1, because it

@@ -90,7 +90,7 @@ class NcclBackend final : public Backend {
   NcclStaging staging_;
   NcclStoreExchange calls_, exchanges_;
   std::int64_t sequence_ = 0, launches_ = 0;
-  NcclDeadline deadline_;               // of the current operation; only the lane accesses it
+  NcclDeadline deadline_;               // deadline of the current operation; only the lane accesses it
   std::shared_ptr<PeerPushes> pushes_;  // null until the first share()
 };
 
@@ -173,7 +173,7 @@ void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<
   member_.channel->call("ncclSend and ncclRecv", body, deadline_);
 }
 
-// Called between two looks at a peer's mailbox.
+// Called between two reads of a peer's mailbox.
 void NcclBackend::wait_for_hosts() const {
   if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
   if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());

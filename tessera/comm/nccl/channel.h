@@ -1,4 +1,4 @@
-// One NCCL communicator. Several threads may use it, and any thread may abort it.
+// One NCCL communicator. Several threads may use the channel, and any thread may abort it.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -33,7 +33,7 @@ class NcclChannel {
   using Body = std::function<ncclResult_t(const NcclLibrary&, ncclComm_t)>;
   void call(const char* what, const Body& body, NcclDeadline deadline);
 
-  // Ends this rank's pending work of the communicator on the device. Any thread may call it.
+  // Ends this rank's pending work of the communicator on the device. Any thread may call this function.
   void abort();
   // Returns NCCL's error of enqueued work, or an empty string if there is no error.
   std::string async_error();

@@ -45,7 +45,7 @@ NcclStaging::~NcclStaging() {
   const cudaError_t status = cudaStreamQuery(stream_);
   (void)cudaGetLastError();
   if (status != cudaErrorNotReady) return;
-  // Leaks both buffers: the stream may still use them, and its end is unknown.
+  // Leaks both buffers, because the stream may still use them for an unknown time.
   (void)new GrowingBuffer(std::move(pinned_));
   (void)new GrowingBuffer(std::move(on_device_));
 }
@@ -141,7 +141,7 @@ void NcclStaging::copy_on_host(std::vector<Copy> copies) {
     });
   };
   TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, run_copies, work.get()));
-  (void)work.release();  // the callback owns it
+  (void)work.release();  // the callback owns the work
 }
 
 }  // namespace tessera::comm

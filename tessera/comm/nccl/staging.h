@@ -27,8 +27,8 @@ class GrowingBuffer {
 class NcclStaging {
  public:
   // `faults` belongs to the stream's lane. After a failure, when fences no longer wait for the device
-  // (LaneFaults::is_abandoned), the stream does not access the failed operations' host operands. The operands' owner
-  // may then free them.
+  // (LaneFaults::is_abandoned), the stream does not access the failed operations' host operands. The owner of the
+  // operands may then free the operands.
   NcclStaging(base::Device device, base::CudaStream stream, std::shared_ptr<const base::LaneFaults> faults);
   // If the stream still has pending work, the staging memory stays allocated.
   ~NcclStaging();

@@ -13,8 +13,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{5};   // between two looks at the operations
-constexpr milliseconds kSlice{50};  // time of one wait for the store, between two looks at failures
+constexpr milliseconds kPause{5};   // between two checks of the operations
+constexpr milliseconds kSlice{50};  // time of one wait for the store, between two checks for failures
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -37,7 +37,7 @@ NcclWatchdog::NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, b
       on_failure_(std::move(on_failure)),
       failures_(std::move(store), rank),
       thread_([this, device] {
-        base::set_device(device);  // a new thread uses GPU 0 and would keep a context there
+        base::set_device(device);  // otherwise the new thread would use GPU 0 and keep a context on it
         serve();
       }) {
   pthread_setname_np(thread_.native_handle(), "nccl watchdog");

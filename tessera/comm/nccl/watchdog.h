@@ -54,7 +54,7 @@ class NcclWatch {
   std::string state() const;
   // All pending and later operations fail with `error`. Only the first call has an effect. Does not wait.
   void fail(const std::exception_ptr& error);
-  // Called after fail(). Starts to end the pending work on the device.
+  // Called after fail(). Begins to abort the pending work on the device.
   void abort();
   // Sets an action that abort() also runs, on its own thread.
   void at_abort(std::function<void()> action);

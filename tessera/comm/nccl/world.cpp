@@ -138,7 +138,7 @@ std::unique_ptr<World> make_nccl_world(const NcclOptions& options) {
   // A communicator may serve a graph and a stream at the same time (train/step_graph.h).
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
   // In a graph NCCL would register operands, and expects each to be in one allocation. With libtorch's expandable
-  // segments they are not, and ranks may hang (PyTorch issue 158029).
+  // segments an operand may be in several allocations, and ranks may hang (PyTorch issue 158029).
   setenv("NCCL_GRAPH_REGISTER", "0", 1);
   base::set_device(options.device);
   return std::make_unique<NcclWorld>(options);

@@ -18,8 +18,8 @@ constexpr A kInfinity = std::numeric_limits<A>::infinity();
 // Returns the largest magnitude in the rows; NaN counts as larger than infinity.
 template <typename A>
 A largest_magnitude(const void* rows, const PlainArguments& a) {
-  using Bits =
-      std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;  // positive numbers have the order of their bits
+  // Positive numbers have the order of their bits.
+  using Bits = std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;
   Bits largest = 0;
   for (std::int64_t token = 0; token < a.length; ++token) {
     const A* __restrict row = static_cast<const A*>(rows) + token * a.stride;

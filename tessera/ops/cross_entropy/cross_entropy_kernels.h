@@ -12,7 +12,7 @@ namespace tessera::ops {
 struct CrossEntropyShape {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, vocabulary = 0;  // vocabulary: columns on this rank
-  IdRanges part;                            // ids of these columns; the maximum does not read them
+  IdRanges part;                            // ids of these columns; the kernel for the maximum does not read `part`
 };
 struct CrossEntropyMaximum {
   const void* logits = nullptr;

@@ -8,8 +8,8 @@
 namespace tessera::ops {
 
 // Tensors that are made between begin and end use memory that belongs to the graph until it is destroyed. After a
-// launch they hold the values of that launch. Used by one thread. Throws Error in a build without CUDA, and for work
-// that cannot be recorded.
+// launch these tensors hold the values of that launch. Used by one thread. Throws Error in a build without CUDA, and
+// for work that cannot be recorded.
 class Graph {
  public:
   explicit Graph(base::Device device);

@@ -17,7 +17,7 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
 
 struct RouterOptions {
   std::int64_t k = 1;       // experts of a token; at most the number of experts
-  bool normalizes = false;  // the weights of a token are divided by their sum
+  bool normalizes = false;  // whether the weights of a token are divided by their sum
 };
 
 struct Routing {
@@ -43,7 +43,7 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted);
 struct RoutingGradients {
   at::Tensor weights;            // [tokens, k]
   at::Tensor probabilities;      // [experts]: of RouterSums::probabilities
-  at::Tensor logsumexp_squares;  // [1]: of RouterSums::logsumexp_squares
+  at::Tensor logsumexp_squares;  // [1]: gradient of RouterSums::logsumexp_squares
 };
 // Returns the gradient of the logits: [tokens, experts].
 at::Tensor route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& gradients,

@@ -14,8 +14,8 @@ namespace tessera::ops {
 struct Selection {
   at::Tensor tokens;  // [room] int64: the row's token
   at::Tensor slots;   // [room] int64: which of the token's k choices the row is
-  at::Tensor
-      offsets;  // [local * blocks + 1] int64: first row of each expert and block; the last entry is the number of rows
+  // [local * blocks + 1] int64: first row of each expert and block; the last entry is the number of rows.
+  at::Tensor offsets;
   std::int64_t local = 0, blocks = 1;
   std::int64_t group_tokens = 0;  // tokens of all blocks
   std::int64_t k = 1;             // choices of a token
@@ -25,7 +25,7 @@ struct Selection {
   // The rows of one expert in one block: [begin, end). Not in a dry run.
   std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t expert, std::int64_t block) const;
   std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t expert) const;  // in all blocks
-  std::int64_t rows() const;                                                 // of all local experts
+  std::int64_t rows() const;                                                 // number of rows of all local experts
 };
 
 // The local experts of a rank: [first, first + count) of `all`.

@@ -123,8 +123,8 @@ void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool 
     return;
   }
   // The GPU library can round to the type of the inputs.
-  const bool knows_type = dw.scalar_type() == type || (on_cuda(dy) && dw.scalar_type() == dy.scalar_type());
-  if (!accumulate && is_aligned(dw) && knows_type) return transposed_product(it, dw);
+  const bool supports_type = dw.scalar_type() == type || (on_cuda(dy) && dw.scalar_type() == dy.scalar_type());
+  if (!accumulate && is_aligned(dw) && supports_type) return transposed_product(it, dw);
   at::Tensor alone = make(shape, type, dw.device());
   transposed_product(it, alone);
   if (accumulate)

@@ -10,8 +10,8 @@ namespace tessera::ops {
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w);   // y = x w^T
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w);  // dx = dy w
 // dw [out, in] = dy^T x. `dw` is contiguous and has the accumulator type of the inputs (fp32 or fp64). Without
-// `accumulate` it may have another floating type, to which the result is rounded once. With `accumulate` the product is
-// computed separately and then added.
+// `accumulate`, `dw` may have another floating type, to which the result is rounded once. With `accumulate` the product
+// is computed separately and then added.
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
 }  // namespace tessera::ops

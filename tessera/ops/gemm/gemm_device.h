@@ -38,7 +38,7 @@ struct ScaledSide {
 struct ScaledProduct {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ScaledSide left, right;
-  bool fast = false;  // only if each matrix has one scale
+  bool fast = false;  // allowed only if each matrix has one scale
   quant::DType result_type = quant::DType::bf16;
   void* result = nullptr;
 };
@@ -48,8 +48,8 @@ inline constexpr std::int64_t kProductScratch = std::int64_t{32} << 20;
 
 namespace cuda {
 // Multiplies with cuBLASLt. Pointers must be multiples of 256. The algorithm depends only on shape and types
-// (gemm_table.h, otherwise the library's heuristic), so every rank uses the same one. `candidate` selects one of the
-// heuristic's algorithms for benchmarks (0: the first); -1 selects the algorithm of the table. `scratch` is
+// (gemm_table.h, otherwise the library's heuristic), so every rank uses the same algorithm. `candidate` selects one of
+// the heuristic's algorithms for benchmarks (0: the first); -1 selects the algorithm of the table. `scratch` is
 // kProductScratch bytes on the device. Enqueues without synchronization. Throws Error if the library has no algorithm
 // for the shape or the candidate.
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);

@@ -46,8 +46,8 @@ T* data_of(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-bool has(Sides asked, Sides side) {
-  return asked == side || asked == Sides::both;
+bool has(Sides requested, Sides side) {
+  return requested == side || requested == Sides::both;
 }
 
 at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
@@ -357,7 +357,8 @@ Operand stored_values(const Quantized& planes, Extent extent, const Encoding& en
   return {.extent = transposed(extent), .encoding = across, .values = values.t().contiguous()};
 }
 
-// A stored weight is read directly by its rows. By its columns it is transposed first.
+// A product that needs the rows of a stored weight reads the weight directly. For the columns, the weight is transposed
+// first.
 Operand stored_dry(Extent extent, const Encoding& encoding, Sides side) {
   if (side == Sides::rows) return device_operand(extent, encoding, at::kMeta);
   report(memory_work("transpose", 2 * stored_bytes(extent, encoding)));

@@ -12,7 +12,7 @@ constexpr int kPacks = 2,
               kThreads =
                   512;  // most packs of a row per thread, and most threads of a block, if a row fits into registers
 constexpr int kLongThreads = 1024;
-constexpr int kColumns = 32, kGroups = 32;  // of a block that adds parts
+constexpr int kColumns = 32, kGroups = 32;  // dimensions of a block that adds parts
 
 template <typename T>
 struct Rows {

@@ -49,7 +49,7 @@ struct StepChoices {
   std::int64_t first = 1;  // the update number of choices[0]
   StepScalars choices[kStepChoices];
 };
-// options.step is the lowest possible number. Throws Error if it is below 1.
+// options.step is the lowest possible number. Throws Error if the step is below 1.
 StepChoices step_choices(const AdamW& options);
 
 // Writes the sum of squares of each row in fp64 to sums[r]. The order of the sum depends only on `cols`.

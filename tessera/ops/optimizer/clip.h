@@ -14,7 +14,7 @@ inline constexpr int kStopCounters = 8;
 // The decision about the update of the last step. The decision is stored in the memory of the device that runs the
 // updates.
 struct Clip {
-  double norm = 0;    // of the whole gradient, before clipping
+  double norm = 0;    // norm of the whole gradient before clipping
   double factor = 1;  // multiplies the gradient
   // 0: the update changes nothing, because the step is skipped (its norm is infinite or NaN) or suppressed.
   std::int32_t applies = 1;

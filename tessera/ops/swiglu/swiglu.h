@@ -9,8 +9,8 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up);  // returns the gradient of gate_up
 
 struct SwigluBackward {
-  at::Tensor gradient;  // as from swiglu_backward
-  at::Tensor out;       // as from swiglu_forward
+  at::Tensor gradient;  // equal to the result of swiglu_backward
+  at::Tensor out;       // equal to the result of swiglu_forward
 };
 // Computes both in one pass over gate_up.
 SwigluBackward swiglu_backward_with_output(const at::Tensor& dout, const at::Tensor& gate_up);

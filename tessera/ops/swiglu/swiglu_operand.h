@@ -10,8 +10,8 @@ namespace tessera::ops {
 Operands swiglu_operands(const at::Tensor& gate_up, const Quantization& as);
 
 struct SwigluOperands {
-  Operands gradient;  // of swiglu_backward(dout, gate_up)
-  Operand out;        // of swiglu_forward(gate_up) by its columns, if requested
+  Operands gradient;  // the operands of swiglu_backward(dout, gate_up)
+  Operand out;        // the operand of swiglu_forward(gate_up) by its columns, if requested
 };
 // `out_as` is the quantization of out by its columns, for a backward pass that recomputes out. Null: out is not
 // computed. The amax of out is not computed here, because forward computed it.

@@ -15,7 +15,7 @@ struct Item {
   std::int64_t elements;
   float* amax;
   bool wide;     // fp32, not bf16
-  bool aligned;  // every vector begins at a multiple of 16 bytes
+  bool aligned;  // whether every vector begins at a multiple of 16 bytes
 };
 using List = WeightList<Item>;
 

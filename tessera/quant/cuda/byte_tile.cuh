@@ -31,7 +31,7 @@ class ByteTile {
 
 // Writes a tile to a matrix of `rows` rows of `row_bytes` bytes. `first_row` and `first_byte` are the position of the
 // tile in the matrix. If kWide is true, the matrix and its rows must begin at multiples of 16 bytes. Every thread of
-// the block calls it, after a barrier.
+// the block calls this function, after a barrier.
 template <int kRows, int kThreads, bool kWide>
 __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::int64_t first_row,
                            std::int64_t first_byte, std::int64_t rows, std::int64_t row_bytes) {

@@ -19,7 +19,7 @@ struct Codes {
   std::int64_t rows, row_bytes;            // of the source
   std::int64_t target_rows, target_bytes;  // target_bytes: bytes of a row
   bool nibbles;
-  bool wide_loads, wide_stores;  // rows begin at multiples of 16; for loads of 4-bit elements at multiples of 8
+  bool wide_loads, wide_stores;  // whether rows begin at multiples of 16, or of 8 for loads of 4-bit elements
 };
 using CodesList = WeightList<Codes>;
 

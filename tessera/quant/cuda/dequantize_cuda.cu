@@ -18,7 +18,7 @@ struct Item {
   Tiling tiling;
   Element element;
   Scale scale;
-  bool vectors;  // every vector is aligned to its size, in both matrices
+  bool vectors;  // whether every vector of both matrices is aligned to its size
 };
 using List = WeightList<Item>;
 

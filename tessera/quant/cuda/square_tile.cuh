@@ -43,7 +43,7 @@ __device__ inline void load_square(const bfloat16* source, const SquareTile& squ
       vectors[part][r] = load_row(source, square.matrix.cols, square, part, r, whole);
 }
 
-// Multiplies eight elements and rounds them to fp8. Updates `amaxes` with the greatest magnitudes.
+// Multiplies eight elements and rounds the products to fp8. Updates `amaxes` with the greatest magnitudes.
 template <Element kElement>
 __device__ void encode_words(const uint4& words, float multiplier, std::uint32_t& amaxes, std::uint32_t (&codes)[2]) {
   amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.x), words.y);

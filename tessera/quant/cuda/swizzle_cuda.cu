@@ -27,7 +27,7 @@ struct Padding {
   Extent compact, extent;
   std::uint32_t rows;     // rows of the padded scales that are not padding
   std::uint32_t repeats;  // number of padded rows for each row of compact scales
-  bool words;             // runs of the padded scales begin at multiples of 4 bytes
+  bool words;             // whether runs of the padded scales begin at multiples of 4 bytes
 };
 
 __global__ void __launch_bounds__(kThreads) pad(const __grid_constant__ Padding padding, Runs runs) {

@@ -85,7 +85,7 @@ inline bool is_aligned(const void* pointer, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-// Returns the number of blocks of a launch. Throws Error if it exceeds the limit of a launch.
+// Returns the number of blocks of a launch. Throws Error if the number exceeds the limit of a launch.
 inline unsigned checked_blocks(std::int64_t blocks) {
   if (blocks > 0x7FFFFFFF) base::fail("number formats: expected at most 2147483647 blocks in one launch, got more");
   return static_cast<unsigned>(blocks);

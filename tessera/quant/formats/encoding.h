@@ -31,7 +31,7 @@ struct Encoding {
   Element element = Element::e4m3;
   Scale scale = Scale::fp32;
   ScaleTile tile;
-  bool powers_of_two = false;  // fp32 scales are rounded down to powers of two
+  bool powers_of_two = false;  // whether fp32 scales are rounded down to powers of two
 
   auto operator<=>(const Encoding&) const = default;
 };

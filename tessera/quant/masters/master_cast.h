@@ -30,8 +30,8 @@ struct MasterSlice {
 };
 
 // Owns the amaxes. All memory belongs to one device. The addresses in the slices do not change after construction; each
-// call reads the current contents. On a GPU a call enqueues a fixed number of launches on the stream, whatever the
-// number of slices. On the host a call returns when the work is done.
+// call reads the current contents. On a GPU a call enqueues a fixed number of launches on the stream, for any number of
+// slices. On the host a call returns when the work is done.
 class MasterCast {
  public:
   virtual ~MasterCast() = default;

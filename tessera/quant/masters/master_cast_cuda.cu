@@ -20,7 +20,7 @@ template <typename T>
 struct Part {
   const T* source;  // the address that the matrix's first element would have
   std::int64_t rows, cols, begin, end;
-  std::int64_t row, col;  // of the thread's first element
+  std::int64_t row, col;  // position of the thread's first element
 
   __device__ Part(const MasterItem& item, std::int64_t piece)
       : source(static_cast<const T*>(item.slice.source.data) - item.slice.slice.begin),
@@ -52,7 +52,7 @@ __device__ bool is_whole_warp(const Part<T>& part) {
   return __all_sync(kAllLanes, part.is_whole() || part.col >= part.cols);
 }
 
-// Raises the amax of a tile that `lanes` adjacent lanes share. All lanes of the warp call it.
+// Raises the amax of a tile that `lanes` adjacent lanes share. All lanes of the warp call this function.
 __device__ void raise_tile(float* amax, float greatest, int lanes) {
   for (int distance = 1; distance < lanes; distance *= 2)
     greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, distance));

@@ -19,14 +19,14 @@ struct MasterItem {
   Tiling tiling;
   std::int64_t first_tile = 0;   // among the tiles of all slices
   std::int64_t first_piece = 0;  // among the pieces of all slices
-  std::int64_t first_row = 0;    // of the item's first piece
+  std::int64_t first_row = 0;    // first row of the item's first piece
   std::int64_t pieces_across = 1;
   // The tiles that need a multiplier or a scale on this rank, and the first block that computes them.
   Slice made_tiles;
   std::int64_t first_scale_piece = 0;
-  bool is_one_tile = false;   // the amax of this tile is the amax of the whole weight
-  bool whole_loads = false;   // every vector of the source is aligned for one load
-  bool whole_stores = false;  // every vector of the codes is aligned for one store
+  bool is_one_tile = false;   // whether the amax of this tile is the amax of the whole weight
+  bool whole_loads = false;   // whether every vector of the source is aligned for one load
+  bool whole_stores = false;  // whether every vector of the codes is aligned for one store
 };
 
 struct MasterCastPlan {

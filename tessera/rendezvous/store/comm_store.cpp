@@ -25,7 +25,7 @@ auto reach(const char* what, Call call) {
   }
 }
 
-// Calls wait for the host forever, whatever the client's time limit is. Connecting also takes longer than the limit.
+// Calls wait for the host forever and ignore the client's time limit. Connecting also takes longer than the limit.
 class TcpStore final : public Store {
  public:
   explicit TcpStore(Client client) : client_(std::move(client)) {}

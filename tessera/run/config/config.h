@@ -38,7 +38,7 @@ struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
-  std::vector<std::string> valid;  // as `data`, for held-out data; may be empty
+  std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
 
   Backend backend = Backend::local;
   std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the launcher's number
@@ -77,7 +77,7 @@ struct TrainConfig {
   std::int64_t fp8_history = 16;
   quant::AmaxChoice fp8_amax = quant::AmaxChoice::greatest;
   std::int64_t fp8_margin = 0;
-  quant::Format tp_wire_format = quant::Format::bf16;  // of activations that are gathered over tp for products
+  quant::Format tp_wire_format = quant::Format::bf16;  // format of activations that are gathered over tp for products
 
   double lr = 3e-4, min_lr = 0.0;
   std::int64_t warmup_steps = 0;
@@ -95,12 +95,13 @@ struct TrainConfig {
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
   // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
-  std::string coalesce = "1MiB";  // adjacent weights of together at most this size are one transfer
-  ReduceOrder reduce_order = ReduceOrder::sequential;  // of gradients over gtp (shard/reduction_tree.h)
+  std::string coalesce = "1MiB";  // adjacent weights travel as one transfer if their total size is at most this
+  // Order of the sums of gradients over gtp (shard/reduction_tree.h).
+  ReduceOrder reduce_order = ReduceOrder::sequential;
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
-  bool zero = true;                      // the optimizer state is sharded over dp
+  bool zero = true;                      // whether the optimizer state is sharded over dp
   Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table
-  bool debug_poison = false;             // free buffers are filled with NaN
+  bool debug_poison = false;             // whether free buffers are filled with NaN
   std::int64_t debug_delays = 0;         // seed of random communication delays; 0: no delays
   std::string debug_suppress;            // steps whose updates are suppressed (step_times.h)
   std::int64_t trace_step = 0;           // step whose timeline is written; 0: no step

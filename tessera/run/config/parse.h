@@ -9,7 +9,7 @@
 namespace tessera::run {
 
 struct TrainCommand {
-  bool help = false;  // --help was given: print train_help() and ignore the rest
+  bool help = false;  // true: --help was given; print train_help() and ignore the other members
   TrainConfig config;
 };
 

@@ -49,7 +49,7 @@ shard::FormatPolicy backward_policy(const TrainConfig& config);
 // Returns the formats of weights in products. Embedding and output layer are bf16 unless a rule names them.
 shard::FormatPolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
-  quant::Format wire = quant::Format::bf16;  // in storage and transfers
+  quant::Format wire = quant::Format::bf16;  // format in storage and transfers
   bool has_backward_weight = false;  // whether backward passes read another weight, which is also stored and sent
   quant::Format product = quant::Format::bf16;  // in products
   bool is_matrix = true;                        // vectors have no number formats
@@ -58,8 +58,8 @@ struct WeightFormats {
 // have bf16, which here means the type of --dtype. `config`: with tp and seq_len filled in. Throws InputError for a
 // format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
-// Returns whether a setting applies only to fp8 products, or to their activations over tp, and `config` has no such
-// products.
+// Returns whether a setting applies only to fp8 products, or to their activations over tp, and `config` has no
+// fp8 products.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
 // Returns the tokens of a microbatch and the lookup of the embedding. `config`: with seq_len filled in.
 shard::RowReads embedding_reads(const TrainConfig& config);

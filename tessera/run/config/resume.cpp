@@ -13,10 +13,10 @@ namespace tessera::run {
 namespace {
 using nlohmann::json;
 
-void refuse_other_value(const Setting& setting, const json& before, const json& asked, const std::string& where) {
-  if (!before.is_null() && before != asked)
+void refuse_other_value(const Setting& setting, const json& before, const json& requested, const std::string& where) {
+  if (!before.is_null() && before != requested)
     throw InputError("{}: got {}, expected {}: the run stored in {} has this value, which cannot change on --resume",
-                     flag_of(setting.name), base::shown(asked), base::shown(before), where);
+                     flag_of(setting.name), base::shown(requested), base::shown(before), where);
 }
 
 bool is_given(const TrainConfig& command, const Setting& setting) {

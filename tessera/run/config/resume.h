@@ -21,13 +21,13 @@ struct MergedConfig {
 // for each setting:
 //   kept (rate schedule, optimizer, model, data, steps, backend, zero, recompute, save_every ...): the stored value,
 //     unless the command line gives one;
-//   mesh (ranks, tp, gtp, dp): all stored values; if the command line gives one of them, all are the command line's,
+//   mesh (ranks, tp, gtp, dp): all stored values; if the command line sets one of them, all values of the command line,
 //     defaults included;
 //   command_line (threads, budgets, keep, trace_step, timeout_s, out ...): the command line's, defaults included;
 //   fixed (dtype, seed, seq_len, global_batch): the stored value; another value is an InputError, because
 //     weights or the order of samples would change within a run.
-// A stored schedule_steps of 0 (a run of --steps 0) follows the new --steps. A kept value that has no meaning under the
-// new settings becomes the default, for example ranks_per_node after --reduce-order changes to sequential.
+// If the stored schedule_steps is 0 (a run of --steps 0), the new --steps replaces it. A kept value that has no meaning
+// under the new settings becomes the default, for example ranks_per_node after --reduce-order changes to sequential.
 // `has_trained` is false for a run that ended before its first checkpoint; then the command line may change every
 // setting. Throws InputError, which names `where`, if `stored` is not an object of settings.
 MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,

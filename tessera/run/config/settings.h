@@ -1,4 +1,5 @@
-// The single table of settings. The command line, the --config file, their checks and config.json are made from it.
+// The single table of settings. The command line, the --config file, their checks and config.json are made from the
+// table.
 #pragma once
 #include <limits>
 #include <map>
@@ -28,7 +29,7 @@ struct Range {
   bool open_low = false, open_high = false;
 };
 
-// The source of a value on --resume if no flag gives one.
+// The source of a value on --resume if no flag sets the value.
 enum class OnResume {
   command_line,  // for settings of one call of the program: the default
   kept,          // for settings of the computation: the stored value; a flag may change it
@@ -84,8 +85,8 @@ std::string flag_of(std::string_view name);  // "micro_batch" -> "--micro-batch"
 const Setting* find_setting(std::string_view name);
 const ReservedSetting* find_reserved(std::string_view name);
 
-// Set a value. `where` names it in errors ("--lr", "FILE: key 'lr'"). Throw InputError for a wrong type, word or range.
-// The text of a flag has the same words as JSON, with on/off for booleans; JSON also has true/false.
+// Set a value. `where` names the setting in errors ("--lr", "FILE: key 'lr'"). Throw InputError for a wrong type, word
+// or range. The text of a flag has the same words as JSON, with on/off for booleans; JSON also has true/false.
 void set_from_json(TrainConfig& config, const Setting& setting, const nlohmann::json& value, const std::string& where);
 void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
                    const std::string& where);
@@ -93,7 +94,8 @@ void set_from_text(TrainConfig& config, const Setting& setting, const std::vecto
 using SettingWords = std::map<std::string, std::vector<std::string>, std::less<>>;
 // Sets all of these settings; error messages name their flags.
 void set_from_words(TrainConfig& config, const SettingWords& words);
-// Checks a value as set_from_* does, for a reserved setting. Throws InputError unless it is the only valid value.
+// Checks a value as set_from_* does, for a reserved setting. Throws InputError unless the value is the only valid
+// value.
 void check_reserved(const ReservedSetting& setting, const nlohmann::json& value, const std::string& where);
 
 // Returns the value as JSON. Returns null if the value is absent, or follows from other settings and is not resolved

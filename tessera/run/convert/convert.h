@@ -34,7 +34,7 @@ std::vector<std::string> convert_warnings(const ConvertReport& report);
 
 // Returns the name of the folder's checkpoint, relative to the folder; empty without a checkpoint.
 std::string checkpoint_in(const std::filesystem::path& folder);
-// Returns whether the folder is a Hugging Face folder. Throws InputError if it also holds a checkpoint.
+// Returns whether the folder is a Hugging Face folder. Throws InputError if the folder also holds a checkpoint.
 bool is_hf_folder(const std::filesystem::path& folder);
 
 // Converts `source`, which is a checkpoint, a folder with checkpoints (the latest is used) or a Hugging Face folder, to

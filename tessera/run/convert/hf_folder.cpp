@@ -126,7 +126,7 @@ void HfFolder::open_sharded(const fs::path& index) {
                        base::printable(name), base::shown(value));
     if (shard != kSingle && is_file(folder_ / kSingle))
       throw InputError(
-          "{}: holds {}, and {} that names {}: expected one of them, since programs differ in which they read",
+          "{}: holds {} and {}, which names {}: expected one of the two, since programs differ in which one they read",
           folder_.string(), kSingle, kIndex, base::printable(shard));
     where_.emplace(name, &open_shard(shard, name, where));
   }

@@ -51,13 +51,13 @@ std::vector<quant::bfloat16> format_values(quant::Format format, const std::vect
 // at most 128 or a multiple of 128. For other extents, transformers fails or applies scales to the wrong elements.
 bool is_misread_by_transformers(quant::Format format, quant::Extent matrix);
 
-// Removes "quantization_config" from a config.json. Throws InputError, which names `where`, if it describes a
-// format other than fp8_block.
+// Removes "quantization_config" from a config.json. Throws InputError, which names `where`, if the configuration
+// describes a format other than fp8_block.
 void remove_quantization_config(nlohmann::json& config, const std::string& where);
 
-// Returns "quantization_config" for config.json; null for formats without one.
+// Returns "quantization_config" for config.json; null for formats that do not use it.
 nlohmann::json quantization_config(quant::Format format);
-// Returns the content of hf_quant_config.json; null for formats without one.
+// Returns the content of hf_quant_config.json; null for formats that do not use this file.
 nlohmann::json hf_quant_config(quant::Format format);
 // Throws InputError, which names `where`, if a hf_quant_config.json describes a format other than nvfp4.
 void check_hf_quant_config(const nlohmann::json& config, const std::string& where);

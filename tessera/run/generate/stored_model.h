@@ -11,7 +11,7 @@ namespace tessera::run {
 
 struct StoredModel {
   models::ModelConfigPtr model;
-  quant::DType dtype = quant::DType::fp32;  // of the stored weights; half precision counts as fp32
+  quant::DType dtype = quant::DType::fp32;  // type of the stored weights; half precision counts as fp32
   std::filesystem::path folder;             // the checkpoint or the Hugging Face folder
   bool is_hf = false;
 };

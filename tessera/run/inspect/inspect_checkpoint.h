@@ -10,8 +10,8 @@
 namespace tessera::run {
 
 struct InspectOptions {
-  bool hash = true;                               // hash every tensor, which reads the whole checkpoint
-  bool verify = false;                            // also compare the files' checksums
+  bool hash = true;                               // whether to hash every tensor, which reads the whole checkpoint
+  bool verify = false;                            // whether to compare the files' checksums
   std::vector<quant::Format> quantization_error;  // formats for all weights (quantization_error.h)
 };
 

@@ -139,8 +139,8 @@ ordered_json parameters_of(const predict::DryOptions& options) {
   std::vector<std::vector<RankInDomain>> by_domain;
   for (std::size_t domain = 0; domain < options.layout.domains.size(); ++domain)
     by_domain.push_back(ranks_in(options, domain));
-  std::vector<std::pair<shard::ParameterSpec, std::size_t>>
-      known;  // key: a parameter without its name; value: its place in `parameters`
+  // Key: a parameter without its name; value: its place in `parameters`.
+  std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;
   ordered_json parameters = ordered_json::array();
   for (shard::ParameterSpec spec : dry_step(options).parameters) {
     const std::string name = std::exchange(spec.name, {});

@@ -26,8 +26,8 @@ class GpuMonitor {
   GpuMonitor(const GpuMonitor&) = delete;
   GpuMonitor& operator=(const GpuMonitor&) = delete;
 
-  // Takes about 10 microseconds, the first time some milliseconds. Returns nullopt if NVML or the GPU is missing, or if
-  // NVML reports an error for clock or power. A GPU without counters of memory errors has 0 errors.
+  // The first call takes some milliseconds, later calls about 10 microseconds. Returns nullopt if NVML or the GPU is
+  // missing, or if NVML reports an error for clock or power. A GPU without counters of memory errors has 0 errors.
   std::optional<GpuReading> read() const;
 
  private:

@@ -38,8 +38,8 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
   std::ifstream file(path, std::ios::binary);
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    const bool has_newline =
-        !file.eof();  // a crash may leave an incomplete last line; an editor may drop only the newline
+    // A crash may leave an incomplete last line; an editor may drop only the newline.
+    const bool has_newline = !file.eof();
     const bool cut_short = !has_newline && !json::accept(line);
     const bool keep =
         !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
@@ -54,7 +54,7 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// Returns the format that name_in_run names, for a run of any type.
+// The inverse of name_in_run, for a run of any type.
 quant::Format format_in_run(std::string_view name) {
   const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
   return is_type ? quant::Format::bf16 : quant::parse_format(name);

@@ -29,14 +29,14 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // targets that the loss counts, of the whole global batch
   double tokens_per_second = 0;
-  double step_ms = 0;               // since the end of the previous step; after other work, since the step's start;
-                                    // includes suppressed attempts
+  double step_ms = 0;  // time since the end of the previous step, or since the step's start after other work; includes
+                       // suppressed attempts
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
-  std::array<std::int64_t, quant::kFormats>
-      gathered_by_format{};  // gathered_bytes by format; weights without a number format count as bf16
-  std::array<double, quant::kFormats> flops_by_format{};  // of products with weights, all ranks
+  // gathered_bytes by format; weights without a number format count as bf16.
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};
+  std::array<double, quant::kFormats> flops_by_format{};  // operations of products with weights, over all ranks
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> mfu;         // run/model_flops.h; nullopt: the peak of the processors is not known
@@ -47,12 +47,13 @@ struct StepMetrics {
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;
   std::optional<SlowestRank> slowest;  // set if several ranks have measured waits
-  std::optional<GpuReading> gpus;      // over all ranks; set in the steps that read it, if every rank finds NVML
-  bool skipped = false;                // the gradient was not finite: no update
-  int suppressed = 0;  // attempts of this step that a stop counter suppressed before the attempt that counts
+  // The reading over all ranks; set in the steps that read it, if every rank finds NVML.
+  std::optional<GpuReading> gpus;
+  bool skipped = false;  // true: the step made no update, because the gradient was not finite
+  int suppressed = 0;    // attempts of this step that a stop counter suppressed before the attempt that counts
 };
 
-// Returns the name of a number format in a run of this type. bf16 stands for numbers without a format, so its name is
+// Returns the name of a number format in a run of this type. bf16 represents numbers without a format, so its name is
 // that of the type.
 std::string_view name_in_run(quant::Format format, quant::DType dtype);
 
@@ -61,7 +62,7 @@ nlohmann::ordered_json by_format(const std::array<std::int64_t, quant::kFormats>
 nlohmann::ordered_json by_format(const std::array<double, quant::kFormats>& flops, quant::DType dtype);
 
 // Returns "12.3 TFLOP (87.5 % fp8, 12.5 % fp32)": the total times `unit`, then `name`, then the shares that are not 0.
-// `dtype`: the run's type, whose name stands for numbers without a number format.
+// `dtype`: the run's type, whose name represents numbers without a number format.
 std::string format_shares(const std::array<std::int64_t, quant::kFormats>& bytes, double unit, std::string_view name,
                           quant::DType dtype);
 std::string format_shares(const std::array<double, quant::kFormats>& flops, double unit, std::string_view name,
@@ -83,7 +84,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 // absent.
 void check_metrics(const std::filesystem::path& path);
 
-// Appends lines to the file. write() returns after the operating system has the line. One thread at a time.
+// Appends lines to the file. write() returns after the operating system has the line. Used by one thread at a time.
 class MetricsWriter {
  public:
   // Keeps the lines of steps up to `last_step`, from which the run resumes (0: a new run). Drops later lines, and a

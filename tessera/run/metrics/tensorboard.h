@@ -30,7 +30,8 @@ std::string session_start_event(double wall_time, std::int64_t step);  // Tensor
 Scalars scalars_of(const StepMetrics& metrics);
 
 // Writes one new file in `folder`, which exists. On resume, `first_step` is the step with which the run continues, and
-// TensorBoard drops this step and later ones from earlier files. Throws the errors of AppendFile. One thread at a time.
+// TensorBoard drops this step and later ones from earlier files. Throws the errors of AppendFile. Used by one thread at
+// a time.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder,

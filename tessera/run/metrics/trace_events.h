@@ -1,8 +1,8 @@
-// Chrome's trace-event format, which Perfetto opens: the parts that planned and measured steps share. A process stands
-// for a rank, a row ("thread") for a lane or a stream. Perfetto drops a span that begins before 0, so times start at
-// the first span. Perfetto also drops a span that overlaps the previous span in its row. Thread 0 of a process is the
-// process's main thread, which has the number of the process. Therefore rows are numbered from 1, differently in every
-// process.
+// Chrome's trace-event format, which Perfetto opens: the parts that planned and measured steps share. A process
+// represents a rank, and a row ("thread") represents a lane or a stream. Perfetto drops a span that begins before 0, so
+// times start at the first span. Perfetto also drops a span that overlaps the previous span in its row. Thread 0 of a
+// process is the process's main thread, which has the number of the process. Therefore rows have numbers from 1, and no
+// two processes use the same number.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,7 +27,7 @@ int row_of_lane(std::string_view category);
 
 // Appends the names of a process and of a row for each lane.
 void name_lanes(nlohmann::ordered_json& events, int process, const std::string& name);
-// Append the name of a process, or of one of its rows (0 to 99; any number if there is only one process).
+// Append the name of a process, or of a row of the process (0 to 99; any number if there is only one process).
 void name_process(nlohmann::ordered_json& events, int process, const std::string& name);
 void name_row(nlohmann::ordered_json& events, int process, int row, const std::string& name);
 // Appends a complete event ("X"). ts and dur are in microseconds from `origin` (seconds). Begin and end are rounded to

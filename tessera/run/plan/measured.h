@@ -17,7 +17,7 @@ struct MeasuredRun {
   // Medians over steps; bytes are sums over all ranks.
   double step_ms = 0, exposed_comm_ms = 0;
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;
-  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;  // of a rank, if stored
+  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;  // bytes of a rank, if stored
 };
 
 // Reads config.json, metrics.jsonl and, if it exists, summary.json. Throws InputError, which names the file, without a

@@ -6,7 +6,7 @@
 
 namespace tessera::run {
 
-// Returns the content of the file, in the format of trace_events.h. Process 0 stands for every rank. args: bytes of
+// Returns the content of the file, in the format of trace_events.h. Process 0 represents every rank. args: bytes of
 // gathers and reductions, and the weights' names.
 nlohmann::ordered_json timeline_json(const StepPlan& step);
 

@@ -49,7 +49,7 @@ bool fits(const MemoryUse& memory, const predict::Machine& machine);
 
 // Bytes that a rank receives in a step over the ranks of one role.
 struct RoleBytes {
-  int domain = 0;       // of parameters, or of the program's collectives
+  int domain = 0;       // domain of parameters, or of the program's collectives
   std::string purpose;  // a hop (name_of an activity), "rows" of tables, or "program"
   std::string over;     // the axes, as in "egtp x edp"
   std::int64_t bytes = 0;

@@ -12,7 +12,7 @@ namespace tessera::run {
 struct PlottedRun {
   std::string name;                // the path that the user gave
   std::vector<StepMetrics> steps;  // in ascending order; may be empty
-  bool is_cut_short = false;       // the last line is incomplete: the run is writing it, or it crashed
+  bool is_cut_short = false;  // whether the last line is incomplete, because the run is writing the line or has crashed
 };
 
 // Reads metrics.jsonl. path: the folder of a run, or the file. If a step is in the file twice, the later line counts,

@@ -18,8 +18,8 @@ struct LossSpike {
 
 // A loss is a spike if it exceeds the median of the 32 finite losses before it, without those of spikes, by more than 2
 // % and by more than 6 standard deviations. The deviation is 1.4826 times the median distance from the median. At least
-// 8 losses must precede it. Neighbouring steps are one spike. Losses that are not finite are not spikes (skipped steps
-// report them).
+// 8 losses must precede a spike. Neighbouring steps are one spike. Losses that are not finite are not spikes (skipped
+// steps report them).
 std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps);
 
 // Returns lines of text about a run: steps and losses, held-out loss, spikes (the highest 5), losses that are not

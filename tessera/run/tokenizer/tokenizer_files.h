@@ -32,8 +32,9 @@ TextTokens text_tokens_of(const std::filesystem::path& folder);
 nlohmann::ordered_json generation_config(const TextTokens& tokens);
 
 // Copies the tokenizer's files and generation_config.json. If the source lacks that file and the token that ends a text
-// is known, writes a generation_config.json with the tokens. If a tokenizer.json has no tokenizer_config.json, writes
-// one. Each file is complete or absent. Creates `target`. Throws Error if a file cannot be copied.
+// is known, writes a generation_config.json with the tokens. If `source` has a tokenizer.json but no
+// tokenizer_config.json, writes a tokenizer_config.json. Each file is complete or absent. Creates `target`. Throws
+// Error if a file cannot be copied.
 void copy_tokenizer(const std::filesystem::path& source, const std::filesystem::path& target);
 
 }  // namespace tessera::run

@@ -48,7 +48,7 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::span<const schedule::Event> theirs(pair.theirs.events);
   std::size_t equal = 0;
   while (equal < own.size() && equal < theirs.size() && is_same(own[equal], theirs[equal])) ++equal;
-  // If a rank has no further event, it may still record one, unless it has ended the stage.
+  // A rank that has no further event may still record more events, unless it has ended the stage.
   const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
     if (equal < events.size()) return to_string(events[equal], names);
     if (!ended) return {};
@@ -104,7 +104,7 @@ void Agreement::poll() {
     std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // Peers and lanes use memory of functions that return now.
+    // The functions that this exception ends own memory that peers and lanes still use.
     parallel_.cancel();
     parallel_.drain();
     throw;

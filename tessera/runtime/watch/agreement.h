@@ -16,9 +16,9 @@
 
 namespace tessera::runtime {
 
-// Belongs to one rank; used by one thread. Before it throws because of a difference, it cancels all groups of the rank
-// and drains its lanes, so the memory of every collective may be freed. The owner drains the lanes before it destroys
-// an agreement with unread comparisons.
+// Belongs to one rank; used by one thread. Before the agreement throws because of a difference, it cancels all groups
+// of the rank and drains its lanes, so the memory of every collective may be freed. The owner drains the lanes before
+// it destroys an agreement with unread comparisons.
 class Agreement {
  public:
   // history: of this rank. parameters: gives the names in messages. All arguments outlive the agreement.
@@ -31,7 +31,8 @@ class Agreement {
   // Error, which names the first different event, if the fence is not done after a second and another rank has recorded
   // other events.
   void wait(const base::Fence& fence);
-  // As wait(), but compute does not wait. poll_after: the time after which the records of the other ranks are read.
+  // Does the same as wait(), except that only the host waits and compute does not. poll_after: the time after which the
+  // records of the other ranks are read.
   void wait_on_host(const base::Fence& fence, std::chrono::milliseconds poll_after = kPollInterval);
   // Compares `number` between the ranks of the group; collective and blocking. Throws Error with the first different
   // event, or else with `what`, if the numbers differ.

@@ -55,7 +55,7 @@ class Measure {
 
   const shard::ParallelGroups& parallel_;
   double last_ = 0, waited_ = 0;
-  std::vector<double> segments_;  // by event, before it
+  std::vector<double> segments_;  // by event: seconds before the event
   std::vector<Stretch> stretches_;
   std::vector<CollectiveWait> collective_waits_;
   base::Fence begin_;            // beginning of the next segment; default-constructed before the first

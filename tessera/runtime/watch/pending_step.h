@@ -1,4 +1,4 @@
-// A step that the host has enqueued and that compute may not have finished. Runtime::finish waits for it.
+// A step that the host has enqueued and that compute may not have finished. Runtime::finish waits for the step.
 #pragma once
 #include <cstdint>
 
@@ -9,10 +9,10 @@
 namespace tessera::runtime {
 
 struct PendingStep {
-  std::int64_t number = 0;    // of the runtime's steps
+  std::int64_t number = 0;    // number of the step in the runtime's order
   base::Fence end;            // compute has finished the step
   StepStatistics statistics;  // without the waits
-  FencePairs waits;           // of compute's lane on a GPU
+  FencePairs waits;           // waits of compute's lane on a GPU
 };
 
 }  // namespace tessera::runtime

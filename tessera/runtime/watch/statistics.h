@@ -10,7 +10,7 @@ namespace tessera::runtime {
 // Since the last begin_step, on this rank.
 struct StepStatistics {
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
-  // The gathered bytes by number format. Weights without a format count as bf16, whatever their type.
+  // The gathered bytes by number format. Weights without a format count as bf16, for every type.
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};
   // Bytes received by collectives of the program, by number format. Activations and gradients without a format count as
   // bf16.
@@ -20,8 +20,8 @@ struct StepStatistics {
   // Time in which compute waited for communication. NaN on a GPU if the step was recorded or did not measure its waits.
   double exposed_seconds = 0;
   std::int64_t demand_gathers = 0;  // gathers without a schedule
-  bool recorded = false;            // the step had no schedule
-  bool departed = false;            // the step departed from its schedule
+  bool recorded = false;            // whether the step had no schedule
+  bool departed = false;            // whether the step departed from its schedule
   int unproduced = 0;               // trainable parameters without a gradient in the whole step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {

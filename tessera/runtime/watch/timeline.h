@@ -20,11 +20,11 @@ namespace tessera::runtime {
 
 struct TimelineSpan {
   schedule::Activity activity = schedule::Activity::compute;
-  bool is_wait = false;  // compute waited, for `activity`
+  bool is_wait = false;  // true: compute waited for `activity`
   // Index of the event of the span: the next event for compute and waits; a gather's first consume, a reduction's last
   // produce, a publish, a comm. The size of the trace if there is no later event.
   int event = 0;
-  int microbatch = -1;  // of that event; -1 for compute and waits
+  int microbatch = -1;  // microbatch of the event; -1 for compute and waits
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
   std::int64_t bytes = 0;     // received from other ranks; for comm, the event's bytes
@@ -50,7 +50,7 @@ class Timeline {
   bool is_enabled() const { return on_; }
 
   void begin_step();
-  void begin_event(std::size_t event);  // compute has reached the event
+  void begin_event(std::size_t event);  // called when compute has reached the event
   void end_event(std::size_t next);     // compute continues
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
@@ -75,7 +75,7 @@ class Timeline {
     bool is_ahead = false;
   };
   void compute_until(const Moment& now);
-  double seconds(const Moment& moment) const;  // since the beginning of the step
+  double seconds(const Moment& moment) const;  // seconds since the beginning of the step
 
   const shard::ParallelGroups& parallel_;
   bool on_ = false, in_event_ = false;

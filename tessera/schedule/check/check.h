@@ -9,8 +9,8 @@
 // - every unpacking finds its packed bytes,
 // - every produce finds its staging,
 // - every main_grad receives each produced gradient once.
-// The end of an interval counts as a write, because a debug mode writes NaN there. Every wait is for work that the host
-// has enqueued before, so one rank alone cannot deadlock. together.h checks several ranks.
+// The end of an interval counts as a write, because a debug mode writes NaN to the interval. Every wait is for work
+// that the host has enqueued before, so one rank alone cannot deadlock. together.h checks several ranks.
 //
 // The checker runs four steps. The first step issues its prefetches at its beginning. The second and the third step
 // follow a step with an optimizer update. The fourth follows a step whose update was skipped, so its prefetches are

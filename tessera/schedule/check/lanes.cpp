@@ -171,7 +171,7 @@ void CheckedLanes::consume(int index) {
   const int current = unit == kNoUnit ? -1 : current_[static_cast<std::size_t>(unit)];
   if (users_[id]++ == 0) held_[id] = current;
   if (current < 0 || schedule_.residencies[static_cast<std::size_t>(current)].last < index)
-    return faults_.add("{}: expected a residency of its unit around it, got none", faults_.event(index));
+    return faults_.add("{}: expected a position inside a residency of its unit, got none", faults_.event(index));
   const Gathered& gathered = gathered_[static_cast<std::size_t>(current)];
   if (gathered.publishes < published_[id])
     faults_.add("{}: its weight was gathered before its last publish, in {}, expected the newest version",
@@ -239,7 +239,8 @@ void CheckedLanes::issue_gathers(int position) {
     if (const CheckedArena::Range range = arrived(index); range.begin < range.end)
       if (const auto conflict = gather_arena_.write(range, tenant, access))
         faults_.add(
-            "{}: its gather may overwrite {} before compute has passed it, expected free at or after its last release",
+            "{}: its gather may overwrite {} while compute may still use it, expected free at or after its last "
+            "release",
             faults_.residency(index), gather_tenant(*conflict));
     gathered_[next_gather_] = {tenant, publishes_, access.clock};
   }
@@ -306,15 +307,16 @@ void CheckedLanes::read_staging(int reduction, const ClockedAccess& access) {
                 reduce_tenant(*conflict));
 }
 
-// The exchange writes what it receives.
+// The exchange writes the received parts to the scratch.
 void CheckedLanes::take_scratch(int reduction, const ClockedAccess& access) {
   const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
   const std::int64_t bytes = schedule_.scratch_bytes[static_cast<std::size_t>(it.unit)];
   if (bytes == 0) return;
   const int tenant = tenant_of(reduction, schedule_.reductions.size());
   if (const auto conflict = scratch_.write({it.scratch, it.scratch + bytes}, tenant, access))
-    faults_.add("{}: its exchange may write the scratch of {} before that is summed, expected a wait for it",
-                faults_.reduction(reduction), reduce_tenant(*conflict));
+    faults_.add(
+        "{}: its exchange may write the scratch of {} before these bytes are summed, expected a wait for the sum",
+        faults_.reduction(reduction), reduce_tenant(*conflict));
 }
 
 void CheckedLanes::read_scratch(int reduction, const ClockedAccess& access) {
@@ -323,7 +325,7 @@ void CheckedLanes::read_scratch(int reduction, const ClockedAccess& access) {
   if (bytes == 0) return;
   const int tenant = tenant_of(reduction, schedule_.reductions.size());
   if (const auto conflict = scratch_.read({it.scratch, it.scratch + bytes}, tenant, access))
-    faults_.add("{}: expected what it received in the scratch, got {}", faults_.reduction(reduction),
+    faults_.add("{}: expected the received parts in the scratch, got {}", faults_.reduction(reduction),
                 reduce_tenant(*conflict));
 }
 

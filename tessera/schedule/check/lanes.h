@@ -29,8 +29,8 @@ class ItemsByEvent {
 
 class CheckedLanes {
  public:
-  // The schedule has passed the checks of shape.h. `taken` is the result of match_produces. All arguments outlive the
-  // object.
+  // The schedule has passed the checks of shape.h. `taken` is the result of match_produces. All arguments must outlive
+  // the object.
   CheckedLanes(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                const std::vector<int>& taken, CheckFaults& faults);
 
@@ -40,7 +40,7 @@ class CheckedLanes {
 
  private:
   struct Gathered {
-    int tenant = kNoTenant;      // of the gathered bytes
+    int tenant = kNoTenant;      // tenant of the gathered bytes
     std::int64_t publishes = 0;  // number of publishes, of all parameters, before the gather was enqueued
     VectorClock done{};
   };
@@ -90,13 +90,13 @@ class CheckedLanes {
   int step_ = 0;  // the step of the gathers and reductions that are enqueued now
   std::vector<VectorClock> clocks_{kCheckedLanes};
   VectorClock step_begin_{};
-  bool prefetched_ = false;          // this step's prefetches were issued at the previous optimizer's events
+  bool prefetched_ = false;          // whether this step's prefetches were issued at the previous optimizer's events
   std::vector<VectorClock> fences_;  // by event: the clock when compute last passed the event
   std::size_t next_gather_ = 0;
 
   ItemsByEvent waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
   CheckedArena gather_arena_, reduce_arena_, scratch_;
-  std::vector<AccessHistory> shards_, main_grads_;  // by parameter, by reduce unit
+  std::vector<AccessHistory> shards_, main_grads_;  // shards_ by parameter, main_grads_ by reduce unit
   std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard
   std::vector<int> gather_unit_;                    // by parameter
 
@@ -105,8 +105,8 @@ class CheckedLanes {
   std::vector<int> users_, held_;   // by parameter: number of open consumes; the residency that they use
   std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish
   std::int64_t publishes_ = 0;           // number of publishes, of all parameters
-  // By reduction: the clock when the newest sum of this reduction is in main_grad, and the clock when its sum over
-  // replicas is there.
+  // By reduction: the clock when main_grad contains the newest sum of this reduction, and the clock when main_grad
+  // contains its sum over replicas.
   std::vector<VectorClock> summed_, finished_;
 };
 

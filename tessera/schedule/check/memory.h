@@ -21,9 +21,9 @@ class CheckedArena {
   // The state of the bytes that makes an access invalid.
   struct Conflict {
     int tenant = kNoTenant;  // the tenant that wrote the bytes last
-    bool ended = false;      // the tenant's interval has ended
-    bool unordered =
-        false;  // true: no wait orders the tenant's access before this access; false: the bytes have the wrong contents
+    bool ended = false;      // whether the tenant's interval has ended
+    // True: no wait orders the tenant's access before this access; false: the bytes have the wrong contents.
+    bool unordered = false;
   };
 
   // Records that `tenant` writes the bytes, or, with `ends`, that the tenant's interval ends. Returns a conflict if an

@@ -1,4 +1,4 @@
-// Converts a call order to text and back, so that ranks of other classes can read it.
+// Converts a call order to text and back, so that ranks of other classes can read the order.
 #pragma once
 #include <string>
 

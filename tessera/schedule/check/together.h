@@ -52,7 +52,7 @@ struct CheckedCommunicator {
 
 struct CheckedRank {
   int order = 0;                   // index into RankOrders::orders
-  std::vector<int> communicators;  // by role of its order: index into RankOrders::communicators
+  std::vector<int> communicators;  // by role of the rank's order: index into RankOrders::communicators
 };
 
 struct RankOrders {

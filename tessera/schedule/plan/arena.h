@@ -18,8 +18,8 @@ inline constexpr int kNever = std::numeric_limits<int>::max();
 struct Tenant {
   std::int64_t offset = 0, bytes = 0;
   int owner = 0;      // defined by the caller
-  int last = 0;       // in use until this event ...
-  int next = kNever;  // ... and next used from this event
+  int last = 0;       // the bytes are in use until this event
+  int next = kNever;  // the event of the next use
 };
 
 class Arena {
@@ -41,8 +41,8 @@ class Arena {
 
  private:
   using Gaps = std::map<std::int64_t, std::int64_t>;  // begin -> end
-  using Order =
-      std::tuple<int, int, std::int64_t>;  // (-next, last, offset): tenants in this order are evicted first to last
+  // (-next, last, offset): tenants in this order are evicted first to last.
+  using Order = std::tuple<int, int, std::int64_t>;
   static Order order_of(const Tenant& tenant) { return {-tenant.next, tenant.last, tenant.offset}; }
   std::pair<std::int64_t, std::int64_t> widened(std::int64_t begin, std::int64_t end, Gaps& opened) const;
   std::map<std::int64_t, Tenant>::const_iterator first_above(std::int64_t begin) const;

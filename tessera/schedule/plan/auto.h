@@ -16,8 +16,8 @@ struct BudgetChoice {
 };
 
 // Calls plan() with budgets chosen for those that `choice` leaves open. A chosen budget is the smallest of min, 2 x
-// min, 4 x min ... for which the predicted step is at most 0.25 % longer than with the full room. `costs_of` returns
-// the durations of a schedule's units and events. Pure. Throws the errors of plan().
+// min, 4 x min ... for which the predicted step is at most 0.25 % longer than with budgets that use the whole `room`.
+// `costs_of` returns the durations of a schedule's units and events. Pure. Throws the errors of plan().
 Schedule plan_within(const Trace& trace, const std::vector<ParameterSize>& sizes, const BudgetChoice& choice,
                      const std::function<Costs(const Schedule&)>& costs_of);
 

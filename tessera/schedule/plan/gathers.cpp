@@ -204,7 +204,8 @@ std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const 
   return placer.take();
 }
 
-// Returns the lowest spots of each use. Packed bytes are in use only at the first event of a use, which unpacks them.
+// Returns the lowest possible offsets of each use. Packed bytes are in use only at the first event of a use, which
+// unpacks them.
 std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& schedule) {
   std::vector<Stretch> stretches;
   for (const Use& use : uses) {
@@ -246,7 +247,7 @@ std::int64_t end_of(const std::vector<Residency>& residencies, const Schedule& s
 
 // Returns the largest number of bytes that hold weights, or are reserved for a gather, at the same time.
 std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule& schedule) {
-  // Key: twice the position. Weights are unpacked in the segment before a position: twice the position minus one.
+  // The keys are twice a position, or one less for the segment before the position, in which weights are unpacked.
   std::map<int, std::int64_t> changes;
   for (const Residency& residency : residencies) {
     const auto unit = static_cast<std::size_t>(residency.unit);

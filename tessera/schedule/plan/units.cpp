@@ -37,7 +37,7 @@ std::int64_t aligned(std::int64_t bytes) {
 template <typename BytesOf, typename Joins>
 std::vector<Unit> join(const std::vector<Occurrences>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
   std::vector<Unit> units;
-  std::int64_t unit_bytes = 0;  // of the newest unit
+  std::int64_t unit_bytes = 0;  // bytes of the newest unit
   const Occurrences* before = nullptr;
   for (const Occurrences& next : order) {
     const std::int64_t bytes = bytes_of(next.parameter);

@@ -44,13 +44,14 @@ struct ByRank {
   }
 };
 
-// Slots for the rows of a microbatch. Equal rows get one slot: the index of the first one.
+// Slots for the rows of a microbatch. Equal rows share a slot: the index of the first of them.
 struct RowSlots {
   RowIds ids;
-  std::int64_t rows = 0, most = 0;  // rows: of the compute part; most: of a message
-  std::int32_t* map = nullptr;      // [rows], overwritten
-  std::int64_t* firsts = nullptr;   // [most]: the row at its first index, -1 at all other indices
-  std::int64_t* slots = nullptr;    // [ids.count]: the first index of the row, -1 if it is outside the part
+  std::int64_t rows = 0;           // number of rows of the compute part
+  std::int64_t most = 0;           // maximum number of rows in a message
+  std::int32_t* map = nullptr;     // [rows], overwritten
+  std::int64_t* firsts = nullptr;  // [most]: the row at its first index, -1 at all other indices
+  std::int64_t* slots = nullptr;   // [ids.count]: the first index of the row, -1 if it is outside the part
 };
 
 // A read of rows. A message has `most` rows. A row has the same index in the message as in the request.
@@ -88,7 +89,7 @@ struct RowSum {
   std::uint8_t* states = nullptr;      // [count]
   void* sum = nullptr;                 // [count, columns] of the accumulator type
   bool accumulate = false;             // false: rows that no rank sends become +0
-  bool clear = false;                  // also writes +0 to rows whose state is already +0
+  bool clear = false;                  // true: also writes +0 to rows whose state is already +0
 };
 
 // Pointers are memory of the device. Throws Error for types that are not floating, and for errors of CUDA.
@@ -104,8 +105,8 @@ class RowKernels {
   // Copies the requested rows, from the messages and from the rows stored here, to `out`. Writes zeros where no row is
   // requested.
   virtual void take(const RowReading& reading) const = 0;
-  // Adds each row in the order of the tree. A rank without the row contributes +0. Touches only rows that some rank
-  // sends, rows that contain -0 (-0 + 0 is 0), and rows that become +0.
+  // Adds each row in the order of the tree. A rank without the row contributes +0. Reads and writes only rows that some
+  // rank sends, rows that contain -0 (-0 + 0 is 0), and rows that become +0.
   virtual void sum(const RowSum& sum) const = 0;
 };
 

@@ -61,7 +61,7 @@ __device__ std::int64_t warp_of_grid() {
 
 template <typename Word>
 __global__ void __launch_bounds__(kThreads) give_rows(const RowReading a) {
-  const std::int64_t place = warp_of_grid();  // in the messages to all other ranks
+  const std::int64_t place = warp_of_grid();  // position in the messages to all other ranks
   if (place >= (a.ranks - 1) * a.most) return;
   const std::int64_t peer = place / a.most, at = place % a.most;
   const std::int64_t row = a.requested[(peer < a.rank ? peer : peer + 1) * a.most + at];

@@ -112,7 +112,7 @@ class RowReducer {
                         const std::byte* wire, std::byte* scratch, bool accumulate) const;
 
  private:
-  // The indices, after the rows in the staging.
+  // Returns the indices, which follow the rows in the staging.
   std::int64_t* indices(std::byte* staging) const;
   std::size_t index_part() const;  // bytes
   // Byte offsets in the scratch.

@@ -44,7 +44,8 @@ class Recorded {
     for (cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
       if (cudaGraphNodeGetType(node, &type) != cudaSuccess)
-        (void)cudaGetLastError();  // flags of pushes are nodes of the driver
+        (void)
+            cudaGetLastError();  // the flags of pushes are nodes of the driver, whose type the runtime does not report
       EXPECT_NE(type, cudaGraphNodeTypeMemAlloc);
     }
   }

@@ -34,7 +34,7 @@ inline NcclOptions nccl_options(const std::string& name, const WorldOptions& wor
   return options;
 }
 
-// Tests of several ranks. A test that may fail its world makes its own.
+// Tests of several ranks. A test after which the world may be unusable makes its own world.
 class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
