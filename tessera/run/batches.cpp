@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tessera/run/config/shares.h"
+
 namespace tessera::run {
 namespace {
 
@@ -49,16 +51,23 @@ data::Batch padded_block(const data::TrainingData& data, const data::BatchShape&
   return batch;
 }
 
+TpUnits units_of(const models::ModelConfig& model) {
+  const nlohmann::json sizes = model.to_json();
+  return {.heads = sizes.value("num_attention_heads", std::int64_t{1}),
+          .ffn = sizes.value("intermediate_size", std::int64_t{1})};
+}
+
 }  // namespace
 
 train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step) {
   const TrainConfig& config = setup.config;
-  const shard::Cuts& cuts = parallel.cuts();
-  std::vector<std::int64_t> readers;
-  for (int replica = 0; replica < cuts.replicas; ++replica) readers.push_back(cuts.parts_of(replica));
-  const data::BatchShape shape = data::equal_shares(config.micro_batch, config.global_batch, readers);
+  const data::BatchShape shape = batch_shape(config, units_of(*setup.model));
   const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
-  return {.microbatches = static_cast<int>(microbatches_per_step(shape, block.replica)),
+  std::vector<int> by_replica;
+  for (std::size_t replica = 0; replica < shape.replicas.size(); ++replica)
+    by_replica.push_back(static_cast<int>(microbatches_per_step(shape, static_cast<std::int64_t>(replica))));
+  return {.microbatches = by_replica.at(static_cast<std::size_t>(block.replica)),
+          .microbatches_by_replica = by_replica,
           .tokens = setup.data->step_loss_tokens(shape, step),
           .batch = [&setup, shape, block](int microbatch) {
             data::Block own = block;
@@ -78,7 +87,11 @@ train::StepInput evaluation_input(const data::TrainingData& data, const Evaluati
   const std::int64_t first_block = share * parallel.place().replica;
   const std::int64_t end = std::min(samples, (first_block + share) * shape.micro_batch);
   const std::int64_t readers = parallel.cuts().parts, reader = parallel.place().part;
+  std::vector<int> by_replica;
+  for (int replica = 0; replica < parallel.cuts().replicas; ++replica)
+    by_replica.push_back(static_cast<int>(ceil_div(share, parallel.cuts().parts_of(replica))));
   return {.microbatches = static_cast<int>(ceil_div(share, readers)),
+          .microbatches_by_replica = by_replica,
           .tokens = tokens,
           .batch = [&data, shape, first_block, end, readers, reader](int microbatch) {
             const std::int64_t block = first_block + microbatch * readers + reader;

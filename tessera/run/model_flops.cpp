@@ -8,6 +8,7 @@ namespace tessera::run {
 double model_flops(const TrainConfig& config, const models::ModelConfig& model, schedule::StepKind kind) {
   TrainConfig alone = config;  // one rank computes everything
   alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
+  alone.dead.clear(), alone.idle.clear(), alone.tp_spares.clear(), alone.reduced_batch.clear();
   alone.sequence_parallel = false;
   alone.reduce_order = ReduceOrder::sequential;
   alone.ranks_per_node = 0;

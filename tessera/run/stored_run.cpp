@@ -111,7 +111,8 @@ TrainConfig with_stored_ranks(const TrainConfig& command) {
   TrainConfig known = command;
   known.backend = stored.backend;
   known.ranks = stored.ranks, known.tp = stored.tp, known.gtp = stored.gtp, known.dp = stored.dp;
-  known.dead = stored.dead, known.idle = stored.idle, known.tp_spares = stored.tp_spares;
+  known.dead = stored.dead, known.idle = stored.idle, known.tp_spares = stored.tp_spares,
+  known.reduced_batch = stored.reduced_batch;
   return known;
 }
 

@@ -52,29 +52,10 @@ shard::ParameterTypes types_of(const TrainConfig& config) {
   return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
 }
 
-namespace {
-
-// Returns the degrees of the dense mesh. A replica without a rank is left out, and the later replicas move up.
-nn::MeshDegrees without_empty_replicas(const TrainConfig& config, const std::vector<int>& unused) {
-  const auto size = static_cast<int>(config.tp * config.gtp);  // places of a replica
-  nn::MeshDegrees degrees{.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp)};
-  degrees.dp = 0;
-  for (int replica = 0; replica < config.dp; ++replica) {
-    const auto is_here = [&](int place) { return place / size == replica; };
-    if (std::ranges::count_if(unused, is_here) == size) continue;
-    for (const int place : unused)
-      if (is_here(place)) degrees.unused.push_back(place % size + size * degrees.dp);
-    ++degrees.dp;
-  }
-  return degrees;
-}
-
-}  // namespace
-
 nn::MeshDegrees mesh_of(const TrainConfig& config) {
-  const std::vector<int> unused =
-      has_unused_places(config) ? places_of(inactive_slots(config), config) : std::vector<int>();
-  nn::MeshDegrees degrees = without_empty_replicas(config, unused);
+  nn::MeshDegrees degrees{
+      .tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+  if (has_unused_places(config)) degrees.unused = places_of(inactive_slots(config), config);
   if (config.has_experts)
     degrees.experts = {
         .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};

@@ -34,7 +34,7 @@ void sum_losses(runtime::Runtime& runtime, models::Model& model, const StepInput
     }
     runtime.program().end_step();
   }
-  parallel.compute->wait(losses.start(of_microbatches, parallel));
+  parallel.compute->wait(losses.start(of_microbatches, parallel, input.microbatches_by_replica));
   runtime.finish(runtime.pending());
 }
 

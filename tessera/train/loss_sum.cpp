@@ -7,21 +7,29 @@
 
 namespace tessera::train {
 
-base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel) {
+base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel,
+                           const std::vector<int>& by_replica) {
   const shard::Cuts& cuts = parallel.cuts();
   const std::size_t microbatches = losses.size();
   elements_ = losses.empty() ? 1 : static_cast<std::size_t>(losses.front().numel());
-  blocks_ = microbatches * static_cast<std::size_t>(cuts.parts);
-  readers_.clear();
+  replicas_.clear();
   std::vector<std::int64_t> counts;
+  std::size_t blocks = 0;  // of all replicas
   for (int replica = 0; replica < cuts.replicas; ++replica) {
     const auto readers = static_cast<std::size_t>(cuts.parts_of(replica));
-    TESSERA_CHECK(blocks_ % readers == 0, "a replica has {} blocks for {} ranks, expected a multiple of the ranks",
-                  blocks_, readers);
-    readers_.push_back(readers);
-    counts.insert(counts.end(), readers, static_cast<std::int64_t>(blocks_ / readers * elements_));
+    const std::size_t own_blocks = microbatches * static_cast<std::size_t>(cuts.parts);
+    TESSERA_CHECK(!by_replica.empty() || own_blocks % readers == 0,
+                  "a replica has {} blocks for {} ranks, expected a multiple of the ranks", own_blocks, readers);
+    const std::size_t each = by_replica.empty()
+                                 ? own_blocks / readers
+                                 : static_cast<std::size_t>(by_replica.at(static_cast<std::size_t>(replica)));
+    TESSERA_CHECK(replica != parallel.place().replica || each == microbatches,
+                  "replica {} has {} microbatches, expected {}", replica, microbatches, each);
+    replicas_.push_back({.readers = readers, .microbatches = each});
+    counts.insert(counts.end(), readers, static_cast<std::int64_t>(each * elements_));
+    blocks += readers * each;
   }
-  all_.resize(blocks_ * readers_.size() * elements_);
+  all_.resize(blocks * elements_);
   const std::size_t bytes = microbatches * elements_ * sizeof(double);
   if (own_.size() < bytes) own_ = base::Buffer(bytes, parallel.device);
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(microbatches)};
@@ -38,11 +46,10 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
 double LossSum::result(std::size_t element) const {
   double sum = 0;
   std::size_t first = 0;  // of the replica
-  for (const std::size_t readers : readers_) {
-    const std::size_t microbatches = blocks_ / readers;
-    for (std::size_t block = 0; block < blocks_; ++block)
+  for (const auto& [readers, microbatches] : replicas_) {
+    for (std::size_t block = 0; block < readers * microbatches; ++block)
       sum += all_[(first + block % readers * microbatches + block / readers) * elements_ + element];
-    first += blocks_;
+    first += readers * microbatches;
   }
   return sum;
 }

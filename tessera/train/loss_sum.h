@@ -15,9 +15,10 @@ class LossSum {
  public:
   // Enqueues the sum; it is complete at the returned fence. losses: for each microbatch of this rank an fp64 tensor on
   // compute's device, written by compute. All these tensors have the same number of elements, and each element is
-  // summed. Collective over ranks with different samples. Each replica has the same number of blocks. Throws Error if a
-  // replica's ranks do not divide its number of blocks.
-  base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel);
+  // summed. Collective over ranks with different samples. `by_replica` is StepInput::microbatches_by_replica. Throws
+  // Error if it is empty and a replica's ranks do not divide the number of blocks, or if it does not fit `losses`.
+  base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel,
+                    const std::vector<int>& by_replica = {});
   // Returns one element of the last completed sum. Adds in fp64, replicas in order and the blocks of each replica in
   // order.
   double result(std::size_t element = 0) const;
@@ -27,8 +28,11 @@ class LossSum {
   base::Buffer own_;         // on the device
   std::vector<double> all_;  // by replica, rank in the replica, microbatch, and element
   std::size_t elements_ = 1;
-  std::vector<std::size_t> readers_;  // by replica: ranks that read samples
-  std::size_t blocks_ = 0;            // per replica
+  // By replica: the ranks that read samples, and the microbatches of each.
+  struct Blocks {
+    std::size_t readers = 1, microbatches = 0;
+  };
+  std::vector<Blocks> replicas_;
 };
 
 }  // namespace tessera::train

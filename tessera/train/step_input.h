@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "tessera/base/device.h"
 #include "tessera/models/model.h"
@@ -10,7 +11,10 @@ namespace tessera::train {
 
 // This rank's samples of a step.
 struct StepInput {
-  int microbatches = 1;                                // the same on every rank
+  int microbatches = 1;  // the same on every rank of a replica
+  // By replica: the microbatches of each of its ranks, on every rank the same list. Empty: every replica has the same
+  // number of blocks, microbatches times the ranks of the replica that read samples.
+  std::vector<int> microbatches_by_replica = {};
   std::int64_t tokens = 0;                             // number of unmasked targets of the whole step, over all ranks
   std::function<models::Batch(int microbatch)> batch;  // returns this rank's block of a microbatch
 };

@@ -157,7 +157,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)
       pin(input.batch(microbatch), microbatch, pending);
     const std::span<const models::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
-    pending.summed = pending.losses.start(launch_graph(batches, scale), parallel_);
+    pending.summed = pending.losses.start(launch_graph(batches, scale), parallel_, input.microbatches_by_replica);
   } else {
     const auto batches = [&](int microbatch) {
       if (!parallel_.is_asynchronous()) return input.batch(microbatch);
@@ -166,7 +166,8 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
       batch.early_tokens = pinned.tokens;
       return batch;
     };
-    pending.summed = pending.losses.start(run_microbatches(input.microbatches, batches, scale), parallel_);
+    pending.summed = pending.losses.start(run_microbatches(input.microbatches, batches, scale), parallel_,
+                                          input.microbatches_by_replica);
     update_weights();
   }
   parallel_.kernels().copy(norm_.result(), pending.clip.data(), sizeof(ops::Clip));

@@ -24,16 +24,16 @@ TrainConfig mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string
   return config;
 }
 
-TEST(Slots, AreParsedAndPrinted) {
-  EXPECT_EQ(parse_slots("", "--dead"), Slots());
-  const Slots slots = parse_slots("dp0.gtp1:3,0;dp2:1", "--dead");
-  EXPECT_EQ(slots, (Slots{{{0, 1}, {0, 3}}, {{2, 0}, {1}}}));
+TEST(PlaceMaps, AreParsedAndPrinted) {
+  EXPECT_EQ(parse_slots("", "--dead"), PlaceMap());
+  const PlaceMap slots = parse_slots("dp0.gtp1:3,0;dp2:1", "--dead");
+  EXPECT_EQ(slots, (PlaceMap{{{0, 1}, {0, 3}}, {{2, 0}, {1}}}));
   EXPECT_EQ(to_text(slots), "dp0.gtp1:0,3;dp2.gtp0:1");
   EXPECT_EQ(parse_slots(to_text(slots), "--dead"), slots);
-  EXPECT_EQ(parse_slots("gtp1.dp0.pp0.cp0:3", "--dead"), (Slots{{{0, 1}, {3}}}));
+  EXPECT_EQ(parse_slots("gtp1.dp0.pp0.cp0:3", "--dead"), (PlaceMap{{{0, 1}, {3}}}));
 }
 
-TEST(Slots, OfAnotherFormAreRefused) {
+TEST(PlaceMaps, OfAnotherFormAreRefused) {
   for (const auto& [text, words] : std::initializer_list<std::pair<std::string, std::string>>{
            {"dp0", "--dead: got 'dp0', expected"},
            {"dp0:", "got the tp slot '' in 'dp0:'"},
@@ -53,14 +53,14 @@ TEST(Slots, OfAnotherFormAreRefused) {
     EXPECT_THAT([&] { parse_slots(text, "--dead"); }, ThrowsMessage<InputError>(HasSubstr(words))) << text;
 }
 
-TEST(Slots, AreReadFromFiles) {
+TEST(PlaceMaps, AreReadFromFiles) {
   const base::TempFolder folder;
   const auto read = [&](const std::string& content) {
     std::ofstream(folder / "map.json") << content;
     return read_slots(folder / "map.json", "--dead");
   };
-  EXPECT_EQ(read(R"({"dp0.gtp1": [3, 0], "dp2": [1]})"), (Slots{{{0, 1}, {0, 3}}, {{2, 0}, {1}}}));
-  EXPECT_EQ(read("{}"), Slots());
+  EXPECT_EQ(read(R"({"dp0.gtp1": [3, 0], "dp2": [1]})"), (PlaceMap{{{0, 1}, {0, 3}}, {{2, 0}, {1}}}));
+  EXPECT_EQ(read("{}"), PlaceMap());
   for (const auto& [content, words] : std::initializer_list<std::pair<std::string, std::string>>{
            {"[1]", "expected an object"},
            {R"({"dp0": 1})", "'dp0' is 1, expected a list of tp slots"},
@@ -83,12 +83,12 @@ TEST(UniformSpares, AreTheGreatestCountAndTheHighestLiveSlots) {
 }
 
 TEST(InactiveSlots, AreDeadIdleAndSpareOnes) {
-  EXPECT_EQ(inactive_slots(mesh(4, 1, 2, "dp0:1")), (Slots{{{0, 0}, {1}}}));
-  EXPECT_EQ(inactive_slots(mesh(4, 1, 2, "dp0:1", "dp0:3;dp1:0")), (Slots{{{0, 0}, {1, 3}}, {{1, 0}, {0}}}));
-  EXPECT_EQ(inactive_slots(mesh(4, 1, 2, "dp0:1", "", "2")), (Slots{{{0, 0}, {1, 3}}}));
+  EXPECT_EQ(inactive_slots(mesh(4, 1, 2, "dp0:1")), (PlaceMap{{{0, 0}, {1}}}));
+  EXPECT_EQ(inactive_slots(mesh(4, 1, 2, "dp0:1", "dp0:3;dp1:0")), (PlaceMap{{{0, 0}, {1, 3}}, {{1, 0}, {0}}}));
+  EXPECT_EQ(inactive_slots(mesh(4, 1, 2, "dp0:1", "", "2")), (PlaceMap{{{0, 0}, {1, 3}}}));
   EXPECT_EQ(inactive_slots(mesh(4, 2, 2, "dp0:1;dp1.gtp1:2,3", "", "auto")),
-            (Slots{{{0, 0}, {1, 3}}, {{1, 1}, {2, 3}}}));
-  EXPECT_EQ(inactive_slots(mesh(2, 1, 2, "", "dp1:0,1")), (Slots{{{1, 0}, {0, 1}}}));
+            (PlaceMap{{{0, 0}, {1, 3}}, {{1, 1}, {2, 3}}}));
+  EXPECT_EQ(inactive_slots(mesh(2, 1, 2, "", "dp1:0,1")), (PlaceMap{{{1, 0}, {0, 1}}}));
 }
 
 TEST(InactiveSlots, ThatDoNotFitAreRefused) {
@@ -116,7 +116,7 @@ TEST(InactiveSlots, ThatDoNotFitAreRefused) {
 }
 
 TEST(ActiveSlots, AreTheOthers) {
-  const Slots inactive{{{0, 1}, {0, 3}}};
+  const PlaceMap inactive{{{0, 1}, {0, 3}}};
   EXPECT_THAT(active_slots(inactive, {0, 1}, 4), ElementsAre(1, 2));
   EXPECT_THAT(active_slots(inactive, {0, 0}, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(active_slots({{{0, 0}, {0, 1}}}, {0, 0}, 2), IsEmpty());

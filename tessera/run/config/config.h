@@ -54,6 +54,8 @@ struct TrainConfig {
   // Places that do no work (places.h): dead ones, live ones that the run retires, and further live ones of tp groups
   // with dead slots ("auto", a number, or empty: none). parse_train_flags replaces the path of a file by its content.
   std::string dead, idle, tp_spares;
+  std::string
+      reduced_batch;  // sequences of a step for each replica with unused places: "auto", a number; empty: equal shares
 
   std::int64_t micro_batch = 1, global_batch = 24;  // in sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings

@@ -52,7 +52,7 @@ TpGroup parse_group(std::string_view text, std::string_view flag) {
   return {.dp = coordinates["dp"], .gtp = coordinates.contains("gtp") ? coordinates["gtp"] : 0};
 }
 
-void add(Slots& slots, const TpGroup& group, int slot, std::string_view flag) {
+void add(PlaceMap& slots, const TpGroup& group, int slot, std::string_view flag) {
   std::vector<int>& known = slots[group];
   const auto at = std::ranges::lower_bound(known, slot);
   if (at != known.end() && *at == slot) throw InputError("{}: place {} is named twice", flag, to_text(group, slot));
@@ -60,7 +60,7 @@ void add(Slots& slots, const TpGroup& group, int slot, std::string_view flag) {
 }
 
 // Throws InputError for the first place outside the mesh.
-void check_inside(const Slots& slots, const TrainConfig& config, std::string_view flag) {
+void check_inside(const PlaceMap& slots, const TrainConfig& config, std::string_view flag) {
   for (const auto& [group, named] : slots) {
     if (group.dp >= config.dp)
       throw InputError("{}: place {} is in replica {}, expected one below --dp {}", flag, to_text(group, named.front()),
@@ -75,7 +75,7 @@ void check_inside(const Slots& slots, const TrainConfig& config, std::string_vie
 }
 
 // Retires live slots of each group with a dead slot, from the highest slot down, until `count` slots do not take part.
-Slots with_spares(Slots dead, int count, int tp) {
+PlaceMap with_spares(PlaceMap dead, int count, int tp) {
   for (auto& [group, slots] : dead)
     for (int slot = tp - 1; slot >= 0 && static_cast<int>(slots.size()) < count; --slot)
       if (const auto at = std::ranges::lower_bound(slots, slot); at == slots.end() || *at != slot)
@@ -83,13 +83,13 @@ Slots with_spares(Slots dead, int count, int tp) {
   return dead;
 }
 
-std::size_t most_slots(const Slots& slots) {
+std::size_t most_slots(const PlaceMap& slots) {
   std::size_t most = 0;
   for (const auto& [group, named] : slots) most = std::max(most, named.size());
   return most;
 }
 
-Slots with_requested_spares(const Slots& dead, const TrainConfig& config) {
+PlaceMap with_requested_spares(const PlaceMap& dead, const TrainConfig& config) {
   if (config.tp_spares.empty()) return dead;
   if (dead.empty()) throw InputError("--tp-spares: got {} without --dead, expected dead places", config.tp_spares);
   const int tp = static_cast<int>(config.tp);
@@ -106,8 +106,8 @@ Slots with_requested_spares(const Slots& dead, const TrainConfig& config) {
 
 }  // namespace
 
-Slots parse_slots(std::string_view text, std::string_view flag) {
-  Slots slots;
+PlaceMap parse_slots(std::string_view text, std::string_view flag) {
+  PlaceMap slots;
   if (text.empty()) return slots;
   for (const std::string_view entry : split(text, ';')) {
     const std::size_t colon = entry.find(':');
@@ -122,12 +122,12 @@ Slots parse_slots(std::string_view text, std::string_view flag) {
   return slots;
 }
 
-Slots read_slots(const std::string& text, std::string_view flag) {
+PlaceMap read_slots(const std::string& text, std::string_view flag) {
   if (!text.ends_with(".json")) return parse_slots(text, flag);
   const nlohmann::json file = base::read_json_file(text);
   const std::string where = fmt::format("{} {}", flag, text);
   if (!file.is_object()) throw InputError("{}: expected an object {{\"dp0.gtp1\": [0, 3]}}", where);
-  Slots slots;
+  PlaceMap slots;
   for (const auto& [key, list] : file.items()) {
     const TpGroup group = parse_group(key, where);
     if (!list.is_array() || list.empty())
@@ -141,7 +141,7 @@ Slots read_slots(const std::string& text, std::string_view flag) {
   return slots;
 }
 
-std::string to_text(const Slots& slots) {
+std::string to_text(const PlaceMap& slots) {
   std::vector<std::string> entries;
   for (const auto& [group, named] : slots)
     entries.push_back(fmt::format("dp{}.gtp{}:{}", group.dp, group.gtp, fmt::join(named, ",")));
@@ -152,13 +152,13 @@ std::string to_text(const TpGroup& group, int slot) {
   return fmt::format("dp{}.gtp{}:{}", group.dp, group.gtp, slot);
 }
 
-Spares uniform_spares(const Slots& dead, int tp) {
+Spares uniform_spares(const PlaceMap& dead, int tp) {
   const int count = static_cast<int>(most_slots(dead));
   return {.count = count, .inactive = with_spares(dead, count, tp)};
 }
 
-Slots inactive_slots(const TrainConfig& config) {
-  const Slots dead = parse_slots(config.dead, "--dead"), idle = parse_slots(config.idle, "--idle");
+PlaceMap inactive_slots(const TrainConfig& config) {
+  const PlaceMap dead = parse_slots(config.dead, "--dead"), idle = parse_slots(config.idle, "--idle");
   check_inside(dead, config, "--dead");
   check_inside(idle, config, "--idle");
   for (const auto& [group, slots] : idle)
@@ -166,7 +166,7 @@ Slots inactive_slots(const TrainConfig& config) {
       for (const int slot : slots)
         if (std::ranges::binary_search(found->second, slot))
           throw InputError("--idle: place {} is also named by --dead", to_text(group, slot));
-  Slots inactive = with_requested_spares(dead, config);
+  PlaceMap inactive = with_requested_spares(dead, config);
   for (const auto& [group, slots] : idle) {
     std::vector<int>& known = inactive[group];
     std::vector<int> both;
@@ -179,7 +179,7 @@ Slots inactive_slots(const TrainConfig& config) {
   return inactive;
 }
 
-std::vector<int> active_slots(const Slots& inactive, const TpGroup& group, int tp) {
+std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, int tp) {
   std::vector<int> all(static_cast<std::size_t>(tp)), active;
   std::iota(all.begin(), all.end(), 0);
   const auto found = inactive.find(group);
@@ -188,7 +188,7 @@ std::vector<int> active_slots(const Slots& inactive, const TpGroup& group, int t
   return active;
 }
 
-std::vector<int> places_of(const Slots& slots, const TrainConfig& config) {
+std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config) {
   std::vector<int> places;
   for (const auto& [group, named] : slots)
     for (const int slot : named)
@@ -202,7 +202,7 @@ StartedRank started_rank(TrainConfig config, int rank, int processes) {
   const std::int64_t part = config.tp * config.gtp;
   if (config.dp == 0) config.dp = processes / part;
   if (config.dp == 0 || part * config.dp != processes) return all;
-  const Slots unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
+  const PlaceMap unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
   std::vector<int> places = places_of(unused, config);
   std::ranges::sort(places);
   const auto at = std::ranges::lower_bound(places, rank);
@@ -218,7 +218,7 @@ StartedRank started_rank(TrainConfig config, int rank, int processes) {
                               is_dead ? "dead" : "not used")};
 }
 
-std::int64_t count(const Slots& slots) {
+std::int64_t count(const PlaceMap& slots) {
   std::int64_t number = 0;
   for (const auto& [group, named] : slots) number += static_cast<std::int64_t>(named.size());
   return number;

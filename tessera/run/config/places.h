@@ -19,38 +19,38 @@ struct TpGroup {
   auto operator<=>(const TpGroup&) const = default;
 };
 // Lists tp slots by group. The slots of a group ascend.
-using Slots = std::map<TpGroup, std::vector<int>>;
+using PlaceMap = std::map<TpGroup, std::vector<int>>;
 
 // Parses "dp0.gtp1:0,3;dp2:1": slots 0 and 3 of the tp group of replica 0 and gtp rank 1, and slot 1 of replica 2 and
 // gtp rank 0. `flag` names the text in errors. Throws InputError for a text of another form, for a coordinate cp or pp
 // other than 0, and for a place that is named twice.
-Slots parse_slots(std::string_view text, std::string_view flag);
+PlaceMap parse_slots(std::string_view text, std::string_view flag);
 // As parse_slots. A text that ends in ".json" is the path of a file with an object {"dp0.gtp1": [0, 3], "dp2": [1]}.
-Slots read_slots(const std::string& text, std::string_view flag);
+PlaceMap read_slots(const std::string& text, std::string_view flag);
 // Returns the text from which parse_slots gives `slots`.
-std::string to_text(const Slots& slots);
+std::string to_text(const PlaceMap& slots);
 // Returns a place as errors name it: "dp0.gtp1:3".
 std::string to_text(const TpGroup& group, int slot);
 
 struct Spares {
-  int count = 0;   // dead slots of the tp group that has most of them
-  Slots inactive;  // of each group with a dead slot: the slots that do not take part
+  int count = 0;      // dead slots of the tp group that has most of them
+  PlaceMap inactive;  // of each group with a dead slot: the slots that do not take part
 
   bool operator==(const Spares&) const = default;
 };
 // Returns the slots that leave every tp group with a dead slot `count` slots below `tp`: the dead slots and, from the
 // highest slot down, live ones. `count` is the greatest number of dead slots of a group.
-Spares uniform_spares(const Slots& dead, int tp);
+Spares uniform_spares(const PlaceMap& dead, int tp);
 
 // Returns the slots without work under --dead, --idle and --tp-spares. `config`: with tp, gtp and dp. Throws
 // InputError, which names the flag and the place, for a place outside the mesh, a place that --dead and --idle both
 // name, spares without a dead place, fewer spares than a group has dead slots, and a mesh without an active place.
-Slots inactive_slots(const TrainConfig& config);
+PlaceMap inactive_slots(const TrainConfig& config);
 // Returns the tp slots of a group that take part.
-std::vector<int> active_slots(const Slots& inactive, const TpGroup& group, int tp);
+std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, int tp);
 // Returns the places of `slots` in the grid (tp, gtp, dp), ascending: slot + tp * (gtp rank + gtp * replica).
-std::vector<int> places_of(const Slots& slots, const TrainConfig& config);
-std::int64_t count(const Slots& slots);
+std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config);
+std::int64_t count(const PlaceMap& slots);
 
 // What a started process does.
 struct StartedRank {

@@ -8,6 +8,7 @@
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/config/shares.h"
 #include "tessera/run/config/step_times.h"
 
 namespace tessera::run {
@@ -196,19 +197,13 @@ TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t
         config.dp = std::max<std::int64_t>(config.dp, group.dp + 1);
     if (config.ranks > 0) config.dp = std::max(config.dp, (config.ranks + part - 1) / part);
   }
-  const Slots unused = inactive_slots(config);
+  const PlaceMap unused = inactive_slots(config);
   const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
   const std::int64_t ranks = world_size ? *world_size : config.ranks;
   if (ranks > 0 && ranks != active && ranks != nominal)
     throw InputError("{}, expected {} active ranks or all {} places of tp {} x gtp {} x dp {} (--dead {})",
                      world_size ? started_text(ranks) : fmt::format("--ranks: got {}", ranks), active, nominal,
                      config.tp, config.gtp, config.dp, to_text(unused));
-  for (const auto& [group, slots] : unused)
-    if (static_cast<std::int64_t>(slots.size()) < config.tp)
-      throw InputError(
-          "--dead: place {} has no rank, but other slots of its tp group do, expected all {} slots of dp{}.gtp{}: a tp "
-          "group with fewer ranks is not built yet",
-          to_text(group, slots.front()), config.tp, group.dp, group.gtp);
   if (config.reduce_order == ReduceOrder::hierarchical)
     throw InputError("--reduce-order: got hierarchical with --dead {}, expected sequential", to_text(unused));
   if (config.etp * config.ep * config.egtp > 1)
@@ -235,8 +230,11 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
     check_local_ranks(config);
     check_reduce_order(config);
     check_recompute(config);
+    batch_shape(config, {});
     return config;
   }
+  if (!config.reduced_batch.empty())
+    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places", config.reduced_batch);
   const std::int64_t part = config.tp * config.gtp;
   if (world_size && config.ranks > 0 && config.ranks != *world_size)
     throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),
@@ -320,6 +318,7 @@ std::string unused_text(const TrainConfig& config) {
   if (!config.dead.empty()) text += ", dead " + config.dead;
   if (!config.idle.empty()) text += ", idle " + config.idle;
   if (!config.tp_spares.empty()) text += ", tp spares " + config.tp_spares;
+  if (!config.reduced_batch.empty()) text += ", reduced batch " + config.reduced_batch;
   return text;
 }
 }  // namespace
@@ -385,6 +384,30 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
 
 }  // namespace
 
+namespace {
+
+// Throws InputError for settings that a tp group with fewer ranks than --tp does not support.
+void check_reduced_groups(const TrainConfig& config) {
+  const PlaceMap unused = inactive_slots(config);
+  const auto reduced = std::ranges::find_if(
+      unused, [&](const auto& group) { return static_cast<std::int64_t>(group.second.size()) < config.tp; });
+  if (reduced == unused.end()) return;
+  const std::string place = to_text(reduced->first, reduced->second.front());
+  for (const auto format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
+    for (const auto& [flag, policy] : {std::pair{"--wire-format", wire_policy(config)},
+                                       {"--wire-format-backward", backward_policy(config)},
+                                       {"--gemm-format", product_policy(config)}})
+      if (has_format(policy, format))
+        throw InputError(
+            "{}: got {} with place {} unused (--dead, --idle), expected bf16 or fp8: the parts of a smaller tp group "
+            "have other tiles of this format",
+            flag, name_of(format), place);
+  if (config.embedding == Lookup::rows)
+    throw InputError("--embedding: got rows with place {} unused (--dead, --idle), expected auto or gather", place);
+}
+
+}  // namespace
+
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) {
   const models::ModelSizes sizes = model.sizes();
   if (config.seq_len == 0) config.seq_len = sizes.max_position_embeddings;
@@ -395,6 +418,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
   check_experts(config, sizes);
+  if (has_unused_places(config)) check_reduced_groups(config);
   if (sizes.num_experts > 0 && has_unused_places(config))
     throw InputError("--dead: model '{}' has experts, which need a whole mesh in this version", config.model);
   config.has_experts = sizes.num_experts > 0;

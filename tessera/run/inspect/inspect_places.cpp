@@ -11,8 +11,8 @@ namespace tessera::run {
 using nlohmann::ordered_json;
 
 ordered_json inspect_places(const TrainConfig& config) {
-  const Slots unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
-  const auto slots_of = [](const Slots& slots, const TpGroup& group) {
+  const PlaceMap unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
+  const auto slots_of = [](const PlaceMap& slots, const TpGroup& group) {
     const auto found = slots.find(group);
     return found == slots.end() ? std::vector<int>() : found->second;
   };

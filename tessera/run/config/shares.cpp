@@ -1,0 +1,110 @@
+#include "tessera/run/config/shares.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/run/config/places.h"
+#include "tessera/run/config/resolve.h"
+
+namespace tessera::run {
+namespace {
+
+struct Replica {
+  std::int64_t readers = 0;
+  double work = 1;  // of the rank with most units, as a multiple of its work in a full group
+  bool is_reduced = false;
+};
+
+std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// The units of the busiest of `live` ranks, as a multiple of those of the busiest of `tp` ranks.
+double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
+  const auto ratio = [&](std::int64_t count) {
+    return static_cast<double>(rounded_up_quotient(count, live)) / static_cast<double>(rounded_up_quotient(count, tp));
+  };
+  return std::max(ratio(units.heads), ratio(units.ffn));
+}
+
+std::vector<Replica> replicas_of(const TrainConfig& config, const TpUnits& units) {
+  const PlaceMap unused = has_unused_places(config) ? inactive_slots(config) : PlaceMap();
+  std::vector<Replica> replicas;
+  for (int dp = 0; dp < config.dp; ++dp) {
+    Replica replica;
+    for (int gtp = 0; gtp < config.gtp; ++gtp) {
+      const auto live =
+          static_cast<std::int64_t>(active_slots(unused, {.dp = dp, .gtp = gtp}, static_cast<int>(config.tp)).size());
+      if (live < config.tp) replica.is_reduced = true;
+      if (live == 0) continue;
+      ++replica.readers;
+      replica.work = std::max(replica.work, work_of(units, live, config.tp));
+    }
+    if (replica.readers > 0) replicas.push_back(replica);
+  }
+  return replicas;
+}
+
+// Returns shares in proportion to `speeds` that add up to `total`. Sequences that remain after rounding down go to the
+// largest remainders, among equals to the first.
+std::vector<std::int64_t> proportional(std::int64_t total, const std::vector<double>& speeds) {
+  const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  std::vector<std::int64_t> shares;
+  std::vector<double> remainders;
+  for (const double speed : speeds) {
+    const double exact = static_cast<double>(total) * speed / all;
+    shares.push_back(static_cast<std::int64_t>(exact));
+    remainders.push_back(exact - static_cast<double>(shares.back()));
+  }
+  for (std::int64_t left = total - std::accumulate(shares.begin(), shares.end(), std::int64_t{0}); left > 0; --left) {
+    const auto largest = std::ranges::max_element(remainders);
+    ++shares[static_cast<std::size_t>(largest - remainders.begin())];
+    *largest = -1;
+  }
+  return shares;
+}
+
+std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vector<Replica>& replicas) {
+  std::int64_t fixed = 0;
+  const std::string& text = config.reduced_batch;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fixed);
+  if (error != std::errc() || end != text.data() + text.size() || fixed < 0)
+    throw InputError("--reduced-batch: got {}, expected auto or a number of sequences", text);
+  const auto reduced = std::ranges::count_if(replicas, &Replica::is_reduced);
+  const std::int64_t rest = config.global_batch - fixed * reduced;
+  const auto whole = static_cast<std::int64_t>(replicas.size()) - reduced;
+  if (rest < 0 || (whole == 0 && rest != 0))
+    throw InputError(
+        "--reduced-batch: got {} for {} reduced replicas of {}, which leaves {} of --global-batch {} to the "
+        "others",
+        fixed, reduced, replicas.size(), rest, config.global_batch);
+  std::vector<std::int64_t> shares;
+  std::int64_t index = 0;  // among the whole replicas
+  for (const Replica& replica : replicas)
+    shares.push_back(replica.is_reduced ? fixed : rest / whole + (index++ < rest % whole ? 1 : 0));
+  return shares;
+}
+
+}  // namespace
+
+data::BatchShape batch_shape(const TrainConfig& config, const TpUnits& units) {
+  const std::vector<Replica> replicas = replicas_of(config, units);
+  std::vector<std::int64_t> readers;
+  for (const Replica& replica : replicas) readers.push_back(replica.readers);
+  data::BatchShape shape = data::equal_shares(config.micro_batch, config.global_batch, readers);
+  if (config.reduced_batch.empty()) return shape;
+  std::vector<std::int64_t> shares;
+  if (config.reduced_batch == "auto") {
+    std::vector<double> speeds;
+    for (const Replica& replica : replicas) speeds.push_back(static_cast<double>(replica.readers) / replica.work);
+    shares = proportional(config.global_batch, speeds);
+  } else {
+    shares = fixed_shares(config, replicas);
+  }
+  for (std::size_t replica = 0; replica < shares.size(); ++replica) shape.replicas[replica].sequences = shares[replica];
+  return shape;
+}
+
+}  // namespace tessera::run
