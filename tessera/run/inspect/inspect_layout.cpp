@@ -18,19 +18,27 @@ namespace {
 using nlohmann::ordered_json;
 using shard::Via;
 
+// A role and its groups of ranks.
+struct RoleGroups {
+  mesh::Role role;
+  std::vector<std::vector<int>> groups;
+};
+
 // Returns the roles of a run, each once: the roles of all ways of all domains, then the other roles.
-std::vector<mesh::Role> roles_of(const shard::RankLayout& layout) {
-  std::vector<mesh::Role> roles;
-  const auto add = [&](const mesh::Role& role) {
-    if (std::ranges::find(roles, role) == roles.end()) roles.push_back(role);
+std::vector<RoleGroups> roles_of(const shard::RankLayout& layout) {
+  const mesh::Mesh& mesh = layout.mesh;
+  std::vector<RoleGroups> roles;
+  const auto add = [&](const mesh::Role& role, std::vector<std::vector<int>> groups) {
+    if (std::ranges::find(roles, role, &RoleGroups::role) == roles.end()) roles.push_back({role, std::move(groups)});
   };
   for (const shard::Domain& domain : layout.domains)
     for (const Via via :
          {Via::gather, Via::gather_compute, Via::demand, Via::rows, Via::reduce_compute, Via::reduce, Via::replicas})
-      add(role_of(layout.mesh, domain, via));
-  for (const shard::Domain& domain : layout.domains) add(program_role(domain));
-  const shard::RunRoles run = run_roles(layout.mesh, layout.domains.front());
-  for (const mesh::Role& role : {run.losses, run.norm, run.world, run.casts}) add(role);
+      add(role_of(mesh, domain, via), groups_of(mesh, domain, via));
+  for (const shard::Domain& domain : layout.domains) add(program_role(domain), groups_of(mesh, program_role(domain)));
+  const shard::RunRoles run = run_roles(mesh, layout.domains.front());
+  add(run.losses, loss_groups(mesh, layout.domains.front()));
+  for (const mesh::Role& role : {run.norm, run.world, run.casts}) add(role, groups_of(mesh, role));
   return roles;
 }
 
@@ -212,8 +220,8 @@ ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig
                        {"storage", domain.storage},
                        {"duplicates", domain.duplicates},
                        {"replicas", domain.replicas}});
-  for (const mesh::Role& role : roles_of(layout))
-    roles.push_back({{"role", to_string(role)}, {"groups", groups_of(layout.mesh, role)}});
+  for (const RoleGroups& role : roles_of(layout))
+    roles.push_back({{"role", to_string(role.role)}, {"groups", role.groups}});
   const ordered_json parameters = parameters_of(options);
   return {{"model", config.model},
           {"ranks", ranks},
