@@ -243,6 +243,12 @@ TEST(OrderedAddition, ComputesTheSquaresOfRowsOfItsSums) {
   });
 }
 
+TEST(OrderedAddition, RefusesAnotherOrderOfRanks) {
+  const Layout from = partial(layout::replicated({2, 2}, 2)), to = layout::replicated({2, 2}, 2);
+  for (const std::vector<int>& members : {std::vector{1, 0}, {1, 1}})
+    EXPECT_THROW(OrderedAddition(from, to, 0, {members, {DType::fp32, DType::fp32}, DType::fp32}), Error);
+}
+
 TEST(OrderedAddition, RefusesOtherNumbersOfRanks) {
   const Layout from = partial(layout::replicated({2, 2}, 2)), to = layout::replicated({2, 2}, 2);
   EXPECT_THROW(OrderedAddition(from, to, 0, {{0}, {DType::fp32}, DType::fp32}), Error);

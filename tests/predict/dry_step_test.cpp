@@ -122,6 +122,47 @@ TEST(DryStepReplicas, EqualTheRecordedSteps) {
                .dead = dead});
 }
 
+// Places of tp groups have no rank: events, flops and bytes of every rank.
+struct MissingPlaces {
+  int tp, gtp, dp;
+  std::vector<int> dead;
+};
+const MissingPlaces kMissing[] = {{2, 1, 2, {1}}, {3, 2, 1, {1, 3, 4}}, {2, 2, 1, {3}}, {3, 2, 2, {0, 1, 4, 11}}};
+
+TEST(DryStepAdoption, EqualsTheRecordedSteps) {
+  for (const auto& [tp, gtp, dp, dead] : kMissing)
+    for (const bool sequence_parallel : {false, true})
+      for (const schedule::StepKind kind : {schedule::StepKind::train, schedule::StepKind::evaluate})
+        compare({.config = odd_model(dp == 2),
+                 .tp = tp,
+                 .gtp = gtp,
+                 .dp = dp,
+                 .microbatches = 2,
+                 .dtype = quant::DType::bf16,
+                 .product = sequence_parallel ? quant::Format::fp8 : quant::Format::bf16,
+                 .lookup = shard::Lookup::automatic,
+                 .recompute = sequence_parallel ? nn::Recompute::full : nn::Recompute::none,
+                 .sequence_parallel = sequence_parallel,
+                 .kind = kind,
+                 .dead = dead});
+}
+
+// The nominal tp decides which events a step has: a group of one rank and a full group have the same.
+TEST(DryStepAdoption, HasTheEventsOfFullGroups) {
+  for (const auto& [tp, gtp, dp, dead] : kMissing)
+    for (const bool sequence_parallel : {false, true}) {
+      Case it{.config = odd_model(false), .tp = tp, .gtp = gtp, .dp = dp, .sequence_parallel = sequence_parallel};
+      const schedule::Trace full = dry_step(options_of(it, 0)).trace(2);
+      it.dead = dead;
+      for (int rank = 0; rank < tp * gtp * dp - static_cast<int>(dead.size()); ++rank) {
+        const schedule::Trace part = dry_step(options_of(it, rank)).trace(2);
+        ASSERT_EQ(part.size(), full.size());
+        for (std::size_t i = 0; i < full.size(); ++i)
+          EXPECT_TRUE(is_same(part[i], full[i])) << to_string(part[i]) << " " << to_string(full[i]);
+      }
+    }
+}
+
 TEST(DryStepParts, WithUnevenRanksEqualTheRecordedSteps) {
   const models::TpParts parts{.heads = {{{0, 1}, {9, 10}}, {}, {{1, 9}}},
                               .ffn = {{}, {{6, 7}, {0, 2}}, {{2, 6}}},

@@ -56,7 +56,9 @@ void expect_staged(const Recorded& real, const DryStep& dry, const shard::Parame
     if (is_staged[id]) staged += planned[id].size.staging;
   }
   EXPECT_LE(real.staged_peak, peak);  // sizes are those of the rank with most
-  const auto is_whole = [](const shard::ParameterSpec& spec) { return spec.compute.size() == 1; };
+  const auto is_whole = [](const shard::ParameterSpec& spec) {
+    return spec.compute.size() == 1 && spec.compute_by_slots.empty();
+  };
   if (std::ranges::all_of(dry.parameters, is_whole)) {
     EXPECT_EQ(real.staged_peak, peak);
   }

@@ -203,10 +203,10 @@ TEST(ReplicaLayouts, RefuseTilesAndNodes) {
     const auto refusal =
         ThrowsMessage<InputError>(HasSubstr("the format " + std::string(name_of(format)) + " has tiles"));
     const FormatPolicy policy{.format = format, .rules = {}};
-    ParameterSpec changed = spec;
-    EXPECT_THAT([&] { set_encoding(changed, policy, types); }, refusal);
-    EXPECT_THAT([&] { set_product(changed, policy, types); }, refusal);
-    EXPECT_THAT([&] { set_backward(changed, policy, types); }, refusal);
+    for (const auto set : {set_encoding, set_product, set_backward}) {
+      ParameterSpec changed = spec;
+      EXPECT_THAT([&] { set(changed, policy, types); }, refusal);
+    }
   }
   ParameterSpec changed = spec;
   set_encoding(changed, {.format = quant::Format::fp8, .rules = {}}, types);
@@ -217,7 +217,7 @@ TEST(ReplicaLayouts, RefuseTilesAndNodes) {
               ThrowsMessage<InputError>(HasSubstr("--reduce-order hierarchical cannot be used with dead places")));
 }
 
-std::int64_t received(const Layout& from, const Layout& to, int rank) {
+std::int64_t elements_received(const Layout& from, const Layout& to, int rank) {
   return layout::redistribute(from, to).elements_received(rank);
 }
 
@@ -243,9 +243,9 @@ TEST(ReplicaLayouts, MoveTheBytesOfTheirWays) {
             const Ways ways = bytes.at(place);
             const Layout homes = homes_of(parameter, place);
             EXPECT_EQ(bytes_over(ways.gather, Activity::gather),
-                      spec.sharded ? 2 * received(parameter.storage, homes, parameter.storing_rank) : 0);
+                      spec.sharded ? 2 * elements_received(parameter.storage, homes, parameter.storing_rank) : 0);
             EXPECT_EQ(bytes_over(ways.gather, Activity::gather_compute),
-                      2 * received(parameter.layouts.home, parameter.layouts.compute, rank));
+                      2 * elements_received(parameter.layouts.home, parameter.layouts.compute, rank));
             const GradientAdditions additions = additions_of(parameter, cuts, place, types);
             EXPECT_EQ(bytes_over(ways.reduce, Activity::reduce), additions.received_bytes());
             size = parameter_size(spec, parameter.layouts, types, cuts);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "tessera/run/inspect/inspect_places.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/shard/parameter_layouts.h"
+#include "tessera/shard/sizes.h"
+#include "tessera/shard/way_bytes.h"
 
 namespace tessera::run {
 namespace {
@@ -20,19 +23,27 @@ namespace {
 using nlohmann::ordered_json;
 using shard::Via;
 
+// A role and its groups of ranks.
+struct RoleGroups {
+  mesh::Role role;
+  std::vector<std::vector<int>> groups;
+};
+
 // Returns the roles of a run, each once: the roles of all ways of all domains, then the other roles.
-std::vector<mesh::Role> roles_of(const shard::RankLayout& layout) {
-  std::vector<mesh::Role> roles;
-  const auto add = [&](const mesh::Role& role) {
-    if (std::ranges::find(roles, role) == roles.end()) roles.push_back(role);
+std::vector<RoleGroups> roles_of(const shard::RankLayout& layout) {
+  const mesh::Mesh& mesh = layout.mesh;
+  std::vector<RoleGroups> roles;
+  const auto add = [&](const mesh::Role& role, std::vector<std::vector<int>> groups) {
+    if (std::ranges::find(roles, role, &RoleGroups::role) == roles.end()) roles.push_back({role, std::move(groups)});
   };
   for (const shard::Domain& domain : layout.domains)
     for (const Via via :
          {Via::gather, Via::gather_compute, Via::demand, Via::rows, Via::reduce_compute, Via::reduce, Via::replicas})
-      add(role_of(layout.mesh, domain, via));
-  for (const shard::Domain& domain : layout.domains) add(program_role(domain));
-  const shard::RunRoles run = run_roles(layout.mesh, layout.domains.front());
-  for (const mesh::Role& role : {run.losses, run.norm, run.world, run.casts}) add(role);
+      add(role_of(mesh, domain, via), groups_of(mesh, domain, via));
+  for (const shard::Domain& domain : layout.domains) add(program_role(domain), groups_of(mesh, program_role(domain)));
+  const shard::RunRoles run = run_roles(mesh, layout.domains.front());
+  add(run.losses, loss_groups(mesh, layout.domains.front()));
+  for (const mesh::Role& role : {run.norm, run.world, run.casts}) add(role, groups_of(mesh, role));
   return roles;
 }
 
@@ -64,6 +75,10 @@ class ParameterRanks {
     const shard::RankParts parts = rank_parts(layouts.weight, cuts, place);
     const bool has_state = spec_.trainable;
     state_bytes_.push_back(has_state ? types_.accumulator_bytes(parts.local_state.size) * (has_master() ? 3 : 2) : 0);
+    const shard::Ways ways = ways_in(layouts, cuts, place).at(place);
+    gather_bytes_.push_back(total_bytes(ways.gather));
+    reduce_bytes_.push_back(total_bytes(ways.reduce));
+    replica_bytes_.push_back(total_bytes(ways.replicas) + total_bytes(ways.publish));
     ordered_json boxes{{"storage", boxes_of(parts.local_storage)},
                        {"compute", boxes_of(parts.local_compute)},
                        {"state", has_state ? boxes_of(parts.local_state) : ordered_json::array()}};
@@ -87,11 +102,15 @@ class ParameterRanks {
             {"storage_bytes", storage_bytes_},
             {"compute_bytes", compute_bytes_},
             {"state_bytes", state_bytes_},
+            {"gather_bytes", gather_bytes_},
+            {"reduce_bytes", reduce_bytes_},
+            {"replica_bytes", replica_bytes_},
             {"parts", parts}};
   }
 
  private:
   struct LayoutsOfGroup {
+    shard::ParameterSpec spec;
     shard::ParameterLayouts weight;
     std::vector<shard::ParameterLayouts> planes;
   };
@@ -103,9 +122,18 @@ class ParameterRanks {
     if (found != layouts_.end()) return found->second;
     shard::ParameterSpec own = spec_;
     if (differ) own.compute = spec_.compute_by_slots.at(cuts.own_shape()[static_cast<std::size_t>(place.part)]);
-    LayoutsOfGroup made{.weight = shard::layouts_of(own, cuts), .planes = {}};
-    for (const shard::PlaneSpec& plane : planes_) made.planes.push_back(plane_layouts(own, plane, made.weight));
+    LayoutsOfGroup made{.spec = std::move(own), .weight = {}, .planes = {}};
+    made.weight = shard::layouts_of(made.spec, cuts);
+    for (const shard::PlaneSpec& plane : planes_) made.planes.push_back(plane_layouts(made.spec, plane, made.weight));
     return layouts_.emplace(key, std::move(made)).first->second;
+  }
+  // Returns the bytes of the ways of the rank's replica and compute group.
+  const shard::WayBytes& ways_in(const LayoutsOfGroup& layouts, const shard::Cuts& cuts, const shard::Place& place) {
+    const std::pair key(cuts.shapes.empty() ? 0 : cuts.replica, cuts.any_reduced() ? place.part : 0);
+    const auto found = ways_.find(key);
+    if (found != ways_.end()) return found->second;
+    const bool by_rows = exchanges_rows(layouts.spec, layouts.weight, types_, cuts);
+    return ways_.try_emplace(key, layouts.spec, layouts.weight, types_, cuts, by_rows).first->second;
   }
   // As ShardedParameter::has_master.
   bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
@@ -114,7 +142,8 @@ class ParameterRanks {
   shard::ParameterTypes types_;
   std::map<std::pair<int, int>, LayoutsOfGroup> layouts_;  // by replica and part, if compute groups differ
   std::vector<shard::PlaneSpec> planes_;
-  std::vector<std::int64_t> storage_bytes_, compute_bytes_, state_bytes_;
+  std::map<std::pair<int, int>, shard::WayBytes> ways_;  // by replica and part, if replicas or compute groups differ
+  std::vector<std::int64_t> storage_bytes_, compute_bytes_, state_bytes_, gather_bytes_, reduce_bytes_, replica_bytes_;
   std::vector<ordered_json> parts_;                // without repetitions, in the order of ranks
   std::map<std::string, std::vector<int>> ranks_;  // by parts
 };
@@ -183,6 +212,21 @@ std::string role_text(const ordered_json& role, std::size_t max_groups) {
   return text + "\n";
 }
 
+std::string table_of_bytes(const ordered_json& inspected) {
+  constexpr std::array kKinds{"storage", "compute", "state", "gather", "reduce", "replica"};
+  std::string text =
+      "\nall parameters, bytes: stored and computed with; received by one gather and one reduction, and over "
+      "replicas\n  "
+      "  rank";
+  for (const char* kind : kKinds) text += fmt::format(" {:>15}", kind);
+  for (std::size_t rank = 0; rank < inspected["storage_bytes"].size(); ++rank) {
+    text += fmt::format("\n  {:>6}", rank);
+    for (const char* kind : kKinds)
+      text += fmt::format(" {:>15}", inspected[fmt::format("{}_bytes", kind)][rank].get<std::int64_t>());
+  }
+  return text + "\n";
+}
+
 std::string parameter_text(const ordered_json& parameter) {
   std::string text = fmt::format("\n{} [{}] {}\n", parameter["name"].get<std::string>(),
                                  fmt::join(parameter["shape"].get<std::vector<std::int64_t>>(), ", "),
@@ -214,8 +258,8 @@ ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig
                        {"storage", domain.storage},
                        {"duplicates", domain.duplicates},
                        {"replicas", domain.replicas}});
-  for (const mesh::Role& role : roles_of(layout))
-    roles.push_back({{"role", to_string(role)}, {"groups", groups_of(layout.mesh, role)}});
+  for (const RoleGroups& role : roles_of(layout))
+    roles.push_back({{"role", to_string(role.role)}, {"groups", role.groups}});
   const ordered_json parameters = parameters_of(options);
   const ordered_json places = has_unused_places(config) ? inspect_places(config) : ordered_json();
   return {{"model", config.model},
@@ -227,7 +271,10 @@ ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig
           {"parameters", parameters},
           {"storage_bytes", sum_of(parameters, "storage_bytes", ranks)},
           {"compute_bytes", sum_of(parameters, "compute_bytes", ranks)},
-          {"state_bytes", sum_of(parameters, "state_bytes", ranks)}};
+          {"state_bytes", sum_of(parameters, "state_bytes", ranks)},
+          {"gather_bytes", sum_of(parameters, "gather_bytes", ranks)},
+          {"reduce_bytes", sum_of(parameters, "reduce_bytes", ranks)},
+          {"replica_bytes", sum_of(parameters, "replica_bytes", ranks)}};
 }
 
 std::string layout_text(const ordered_json& inspected, std::size_t max_groups) {
@@ -244,12 +291,7 @@ std::string layout_text(const ordered_json& inspected, std::size_t max_groups) {
   for (const ordered_json& role : inspected["roles"]) text += role_text(role, max_groups);
   text += "\nparts as rows x columns: storage lasts between uses, compute is gathered, state is updated\n";
   for (const ordered_json& parameter : inspected["parameters"]) text += parameter_text(parameter);
-  text += fmt::format("\nall parameters, bytes\n  {:>6} {:>16} {:>16} {:>16}\n", "rank", "storage", "compute", "state");
-  for (std::size_t rank = 0; rank < inspected["storage_bytes"].size(); ++rank)
-    text += fmt::format("  {:>6} {:>16} {:>16} {:>16}\n", rank, inspected["storage_bytes"][rank].get<std::int64_t>(),
-                        inspected["compute_bytes"][rank].get<std::int64_t>(),
-                        inspected["state_bytes"][rank].get<std::int64_t>());
-  return text;
+  return text + table_of_bytes(inspected);
 }
 
 }  // namespace tessera::run

@@ -1,9 +1,9 @@
 // Layouts over all ranks of a replica in which compute groups lack ranks. The ranks are in the order of places: compute
 // group by compute group. Pure.
 //
-// A rank stores only elements that it also uses. The storing ranks of a full group's part p, cut into as many rows as
-// there are compute groups, determine which group stores an element; in this group, the rank that has the element in
-// its home part stores it. A group stores in proportion to its ranks. With one compute group, storage equals home.
+// A rank stores only elements of its home part. The rows of each part of a full group are divided over the compute
+// groups of the replica, in proportion to the ranks of the groups. In its group, the rank with the element in its home
+// part stores it. With one compute group, storage equals home.
 #pragma once
 #include <vector>
 
@@ -19,8 +19,7 @@ layout::Layout replica_homes(const std::vector<GroupLayouts>& groups);
 layout::Layout replica_storage(const layout::Layout& full, const std::vector<GroupLayouts>& groups, bool is_cut,
                                std::int64_t together);
 
-// Throws Error if the storage does not hold each element once, or if a rank stores an element that is not in its home
-// part, so that no sum of this replica would reach it without another transfer.
+// Throws Error if the storage does not hold each element once, or if a rank stores an element outside its home part.
 void check_replica(const layout::Layout& storage, const layout::Layout& homes, const std::string& name);
 
 }  // namespace tessera::shard
