@@ -104,6 +104,7 @@ class Placer {
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
+      if (is_handover(event)) result.costs.segment_seconds[at] += input_.machine.handover_s;
       result.costs.comm_waits[at] = static_cast<int>(at);
       // The work after the last event of a microbatch.
       if (at > 0 && trace_[at - 1].microbatch >= 0 && trace_[at - 1].microbatch != event.microbatch)
@@ -159,6 +160,22 @@ class Placer {
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
       if (parameter.state_elements == 0) continue;  // a backward weight
       add(updated, operators_.adamw(parameter.state_elements), "adamw " + parameter.size.name);
+    }
+  }
+
+  // Returns whether compute passes a weight or a gradient to or from a transfer at this event.
+  bool is_handover(const Event& event) const {
+    if (event.parameter < 0) return false;
+    const schedule::ParameterSize& size = parameters_[static_cast<std::size_t>(event.parameter)].size;
+    switch (event.kind) {
+      case EventKind::consume:
+        return total_bytes(size.gather) + total_bytes(size.publish) > 0;
+      case EventKind::release:
+        return total_bytes(size.gather) > 0;
+      case EventKind::produce:
+        return total_bytes(size.reduce) + total_bytes(size.replicas) > 0;
+      default:
+        return false;
     }
   }
 

@@ -1,7 +1,8 @@
 // Predicts the durations of a step's events on a machine. The model's operators report their flops and bytes
 // (dry_step.h). A product or attention takes the time of its flops or of its bytes, whichever is longer. All other work
-// takes the time of its bytes. Each operator takes Machine::operator_s more. At the end of a step, ranks wait for the
-// slowest (Machine::rank_spread).
+// takes the time of its bytes. Each operator takes Machine::operator_s more, and each
+// event that passes a weight or a gradient between compute and a transfer takes Machine::handover_s. At the end of a
+// step, ranks wait for the slowest (Machine::rank_spread).
 #pragma once
 #include <string>
 #include <vector>

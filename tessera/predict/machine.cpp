@@ -88,7 +88,7 @@ std::vector<std::string> names_in(const std::filesystem::path& machines) {
 Machine parse_machine(const json& value, const std::string& name, const std::string& where) {
   const Object object(value, where,
                       {"description", "ranks_per_node", "processors", "memory_bytes", "flops", "efficiency",
-                       "memory_bytes_per_second", "links", "operator_s", "rank_spread", "overhead"});
+                       "memory_bytes_per_second", "links", "operator_s", "handover_s", "rank_spread", "overhead"});
   Machine machine{.name = name};
   if (!object.at("description").is_string())
     throw InputError("{}: got {}, expected a text", object.place("description"), base::shown(value["description"]));
@@ -108,6 +108,7 @@ Machine parse_machine(const json& value, const std::string& name, const std::str
   machine.attention_backward_efficiency = efficiency.number("attention_backward", 1);
   machine.memory_efficiency = efficiency.number_or("memory", 1, 1);
   machine.operator_s = object.number_or("operator_s", 0);
+  machine.handover_s = object.number_or("handover_s", 0);
   machine.rank_spread = object.number_or("rank_spread", 0, 1);
   const Object links(object.at("links"), object.place("links"),
                      {"within_node", "between_nodes", "collectives", "shared"});

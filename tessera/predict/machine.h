@@ -34,6 +34,8 @@ struct Machine {
   double memory_efficiency = 1;        // share of memory_bytes_per_second that operators reach; 1 if absent
   double memory_bytes_per_second = 0;  // of one processor
   double operator_s = 0;               // of each operator beyond its work: launch, and the wait for the last block
+  // Beyond waits: at each point where compute waits for a gathered weight, frees one, or hands over a gradient.
+  double handover_s = 0;
   MachineLink within_node, between_nodes;
   // Within a node, collectives of the program, which carry activations. Absent: within_node.
   std::optional<MachineLink> collectives;

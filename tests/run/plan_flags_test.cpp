@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(PlanMachine, FilesDescribeAMachine) {
-  for (const char* name : {"laptop", "h200"}) {
+  for (const char* name : {"laptop", "h100", "h200"}) {
     const predict::Machine machine = predict::find_machine(name, configs() / "machines");
     EXPECT_EQ(machine.flops.size(), 3u);
     EXPECT_GT(machine.within_node.bytes_per_second, machine.between_nodes.bytes_per_second);

@@ -55,7 +55,7 @@ class LogToWandb(unittest.TestCase):
 
     def test_each_line_is_logged_with_its_numbers(self):
         self.metrics.write_text(line(1, skipped=True, grad_norm="NaN", valid_loss="Infinity") +
-                                line(2, flops_by_format={"fp8": 8.0}, expert_counts=[[1, 2]]) + '{"step": 3, "lo')
+                                line(2, mfu=None, flops_by_format={"fp8": 8.0}, expert_counts=[[1, 2]]) + '{"step": 3, "lo')
         calls = self.called("--project", "p")
         self.assertEqual(calls[0], ["init", {"project": "p", "id": "mine", "resume": "allow", "config": {"tp": 2}}])
         self.assertEqual(calls[1], ["log", 1, {"loss": "4.5", "lr": "0.0003", "skipped": "1.0", "grad_norm": "nan", "valid_loss": "inf"}])

@@ -34,8 +34,8 @@ MeshPlan plan_mesh(const StepPlanRequest& request);
 // Plans every mesh of `request.config.ranks` ranks and returns them, best first: meshes that fit, then the others, each
 // by step time. `request.config` is not resolved, except for its global batch and its number of ranks. A degree that
 // the config gives (TrainConfig::given) is kept. tp is at most the number of ranks of a node. Experts have edp 1, and
-// the layout with the shortest predicted layer. If `recompute` is not given, the fastest of none, selective and full
-// that fits is chosen. If `sequence_parallel` is not given, it is on if tp is above 1. The plans run on `threads`
+// the layout with the shortest predicted layer. If `recompute` is not given, the search chooses the fastest policy
+// that fits. If `sequence_parallel` is not given, it is on if tp is above 1. The plans run on `threads`
 // threads; the result does not depend on their number. Throws InputError if no mesh is possible, and the errors of
 // plan_step.
 std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads);
