@@ -41,7 +41,7 @@ __device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte
   }
 }
 
-// A thread's share of a tile: kRows rows of kBytes bytes of the source. The 8 shares of a group lie beside each other.
+// A thread's share of a tile: kRows rows of kBytes bytes of the source. The 8 shares of a group are adjacent.
 template <int kRows, int kBytes>
 struct Share {
   std::uint32_t words[kRows][kBytes / 4];
