@@ -133,12 +133,16 @@ class Experts(unittest.TestCase):
                 self.assertEqual((self.folder / f"hf-{model}" / file).read_bytes(), (self.folder / f"hf2-{model}" / file).read_bytes())
 
     def test_counts_and_masked_tokens(self):
-        """Counts are those of unmasked tokens: k for each, over all experts, in every sparse layer."""
+        """Counts are those of unmasked tokens: k for each, over all experts, in every sparse layer. The load is that of one layer."""
         self.train("counts", (1, 2, 1, 1, 2, 1), "--mask-documents", "on", "--expert-counts", 2)
         for line in metrics(self.folder / "counts"):
             self.assertEqual(line["step"] % 2 == 0, "expert_counts" in line)
-            for layer in line.get("expert_counts", []):
+            counts = line.get("expert_counts", [])
+            for layer in counts:
                 self.assertEqual(2 * line["tokens"], sum(layer))
+            if counts:
+                self.assertEqual(2, len(counts))
+                self.assertAlmostEqual(line["expert_load"], max(7 * max(layer) / sum(layer) for layer in counts), delta=1e-12)
         summary = json.loads((self.folder / "counts" / "summary.json").read_text())
         self.assertEqual({"tp": 1, "gtp": 2, "dp": 1, "etp": 1, "ep": 2, "egtp": 1, "edp": 1}, summary["mesh"])
 

@@ -5,7 +5,6 @@ loss, all gradients and 20 AdamW steps within 1e-9 for each mesh, and conversion
 transformers computes the pooled auxiliary loss. test_architectures.py derives the bound and compares the dense architectures.
 test_transformers.py explains $TRANSFORMERS_PYTHON.
 """
-import array
 import json
 import os
 import pathlib
@@ -75,24 +74,12 @@ class TransformersExperts(unittest.TestCase):
         return metrics(out)
 
     def check_gradients(self, folder, flags, loss, mesh):
-        """After one step the first moment is (1 - beta1) * gradient. The gradient is not clipped here."""
         expected = {key: dense.numbers(value) for key, value in dense.tensors(folder / "gradients.safetensors").items()}
         out = folder / "-".join(map(str, ("gradients", *mesh)))
         [line] = self.train(folder, out, mesh, [*flags, "--steps", 1, "--clip", 0, "--beta1", 0.5])
         self.assertAlmostEqual(line["loss"], loss, delta=BOUND * loss, msg=mesh)
-        worst, seen = abs(line["loss"] - loss) / loss, set()
-        for ours, values in dense.stored(out / "checkpoints" / "step-00000001", "exp_avg").items():
-            parts = parts_of(ours)
-            seen.update(parts)
-            stacked = array.array("d", [number for part in parts for number in expected[part]])
-            self.assertEqual(len(values), len(stacked), ours)
-            largest = max(map(abs, stacked))
-            self.assertGreater(largest, 0, ours)
-            difference = max(abs(2 * a - b) for a, b in zip(values, stacked)) / largest
-            self.assertLessEqual(difference, BOUND, (ours, mesh))
-            worst = max(worst, difference)
-        self.assertEqual(seen, set(expected))
-        return worst
+        worst = dense.compare_gradients(self, out / "checkpoints" / "step-00000001", expected, parts_of, BOUND, mesh)
+        return max(worst, abs(line["loss"] - loss) / loss)
 
     def check_steps(self, folder, flags, expected, mesh):
         lines = self.train(folder, folder / "-".join(map(str, ("steps", *mesh))), mesh, [*flags, "--clip", 0.5, "--steps", STEPS])

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/train/trainer.h"
 #include "tests/run/plan_testing.h"
@@ -22,14 +23,7 @@ struct CountedBytes {
 };
 
 models::DecoderConfig odd_model() {
-  models::DecoderConfig model = even_model();
-  model.vocab_size = 131;
-  model.hidden_size = 36;
-  model.intermediate_size = 77;
-  model.num_heads = 9;
-  model.num_kv_heads = 3;
-  model.head_dim = 4;
-  return model;
+  return models::decoder_of(*models::read_model_config(configs() / "llama-tiny-odd" / "config.json"));
 }
 
 // Layer 0 has 5 experts, layer 1 is dense.

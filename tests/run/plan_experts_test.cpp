@@ -168,6 +168,34 @@ TEST(PlanOfExperts, LoadsAreChecked) {
               ThrowsMessage<InputError>(HasSubstr("--expert-load: got 2, but model 'llama-tiny-odd' has no experts")));
 }
 
+// Returns how often each collective of a step is called, by its role and what it moves.
+std::map<std::pair<std::string, std::string>, int> calls_with(std::int64_t experts) {
+  models::DecoderConfig model = sparse_model();
+  model.experts->count = experts;
+  StepPlanRequest request = request_of({{"gtp", "4"}, {"ep", "2"}, {"egtp", "2"}}, model);
+  request.gather_budget = request.reduce_budget = schedule::kMinimum;
+  const StepPlan step = plan_step(request);
+  std::vector<schedule::ParameterSize> sizes;
+  for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
+  const schedule::CallOrder order = call_order(step.trace, sizes, step.schedule);
+  std::map<std::pair<std::string, std::string>, int> calls;
+  for (const schedule::CollectiveCall& call : order.calls)
+    ++calls[{order.roles[static_cast<std::size_t>(call.role)], call.what}];
+  return calls;
+}
+
+// Two layers have two weights of experts each, and seven exchanges of tokens. Each pass gathers a weight once, except
+// that backward finds the last weight of the forward pass still gathered. Backward reduces each gradient once.
+TEST(PlanOfExperts, TransfersOfALayerDoNotDependOnTheNumberOfExperts) {
+  const auto calls = calls_with(8);
+  EXPECT_EQ(calls, calls_with(128));
+  std::map<std::string, int> by_role;
+  for (const auto& [call, count] : calls) by_role[call.first] += count;
+  EXPECT_EQ(by_role.at("etp-ep"), 2 * 7);
+  EXPECT_EQ(by_role.at(schedule::role_name("gather", 1)), 2 * 2 * 2 - 1);
+  EXPECT_EQ(by_role.at(schedule::role_name("reduce", 1)), 2 * 2);
+}
+
 // Returns the calls in which the first reduction of experts has changed places with the gather of experts before it.
 schedule::CallOrder swapped(schedule::CallOrder order) {
   const auto is = [&](const char* hop) {

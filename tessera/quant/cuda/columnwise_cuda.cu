@@ -41,13 +41,26 @@ __device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte
   }
 }
 
+// A thread's share of a tile: kRows rows of kBytes bytes of the source. The 8 shares of a group are adjacent.
+template <int kRows, int kBytes>
+struct Share {
+  std::uint32_t words[kRows][kBytes / 4];
+  int group, first;  // the first row is group * kRows, the first byte is `first`
+};
+template <int kRows, int kBytes, bool kWide>
+__device__ Share<kRows, kBytes> load_share(const Codes& codes, std::int64_t row, std::int64_t byte) {
+  const int thread = static_cast<int>(threadIdx.x);
+  Share<kRows, kBytes> share{.group = thread / 8, .first = thread % 8 * kBytes};
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+    load_row<kBytes, kWide>(codes, row + share.group * kRows + r, byte + share.first, share.words[r]);
+  return share;
+}
+
 // Fills the tile from 128 rows of 128 bytes. A thread loads four rows of 16 bytes.
 template <bool kWide>
 __device__ void fill_bytes(const Codes& codes, std::int64_t row, std::int64_t byte, ByteTile<kTileRows>& tile) {
-  const int group = static_cast<int>(threadIdx.x) / 8, first = static_cast<int>(threadIdx.x) % 8 * 16;
-  std::uint32_t words[4][4];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) load_row<16, kWide>(codes, row + group * 4 + r, byte + first, words[r]);
+  const auto [words, group, first] = load_share<4, 16, kWide>(codes, row, byte);
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     std::uint32_t square[4] = {words[0][part], words[1][part], words[2][part], words[3][part]};
@@ -62,10 +75,7 @@ __device__ void fill_bytes(const Codes& codes, std::int64_t row, std::int64_t by
 // transposed as bytes.
 template <bool kWide>
 __device__ void fill_nibbles(const Codes& codes, std::int64_t row, std::int64_t byte, ByteTile<kTileRows>& tile) {
-  const int group = static_cast<int>(threadIdx.x) / 8, first = static_cast<int>(threadIdx.x) % 8 * 8;
-  std::uint32_t words[8][2];
-#pragma unroll
-  for (int r = 0; r < 8; ++r) load_row<8, kWide>(codes, row + group * 8 + r, byte + first, words[r]);
+  const auto [words, group, first] = load_share<8, 8, kWide>(codes, row, byte);
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     std::uint32_t even[4], odd[4];
