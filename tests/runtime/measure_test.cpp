@@ -143,7 +143,7 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
 }
 
 // 20 ms of work beside 600 ms in which the host carries out what follows from an event.
-TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
+TEST(Measures, OnAGpuTimeOfTheHostDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
   options.store = rendezvous::make_memory_store();
