@@ -142,7 +142,7 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
     });
 }
 
-// 20 ms of work beside 600 ms in which the host carries out what follows from an event.
+// 20 ms of work beside 600 ms in which the host executes the actions of an event.
 TEST(Measures, OnAGpuTimeOfTheHostDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
