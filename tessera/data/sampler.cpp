@@ -55,8 +55,8 @@ std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, 
 std::int64_t microbatches_per_step(const BatchShape& shape) {
   const std::int64_t blocks = shape.micro_batch * shape.readers * shape.replicas;
   TESSERA_CHECK(blocks > 0 && shape.global_batch > 0 && shape.global_batch % blocks == 0,
-                "global batch {} does not divide into micro-batches of {} for {} readers of {} replicas",
-                shape.global_batch, shape.micro_batch, shape.readers, shape.replicas);
+                "global batch {} is not a multiple of micro-batch {} x {} readers x {} replicas", shape.global_batch,
+                shape.micro_batch, shape.readers, shape.replicas);
   return shape.global_batch / blocks;
 }
 

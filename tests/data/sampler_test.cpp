@@ -141,7 +141,7 @@ TEST(Blocks, OutsideTheBatchAreErrors) {
   EXPECT_THAT(refusal_of({.microbatch = 2}),
               ThrowsMessage<Error>(HasSubstr("invalid block (step 1, replica 0, reader 0, microbatch 2)")));
   EXPECT_THAT([] { microbatches_per_step({.micro_batch = 5, .global_batch = 24}); },
-              ThrowsMessage<Error>(HasSubstr("global batch 24 does not divide into micro-batches of 5 for 1 readers")));
+              ThrowsMessage<Error>(HasSubstr("global batch 24 is not a multiple of micro-batch 5 x 1 readers")));
 }
 
 }  // namespace
