@@ -63,7 +63,7 @@ struct Residency {
   int wait = 0;  // index of the first consume; directly before it, compute waits for the gather and unpacks
   int last = 0;  // index of the last release
   std::int64_t offset = 0;           // offset of the gathered weights in the gather arena, bytes
-  std::int64_t unpacked_offset = 0;  // bytes, in the gather arena: of the unpacked weights
+  std::int64_t unpacked_offset = 0;  // offset of the unpacked weights in the gather arena, bytes
 
   bool operator==(const Residency&) const = default;
 };
