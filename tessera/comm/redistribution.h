@@ -71,7 +71,7 @@ class Redistribution {
   std::optional<OrderedAddition> addition_;  // the executor of a plan that adds; absent for other plans
   std::int64_t target_size_ = 0;             // elements of its target buffer
   std::int64_t received_ = 0;
-  // Contains no empty messages. A message's transfers are dropped if its run is sufficient.
+  // Contains no empty messages. If a message is one contiguous run, its list of transfers is dropped.
   std::vector<BoxMessage> sends_, receives_;
 };
 

@@ -71,7 +71,7 @@ struct Positions {
 };
 // Returns the positions, counted over all steps, of the block's consecutive samples. Replica d takes the d-th
 // consecutive share of the global batch. The block's index in that share is microbatch * readers + reader. A block at
-// or beyond the end of the share has fewer than micro_batch samples, or none.
+// or beyond the end of the share has fewer than micro_batch samples or no sample.
 Positions positions_of(const BatchShape& shape, const Block& block);
 
 }  // namespace tessera::data

@@ -49,8 +49,8 @@ class RunBuilder {
 // The input of the recognition: one run for each pair of ranks, in the order of (target, source). `contiguous` is false
 // if the elements of some pair do not form one run.
 struct Runs {
-  bool inside_ranks = true;  // whether no transfer is between two ranks
-  bool in_place = true;      // whether no transfer is between two ranks or between two offsets
+  bool inside_ranks = true;  // whether every transfer stays within a rank
+  bool in_place = true;      // whether every transfer keeps the rank and the offset
   bool contiguous = true;
   std::vector<Run> runs;
 };

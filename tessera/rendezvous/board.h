@@ -1,4 +1,4 @@
-// A board stores the last status of every rank. A rank can read the status of another rank without its help.
+// A board stores the last status of every rank. A rank can read the status of another rank without help from that rank.
 #pragma once
 #include <cstddef>
 #include <string>

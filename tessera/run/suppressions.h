@@ -27,7 +27,7 @@ class Suppressions {
   bool is_injected(std::int64_t step) const;
   // Called when the oldest pending step was suppressed. Throws Error if that was attempt number kMaxAttempts.
   void record_suppressed(std::int64_t step, const train::Stop& stop);
-  // Called when the oldest pending step was not suppressed. Returns how many of its attempts were suppressed.
+  // Called when the oldest pending step was not suppressed. Returns how many attempts of the step were suppressed.
   int record_counted();
   // Suppressed attempts so far, by stop counter.
   const std::map<std::string, std::int64_t>& by_counter() const { return by_counter_; }

@@ -40,7 +40,7 @@ class ParameterEntry {
 
   void begin_step();
 
-  // The gathered weight. RunningProgram counts its users; Replay or OnDemand sets its address.
+  // The gathered weight. RunningProgram counts the users of this weight; Replay or OnDemand sets the address.
   bool is_consumed() const { return users_ > 0; }
   const std::byte* view() const { return view_; }
   void set_gathered(const std::byte* weight) { view_ = weight; }

@@ -73,7 +73,7 @@ class Program {
   virtual const shard::ComputeGroup& compute_group(int domain) const = 0;
   int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks
   int group_size(int domain = 0) const { return compute_group(domain).size; }  // number of live ranks
-  // Number of places, with and without a rank. A collective exists if this exceeds 1, on every rank alike.
+  // Number of places, with and without a rank. A collective exists on every rank if this number exceeds 1.
   int nominal_size(int domain = 0) const { return compute_group(domain).nominal_size; }
   virtual bool is_training() const = 0;  // whether the current step trains
 

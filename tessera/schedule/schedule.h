@@ -62,8 +62,8 @@ struct Residency {
                  // a member
   int wait = 0;  // index of the first consume; directly before it, compute waits for the gather and unpacks
   int last = 0;  // index of the last release
-  std::int64_t offset = 0;           // bytes, in the gather arena: of the gathered weights
-  std::int64_t unpacked_offset = 0;  // bytes, in the gather arena: of the unpacked weights
+  std::int64_t offset = 0;           // offset of the gathered weights in the gather arena, bytes
+  std::int64_t unpacked_offset = 0;  // offset of the unpacked weights in the gather arena, bytes
 
   bool operator==(const Residency&) const = default;
 };
@@ -78,8 +78,8 @@ struct Reduction {
   int finish = 0;         // position (>= issue) where compute waits for the sum; afterwards the staging is free
   bool replicas = false;  // whether this is the unit's last reduction of the step, which the sum over replicas follows
                           // on the replicas lane
-  std::int64_t offset = 0;         // bytes, in the reduce arena
-  std::int64_t scratch = 0;        // bytes, in the scratch
+  std::int64_t offset = 0;         // offset in the reduce arena, bytes
+  std::int64_t scratch = 0;        // offset in the scratch, bytes
   std::vector<int> scratch_waits;  // reductions of this step that used these bytes of the scratch before; the exchange
                                    // waits for their sums
 

@@ -139,11 +139,11 @@ int Cuts::number_in_replica(int part, int compute) const {
 std::vector<int> Cuts::updating_replicas() const {
   std::vector<int> best;
   for (int first = 0; first < replicas; ++first) {
-    std::vector<int> alike;
+    std::vector<int> equal;
     for (int each = 0; each < replicas; ++each)
       if (shapes.empty() || shapes[static_cast<std::size_t>(each)] == shapes[static_cast<std::size_t>(first)])
-        alike.push_back(each);
-    if (alike.size() > best.size()) best = std::move(alike);
+        equal.push_back(each);
+    if (equal.size() > best.size()) best = std::move(equal);
     if (shapes.empty()) break;
   }
   return best;

@@ -49,8 +49,8 @@ struct Recorded {
 };
 Recorded recorded(comm::World& world, const Case& it);
 
-// Expects that on every rank the dry step has the events, the flops and the bytes of the recorded step, and that the
-// recorded step stages at most the gradients that wait for the end of the microbatch, and one more.
+// Expects that on every rank the dry step has the events, the flops and the bytes of the recorded step. Expects that
+// the recorded step stages at most one gradient besides those that wait for the end of the microbatch.
 void compare(const Case& it);
 
 }  // namespace tessera::predict

@@ -58,7 +58,7 @@ std::vector<Words> lines_of(const Setting& setting) {
   return lines;
 }
 
-TEST(Flags, AreParsedAlikeByEveryCommand) {
+TEST(Flags, AreParsedInTheSameWayByEveryCommand) {
   int accepted = 0, refused = 0;
   for (const Command command : kOthers) {
     const std::vector<const Setting*> taken = settings_of(command);

@@ -188,7 +188,7 @@ TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
 }
 
 // Lanes with a link each overlap. Lanes that share a link use it one at a time, and no transfer takes longer.
-TEST(PlanTime, TransfersOfASharedLinkTakeTurns) {
+TEST(PlanTime, TransfersOfASharedLinkRunOneAtATime) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;
     for (const schedule::Span& span : step.prediction.spans)

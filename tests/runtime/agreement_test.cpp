@@ -78,12 +78,12 @@ std::string error_of(int steps, int late, const Difference& difference) {
   return {};
 }
 
-TEST(Agreement, StepsThatAreAlikeSettleAnyNumberOfStepsLater) {
+TEST(Agreement, EqualStepsAreComparedAnyNumberOfStepsLater) {
   for (const int late : {0, 1, 3, 9}) EXPECT_EQ(error_of(12, late, {}), "") << late;
 }
 
 // Ranks are then in a later step, which has the same events on all of them.
-TEST(Agreement, ADifferenceIsNamedWhenItIsSeenAStepLater) {
+TEST(Agreement, ADifferenceIsNamedIfItIsDetectedAStepLater) {
   for (const int late : {0, 1, 2}) {
     const std::string error = error_of(6, late, {.rank = 1, .step = 3, .what = Difference::What::other});
     EXPECT_NE(error.find("event 4 is"), std::string::npos) << late << ": " << error;
@@ -123,7 +123,7 @@ TEST(Agreement, ADifferenceBehindTheLastEventIsNamedOnceTheStepIsOver) {
 }
 
 // A comparison that nobody asks for is looked at before its step is forgotten.
-TEST(Agreement, ADifferenceThatNobodyAsksForIsSeenWhileItsStepIsRemembered) {
+TEST(Agreement, ADifferenceIsDetectedAsLongAsTheHashesOfItsStepAreKept) {
   const std::string error = error_of(12, 100, {.rank = 0, .step = 2, .what = Difference::What::other});
   EXPECT_NE(error.find("event 4 is"), std::string::npos) << error;
 }
@@ -169,19 +169,19 @@ void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Co
   EXPECT_THROW(comm::run_local(3, {}, leave), Error);
 }
 
-TEST(Agreement, NoComparisonIsUnderWayOnceADifferenceIsThrown) {
+TEST(Agreement, NoComparisonIsPendingAfterADifferenceIsThrown) {
   leave_with_a_difference([](shard::ParallelGroups& parallel, Compared& own) {
     own.agreement.compare(*parallel.world, own.history.hash(), "what a step did");
   });
 }
 
-TEST(Agreement, NoMeasureIsUnderWayOnceADifferenceIsThrown) {
+TEST(Agreement, NoMeasureIsPendingAfterADifferenceIsThrown) {
   leave_with_a_difference([](shard::ParallelGroups& parallel, Compared& own) {
     Measure(parallel).agree(own.history.trace(), 0, schedule::kUnlimited, own.agreement);
   });
 }
 
-TEST(Agreement, NoCollectiveOfACallerIsUnderWayOnceADifferenceIsThrown) {
+TEST(Agreement, NoCollectiveOfACallerIsPendingAfterADifferenceIsThrown) {
   leave_with_a_difference([](shard::ParallelGroups& parallel, Compared& own) {
     std::vector<double> values(1000, parallel.rank);
     const auto count = static_cast<std::int64_t>(values.size());

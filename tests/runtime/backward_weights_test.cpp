@@ -37,7 +37,7 @@ void with_runtime(const RuntimeOptions& options, Body body) {
   });
 }
 
-TEST(BackwardCopies, StandBehindAllWeights) {
+TEST(BackwardCopies, FollowAllWeights) {
   with_runtime(forward_and_backward(Format::nvfp4, Format::mxfp8), [](Runtime& runtime) {
     runtime.parameters().add_backward_weights();
     EXPECT_EQ(runtime.parameters().weights(), 3);

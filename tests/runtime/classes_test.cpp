@@ -85,7 +85,7 @@ void run_classes(int reversed, int joined = -1) {
 }
 
 // The numbers of ranks need not follow the order of their places.
-TEST(Classes, EveryRankKnowsWhatEachClassCalls) {
+TEST(Classes, EveryRankReceivesTheCallsOfEachClass) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
   for (const std::vector<int>& places : {std::vector<int>{0, 1, 2, 3, 5}, {3, 5, 0, 1, 2}, {1, 5, 0, 3, 2}})

@@ -142,8 +142,8 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
     });
 }
 
-// 20 ms of work beside 600 ms in which the host carries out what follows from an event.
-TEST(Measures, OnAGpuTheHostsWayDoesNotCount) {
+// 20 ms of work beside 600 ms in which the host executes the actions of an event.
+TEST(Measures, OnAGpuTimeOfTheHostDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
   options.store = rendezvous::make_memory_store();

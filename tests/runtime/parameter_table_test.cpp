@@ -25,7 +25,7 @@ shard::ParameterSpec matrix(const char* name) {
   return {.name = name, .dims = {64, 32}, .compute = layout::cut_rows({64, 32}, {{"rows", 64}}, 2)};
 }
 
-TEST(ParameterTable, KnowsThePartOfItsRank) {
+TEST(ParameterTable, HasThePartOfItsRank) {
   for (int rank = 0; rank < 6; ++rank) {
     ParameterTable table(layout_of_six(), rank, {}, {});
     const schedule::ParameterId id = table.add(matrix("w"));

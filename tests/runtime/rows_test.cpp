@@ -392,7 +392,7 @@ TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
 }
 
 // Rows that have travelled are kept until they are placed; then others may come.
-TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
+TEST(RowGathers, GatherRowsLongBeforeTheyArePlaced) {
   with_row_gather([](RowGather& gather, const ShardedParameter& table, comm::Communicator& group, auto& ids) {
     const RowIds reading{.data = ids.data(), .count = kTokens};
     for (std::int64_t round = 0; round < 6; round += 2) {

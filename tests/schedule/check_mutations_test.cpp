@@ -91,7 +91,7 @@ TEST(CheckMutations, RefusesPlannedSchedulesThatSomeOrderBreaks) {
       4);
 }
 
-TEST(CheckMutations, RefusesWhatSomeOrderSpoilsInSchedulesOfSeveralDomains) {
+TEST(CheckMutations, RefusesSchedulesOfSeveralDomainsThatSomeOrderBreaks) {
   const auto random_ones = [](const oracle::Case& made, std::mt19937_64& random) {
     return oracle::random_schedule(made, random);
   };

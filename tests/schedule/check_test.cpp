@@ -132,7 +132,7 @@ TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
 }
 
 // A consume of the recompute pass is a separate event. A gather for backward alone does not satisfy it.
-TEST(CheckSteps, ARecomputeConsumeNeedsWeightsOfItsOwn) {
+TEST(CheckSteps, ARecomputeConsumeNeedsItsOwnWeights) {
   const oracle::Case made = case_named("recompute");
   Schedule schedule = plan(made.trace, made.sizes, {});
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
@@ -281,7 +281,7 @@ TEST_F(Check, AWeightOfAnotherDomainDoesNotOrderAGather) {
   EXPECT_THAT(faults(), IsEmpty());
 }
 
-TEST_F(Check, AFinishOfAnotherDomainVouchesForNothing) {
+TEST_F(Check, AFinishOfAnotherDomainOrdersNothing) {
   made_.sizes[1].domain = schedule_.gather_domains[1] = schedule_.reduce_domains[1] = 1;
   schedule_.reductions[2].offset = 0;  // of b, in the bytes of a's, which is finished later
   EXPECT_THAT(faults(), Contains(HasSubstr("its staging is written in segment 15 while reduction 1 of ['a']")));

@@ -147,7 +147,7 @@ class Tables(unittest.TestCase):
 
 
 class Times(unittest.TestCase):
-    def test_sides_take_turns(self):
+    def test_sides_alternate(self):
         self.assertEqual(list("ABBAAB"), times.turns(3))
 
     def test_the_summary_has_medians_ratio_and_range(self):

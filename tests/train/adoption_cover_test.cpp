@@ -18,7 +18,7 @@ namespace {
 using testing::RunOptions;
 using testing::RunResult;
 
-constexpr int kMostRanks = 16;
+constexpr int kMaxRanks = 16;
 
 // The values of one run, by factor.
 using Choice = std::vector<int>;
@@ -55,7 +55,7 @@ std::vector<int> dead_of(const Choice& choice, std::mt19937& random) {
       for (int other = 0; other < tp; ++other) dead.insert((group / gtp * gtp + (group + 1) % gtp) * tp + other);
       break;
   }
-  if (groups * tp - static_cast<int>(dead.size()) > kMostRanks) return {};
+  if (groups * tp - static_cast<int>(dead.size()) > kMaxRanks) return {};
   // A replica without ranks is another test.
   for (int replica = 0; replica < dp; ++replica) {
     int lost = 0;

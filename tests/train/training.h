@@ -50,7 +50,7 @@ struct RunOptions {
   std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are left out
   std::map<int, int> suppressed;    // by step: number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
-  std::set<int> evaluated;  // steps before which their samples are evaluated
+  std::set<int> evaluated;  // steps whose samples are evaluated before the step
   // Called around each step from 0, as it is given to the trainer, on every rank's thread.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
   std::function<void(const StepResult& result)> on_result;  // for each step and attempt in order, on rank 0

@@ -61,7 +61,7 @@ class NcclBackend final : public Backend {
 
  private:
   // Calls before(), and then body(), which enqueues the work and is watched. `graph` is the argument of
-  // NcclWatch::begin. Reports the errors of both to the watchdog and throws them.
+  // NcclWatch::begin. Reports the errors of before() and body() to the watchdog and throws them.
   template <typename Before, typename Body>
   void enqueue(std::string_view what, std::int64_t number, std::optional<std::chrono::milliseconds> graph,
                Before before, Body body);

@@ -1,5 +1,5 @@
-// SwiGLU with results in a number format for products. The operands have the same bytes as swiglu.h followed by
-// quantize (operand.h). On a GPU this is one pass over memory without bf16 results, if the encoding has one scale for a
+// SwiGLU with results in a number format for products. The operands have the bytes that swiglu.h followed by quantize
+// (operand.h) gives. On a GPU this is one pass over memory without bf16 results, if the encoding has one scale for a
 // whole matrix.
 #pragma once
 #include "tessera/ops/gemm/operand.h"

@@ -52,7 +52,7 @@ std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, in
 std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config);
 std::int64_t count(const PlaceMap& slots);
 
-// What a started process does.
+// The role of a started process.
 struct StartedRank {
   int rank = 0, size = 1;  // among the processes that take part
   std::string text = {};   // if it takes no part: the line that it prints, with its place

@@ -7,7 +7,7 @@ namespace tessera::run {
 struct GpuReading {
   double clock_mhz = 0;     // clock of the multiprocessors; of several GPUs, the lowest clock
   double power_w = 0;       // power; of several GPUs, the sum
-  std::int64_t errors = 0;  // uncorrected memory errors since the driver was loaded; of several GPUs the sum
+  std::int64_t errors = 0;  // uncorrected memory errors since the driver was loaded; of several GPUs, the sum
 };
 
 }  // namespace tessera::run

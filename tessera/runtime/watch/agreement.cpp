@@ -104,7 +104,7 @@ void Agreement::poll() {
     std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // The functions that this exception ends own memory that peers and lanes still use.
+    // Peers and lanes still use memory of the functions that this exception leaves.
     parallel_.cancel();
     parallel_.drain();
     throw;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxFaults = 10;
 
-// Returns, by role, the indices of its calls in order.calls.
+// Returns, by role, the indices of the role's calls in order.calls.
 std::vector<std::vector<int>> calls_by_role(const CallOrder& order) {
   std::vector<std::vector<int>> by_role(order.roles.size());
   for (std::size_t call = 0; call < order.calls.size(); ++call)
