@@ -13,7 +13,7 @@
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/metrics/progress.h"
 #include "tessera/run/metrics/tensorboard.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace {

@@ -9,7 +9,7 @@
 #include "tessera/run/metrics/metrics.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/schedule/events_json.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 #include "tests/run/plan_testing.h"
 
 namespace tessera::run {

@@ -5,7 +5,7 @@
 
 #include "tessera/models/llama.h"
 #include "tessera/run/trainer_options.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace fs = std::filesystem;

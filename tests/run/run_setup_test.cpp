@@ -5,7 +5,7 @@
 #include "tessera/data/indexed_dataset.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/stored_run.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 #include "tests/run/convert_testing.h"
 
 namespace tessera::run {

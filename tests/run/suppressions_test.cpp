@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/run/config/step_times.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace {

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace {

@@ -9,7 +9,7 @@
 #include "tessera/run/model_flops.h"
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/search_report.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 #include "tests/run/plan_testing.h"
 
 namespace tessera::run {

@@ -6,7 +6,7 @@
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace {

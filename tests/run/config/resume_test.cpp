@@ -8,7 +8,7 @@
 #include "tessera/models/llama.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
-#include "tests/run/config_test_support.h"
+#include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
 namespace {
