@@ -42,7 +42,8 @@ struct Machine {
   // Ranks differ in speed. Compute of the slowest rank, divided by the mean, minus 1: the mean rank waits for as long.
   double rank_spread = 0;
   MemoryOverhead overhead;
-  bool shared_link = false;  // true: one gather or reduction of a rank runs at a time; false: each runs at the full rate
+  bool shared_link =
+      false;  // true: one gather or reduction of a rank runs at a time; false: each runs at the full rate
 
   // Returns the link of the program's collectives over `extent` consecutive ranks.
   const MachineLink& collective_link(std::int64_t extent) const {

@@ -57,7 +57,7 @@ std::vector<Cuts> cuts() {
           {.parts = 3, .replicas = 2, .slots = 2, .shapes = {ReplicaShape(3, {0, 1}), ReplicaShape(2, {0, 1})}}};
 }
 
-std::int64_t elements_received(const Layout& from, const Layout& to, int rank) {
+std::int64_t number_received(const Layout& from, const Layout& to, int rank) {
   return layout::redistribute(from, to).elements_received(rank);
 }
 
@@ -70,9 +70,9 @@ void expect_gather(const ShardedParameter& parameter, const Way& way) {
   for (const Plane& plane : parameter.planes) {
     const Layout home =
         layout::repeat(layout::select(plane.layouts.home, {parameter.place.compute}), plane.storage.size());
-    if (parameter.spec.sharded) storage += plane.bytes(elements_received(plane.storage, home, parameter.place.part));
+    if (parameter.spec.sharded) storage += plane.bytes(number_received(plane.storage, home, parameter.place.part));
     if (plane.layouts.home != plane.layouts.compute)
-      compute += plane.bytes(elements_received(plane.layouts.home, plane.layouts.compute, parameter.place.compute));
+      compute += plane.bytes(number_received(plane.layouts.home, plane.layouts.compute, parameter.place.compute));
   }
   EXPECT_EQ(bytes_over(way, Activity::gather), storage);
   EXPECT_EQ(bytes_over(way, Activity::gather_compute), compute);
@@ -124,7 +124,7 @@ void expect_replicas(const ShardedParameter& parameter, const Cuts& cuts, const 
               .received_bytes(kTypes.accumulator);
   if (parameter.splits_state())
     for (const Plane& plane : parameter.planes)
-      publish += plane.bytes(elements_received(
+      publish += plane.bytes(number_received(
           over(plane.storage.shape, plane.states, layout::State::replicated),
           over(plane.storage.shape, std::vector(static_cast<std::size_t>(cuts.replicas), plane.local_storage),
                layout::State::replicated),
