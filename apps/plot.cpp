@@ -51,7 +51,7 @@ int run_plot(const Arguments& arguments) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string letter = runs.size() == 1 ? "" : fmt::format("{}  ", static_cast<char>('a' + i % 26));
     fmt::print("{}{}\n", letter, base::printable(runs[i].name));
-    for (const std::string& line : run::remarks_on(runs[i])) fmt::print("   {}\n", line);
+    for (const std::string& line : run::remarks_of(runs[i])) fmt::print("   {}\n", line);
   }
   const std::filesystem::path file = svg.empty() ? default_svg(paths.front()) : std::filesystem::path(svg);
   run::write_file_atomically(file, run::svg_of(runs));

@@ -23,7 +23,7 @@ constexpr auto kTerminalLine =
 rendezvous::StopRequests requests;
 std::atomic<const std::string_view*> acknowledgement{nullptr};
 
-void note(int signal) {
+void record_signal(int signal) {
   const int before = errno;
   const bool is_first = !requests.any();
   if (requests.add(rendezvous::steady_now()) > 1) {
@@ -53,7 +53,7 @@ void set_handlers(void (*handler)(int)) {
 
 StopSignals::StopSignals(bool acknowledges) {
   if (acknowledges) acknowledgement = ::isatty(STDERR_FILENO) == 1 ? &kTerminalLine : &kLine;
-  set_handlers(note);
+  set_handlers(record_signal);
   rendezvous::accept_stop_signals();
 }
 

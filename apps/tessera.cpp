@@ -72,8 +72,8 @@ int run_reporting_errors(const Arguments& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Streams that share a hardware queue wait for each other, so this is the maximum number of queues. It must be set
-  // before CUDA or a thread starts.
+  // Streams that share a hardware queue wait for each other, so this is the maximum number of queues. The variable must
+  // be set before CUDA or a thread starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   tessera::base::report_bus_errors();
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));

@@ -31,7 +31,7 @@ using quant::Encoding;
 using quant::Extent;
 
 constexpr base::Device kDevice = base::cuda_device(0);
-constexpr double kLeastBytes = 600e6;  // of all buffers that the calls use in turn: ten times the cache
+constexpr double kMinBytes = 600e6;  // of all buffers that the calls use in turn: ten times the cache
 constexpr int kRepetitions = 21;
 constexpr std::size_t kBusyBytes = std::size_t{1} << 30;  // copied first, while the host enqueues the calls
 
@@ -296,7 +296,7 @@ double Bench::seconds(const std::vector<Call>& calls) {
 
 void Bench::measure(const Case& one) {
   if (one.name.find(only_) == std::string::npos) return;
-  const int sets = static_cast<int>(std::clamp(kLeastBytes / one.bytes + 1, 2.0, 64.0));
+  const int sets = static_cast<int>(std::clamp(kMinBytes / one.bytes + 1, 2.0, 64.0));
   const auto half = kBusyBytes / 2;
   const Call busy = [this, half] {
     TESSERA_CUDA_CHECK(cudaMemcpyAsync(busy_.data(), busy_.data() + half, half, cudaMemcpyDeviceToDevice, nullptr));

@@ -1,5 +1,5 @@
 // Shards a network of one's own with gtp and trains it. The network consists of libtorch's operators and two weights.
-// It learns the Gray code of a byte. The losses have the same bits on one rank and on four.
+// The network learns the Gray code of a byte. The losses have the same bits on one rank and on four.
 #include <ATen/ATen.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Plans the communication of a step, prints the schedule and proves it. Then it moves one gather so that it overwrites
-// a weight in use, and the proof fails. No tensor, no GPU and no communication is needed.
+// Plans the communication of a step, prints the schedule and proves it. The program then moves one gather so that it
+// overwrites a weight in use, and the proof fails. No tensor, no GPU and no communication is needed.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // Reads a sharded checkpoint on another mesh: each of RANKS ranks reads its own rows of every weight, with any RANKS
-// and any mesh of the run that wrote the checkpoint. Then it checks the parts against the whole tensors.
+// and any mesh of the run that wrote the checkpoint. Finally checks the parts against the whole tensors.
 //
 //   read_checkpoint FOLDER RANKS       FOLDER: a checkpoint, or a run (its latest checkpoint)
 #include <cstdio>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies the lines of a run's metrics.jsonl to Weights & Biases. It needs the package wandb, which nothing else here uses.
+"""Copies the lines of a run's metrics.jsonl to Weights & Biases. This script needs the package wandb, which nothing else here uses.
 
 A call for a run that was copied before continues the same run of Weights & Biases: its id is the name of the folder, or --id.
 """

@@ -68,7 +68,7 @@ def split_held_out(documents, fraction):
 
 def unigram_loss(train_counts, valid_counts):
     """Returns the cross-entropy, in nats per token, of held-out tokens under the training tokens' frequencies (add-one
-    smoothing). This is the loss of a model that ignores the order of tokens."""
+    smoothing). A model that ignores the order of tokens has this loss."""
     smoothed = train_counts + 1.0
     log_probability = np.log(smoothed / smoothed.sum())
     return float(-(valid_counts * log_probability).sum() / valid_counts.sum())

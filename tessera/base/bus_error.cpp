@@ -13,7 +13,8 @@
 namespace tessera::base {
 namespace {
 
-// These functions run in a signal handler. They use system calls and arithmetic, and do not allocate memory.
+// These functions run in a signal handler. Such functions may only use system calls and arithmetic, and must not
+// allocate memory.
 
 // Text of limited length. Longer text is truncated.
 class Line {

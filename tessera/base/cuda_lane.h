@@ -30,27 +30,27 @@ class LaneFaults {
   // Records that the work from `position` has failed. The earliest failed position is kept.
   void fail(std::int64_t position, std::exception_ptr error);
   bool broken() const;
-  // Returns the error that broke the work up to `position`. This includes errors of other lanes that the work waits
-  // for. Returns null if no error is known. The result is final once a fence at `position` is done.
+  // Returns the error that broke the work up to `position`. Errors of other lanes that the work waits for are included.
+  // Returns null if no error is known. The result is final once a fence at `position` is done.
   std::exception_ptr at(std::int64_t position);
   // Returns whether the work up to `position` failed longer ago than the grace time. Callers then stop waiting for the
   // device.
-  bool given_up(std::int64_t position) const;
-  // Calls `work`, which accesses memory of the lane's callers, unless given_up(position) is true. given_up() waits
-  // while `work` runs, so a caller may free the memory when given_up() returns true. For callbacks that a stream runs.
-  // `work` must be short and must not call functions of this object.
-  void unless_given_up(std::int64_t position, const std::function<void()>& work) const;
+  bool is_abandoned(std::int64_t position) const;
+  // Calls `work`, which accesses memory of the lane's callers, unless is_abandoned(position) is true. is_abandoned()
+  // waits while `work` runs, so a caller may free the memory when is_abandoned() returns true. For callbacks that a
+  // stream runs. `work` must be short and must not call functions of this object.
+  void run_unless_abandoned(std::int64_t position, const std::function<void()>& work) const;
   // Records that work from the lane's position waits for `fence` of another lane.
   void follow(const Fence& fence);
 
  private:
-  bool is_given_up(std::int64_t position) const;  // needs the lock
+  bool is_abandoned_locked(std::int64_t position) const;  // needs the lock
 
-  struct Followed {
+  struct Dependency {
     std::int64_t position = 0;
     Fence fence;
   };
-  void forget_finished(std::int64_t position);  // removes fences that are done, for work up to `position`
+  void remove_finished(std::int64_t position);  // removes fences that are done, for work up to `position`
 
   const std::chrono::milliseconds grace_;
   mutable std::mutex mutex_;
@@ -58,7 +58,7 @@ class LaneFaults {
   std::int64_t broken_at_ = std::numeric_limits<std::int64_t>::max();
   std::exception_ptr error_;
   std::chrono::steady_clock::time_point broken_since_;
-  std::deque<Followed> followed_;
+  std::deque<Dependency> dependencies_;
 };
 
 enum class LanePriority { normal, high };

@@ -31,8 +31,8 @@ struct CudaWord<16> {
 };
 }  // namespace detail
 
-// The type that a thread loads or stores in one access of kBytes bytes: 1, 2, 4, 8 or 16. Its address must be a
-// multiple of kBytes.
+// The type that a thread loads or stores in one access of kBytes bytes: 1, 2, 4, 8 or 16. The address of such a value
+// must be a multiple of kBytes.
 template <int kBytes>
 using CudaWord = typename detail::CudaWord<kBytes>::type;
 

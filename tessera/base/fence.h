@@ -1,4 +1,5 @@
-// A fence is a point in a lane's queue. It is done when all work enqueued before it is done or has failed.
+// A fence is a point in a lane's queue. A fence is done when all work that was enqueued before it is done or has
+// failed.
 #pragma once
 #include <chrono>
 #include <exception>
@@ -47,7 +48,7 @@ class Fence {
 class Promise {
  public:
   Promise();
-  // `host` is the clock that synchronize() raises. It is null if time is real.
+  // `host` is the clock that synchronize() raises, or null if time is real.
   explicit Promise(std::shared_ptr<VirtualClock> host);
   Fence fence() const;
   void complete(std::exception_ptr error = nullptr, double time = 0);

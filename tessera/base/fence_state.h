@@ -1,4 +1,4 @@
-// The state behind a fence. Each kind of lane implements it.
+// The state of a fence. Each kind of lane has its own implementation.
 #pragma once
 #include <chrono>
 #include <exception>
@@ -6,7 +6,7 @@
 
 namespace tessera::base::detail {
 
-// Any thread may use the state. The functions have the meaning of those of Fence.
+// Any thread may use the state. The functions mean the same as the functions of Fence with these names.
 class FenceState {
  public:
   virtual ~FenceState() = default;
@@ -16,7 +16,7 @@ class FenceState {
   virtual std::exception_ptr error() const = 0;
   virtual double time() const { return 0; }
   virtual void raise_host() const {}
-  // Both fences are done. Returns nullopt if the two fences have no common measure of time.
+  // Called when both fences are done. Returns nullopt if the two fences have no common measure of time.
   virtual std::optional<double> seconds_since(const FenceState& earlier) const = 0;
 };
 

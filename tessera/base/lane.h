@@ -1,13 +1,13 @@
-// A lane is an ordered asynchronous queue of work. It is a worker thread, the calling thread, or a stream of a GPU. The
-// runtime uses only lanes and fences, so work overlaps in the same way on every device.
+// A lane is an ordered asynchronous queue of work. A lane is a worker thread, the calling thread, or a stream of a GPU.
+// The runtime uses only lanes and fences, so work overlaps in the same way on every device.
 //
 // On a stream (cuda_lane.h), run() calls the work immediately on the calling thread. The work enqueues kernels and
 // copies on stream(), which executes them later.
 //
 // Virtual time. A lane that is made with a host's clock has its own virtual time. The time depends only on the program
-// and not on the speed of threads. Work begins no earlier than the host's time at its run(). It takes no time unless it
-// advances the lane's clock. A fence stores the lane's time, and wait() raises the lane's time to the time of the
-// fence.
+// and not on the speed of threads. Work begins no earlier than the host's time at its run(). Work takes no virtual time
+// unless it advances the lane's clock. A fence stores the lane's time, and wait() raises the lane's time to the time of
+// the fence.
 #pragma once
 #include <functional>
 #include <memory>
@@ -39,8 +39,8 @@ class Lane {
   virtual Fence record(Signal&) { return record(); }
   // Work that is enqueued later starts after `fence`. An error of `fence` breaks this lane.
   virtual void wait(const Fence& fence) = 0;
-  // An error of `fence` breaks this lane. For work that itself waits for `fence`, as a graph does, so a lane with a
-  // stream does not wait.
+  // As wait(), but a lane with a stream does not wait for `fence`, and only breaks if `fence` has an error. For work
+  // that contains the wait itself, such as a graph.
   virtual void follow(const Fence& fence) { wait(fence); }
   // Enqueues a delay of this lane: sleeps, or advances the lane's clock if time is virtual. Throws Error for a negative
   // time.

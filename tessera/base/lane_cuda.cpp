@@ -109,7 +109,7 @@ class KeptStreams {
 };
 
 // Polls a device: first with yields, later with sleeps.
-class Patience {
+class SpinThenSleep {
  public:
   void rest() {
     const auto waited = steady_clock::now() - begin_;
@@ -155,16 +155,16 @@ class CudaFence final : public detail::FenceState {
   }
   bool wait_for(std::chrono::nanoseconds limit) const override {
     const auto begin = steady_clock::now();
-    Patience patience;
+    SpinThenSleep pause;
     for (;;) {
       if (done()) return true;
       const auto waited = steady_clock::now() - begin;
       if (waited >= limit) return false;
-      if (waited > std::chrono::milliseconds(1) && faults_->given_up(position_)) {
+      if (waited > std::chrono::milliseconds(1) && faults_->is_abandoned(position_)) {
         finish(cudaSuccess);
         return true;
       }
-      patience.rest();
+      pause.rest();
     }
   }
   std::exception_ptr error() const override {
@@ -214,10 +214,10 @@ class CudaLane final : public Lane {
         faults_(std::move(faults)),
         pool_(std::make_shared<EventPool>(device)) {}
   ~CudaLane() override {
-    Patience patience;
+    SpinThenSleep pause;
     cudaError_t status = cudaStreamQuery(stream_);
-    while (status == cudaErrorNotReady && !faults_->given_up(faults_->position())) {
-      patience.rest();
+    while (status == cudaErrorNotReady && !faults_->is_abandoned(faults_->position())) {
+      pause.rest();
       status = cudaStreamQuery(stream_);
     }
     (void)cudaGetLastError();

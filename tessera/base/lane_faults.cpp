@@ -27,12 +27,12 @@ bool LaneFaults::broken() const {
 }
 
 std::exception_ptr LaneFaults::at(std::int64_t position) {
-  forget_finished(position);  // usually removes all fences, because callers check fences in order
+  remove_finished(position);  // usually removes all fences, because callers check fences in order
   std::vector<Fence> followed;
   {
     std::lock_guard lock(mutex_);
     if (position >= broken_at_) return error_;
-    for (const Followed& one : followed_) {
+    for (const Dependency& one : dependencies_) {
       if (one.position > position) break;
       followed.push_back(one.fence);
     }
@@ -43,38 +43,38 @@ std::exception_ptr LaneFaults::at(std::int64_t position) {
   return nullptr;
 }
 
-bool LaneFaults::is_given_up(std::int64_t position) const {
+bool LaneFaults::is_abandoned_locked(std::int64_t position) const {
   return position >= broken_at_ && std::chrono::steady_clock::now() - broken_since_ > grace_;
 }
 
-bool LaneFaults::given_up(std::int64_t position) const {
+bool LaneFaults::is_abandoned(std::int64_t position) const {
   std::lock_guard lock(mutex_);
-  return is_given_up(position);
+  return is_abandoned_locked(position);
 }
 
-void LaneFaults::unless_given_up(std::int64_t position, const std::function<void()>& work) const {
+void LaneFaults::run_unless_abandoned(std::int64_t position, const std::function<void()>& work) const {
   std::lock_guard lock(mutex_);
-  if (!is_given_up(position)) work();
+  if (!is_abandoned_locked(position)) work();
 }
 
 void LaneFaults::follow(const Fence& fence) {
-  forget_finished(std::numeric_limits<std::int64_t>::max());
+  remove_finished(std::numeric_limits<std::int64_t>::max());
   std::lock_guard lock(mutex_);
-  followed_.push_back({.position = position_, .fence = fence});
+  dependencies_.push_back({.position = position_, .fence = fence});
 }
 
-void LaneFaults::forget_finished(std::int64_t position) {
+void LaneFaults::remove_finished(std::int64_t position) {
   for (;;) {
-    Followed first;
+    Dependency first;
     {
       std::lock_guard lock(mutex_);
-      if (followed_.empty() || followed_.front().position > position) return;
-      first = followed_.front();
+      if (dependencies_.empty() || dependencies_.front().position > position) return;
+      first = dependencies_.front();
     }
     if (!first.fence.done()) return;
     if (auto error = first.fence.error()) fail(first.position, error);
     std::lock_guard lock(mutex_);
-    if (!followed_.empty() && followed_.front().fence.state() == first.fence.state()) followed_.pop_front();
+    if (!dependencies_.empty() && dependencies_.front().fence.state() == first.fence.state()) dependencies_.pop_front();
   }
 }
 

@@ -12,7 +12,7 @@ namespace tessera::base {
 // The begin and end of one operation. A stream sets the two fences. A lane of the host sets the two times, in seconds
 // of its clock.
 struct LaneTimes {
-  // The lane writes the times. Before, they are NaN.
+  // The lane writes the times, which are NaN until then.
   std::atomic<double> begin = std::numeric_limits<double>::quiet_NaN();
   std::atomic<double> end = std::numeric_limits<double>::quiet_NaN();
   Fence begin_fence, end_fence;

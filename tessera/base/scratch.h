@@ -13,7 +13,7 @@ namespace tessera::base {
 class ScratchPool;
 
 // Temporary memory. Move-only. The destructor returns the memory to its pool. All work that uses the memory must be
-// enqueued before.
+// enqueued before the destructor runs.
 class Scratch {
  public:
   // Memory without a pool.
@@ -47,12 +47,12 @@ class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
 
  private:
   friend class Scratch;
-  void give_back(Buffer buffer);
+  void return_buffer(Buffer buffer);
 
   const Device device_;
   std::mutex mutex_;
-  std::vector<Buffer> free_;  // ordered by size; its capacity is made_, so that returning memory does not allocate
-  std::size_t made_ = 0;
+  std::vector<Buffer> free_;  // ordered by size; its capacity is created_, so that returning memory does not allocate
+  std::size_t created_ = 0;
 };
 
 }  // namespace tessera::base

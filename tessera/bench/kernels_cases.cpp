@@ -183,7 +183,7 @@ void add_rope_and_swiglu(Cases& c) {
   c.cases.push_back(
       {"swiglu_backward_again", 6 * c.rows(ffn), [=, &c](std::uint64_t seed) {
          const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed), dout = c.normal({tokens, ffn}, seed + 1);
-         return [=] { ops::swiglu_backward_again(dout, gate_up); };
+         return [=] { ops::swiglu_backward_with_output(dout, gate_up); };
        }});
 }
 

@@ -15,7 +15,7 @@ struct KernelCase {
   std::function<std::function<void()>(std::uint64_t seed)> prepare;
   double operations = 0;  // multiplications and additions, if they limit the kernel
 };
-// Returns the cases. The first is the copy of `copy_bytes`, the reference for the others.
+// Returns the cases. The first case is a copy of `copy_bytes` bytes, the reference for the others.
 std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy_bytes);
 
 }  // namespace tessera::bench

@@ -20,7 +20,7 @@ struct LinkRow {
   std::string transport;       // "push" or "nccl"
   std::int64_t bytes = 0;      // per peer
   double alone = 0;            // received bytes per second and rank, all-gathers one after another
-  double beside = 0;           // the same while products run all the time
+  double beside = 0;           // the rate while products run all the time
   double products_slower = 0;  // time of products while all-gathers run all the time, divided by their time alone
 };
 

@@ -20,7 +20,7 @@ predict::DryOptions of_rank(predict::DryOptions options, int rank) {
 }
 
 // Returns whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
-bool are_ranks_alike(const predict::DryOptions& options, const predict::DryStep& step) {
+bool are_ranks_equal(const predict::DryOptions& options, const predict::DryStep& step) {
   const auto overlaps = [](const shard::ParameterSpec& spec) { return shard::layouts_of(spec).overlaps(); };
   return std::ranges::none_of(step.parameters, overlaps) && run::kinds_of_ranks(options).size() == 1;
 }
@@ -70,7 +70,7 @@ TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig
   timed.parameters = planned_parameters(timed.step, timed.options.types);
   const predict::CostInput input{.machine = machine, .layout = timed.options.layout, .types = timed.options.types};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
-  timed.alike = are_ranks_alike(timed.options, timed.step);
+  timed.equal_ranks = are_ranks_equal(timed.options, timed.step);
   return timed;
 }
 

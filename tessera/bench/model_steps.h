@@ -10,14 +10,14 @@
 
 namespace tessera::bench {
 
-// The state that all ranks share. It does not change while steps run.
+// The state that all ranks share. The state does not change while steps run.
 struct TimedModel {
   predict::DryOptions options;
   int microbatches = 1;
   predict::DryStep step;
   std::vector<predict::PlannedParameter> parameters;  // by id
   schedule::Costs costs;                              // of the program alone, by event of the whole step
-  bool alike = true;  // the tp ranks have equal parts without overlaps, so one rank represents all
+  bool equal_ranks = true;  // the tp ranks have equal parts without overlaps, so one rank represents all
 
   double forward_seconds() const;  // compute time of one microbatch
 };

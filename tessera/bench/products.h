@@ -15,8 +15,8 @@ struct ProductBench {
   std::vector<std::int64_t> tokens{8192, 2048, 1024};  // per rank and microbatch
   std::string only;                                    // only products whose name contains this
   int candidates = 8, repetitions = 20;
-  // Above 0: each candidate runs for this time, twice, after a warm-up of the same length. This measures a GPU at its
-  // power limit, as in training, where an algorithm that saves energy is faster. 0: short runs, as on an idle GPU.
+  // Above 0: each candidate runs for this time, twice, after a warm-up of the same length. Long runs measure a GPU at
+  // its power limit, as in training, where an algorithm that saves energy is faster. 0: short runs, as on an idle GPU.
   double seconds = 0;
 };
 

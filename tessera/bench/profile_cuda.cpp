@@ -84,11 +84,11 @@ DeviceSpan span_of(const CUpti_Activity& record) {
   }
 }
 
-void give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* most_records) {
+void give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records) {
   constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, buffer_bytes));
   *size = *buffer == nullptr ? 0 : buffer_bytes;
-  *most_records = 0;
+  *max_records = 0;
 }
 
 void take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {

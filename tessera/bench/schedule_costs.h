@@ -18,8 +18,8 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
 
 // Returns the seconds of the longest chain of dependencies from one step's first publish to the next step's. The
 // program runs in order. Each weight is gathered once, after its publish, in the order of use. Each gradient is reduced
-// when it is produced, one after another. No arena limits the chain. So no schedule is faster if the costs apply to
-// every rank.
+// when it is produced, one after another. No arena limits the chain. Therefore no schedule is faster if the costs apply
+// to every rank.
 double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs);
 
 }  // namespace tessera::bench

@@ -77,7 +77,7 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
                       .exposed_predicted = times.predicted.exposed_seconds(),
                       .exposed_measured = times.exposed_seconds,
                       .on_demand = on_demand.step_seconds,
-                      .longest_path = model.alike ? std::optional(times.longest_path_seconds) : std::nullopt});
+                      .longest_path = model.equal_ranks ? std::optional(times.longest_path_seconds) : std::nullopt});
     }
   }
   return rows;

@@ -34,8 +34,8 @@ struct ScheduleRow {
   }
 };
 
-// Measures with links on which gathering the weights takes 0.1, 0.5, 1 and 2 times the compute time of a microbatch's
-// forward, and with one more link: half of that time is latency, half is for the bytes. Throws InputError for a gtp
+// Measures four links, on which gathering the weights takes 0.1, 0.5, 1 and 2 times as long as the forward pass of a
+// microbatch. A fifth link spends half of the gather time on latency and half on the bytes. Throws InputError for a gtp
 // below 2 or for rows by index.
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench);
 

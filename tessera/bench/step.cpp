@@ -200,7 +200,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
       take_steps(trainer, input, 2);
-      trainer.runtime().settle();  // a profile contains only finished work
+      trainer.runtime().wait_until_idle();  // a profile contains only finished work
     };
     if (world.rank() == 0)
       profile(bench.profile, two_steps);

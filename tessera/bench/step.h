@@ -24,9 +24,9 @@ struct StepBench {
   std::filesystem::path profile;  // where rank 0 writes a profile of two more steps; empty: no profile
 };
 
-// Lower bound of a rank's step time without overlap, in seconds. It consists of the step's products and attention
-// calls, and of copies of as many bytes as all other work moves. They run on the rank's device in the order of a step,
-// and for as long as the steps.
+// Lower bound of a rank's step time without overlap, in seconds. The limit is the measured time of the step's products
+// and attention calls, and of copies of as many bytes as all other work moves. This work runs on the rank's device in
+// the order of a step, and is repeated for as long as the steps run.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
   double bytes = 0, copy_rate = 0;     // of all other work; of the copies (read + write), bytes per second
@@ -39,8 +39,8 @@ struct StepReport {
   double tokens_per_second_per_rank = 0;
   double flops = 0;                  // model flops of a step, divided by the ranks (run/model_flops.h)
   std::optional<double> peak_flops;  // per second of a rank's processor; nullopt: not known, and so is mfu
-  // Time in which compute waits for communication: the mean over the ranks in the median step, and the time of the rank
-  // that waits least, for which the other ranks also wait.
+  // Time in which compute waits for communication. exposed_comm_ms: the mean over the ranks in the median step.
+  // least_exposed_comm_ms: the time of the rank that waits least; the other ranks also wait for that rank.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
   double host_ms = 0;                   // this rank's host time to enqueue a step, including waits for a full queue
   std::int64_t memory_bytes = 0;        // used on the device, the maximum over the ranks; 0 on a CPU
@@ -50,7 +50,7 @@ struct StepReport {
   double loss = 0;
   std::string transport;  // run::transport_of
   std::string indirect;   // why pushes do not move the weights
-  StepLimit limit;        // of the rank with the longest limit, for which the others wait
+  StepLimit limit;        // of the rank with the longest limit, for which the other ranks wait
   int ranks = 1;
 };
 

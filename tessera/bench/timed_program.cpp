@@ -47,7 +47,7 @@ void TimedProgram::end_microbatch() {
 void TimedProgram::end_step() {
   program_.end_step();
   DryRun::end_step();
-  travelling_.clear();
+  in_flight_.clear();
 }
 
 // Publishes the weights one by one, each after its own update.
@@ -115,7 +115,7 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   const int event = DryRun::issue(collective).event;
   TESSERA_CHECK(issued.event == event, "a collective is event {} of the step but event {} of its dry run", issued.event,
                 event);
-  travelling_.emplace(event, std::move(memory));
+  in_flight_.emplace(event, std::move(memory));
   return issued;
 }
 
@@ -123,7 +123,7 @@ void TimedProgram::wait(const Issued& issued) {
   if (issued.event < 0) return;
   program_.wait(issued);
   DryRun::wait(issued);
-  travelling_.erase(issued.event);
+  in_flight_.erase(issued.event);
 }
 
 void TimedProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {

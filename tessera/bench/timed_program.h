@@ -43,7 +43,7 @@ class TimedProgram final : public runtime::DryRun {
   runtime::Runtime& runtime_;
   runtime::Program& program_;  // of the runtime
   const std::vector<double>& segments_;
-  std::map<int, std::pair<base::Buffer, base::Buffer>> travelling_;  // by event: a collective's input and output
+  std::map<int, std::pair<base::Buffer, base::Buffer>> in_flight_;  // by event: a collective's input and output
 };
 
 }  // namespace tessera::bench

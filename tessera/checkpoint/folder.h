@@ -46,13 +46,13 @@ std::vector<StepFolder> list_checkpoints(const std::filesystem::path& folder);
 // Returns the checkpoint with the highest step. Throws InputError if two checkpoints have that step.
 std::optional<StepFolder> latest_checkpoint(const std::filesystem::path& folder);
 
-// Returns the checkpoint for a path that the user gave. If `path` holds a manifest, that is `path`. Otherwise it is the
-// latest checkpoint in `path` or in its folder checkpoints/. Throws InputError if neither folder has a checkpoint, or
-// if both have one.
+// Returns the checkpoint for a path that the user gave. Returns `path` itself if it holds a manifest. Otherwise the
+// result is the latest checkpoint in `path` or in its folder checkpoints/. Throws InputError if neither folder has a
+// checkpoint, or if both have one.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
-// Removes all checkpoints but the latest `keep` (at least 1). Each is renamed before its files are removed, so that no
-// partial checkpoint is visible. One caller at a time. Returns the removed steps.
+// Removes all checkpoints but the latest `keep` (at least 1). Each checkpoint is renamed before its files are removed,
+// so that no partial checkpoint is visible. One caller at a time. Returns the removed steps.
 std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep);
 
 // A run that resumes from an earlier step sets aside the checkpoints after that step, until its first new checkpoint is

@@ -1,4 +1,4 @@
-// The checksum of checkpoints: XXH3, 128 bits. It detects damage; it does not protect against an attacker.
+// The checksum of checkpoints: XXH3, 128 bits. The checksum detects damage; it does not protect against an attacker.
 #pragma once
 #include <cstddef>
 #include <memory>

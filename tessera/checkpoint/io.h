@@ -55,8 +55,8 @@ struct WrittenFile {
   std::string checksum;  // Hasher::hex of all bytes
 };
 
-// A new file. Its bytes are hashed while they are written. Errors contain the path and the system's reason (disk full,
-// ...). write() throws Error after `stop` is requested.
+// A new file. The bytes of the file are hashed while they are written. Errors contain the path and the system's reason
+// (disk full, ...). write() throws Error after `stop` is requested.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path, std::stop_token stop = {});

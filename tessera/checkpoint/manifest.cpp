@@ -22,7 +22,7 @@ constexpr std::string_view kFormat = "tessera-checkpoint";
 constexpr std::array<std::pair<Kind, std::string_view>, 4> kKinds{
     {{Kind::weight, "weight"}, {Kind::master, "master"}, {Kind::exp_avg, "exp_avg"}, {Kind::exp_avg_sq, "exp_avg_sq"}}};
 
-// Text from outside (such as a path in `state`) may contain bytes that are not UTF-8. They become U+FFFD.
+// Text from outside (such as a path in `state`) may contain bytes that are not UTF-8. Such bytes become U+FFFD.
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }

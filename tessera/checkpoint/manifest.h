@@ -27,7 +27,7 @@ struct StoredFile {
   std::string checksum;  // Hasher::hex
 };
 
-// A box of the logical matrix. It is stored row-major and dense as the tensor piece_key(...) of a file.
+// A box of the logical matrix. The box is stored row-major and dense as the tensor piece_key(...) of a file.
 struct StoredPiece {
   std::int64_t file = 0;   // index into Manifest::files
   std::int64_t index = 0;  // number of this tensor's piece in that file

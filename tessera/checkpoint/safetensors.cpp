@@ -86,7 +86,7 @@ SafetensorsEntry parse_entry(const nlohmann::json& json, const std::string& wher
   return entry;
 }
 
-// Checks that the entries cover the data exactly. Their offsets are still relative to the start of the data.
+// Checks that the entries cover the data exactly. The entries' offsets are still relative to the start of the data.
 void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, std::int64_t data_bytes,
                   const std::string& path) {
   std::vector<std::pair<const SafetensorsEntry*, const std::string*>> order;

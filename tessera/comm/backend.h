@@ -1,5 +1,5 @@
-// The interface that a backend implements. The communicator in front of it checks arguments, owns the lane and keeps
-// the order of operations.
+// The interface that a backend implements. The communicator, which calls the backend, checks arguments, owns the lane
+// and keeps the order of operations.
 #pragma once
 #include <chrono>
 #include <cstddef>

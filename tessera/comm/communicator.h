@@ -1,13 +1,13 @@
 // One group of ranks on one lane. All operations are asynchronous and run in the order of the calls. Every rank of the
 // group calls the same operations in the same order. Buffers must stay valid until the returned fence is done.
 //
-// Failures. An operation fails if a peer calls another operation, count or type. It also fails if a peer does not join
-// within the time limit or has failed. `local` always checks that the calls match; the other backends check it in debug
-// mode. After a failure the fence stores an Error that names the group, the operation, this rank and the peers. The
-// communicator is then broken, and every later fence stores the same error.
+// Failures. An operation fails if a peer calls another operation, count or type. An operation also fails if a peer does
+// not join within the time limit or has failed. `local` always checks that the calls match; the other backends check it
+// in debug mode. After a failure the fence stores an Error that names the group, the operation, this rank and the
+// peers. The communicator is then broken, and every later fence stores the same error.
 //
-// Memory. Operands are in host memory. A communicator of GPUs also accepts device memory. It copies host memory through
-// the device, which is intended for small operands.
+// Memory. Operands are in host memory. A communicator of GPUs also accepts device memory. Host memory is then copied
+// through the device, which is intended for small operands.
 //
 // Sums. all_reduce and reduce_scatter add the ranks' parts in rank order, in the accumulator type of the element type.
 // For example, bf16 is summed in fp32 and rounded once. Every backend computes the same bits.
@@ -74,15 +74,15 @@ class Communicator {
 
   // Registers memory that many later operations receive into. If the backend supports it, peers then write to the
   // memory directly (comm/cuda_peer/pushes.h); otherwise nothing changes. `memory` is a whole base::Buffer of the
-  // group's device, or empty. It replaces the memory of the previous call, which may be freed when this call has
+  // group's device, or empty. `memory` replaces the memory of the previous call, which may be freed when this call has
   // returned. Collective over the group; waits for the lane and for the peers. Returns the reason if some peer cannot
   // write to the memory. Returns an empty string if all peers can write to it, or if the backend does not need it.
   virtual std::string share(std::span<std::byte>) { return {}; }
-  // Launches a graph of this rank on the lane. The graph may contain operations of any groups. They were recorded once,
-  // while the lanes of the groups were captured, and no operand is in host memory. All ranks launch graphs with the
-  // same operations. `expected` is the approximate time that the graph takes. The graph's time limit is that of an
-  // operation plus kGraphSlack times `expected`. For operations that run beside the graph, the time limit starts when
-  // the graph ends. Throws Error if the communicator has no GPUs.
+  // Launches a graph of this rank on the lane. The graph may contain operations of any groups. The operations were
+  // recorded once, while the lanes of the groups were captured, and no operand is in host memory. All ranks launch
+  // graphs with the same operations. `expected` is the approximate time that the graph takes. The graph's time limit is
+  // that of an operation plus kGraphSlack times `expected`. For operations that run beside the graph, the time limit
+  // starts when the graph ends. Throws Error if the communicator has no GPUs.
   static constexpr int kGraphSlack = 4;
   virtual base::Fence launch(std::function<void(base::CudaStream)> graph, std::chrono::milliseconds expected) = 0;
 

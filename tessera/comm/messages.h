@@ -1,6 +1,6 @@
 // Expresses collectives as messages: the data that one member sends, receives and copies within its memory. Peers are
-// group ranks. They are in the order of for_each_peer, so that members do not all send to the same peer at once. The
-// messages of an exchange keep the order of its lists.
+// group ranks. Messages are in the order of for_each_peer, so that members do not all send to the same peer at once.
+// The messages of an exchange keep the order of its lists.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -51,9 +51,9 @@ std::int64_t total(std::span<const std::int64_t> counts) {
 }
 
 std::string list(std::span<const std::int64_t> counts) {
-  constexpr std::size_t most_shown = 8;
-  const auto shown = counts.first(std::min(counts.size(), most_shown));
-  return fmt::format("[{}{}]", fmt::join(shown, ", "), counts.size() > most_shown ? ", ..." : "");
+  constexpr std::size_t max_shown = 8;
+  const auto shown = counts.first(std::min(counts.size(), max_shown));
+  return fmt::format("[{}{}]", fmt::join(shown, ", "), counts.size() > max_shown ? ", ..." : "");
 }
 
 template <typename Message>

@@ -28,8 +28,8 @@ struct Addends {
 // target.
 enum class Start { nothing, target };
 
-// An addition that is prepared for one rank. It contains only data, and must live until the work that it has enqueued
-// is done.
+// An addition that is prepared for one rank. The object contains only data, and must live until the work that it has
+// enqueued is done.
 class OrderedAddition {
  public:
   // `rank` is this rank's number in the layouts. from.state is partial. Throws the errors of layout::redistribute_add.
@@ -54,7 +54,7 @@ class OrderedAddition {
   void sum(const quant::Kernels& kernels, const void* source, const std::byte* scratch, void* target, Start start,
            double* squares = nullptr) const;
   // After sum, on the same lane: rounds the sums once to `type`. target: a buffer of `to`, of that type. Elements that
-  // no part covers are left alone.
+  // no part covers keep their value.
   void round(const quant::Kernels& kernels, const void* sums, void* target, quant::DType type) const;
 
  private:

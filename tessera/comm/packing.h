@@ -42,8 +42,8 @@ struct BoxMessage {
   std::optional<std::int64_t> run;  // offset in the local buffer, if the boxes are contiguous there too
   std::vector<layout::Transfer> transfers;
 };
-// The messages that one rank sends to others, and those that it receives, including its own part. Both lists are in
-// order of peers.
+// The messages that one rank sends to others, and those that it receives, including its own part. Both lists are
+// ordered by peer.
 struct BoxMessages {
   std::vector<BoxMessage> sends, receives;
 };

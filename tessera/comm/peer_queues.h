@@ -14,11 +14,11 @@ class PeerQueues {
     for (const Message& message : messages) queues_[static_cast<std::size_t>(message.peer)].push_back(message);
   }
 
-  // Moves the messages of peers for which stays(peer) is false to `others`.
-  template <typename Stays>
-  void move_out(Stays stays, std::vector<Message>& others) {
+  // Moves the messages of peers for which keep(peer) is false to `others`.
+  template <typename Keep>
+  void move_out(Keep keep, std::vector<Message>& others) {
     for (std::size_t peer = 0; peer < queues_.size(); ++peer) {
-      if (stays(static_cast<int>(peer))) continue;
+      if (keep(static_cast<int>(peer))) continue;
       others.insert(others.end(), queues_[peer].begin(), queues_[peer].end());
       queues_[peer].clear();
     }
@@ -44,12 +44,13 @@ class PeerQueues {
 
 // Alternates between posting receives and taking sends until all messages are done. `post` and `take` return false if
 // the peer is not ready. Alternating is necessary: two ranks that only post fill each other's mailboxes and then wait
-// forever. Calls `patience` when no message was handled.
-template <typename Receive, typename Send, typename Post, typename Take, typename Patience>
-void in_turns(PeerQueues<Receive>& receives, PeerQueues<Send>& sends, Post post, Take take, const Patience& patience) {
+// forever. Calls `while_waiting` when no message was handled.
+template <typename Receive, typename Send, typename Post, typename Take, typename WhileWaiting>
+void exchange_alternately(PeerQueues<Receive>& receives, PeerQueues<Send>& sends, Post post, Take take,
+                          const WhileWaiting& while_waiting) {
   while (!receives.empty() || !sends.empty()) {
     const bool posted = receives.advance(post), taken = sends.advance(take);
-    if (!posted && !taken) patience();
+    if (!posted && !taken) while_waiting();
   }
 }
 

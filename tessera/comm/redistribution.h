@@ -18,12 +18,12 @@ namespace tessera::comm {
 struct Movement;
 
 // Returns the bytes that a rank receives from others when a plan over `ranks` ranks is carried out as `collective`.
-// `elements` is the number of elements that the plan brings the rank. An all_reduce transfers parts of sums, not every
-// rank's whole buffer.
+// `elements` is the number of elements that the rank receives by the plan. An all_reduce transfers parts of sums, not
+// every rank's whole buffer.
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 
-// A plan that is prepared for one rank: the messages to pack, send, receive and unpack. It is built once and run often.
-// It contains only data, and must live until the fences of its runs are done.
+// A plan that is prepared for one rank: the messages to pack, send, receive and unpack. The object is built once and
+// run often. The object contains only data, and must live until the fences of its runs are done.
 class Redistribution {
  public:
   // `from` and `to` are over the group's ranks in order. type: of the elements, used only if the plan adds. Throws the
@@ -40,12 +40,12 @@ class Redistribution {
   // the target. The result is the same on every rank.
   bool is_contiguous() const { return contiguous_; }
 
-  // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). For an adding
-  // plan the sum is taken in rank order in `type`'s accumulator and written to target in `type`, which must be
-  // floating and, unless the plan is one collective, the type of the constructor. Both are memory of
-  // group.kernels().device(). source and target must not overlap, but for collectives: a shard may be at its own place
-  // in the whole, and an all_reduce be in place. Padding of target is left alone. Elements of target that no transfer
-  // covers are left alone.
+  // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). An adding plan
+  // computes sums in rank order in the accumulator type of `type`, and writes them in `type`. `type` must then be a
+  // floating type; unless the plan is one collective, `type` must be the type given to the constructor. `source` and
+  // `target` are memory of group.kernels().device() and must not overlap. Two collectives are exceptions: a shard may
+  // be at its own place in the gathered tensor, and an all_reduce may be in place. Padding, and elements that no
+  // transfer covers, keep their value.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
@@ -83,9 +83,9 @@ struct Movement {
   quant::DType type = quant::DType::fp32;
 };
 
-// Carries out several redistributions in one exchange. Each one moves the data that its own run() would move. Throws
-// Error if a redistribution is not contiguous (is_contiguous), or if it was made for another group or rank. The
-// redistributions must live until the fence is done; the span need not.
+// Carries out several redistributions in one exchange. Each redistribution moves the data that its own run() would
+// move. Throws Error if a redistribution is not contiguous (is_contiguous), or if it was made for another group or
+// rank. The redistributions must live until the fence is done; the span need not.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

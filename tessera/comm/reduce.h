@@ -1,4 +1,4 @@
-// The arithmetic of all_reduce and reduce_scatter. It is the same for every backend.
+// The arithmetic of all_reduce and reduce_scatter, which is the same for every backend.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,7 +17,7 @@ void check_reducible(quant::DType type, ReduceOp op, const char* where);
 // otherwise. Expects at least one part.
 void reduce(const quant::Kernels& kernels, void* out, std::span<const void* const> parts, quant::DType type,
             ReduceOp op, std::int64_t count);
-// The same, for buffers in host memory.
+// As reduce() above, for buffers in host memory.
 void reduce(void* out, std::span<const void* const> parts, quant::DType type, ReduceOp op, std::int64_t count);
 
 }  // namespace tessera::comm

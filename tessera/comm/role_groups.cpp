@@ -10,12 +10,12 @@ namespace tessera::comm {
 
 Communicator& RoleGroups::make(mesh::Purpose purpose, const std::string& name,
                                const std::vector<std::vector<int>>& groups, Traffic traffic) {
-  const auto found =
-      std::ranges::find_if(made_, [&](const Made& it) { return it.purpose == purpose && it.groups == groups; });
-  if (found != made_.end()) return *found->communicator;
+  const auto found = std::ranges::find_if(
+      created_, [&](const CreatedGroups& it) { return it.purpose == purpose && it.groups == groups; });
+  if (found != created_.end()) return *found->communicator;
   std::unique_ptr<Communicator> communicator = world_.make_group(name, groups, traffic);
   TESSERA_CHECK(communicator, "rank {} is not in any group of '{}'", world_.rank(), name);
-  return *made_.emplace_back(Made{purpose, groups, std::move(communicator)}).communicator;
+  return *created_.emplace_back(CreatedGroups{purpose, groups, std::move(communicator)}).communicator;
 }
 
 Communicator& RoleGroups::make(const mesh::Role& role, Traffic traffic) {
@@ -28,7 +28,7 @@ Communicator& RoleGroups::make(const mesh::Role& role, Traffic traffic) {
 
 std::vector<Communicator*> RoleGroups::all() const {
   std::vector<Communicator*> all;
-  for (const Made& made : made_) all.push_back(made.communicator.get());
+  for (const CreatedGroups& made : created_) all.push_back(made.communicator.get());
   return all;
 }
 

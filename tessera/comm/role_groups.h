@@ -27,7 +27,7 @@ class RoleGroups {
   std::vector<Communicator*> all() const;
 
  private:
-  struct Made {
+  struct CreatedGroups {
     mesh::Purpose purpose;
     std::vector<std::vector<int>> groups;
     std::unique_ptr<Communicator> communicator;
@@ -35,7 +35,7 @@ class RoleGroups {
 
   World& world_;
   mesh::Mesh mesh_;
-  std::vector<Made> made_;
+  std::vector<CreatedGroups> created_;
   std::map<mesh::Role, Communicator*> by_role_;
 };
 

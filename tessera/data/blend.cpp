@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kShortPeriod = 65536;  // longest period whose turns are stored in a table
 constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 53;
-constexpr std::size_t kMostSets = 65536;
+constexpr std::size_t kMaxSets = 65536;
 // In long periods, rounded shares are fractions of kRoundedWhole, rounded down, and at least kSmallestRounded.
 constexpr double kRoundedWhole = 0x1p52, kSmallestRounded = 2 / kLargestShareError;
 
@@ -25,8 +25,8 @@ double parse_weight(const std::string& word, const std::string& where) {
   return weight;
 }
 
-// Returns integers in the proportion of the weights: the weights times a power of ten up to `largest_scale`. Their sum
-// is at most `largest_sum`. Returns an empty vector if no power of ten fits.
+// Returns integers in the proportion of the weights: the weights times a power of ten up to `largest_scale`. The sum of
+// the shares is at most `largest_sum`. Returns an empty vector if no power of ten fits.
 std::vector<std::int64_t> exact_shares(const std::vector<double>& weights, double largest_scale, double largest_sum) {
   for (double scale = 1; scale <= largest_scale; scale *= 10) {
     std::vector<std::int64_t> shares;
@@ -90,8 +90,8 @@ std::vector<WeightedPrefix> parse_blend(const std::vector<std::string>& words, c
   if (words.size() % 2 != 0)
     throw InputError("{}: got {} words ('{}' ...), expected PREFIX, or pairs W1 PREFIX1 W2 PREFIX2 ...", where,
                      words.size(), words[0]);
-  if (words.size() / 2 > kMostSets)
-    throw InputError("{}: got {} sets, expected at most {}", where, words.size() / 2, kMostSets);
+  if (words.size() / 2 > kMaxSets)
+    throw InputError("{}: got {} sets, expected at most {}", where, words.size() / 2, kMaxSets);
   std::vector<WeightedPrefix> sets;
   for (std::size_t i = 0; i < words.size(); i += 2)
     sets.push_back({.weight = parse_weight(words[i], where), .prefix = words[i + 1]});
@@ -115,8 +115,8 @@ WorstShare worst_share(const std::vector<std::int64_t>& shares, const std::vecto
 }
 
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const std::string& where) {
-  TESSERA_CHECK(!weights.empty() && weights.size() <= kMostSets, "a blend of {} sets, expected 1 to {}", weights.size(),
-                kMostSets);
+  TESSERA_CHECK(!weights.empty() && weights.size() <= kMaxSets, "a blend of {} sets, expected 1 to {}", weights.size(),
+                kMaxSets);
   for (const double weight : weights) TESSERA_CHECK(weight > 0, "weight {} of a blend is not above 0", weight);
   std::vector<std::int64_t> shares = coarse_shares(weights);
   if (worst_share(shares, weights).is_near()) return shares;
@@ -137,7 +137,7 @@ BlendOrder::BlendOrder(const std::vector<double>& weights, const std::string& wh
   take(shares_of(weights, where));
 }
 
-BlendOrder BlendOrder::of_shares(std::vector<std::int64_t> shares) {
+BlendOrder BlendOrder::from_shares(std::vector<std::int64_t> shares) {
   BlendOrder order;
   order.take(std::move(shares));
   return order;

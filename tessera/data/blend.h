@@ -48,7 +48,7 @@ class BlendOrder {
  public:
   // `weights`: one or more, all above 0. Throws the errors of shares_of.
   explicit BlendOrder(const std::vector<double>& weights, const std::string& where = "--data");
-  static BlendOrder of_shares(std::vector<std::int64_t> shares);  // one or more, all above 0; sum at most 2^53
+  static BlendOrder from_shares(std::vector<std::int64_t> shares);  // one or more, all above 0; sum at most 2^53
 
   struct Turn {
     std::int64_t set = 0, index = 0;  // `index`: number of the set's turn, from 0

@@ -47,7 +47,8 @@ std::vector<std::int64_t> stored_shares(const nlohmann::json& stored) {
 BlendOrder make_order(const TrainingDataOptions& options) {
   const std::vector<double> weights = weights_of(options);
   std::vector<std::int64_t> coarse = coarse_shares(weights);
-  if (!options.takes_turns || stored_shares(options.stored) == coarse) return BlendOrder::of_shares(std::move(coarse));
+  if (!options.uses_weights || stored_shares(options.stored) == coarse)
+    return BlendOrder::from_shares(std::move(coarse));
   return BlendOrder(weights, options.flag);
 }
 

@@ -20,7 +20,7 @@ struct TrainingDataOptions {
   bool mask_documents = false;
   // Whether the weights decide how often each set is read. If false (held-out data), samples are read in file order,
   // and any weight above 0 is valid.
-  bool takes_turns = true;
+  bool uses_weights = true;
   // state.data of the resumed checkpoint, whose order of samples the run keeps; null for a new run.
   nlohmann::json stored = {};
 };
@@ -33,8 +33,9 @@ struct SampleId {
 // A batch of n samples: n * seq_len tokens, one sample after another.
 struct Batch {
   std::vector<std::int64_t> tokens, targets, positions;
-  // With mask_documents: the boundaries of documents for attention in [0, n * seq_len]. They are ascending and include
-  // both ends and every multiple of seq_len. Without mask_documents: empty, because each sequence is one document.
+  // With mask_documents: the boundaries of documents for attention in [0, n * seq_len]. The boundaries are ascending
+  // and include both ends and every multiple of seq_len. Without mask_documents: empty, because each sequence is one
+  // document.
   std::vector<std::int64_t> cu_seqlens;
   std::int64_t loss_tokens = 0;  // targets that are not masked (-1)
 };

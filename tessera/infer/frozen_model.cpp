@@ -41,7 +41,7 @@ FrozenModel::FrozenModel(comm::World& world, const FrozenOptions& options)
 
 FrozenModel::~FrozenModel() {
   if (std::uncaught_exceptions() > exceptions_) {
-    runtime_.give_up();
+    runtime_.abandon();
     parallel_.drain();
     return;
   }
@@ -50,7 +50,7 @@ FrozenModel::~FrozenModel() {
 }
 
 void FrozenModel::load(const ReadWeight& read) {
-  runtime_.settle();
+  runtime_.wait_until_idle();
   for (schedule::ParameterId id = 0; id < runtime_.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     const auto bytes = static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), parameter.types.model));

@@ -1,5 +1,5 @@
-// One rank's part of a model that only runs forward passes. It uses the layers and the runtime of training, but holds
-// the weights alone: neither gradients nor masters nor moments.
+// One rank's part of a model that only runs forward passes. A frozen model uses the layers and the runtime of training,
+// but holds only weights: no gradients, no masters and no moments.
 #pragma once
 #include <cstdint>
 #include <exception>

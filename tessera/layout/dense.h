@@ -24,9 +24,9 @@ LocalLayout stack_densely(const std::vector<Band>& bands);
 Shape dense_shape(const LocalLayout& local, const std::string& what);
 // Returns whether the buffer is exactly the part's local matrix, row by row and without padding.
 bool is_dense(const LocalLayout& local);
-// Returns the part with each band of several boxes replaced by one box. Its columns count from 0, and its rows keep
-// their numbers. Ranks that hold rows of one local matrix use this layout to exchange rows as runs of the buffer,
-// independent of the logical columns.
+// Returns the part with each band of several boxes replaced by one box. The columns of the result count from 0, and the
+// rows keep their numbers. Ranks that hold rows of one local matrix use this layout to exchange rows as runs of the
+// buffer, independent of the logical columns.
 LocalLayout with_local_columns(const LocalLayout& local);
 
 // Rank r holds all rows of the columns `ranges[r]`, side by side in this order. Ranks may overlap. Throws Error for a

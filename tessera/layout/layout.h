@@ -1,9 +1,10 @@
-// A layout describes the part of a logical tensor that each rank holds, and the offsets in its local buffer. It
+// A layout describes the part of a logical tensor that each rank holds, and the offsets in its local buffer. A layout
 // consists of integers only.
 //
 // A layout has a list of pieces for each rank. A piece is a box of the logical matrix at an offset of the local buffer.
-// Its rows are `stride` elements apart. Parts of different ranks may overlap, for example if several tp ranks need the
-// same key/value head. Padding is the part of the local buffer that no piece covers. The logical tensor has no padding.
+// The rows of a piece are `stride` elements apart in the buffer. Parts of different ranks may overlap, for example if
+// several tp ranks need the same key/value head. Padding is the part of the local buffer that no piece covers. The
+// logical tensor has no padding.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,7 +21,7 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// One rank's part. Pieces are in the order of their offsets. They share no elements of the buffer and contain no
+// One rank's part. Pieces are in the order of their offsets. Pieces share no elements of the buffer and contain no
 // logical element twice.
 struct LocalLayout {
   std::vector<Piece> pieces = {};
@@ -69,9 +70,9 @@ Range ceil_part(std::int64_t n, int index, int count, std::int64_t align = 1);
 
 // Every rank holds the whole tensor.
 Layout replicated(Shape shape, int ranks);
-// Rank r holds even_part(units, r, ranks) of the units of each block. Its rows are stacked densely, in the order of the
-// blocks. One block with unit 1 divides the rows evenly. Throws Error if the blocks do not cover the rows exactly, or
-// if a unit does not divide its block. Only tests call it.
+// Rank r holds even_part(units, r, ranks) of the units of each block. The rows of a rank are stacked densely, in the
+// order of the blocks. One block with unit 1 divides the rows evenly. Throws Error if the blocks do not cover the rows
+// exactly, or if a unit does not divide its block. Only tests call it.
 Layout cut_rows(Shape shape, const std::vector<Block>& blocks, int ranks);
 // Rank r holds all rows of the columns even_part(cols / unit, r, ranks) * unit. Throws Error if the unit does not
 // divide the columns. Only tests call it.
@@ -82,9 +83,9 @@ Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
 // Divides every rank's local rows over `inner` ranks with ceil_part, and stacks them densely. With `padded`, all shards
 // of one outer rank have the same size: ceil(rows / inner) rounded up to a multiple of `align`, times the width.
-// Otherwise they have their true size. Local rows are the rows of the dense local matrix (dense.h), without the padding
-// of `outer`. The rows of one rank must have equal width. Rank (o, i) of the result is o + outer.size() * i: outer
-// varies fastest, as tp does before gtp. Throws Error for rows of different widths.
+// Without `padded`, shards have their true size. Local rows are the rows of the dense local matrix (dense.h), without
+// the padding of `outer`. The rows of one rank must have equal width. Rank (o, i) of the result is o + outer.size() *
+// i: outer varies fastest, as tp does before gtp. Throws Error for rows of different widths.
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
 // Repeats the layout for `groups` groups of ranks. Rank r of group c is r + size * c.
 Layout repeat(const Layout& layout, int groups);

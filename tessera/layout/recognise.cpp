@@ -15,8 +15,8 @@ struct Run {
   std::int64_t source_begin = 0, target_begin = 0, count = 0;
 };
 
-// Collects the transfers of one pair of ranks. Their elements form one contiguous run in both buffers if all elements
-// move by the same distance and the range from the first to the last element has no gaps. Elements are distinct, so the
+// Collects the transfers of one pair of ranks. The elements form one contiguous run in both buffers if all of them move
+// by the same distance and the range from the first to the last element has no gaps. Elements are distinct, so the
 // check compares their number with the length of the range.
 class RunBuilder {
  public:
@@ -103,8 +103,8 @@ std::optional<Counts> as_all_gather(const Runs& runs, int ranks) {
   return counts;
 }
 
-// Checks that every target with elements receives a run from every rank. All its runs start at the same source offset,
-// and these offsets follow rank order.
+// Checks that every target with elements receives a run from every rank. All runs to a target start at the same source
+// offset, and the offsets of the targets follow rank order.
 std::optional<Counts> as_reduce_scatter(const Runs& runs, int ranks) {
   Counts counts(static_cast<std::size_t>(ranks));
   std::int64_t place = 0;

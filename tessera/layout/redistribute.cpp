@@ -34,7 +34,7 @@ class Planner {
   std::vector<Holding> choose_rows(int target, const Box& strip, const std::vector<Holding>& holders);
   const Holding& choose(int target, const std::vector<const Holding*>& active) const;
   void append(int target, const Piece& piece, const Holding& holding);
-  // Sorts the transfers to this target into the plan's order. They are the transfers from index `first`.
+  // Sorts the transfers to this target into the plan's order. The transfers to this target begin at index `first`.
   void finish_target(int target, std::size_t first);
 
   Layout from_, to_;
@@ -66,8 +66,8 @@ void Planner::finish_target(int target, std::size_t first) {
   if (target == 0) transfers_.reserve(transfers_.size() * to_.ranks.size());
 }
 
-// Returns the target itself if it is a holder. Otherwise returns the holder that has sent least so far, and among
-// equals the next rank after the target.
+// Returns the target itself if it is a holder. If the target is not a holder, returns the holder that has sent least so
+// far, and among equals the next rank after the target.
 const Holding& Planner::choose(int target, const std::vector<const Holding*>& active) const {
   const int ranks = to_.size();
   const auto key = [&](const Holding* holding) {

@@ -19,9 +19,9 @@ struct Transfer {
 };
 
 // The transfers are ordered by (target, target_offset, source). If `adds` is false, each target element has exactly one
-// source. If `adds` is true, a target element is the sum over its sources in rank order. Then every rank that holds the
-// element is a source, including the target. The transfers of one source need not be adjacent in the list, so an adding
-// plan is executed source by source and not in list order.
+// source. If `adds` is true, a target element is the sum over its sources in rank order. In an adding plan, every rank
+// that holds the element is a source, including the target. The transfers of one source need not be adjacent in the
+// list, so an adding plan is executed source by source and not in list order.
 struct TransferPlan {
   int ranks = 0;
   bool adds = false;
@@ -32,9 +32,9 @@ struct TransferPlan {
 };
 
 // Returns the plan that copies every element of `to` from one holder in `from`. The source is the target itself if it
-// holds the element. Otherwise the source is the holder that has sent least so far, and among equals the next rank
-// after the target. The plan therefore uses holders evenly and is the same on every rank. Adjacent boxes are joined, so
-// transfers are as large as the two layouts allow.
+// holds the element. If the target does not hold the element, the source is the holder that has sent least so far, and
+// among equals the next rank after the target. The plan therefore uses holders evenly and is the same on every rank.
+// Adjacent boxes are joined, so transfers are as large as the two layouts allow.
 //
 // If `from` is partial and `to` is not, the result is an adding plan. If both are partial, data moves only within
 // ranks, because the summands stay on their ranks.

@@ -29,8 +29,8 @@ class Decoder final : public Model {
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // terms: receives those of the sparse blocks in order; null: they are dropped. cache: see next_logits; null: the
-  // tokens attend to each other only.
+  // terms: receives the router terms of the sparse blocks, in order; may be null. cache: as in next_logits; null:
+  // tokens attend only to tokens of this batch.
   at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   enum class Cut { rows, cols };

@@ -11,7 +11,7 @@ namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr double kMostParams = 1e18;  // fits in int64
+constexpr double kMaxParams = 1e18;  // fits in int64
 
 void refuse_partial_rotation(const Fields& fields) {
   if (fields.number_or("partial_rotary_factor", 1) != 1)
@@ -138,9 +138,9 @@ DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& default
 }
 
 void check_size(const DecoderConfig& c, const Fields& fields) {
-  if (estimate_params(c) > kMostParams)
+  if (estimate_params(c) > kMaxParams)
     throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
-                     estimate_params(c), kMostParams);
+                     estimate_params(c), kMaxParams);
 }
 
 void refuse_sliding_windows(const Fields& fields) {

@@ -11,7 +11,7 @@
 
 namespace tessera::models {
 
-// "rope_type": "llama3". It stretches the low frequencies of RoPE for contexts longer than the original one.
+// "rope_type": "llama3". The scaling stretches the low frequencies of RoPE for contexts longer than the original one.
 struct RopeStretch {
   double factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
   std::int64_t original_max_position_embeddings = 8192;
@@ -37,8 +37,8 @@ struct DecoderConfig {
   bool operator==(const DecoderConfig&) const = default;
 };
 
-// Defaults of absent fields that differ between architectures. Other optional fields have the same default in all of
-// them: num_key_value_heads null: num_attention_heads; initializer_range 0.02; tie_word_embeddings false.
+// Defaults of absent fields that differ between architectures. Other optional fields have the same default in all
+// architectures: num_key_value_heads null: num_attention_heads; initializer_range 0.02; tie_word_embeddings false.
 struct DecoderDefaults {
   std::int64_t max_position_embeddings = 2048;
   std::optional<std::int64_t> num_kv_heads;  // nullopt: num_attention_heads

@@ -51,8 +51,9 @@ void check_parts(const DecoderConfig& config, const TpParts& parts) {
   check_units("feed-forward columns", parts.ffn, config.intermediate_size, parts.tp_size());
   check_units("vocabulary rows", parts.vocabulary, config.vocab_size, parts.tp_size());
   for (const std::vector<layout::Range>& ranges : parts.vocabulary)
-    TESSERA_CHECK(ranges.size() <= static_cast<std::size_t>(ops::IdRanges::kMost),
-                  "vocabulary rows: a rank has {} ranges, expected at most {}", ranges.size(), ops::IdRanges::kMost);
+    TESSERA_CHECK(ranges.size() <= static_cast<std::size_t>(ops::IdRanges::kMaxRanges),
+                  "vocabulary rows: a rank has {} ranges, expected at most {}", ranges.size(),
+                  ops::IdRanges::kMaxRanges);
 }
 
 HeadPart head_part(const DecoderConfig& config, const std::vector<layout::Range>& q) {

@@ -13,7 +13,7 @@ namespace tessera::models {
 // Returns parts that are as even as possible.
 TpParts even_parts(const DecoderConfig& config, int tp_size);
 // Throws Error if the lists have different numbers of ranks, if a unit is on no rank or on two, or if a rank's
-// vocabulary has more ranges than ops::IdRanges::kMost.
+// vocabulary has more ranges than ops::IdRanges::kMaxRanges.
 void check_parts(const DecoderConfig& config, const TpParts& parts);
 
 // A tp rank's query heads, and the key/value heads that they read. Several ranks may need the same key/value head. The

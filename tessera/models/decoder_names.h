@@ -1,5 +1,5 @@
-// The names of a decoder's tensors in a Hugging Face folder. They are equal in all architectures, except those of
-// experts.
+// The names of a decoder's tensors in a Hugging Face folder. The names are equal in all architectures, except the names
+// of experts.
 #pragma once
 #include <string>
 #include <vector>

@@ -20,7 +20,7 @@ ParameterSpec matrix(const DecoderConfig& config, std::string name, layout::Layo
           .initial_deviation = config.initializer_range};
 }
 
-// The weight of a linear layer. It is used in one place.
+// The weight of a linear layer. One layer uses the weight.
 ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layout compute) {
   ParameterSpec spec = matrix(config, std::move(name), std::move(compute));
   spec.produced_once = true;

@@ -1,6 +1,6 @@
-// Maps our logical tensors to the tensors of a Hugging Face folder. Both hold the same numbers under different names.
-// Weights are [out, in] in both. Hugging Face stores q, k, v and gate, up separately; ours are stacked by rows. Import
-// and export use the same list.
+// Maps our logical tensors to the tensors of a Hugging Face folder. The two kinds of tensor hold the same numbers under
+// different names. Weights are [out, in] in both. Hugging Face stores q, k, v and gate, up separately; ours are stacked
+// by rows. Import and export use the same list.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,14 +17,15 @@ struct HfTensor {
   std::string name;                // of our tensor
   layout::Box box;
   bool may_be_quantized = false;  // a folder may hold it in a number format
-  // The dims of our tensor. Empty: those of its parts, stacked along the first dimension.
+  // The dims of our tensor. Empty: the tensor's parts, stacked along the first dimension.
   std::vector<std::int64_t> whole = {};
   bool is_wide = false;  // ours is stored in the accumulator's type (ParameterSpec::is_wide)
 };
 
 // How a folder stores experts: a tensor for each matrix of each expert, or one tensor for all experts of a layer.
-// fused: as newer versions of transformers hold them, in the module "mlp"; fused_in_module: in the module of the
-// separate tensors.
+// separate: a tensor for each matrix of each expert. fused: one tensor for all experts of a layer, in the module "mlp"
+// (newer versions of transformers). fused_in_module: one tensor for all experts, in the module that holds the separate
+// tensors.
 enum class ExpertTensors : std::uint8_t { separate, fused, fused_in_module };
 
 // An optional tensor of a folder that duplicates another tensor, `of`.

@@ -20,7 +20,8 @@ struct Batch {
   nn::TokenLayout layout;
 };
 
-// One rank's part of a model. Used by one thread. Neither copied nor moved, since graphs point into it.
+// One rank's part of a model. Used by one thread. A model is neither copied nor moved, since graphs contain its
+// addresses.
 class Model {
  public:
   Model() = default;
@@ -35,7 +36,7 @@ class Model {
   // Returns an empty cache for `capacity` tokens of one sequence.
   virtual nn::KeyValueCache make_cache(std::int64_t capacity);
   // Runs the next tokens of a sequence, adds them to the cache, and returns the logits after the last of them: see
-  // nn::last_logits. batch: one sequence, whose positions begin at cache.tokens; only a model with experts reads its
+  // nn::last_logits. batch: one sequence, whose positions begin at cache.tokens; only a model with experts reads the
   // targets. Called without gradients, in a microbatch of an evaluation. Throws Error if the cache is too small.
   virtual at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache);
 };

@@ -42,7 +42,7 @@ struct ModelOptions {
   shard::RowReads embedding;                    // the most tokens of a microbatch, and how their table rows are read
   std::optional<TpParts> parts = std::nullopt;  // of this rank's tp group; nullopt: even parts
   int etp = 1, ep = 1;                          // degrees of experts
-  // The coefficients are those of the run; the rest follows from the model.
+  // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};
   bool is_frozen = false;  // the parameters have neither gradients nor masters: the model only runs forward passes
 };
@@ -61,9 +61,8 @@ class ModelConfig {
   // Returns the parameters in the order in which the model registers them, so an index is also the id in a runtime.
   // Throws Error if the parts are not valid for this model or are for another number of tp ranks.
   virtual std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const = 0;
-  // Returns all tensors of a folder of this model, in the order in which the model uses them. The first is the
-  // embedding.
-  // `experts`: how the folder stores experts. Folders are written with separate tensors.
+  // Returns all tensors of a folder of this model, in the order in which the model uses them. The first tensor is the
+  // embedding. `experts`: how the folder stores experts. Folders are written with separate tensors.
   virtual std::vector<HfTensor> hf_tensors(ExpertTensors experts = ExpertTensors::separate) const = 0;
   virtual std::vector<HfAlias> hf_aliases() const = 0;
   // Builds the model and registers the parameters with the context's program. The caller sets their values. `context`

@@ -28,7 +28,7 @@ std::string known_architectures() {
 }
 
 // Returns why a known type is not supported, or an empty string.
-std::string reason_against(const json* type) {
+std::string rejection_reason(const json* type) {
   if (type && *type == "dots1") return "; dots1 is not supported in this version";
   if (type && *type == "deepseek_v3")
     return "; deepseek_v3 has multi-head latent attention (MLA), which is not supported";
@@ -54,7 +54,7 @@ const Architecture& architecture_of(const Fields& fields) {
                   fmt::format("[\"{}\"] for model_type \"{}\"", architecture.class_name, architecture.model_type));
     return architecture;
   }
-  fields.fail(type ? "model_type" : "architectures", "one of " + known_architectures() + reason_against(type));
+  fields.fail(type ? "model_type" : "architectures", "one of " + known_architectures() + rejection_reason(type));
 }
 
 std::string list_models(const std::filesystem::path& configs) {

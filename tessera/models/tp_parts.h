@@ -6,8 +6,8 @@
 
 namespace tessera::models {
 
-// By tp rank, the ranges of units that the rank holds, in local order: first its own, then adopted ones. Each unit is
-// on exactly one rank.
+// By tp rank, the ranges of units that the rank holds, in local order: first the rank's own ranges, then adopted ones.
+// Each unit is on exactly one rank.
 using UnitRanges = std::vector<std::vector<layout::Range>>;
 
 // Equal on all ranks of the group. A rank's list may be empty.

@@ -36,10 +36,10 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     if (normed) norms = head_norms_forward(*context, *call->norms, *call->heads, qkv);
     const ops::Qkv rotated = split_and_rotate(*call, norms.qkv, positions);
     const ops::Attention result = ops::attention_forward(rotated, call->shape);
-    const bool made_again = normed && context->policy == Recompute::selective;
+    const bool recomputed = normed && context->policy == Recompute::selective;
     const HeadStatistics& statistics = norms.statistics;
-    variable_list saved{made_again ? at::Tensor() : rotated.q,
-                        made_again ? at::Tensor() : rotated.k,
+    variable_list saved{recomputed ? at::Tensor() : rotated.q,
+                        recomputed ? at::Tensor() : rotated.k,
                         rotated.v,
                         result.out,
                         positions,
@@ -66,8 +66,8 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
         .q = saved[kQRows], .k = saved[kKRows], .q_rstd = saved[kQRstd], .k_rstd = saved[kKRstd]};
     ops::Qkv rotated{saved[kQ], saved[kK], saved[kV]};
     if (!rotated.q.defined())
-      rotated = split_and_rotate(*call, head_norms_again(context, *call->norms, *call->heads, statistics, rotated.v),
-                                 saved[kPositions]);
+      rotated = split_and_rotate(
+          *call, recompute_head_norms(context, *call->norms, *call->heads, statistics, rotated.v), saved[kPositions]);
     const ops::Attention result{saved[kOut], {saved.begin() + kSoftmax, saved.end()}};
     const ops::Qkv gradient = ops::attention_backward(gradients[0].contiguous(), rotated, result, call->shape);
     at::Tensor dqkv = ops::split_rope_backward(gradient, saved[kPositions], call->rope);

@@ -36,13 +36,13 @@ struct TokenLayout {
 at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
                      const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope);
 
-// The place of a pass's tokens in a cache: the layer's part, and the number of tokens before them.
+// The place of a pass's tokens in a cache: the layer's part, and the number of tokens that are already stored.
 struct CachePlace {
   LayerCache& layer;
   std::int64_t first = 0;
 };
-// Stores the keys and values of the tokens in the cache, and returns their attention to all tokens stored up to
-// themselves. `tokens` describes one sequence without documents. Without gradients.
+// Stores the keys and values of the tokens in the cache. Returns the attention of each token to all stored tokens up to
+// this token. `tokens` describes one sequence without documents. Without gradients.
 at::Tensor cached_attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
                             const std::optional<HeadNorms>& norms, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place);

@@ -18,12 +18,13 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 
 }  // namespace
 
-Arriving::~Arriving() {
+PendingTensor::~PendingTensor() {
   if (context_ == nullptr) return;
-  while (!issued_.done.wait_for(std::chrono::seconds(1))) continue;  // ends: every operation has a time limit
+  while (!issued_.done.wait_for(std::chrono::seconds(1)))
+    continue;  // this wait ends, because every operation has a time limit
 }
 
-at::Tensor Arriving::take() {
+at::Tensor PendingTensor::take() {
   if (Context* context = std::exchange(context_, nullptr)) context->program.wait(issued_);
   return out_;
 }
@@ -32,8 +33,8 @@ namespace {
 
 // Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has
 // all `tokens`.
-Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
-                           const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
+PendingTensor start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
+                                const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
   const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
   runtime::Issued issued = context.program.issue({.kind = kind,
                                                   .in = in.const_data_ptr(),
@@ -46,16 +47,16 @@ Arriving start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind
 
 }  // namespace
 
-Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
-  if (!context.has_tp() || !context.sequence_parallel) return Arriving(x);
+PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
+  if (!context.has_tp() || !context.sequence_parallel) return PendingTensor(x);
   const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
 }
 
 namespace {
 
-Arriving start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp op, schedule::Pass pass,
-                          bool is_recorded) {
+PendingTensor start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp op, schedule::Pass pass,
+                               bool is_recorded) {
   const std::int64_t elements = x.numel();
   const auto kind = op == comm::ReduceOp::sum ? runtime::ProgramCollectiveKind::all_reduce_sum
                                               : runtime::ProgramCollectiveKind::all_reduce_max;
@@ -70,8 +71,8 @@ Arriving start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp 
 
 }  // namespace
 
-Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
-  if (!context.has_tp()) return Arriving(part);
+PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
+  if (!context.has_tp()) return PendingTensor(part);
   const at::Tensor whole = part.contiguous();
   if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
   const std::int64_t tokens = part.size(0), width = part.size(1);

@@ -18,19 +18,19 @@
 namespace tessera::nn {
 
 // The result of a collective that may still be running. Keeps the collective's input and output alive.
-class Arriving {
+class PendingTensor {
  public:
-  explicit Arriving(at::Tensor known) : out_(std::move(known)) {}  // a result that is ready
-  Arriving(Context& context, runtime::Issued issued, at::Tensor in, at::Tensor out)
+  explicit PendingTensor(at::Tensor known) : out_(std::move(known)) {}  // a result that is ready
+  PendingTensor(Context& context, runtime::Issued issued, at::Tensor in, at::Tensor out)
       : context_(&context), issued_(std::move(issued)), in_(std::move(in)), out_(std::move(out)) {}
   // If an error occurred before take(), waits until the collective has finished or failed, then frees its memory.
-  ~Arriving();
-  Arriving(Arriving&& other) noexcept
+  ~PendingTensor();
+  PendingTensor(PendingTensor&& other) noexcept
       : context_(std::exchange(other.context_, nullptr)),
         issued_(std::move(other.issued_)),
         in_(std::move(other.in_)),
         out_(std::move(other.out_)) {}
-  Arriving& operator=(Arriving&&) = delete;
+  PendingTensor& operator=(PendingTensor&&) = delete;
 
   // Waits for the collective and returns the result. Called once.
   at::Tensor take();
@@ -40,9 +40,9 @@ class Arriving {
   runtime::Issued issued_;
   at::Tensor in_, out_;
 };
-Arriving start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
-// The caller gives up `part`: without sequence parallelism, the sum overwrites a contiguous `part`.
-Arriving start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
+PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
+// The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.
+PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 
 // Gathers the tokens: [own tokens, width] -> [tokens, width].
 at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
@@ -51,7 +51,8 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 // Reduces `x` in place over tp. `x` must be contiguous.
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
-// The same without recording an event, for operations that the schedule does not contain because later steps skip them.
+// Does the same without recording an event, for operations that the schedule does not contain because later steps skip
+// them.
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op);
 
 }  // namespace tessera::nn

@@ -13,7 +13,7 @@ enum class Tokens : std::uint8_t { all, own };
 // Used by one thread. `program` must outlive every module and every graph that uses this context.
 struct Context {
   runtime::Program& program;
-  bool sequence_parallel = false;  // tp ranks share out the tokens of activations between blocks
+  bool sequence_parallel = false;  // whether the tp ranks divide the tokens of activations between blocks
   BlockRecompute recompute;
   Recompute policy = Recompute::none;             // of the block that is running
   schedule::Pass pass = schedule::Pass::forward;  // recompute: a block's forward runs again

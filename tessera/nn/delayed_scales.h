@@ -43,8 +43,8 @@ class DelayedScales {
   std::span<const quant::Element> elements() const { return elements_; }
   const ProductOptions& options() const { return options_; }
 
-  // Returns whether the amaxes of an earlier step are known. Until they are known, each matrix is quantized with its
-  // own amax, and the history is filled. A multiplier of 1 would round gradients to zero.
+  // Returns whether the amaxes of an earlier step are known. Until the scales are known, each matrix is quantized with
+  // its own amax, and the history is filled. Without an amax, a multiplier of 1 would round gradients to zero.
   bool are_known() const { return known_; }
   // Called when the host has read that a step counts.
   void set_known() { known_ = size() > 0; }
@@ -53,20 +53,22 @@ class DelayedScales {
   ops::WholeScale scale(int number);
   // Returns where a product writes the matrix's largest magnitude in this step.
   float* amax(int number);
-  // The same for an evaluation. No scale is computed from this amax, but an infinite amax reveals values that
-  // saturation would hide. Each evaluation starts with clear_evaluated(), which is enqueued on compute's lane.
+  // Returns where a product of an evaluation writes that magnitude. No scale is computed from this amax, but an
+  // infinite amax reveals values that saturation would hide. Each evaluation starts with clear_evaluated(), which is
+  // enqueued on compute's lane.
   float* evaluated_amax(int number);
   std::span<const float> evaluated();
   void clear_evaluated(const quant::Kernels& kernels);
 
-  // After a step, the caller reduces found(), the step's amaxes, by maximum over all ranks. Then update() computes the
-  // multipliers of the next step. `counts` is in device memory. 0 means that the step does not count; a step with an
-  // infinite amax must not count. Null means that the step counts. On a GPU, update() is enqueued on `stream`.
+  // After a step, the caller reduces found(), the step's amaxes, by maximum over all ranks. After this reduction,
+  // update() computes the multipliers of the next step. `counts` is in device memory. 0 means that the step does not
+  // count; a step with an infinite amax must not count. Null means that the step counts. On a GPU, update() is enqueued
+  // on `stream`.
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 
-  // The state between steps, copied from and to host memory: amaxes of the earlier steps [history, size()], then
-  // multipliers [size()]. Both functions wait for compute's lane first.
+  // state() and set_state() copy the state between steps to and from host memory: amaxes of the earlier steps [history,
+  // size()], then multipliers [size()]. Both functions first wait for compute's lane.
   std::vector<float> state(base::Lane& compute);
   // Throws InputError if the number of values differs, or if no step can produce one of the amaxes or multipliers.
   void set_state(std::span<const float> values, base::Lane& compute);

@@ -36,7 +36,7 @@ at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const 
   return y;
 }
 
-// Sums each row's gradients exactly as embedding_backward does in a gradient of the whole table.
+// Sums each row's gradients in the same order as embedding_backward does for a gradient of the whole table.
 void produce_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens, const at::Tensor& dy) {
   const Weight& weight = embedding.weight;
   if (!is_trainable(context, weight)) return;
@@ -50,7 +50,7 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
 }
 
 // Releases the table before the collective has finished.
-Arriving start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
+PendingTensor start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
   const ConsumedWeight weight(context, embedding.weight, context.pass);
   return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass);
 }

@@ -38,12 +38,12 @@ Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForw
   fetch(ctx, context, kDownStash);
   const Factor gradient = factor_of_tokens(context, down, Role::gradient, dy, tokens, kPass, ops::Sides::both);
   const at::Tensor dout = dgrad(context, down, gradient);
-  const bool again = !kept[kActivated].defined() && !kept[kColumns].defined();
+  const bool recomputes = !kept[kActivated].defined() && !kept[kColumns].defined();
   SwigluFactors swiglu =
-      factors_of_swiglu_backward(context, layers.gate_up.weight, again ? &down : nullptr, dout, kept[kGateUp]);
+      factors_of_swiglu_backward(context, layers.gate_up.weight, recomputes ? &down : nullptr, dout, kept[kGateUp]);
   if (kept[kColumns].defined())
     swiglu.out = factor_of_kept(context, down, {kept[kColumns], kept[kColumnScales]}, tokens);
-  else if (!again)
+  else if (!recomputes)
     swiglu.out = factor_of_columns(context, down, Role::input, kept[kActivated], kPass, ops::Sides::columns);
   wgrad(context, down, gradient, swiglu.out);
   return std::move(swiglu.gradient);

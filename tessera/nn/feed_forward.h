@@ -1,6 +1,6 @@
 // The feed-forward part of a block: y = down(swiglu(gate_up(norm(x + residual)))).
 //
-// It is one autograd function, so that SwiGLU's results need not exist in bf16. Forward computes SwiGLU's output
+// The part is one autograd function, so that SwiGLU's results need not exist in bf16. Forward computes SwiGLU's output
 // directly as an operand of the product with down. Backward computes SwiGLU's gradient directly as an operand of the
 // products with gate_up. Recompute::selective keeps neither the norm's output nor SwiGLU's output.
 #pragma once
@@ -11,7 +11,7 @@
 namespace tessera::nn {
 
 struct FeedForward {
-  ColumnLinear gate_up;  // includes the norm; its rows are gate | up
+  ColumnLinear gate_up;  // includes the norm; the rows of the weight are gate | up
   RowLinear down;
 };
 // x, residual: [own tokens, hidden]; residual may be undefined. tokens: of the whole microbatch. Returns y: [own

@@ -34,10 +34,10 @@ NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const Att
           .statistics = {.q = rows.q, .k = rows.k, .q_rstd = q.rstd, .k_rstd = k.rstd}};
 }
 
-at::Tensor head_norms_again(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
-                            const HeadStatistics& kept, const at::Tensor& v) {
-  const at::Tensor q = norm_again(context, norms.q, kept.q, kept.q_rstd);
-  return stacked(heads, q, norm_again(context, norms.k, kept.k, kept.k_rstd), v);
+at::Tensor recompute_head_norms(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+                                const HeadStatistics& kept, const at::Tensor& v) {
+  const at::Tensor q = recompute_norm(context, norms.q, kept.q, kept.q_rstd);
+  return stacked(heads, q, recompute_norm(context, norms.k, kept.k, kept.k_rstd), v);
 }
 
 at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,

@@ -6,7 +6,7 @@
 
 namespace tessera::nn {
 
-// Tensors of the norms that are kept for backward. On a rank without heads they have no rows.
+// Tensors of the norms that are kept for backward. On a rank without heads, these tensors have no rows.
 struct HeadStatistics {
   at::Tensor q, k;            // before the norms: [tokens * heads, head_dim]
   at::Tensor q_rstd, k_rstd;  // [tokens * heads], accumulator type
@@ -19,8 +19,8 @@ struct NormedQkv {
 NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
                              const at::Tensor& qkv);
 // Computes the same bits again from the kept tensors. v: [tokens, kv_heads, head_dim].
-at::Tensor head_norms_again(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
-                            const HeadStatistics& kept, const at::Tensor& v);
+at::Tensor recompute_head_norms(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+                                const HeadStatistics& kept, const at::Tensor& v);
 // Takes the gradient of the normalized qkv and returns the gradient of qkv. Produces the gradients of the weights; each
 // tp rank contributes the part of its own heads.
 at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,

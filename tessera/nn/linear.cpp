@@ -96,7 +96,7 @@ std::function<Factor()> start_input_of(Context& context, const ColumnLinear& lin
   if (saved[kData].defined())
     return [&, tokens] { return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens); };
   const at::Tensor own =
-      saved[kInput].defined() ? saved[kInput] : norm_again(context, *linear.norm, saved[kSum], saved[kRstd]);
+      saved[kInput].defined() ? saved[kInput] : recompute_norm(context, *linear.norm, saved[kSum], saved[kRstd]);
   return start_factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
                                 ops::Sides::columns);
 }
@@ -128,7 +128,7 @@ at::Tensor column_backward(Context& context, const ColumnLinear& linear, const C
 
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input) {
-  Arriving dx = start_leave_tp(context, dgrad(context, weight, gradient), schedule::Pass::backward);
+  PendingTensor dx = start_leave_tp(context, dgrad(context, weight, gradient), schedule::Pass::backward);
   wgrad(context, weight, gradient, input());
   return dx.take();
 }

@@ -4,13 +4,13 @@
 //   column:  y = enter_tp(norm(x)) w^T         backward: dx = norm'(leave_tp(dy w))
 //   row:     y = leave_tp(x w^T)               backward: dx = enter_tp(dy) w
 //
-// A column-parallel layer may add a bias to y. The bias is treated as the weight of a constant input 1. Its gradient db
-// = dy^T 1 is summed like other weight gradients.
+// A column-parallel layer may add a bias to y. The bias is treated as the weight of a constant input 1. The bias
+// gradient db = dy^T 1 is summed like other weight gradients.
 //
 // The norm before a column-parallel layer is part of the function, so that the norm's output need not be kept
-// (Recompute::selective). Backward recomputes it from tensors that are kept anyway. Forward saves activations and
-// handles for backward, never a gathered weight. For a product in a number format, forward may save the operand that
-// backward multiplies instead of the input (linear_products.h, keeps_columns).
+// (Recompute::selective). Backward recomputes the norm's output from tensors that are kept anyway. Forward saves
+// activations and handles for backward, never a gathered weight. For a product in a number format, forward may save the
+// operand that backward multiplies instead of the input (linear_products.h, keeps_columns).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -50,7 +50,7 @@ at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tenso
 struct ColumnForward {
   NormedLinear result;
   std::vector<at::Tensor> saved;  // arguments of column_backward; includes result.sum
-  std::int64_t stashed = 0;       // bytes of `saved`, which covers this rank's own tokens
+  std::int64_t stashed = 0;       // bytes of `saved` for this rank's own tokens
 };
 // kept: whether a backward will follow.
 ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
@@ -64,8 +64,8 @@ at::Tensor column_backward(Context& context, const ColumnLinear& linear, const C
                            const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
 // The backward products of a column-parallel weight, without autograd. gradient: of y [tokens, local out]. `input`
-// returns x [tokens, in] by columns; it is called after the product for dx has been enqueued. While dx leaves tp, the
-// weight's gradient is computed and produced. Returns dx: [own tokens, in].
+// returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. While dx leaves tp,
+// the weight's gradient is computed and produced. Returns dx: [own tokens, in].
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input);
 

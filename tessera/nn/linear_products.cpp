@@ -78,7 +78,7 @@ std::function<Factor()> start_codes(Context& context, const Weight& weight, Role
   const Encoding encoding = encoding_of(context, weight, role);
   const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
   const at::Tensor codes = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role));
-  auto arriving = std::make_shared<Arriving>(start_enter_tp(context, codes, tokens, pass));
+  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes, tokens, pass));
   return [arriving, encoding, scale, sides]() -> Factor {
     return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
   };
@@ -101,7 +101,7 @@ void add_scales(Context& context, Weight& weight) {
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
   if (travels_quantized(context, weight)) return start_codes(context, weight, role, own, tokens, pass, sides);
-  auto arriving = std::make_shared<Arriving>(start_enter_tp(context, own, tokens, pass));
+  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass));
   return [arriving, &context, &weight, role, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
@@ -135,7 +135,7 @@ SwigluFactors swiglu_backward_in_steps(Context& context, const Weight& weight, c
     return factor_of_columns(context, weight, Role::gradient, matrix, kPass, ops::Sides::both);
   };
   if (reader == nullptr) return {.gradient = gradient(ops::swiglu_backward(dout, gate_up)), .out = {}};
-  const ops::SwigluAgain swiglu = ops::swiglu_backward_again(dout, gate_up);
+  const ops::SwigluBackward swiglu = ops::swiglu_backward_with_output(dout, gate_up);
   Factor out = factor_of_columns(context, *reader, Role::input, swiglu.out, kPass, ops::Sides::columns);
   return {.gradient = gradient(swiglu.gradient), .out = std::move(out)};
 }

@@ -26,7 +26,8 @@ void add_scales(Context& context, Weight& weight);
 // rows of the whole matrix. Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
-// The same in two halves. The call starts the gather; the returned function waits for the gather and is called once.
+// factor_of_tokens in two halves: the call starts the gather, and the returned function, which is called once, waits
+// for it.
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
 // part: this rank's columns of a matrix that is split by columns over tp. All parts share one scale. Collective over
@@ -63,7 +64,7 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
 at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);
 // Returns dx = dy w. Reads dy by rows.
 at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy);
-// Computes dw = dy^T x. Reads both by columns. Produces the weight's gradient; does nothing for a frozen weight.
+// Computes dw = dy^T x. Reads dy and x by columns. Produces the weight's gradient; does nothing for a frozen weight.
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
 
 }  // namespace tessera::nn

@@ -1,5 +1,5 @@
 // The degrees of parallelism of a run, and the layout of ranks that follows from them. Training, planning, benchmarks
-// and `tessera inspect layout` all use this function. The layers below receive axes by name.
+// and `tessera inspect layout` all use rank_layout. The layers below receive axes by name.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -37,7 +37,7 @@ ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& 
   return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps);
 }
 
-at::Tensor norm_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
+at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(context, norm.weight, schedule::Pass::recompute);
   return ops::rms_norm_apply(sum, rstd, weight.tensor());
 }
@@ -47,7 +47,7 @@ at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& d
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
   at::Tensor dx;
   if (!is_trainable(context, norm.weight)) {
-    at::Tensor dropped = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes it
+    at::Tensor dropped = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes this gradient
     return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), dropped, false);
   }
   produce_gradient(context, norm.weight, [&](at::Tensor& gradient, bool accumulate) {

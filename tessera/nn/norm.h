@@ -1,4 +1,4 @@
-// Root-mean-square norm with a residual stream. Its weight is replicated over all ranks.
+// Root-mean-square norm with a residual stream. The norm's weight is replicated over all ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,7 +16,7 @@ struct Norm {
 // hidden]; residual may be undefined.
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
 // Returns y again, with the same bits, from the saved sum and rstd.
-at::Tensor norm_again(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
+at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
 // Produces the weight's gradient and returns the gradient of x + residual. dsum may be undefined.
 at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
                          const at::Tensor& sum, const at::Tensor& rstd);

@@ -33,7 +33,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     stash(ctx, *context, scale != 0, {logits, hidden}, Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "output", output);
-    // Reading it from a GPU would make the host wait.
+    // Reading the value from a GPU would make the host wait.
     const double value = sum->is_cpu() ? scale * sum->item<double>() : std::numeric_limits<double>::quiet_NaN();
     return at::scalar_tensor(value, at::kDouble);
   }

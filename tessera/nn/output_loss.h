@@ -9,11 +9,11 @@ namespace tessera::nn {
 
 struct VocabOutput {
   Weight weight;       // [local vocabulary, hidden]
-  ops::IdRanges part;  // the ids of its rows
+  ops::IdRanges part;  // the ids of the weight's rows
 };
 struct Loss {
-  // scale * sum, a scalar on the CPU, from which backward starts. Without gradients its value is 0. On a GPU its value
-  // is NaN, since the host would have to wait for the value; its gradient is correct.
+  // scale * sum, a scalar on the CPU, from which backward starts. Without gradients the value is 0. On a GPU the value
+  // is NaN, because the host would have to wait for it; the gradient is correct.
   at::Tensor objective;
   // The sum of this microbatch's token losses: an fp64 scalar on the model's device. The token losses are fp32 (fp64 in
   // fp64 runs), added in token order.

@@ -1,6 +1,5 @@
 // Records the activations that an autograd function keeps for its backward. Token ids and positions belong to the batch
-// and are not counted. If two functions save a tensor, the function that reads it counts it, not the function that made
-// it.
+// and are not counted. If two functions save a tensor, the reader of the tensor counts it, not its producer.
 #pragma once
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/context.h"

@@ -11,7 +11,7 @@ namespace tessera::nn {
 struct TokenSplit {
   std::vector<std::int64_t> weights = {};  // by tp rank, 0 for a rank without tokens; empty: equal shares
 
-  // Returns the tokens of a rank: [tokens * a / w, tokens * b / w). Here w is the sum of all weights, a the sum of the
+  // Returns the tokens of a rank: [tokens * a / w, tokens * b / w). w is the sum of all weights, a is the sum of the
   // weights of lower ranks, and b = a + the rank's weight. Equal weights give layout::even_part. Throws Error if the
   // number of weights is not `size`, if a weight is negative, or if w is 0 or above 2^31.
   layout::Range part(std::int64_t tokens, int rank, int size) const;

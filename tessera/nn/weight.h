@@ -21,8 +21,8 @@ struct Weight {
 };
 
 // Consumes the weight in the constructor and releases it in the destructor. The constructor may wait for a gather. The
-// destructor waits for compute if the weight was gathered on demand. Both throw communication errors. The destructor
-// does not release the weight while another exception propagates.
+// destructor waits for compute if the weight was gathered on demand. The constructor and the destructor throw
+// communication errors. The destructor does not release the weight while another exception propagates.
 class ConsumedWeight {
  public:
   ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass);

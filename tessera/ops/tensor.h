@@ -66,7 +66,7 @@ void run_kernel(const Work& work, const at::Tensor& where, void (*cpu)(const Sha
   else
     cpu(shape, arguments);
 }
-// sum += term. Both are dense and have the same shape and accumulator type.
+// sum += term. `sum` and `term` are dense and have the same shape and accumulator type.
 void add_to(at::Tensor& sum, const at::Tensor& term);
 
 }  // namespace tessera::ops

@@ -18,8 +18,9 @@ using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
 
-// Ranks of a domain. The first three are numbers of consecutive ranks within which a message stays: over the compute
-// ranks, over the ranks that store a part, over the ranks that add gradients of a part. `adding`: number of the latter.
+// Ranks of a domain. Messages over the compute ranks, over the ranks that store a part, and over the ranks that add
+// gradients of a part stay within `compute`, `stored` and `reduced` consecutive ranks. `adding` is the number of ranks
+// that add gradients of a part.
 struct DomainRanks {
   int compute = 1, stored = 1, reduced = 1;
   int adding = 1;
@@ -184,7 +185,7 @@ class Placer {
   }
 
   double collective(const Event& event) const {
-    if (event.parameter >= 0) {  // two messages: indices, then rows
+    if (event.parameter >= 0) {  // two messages: the indices, then the rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
       const MachineLink& link = input_.machine.link(ranks_of(input_.layout, domain).stored);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;

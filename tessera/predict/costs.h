@@ -39,7 +39,7 @@ StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule
 void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                         schedule::Costs& costs);
-// Sets the same durations, those of reductions with the sums of their gradients.
+// As set_transfer_costs, but the durations of reductions include the sums of their gradients.
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);

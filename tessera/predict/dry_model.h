@@ -1,5 +1,5 @@
-// A model whose module runs without memory. Its forward and backward passes use tensors that have shapes but no data.
-// Any Program can receive their calls.
+// A model whose module runs without memory. The module's forward and backward passes use tensors that have shapes but
+// no data. Any Program can receive their calls.
 #pragma once
 #include <memory>
 #include <vector>

@@ -31,7 +31,7 @@ struct DryStep {
   std::vector<shard::ParameterSpec> parameters;         // by id; weights first, then backward weights
   std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
   std::vector<shard::Cuts> cuts;                        // by domain, of the options' rank
-  // The events of one microbatch, because all microbatches are equal; and the optimizer's events after the last one.
+  // The events of one microbatch (all microbatches are equal), and the optimizer's events after the last microbatch.
   schedule::Trace microbatch, optimizer;
   std::vector<int> waits;              // by event of the microbatch: runtime::DryRun::waits()
   std::vector<std::int64_t> received;  // by event of the microbatch: runtime::DryRun::received()

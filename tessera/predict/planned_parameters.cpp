@@ -12,7 +12,7 @@ namespace {
 using schedule::ParameterId;
 
 // Compares everything except the names.
-bool are_alike(shard::ParameterSpec a, const shard::ParameterSpec& b) {
+bool are_equal(shard::ParameterSpec a, const shard::ParameterSpec& b) {
   a.name = b.name;
   return a == b;
 }
@@ -52,7 +52,7 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   }
   for (const shard::PlaneSpec& plane : shard::planes_of(spec, types))
     planned.stored_bytes += plane.bytes(stored(shard::plane_layouts(spec, plane, layouts), cuts).shard);
-  const shard::Ways all = shard::WayBytes(spec, layouts, types, cuts, by_rows).of_all_ranks();
+  const shard::Ways all = shard::WayBytes(spec, layouts, types, cuts, by_rows).all_ranks();
   planned.gather_total = total_bytes(all.gather);
   planned.reduce_total = total_bytes(all.reduce);
   planned.replica_total = total_bytes(all.replicas);
@@ -77,7 +77,7 @@ std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard
   std::vector<PlannedParameter> all;
   std::vector<std::size_t> measured;  // one parameter of each kind
   for (const shard::ParameterSpec& spec : specs) {
-    const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_alike(specs[id], spec); });
+    const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_equal(specs[id], spec); });
     if (like == measured.end()) {
       measured.push_back(all.size());
       all.push_back(planned_parameter(spec, types, dry.cuts[static_cast<std::size_t>(spec.domain)]));

@@ -15,7 +15,8 @@ struct PlannedParameter {
   std::int64_t stored_bytes = 0;    // of all planes; maximum over the ranks
   // Elements whose gradient a rank sums, and elements that it updates; maximum over the ranks. 0 if frozen.
   std::int64_t gradient_elements = 0, state_elements = 0;
-  schedule::ParameterId backward_weight = schedule::kNoParameter;  // read by backward passes instead, if there is one
+  schedule::ParameterId backward_weight =
+      schedule::kNoParameter;  // the parameter that backward passes read instead, if there is one
   // For a table whose rows travel by index (shard/rows/rows.h): bytes of buffers, and elements that a microbatch reads.
   // Otherwise 0.
   std::int64_t row_buffers = 0, rows_read = 0;

@@ -17,8 +17,8 @@ inline std::int64_t gradient_norm_bytes(std::int64_t elements, const shard::Para
   return types.accumulator_bytes(elements);
 }
 
-// AdamW reads and writes the master and both moments, and reads the gradient. It writes the weight if the weight is not
-// the master.
+// AdamW reads and writes the master and both moments, and reads the gradient. AdamW also writes the weight if the
+// weight is not the master.
 inline std::int64_t adamw_bytes(std::int64_t elements, const shard::ParameterTypes& types) {
   const bool has_master = types.model != types.accumulator;
   return 7 * types.accumulator_bytes(elements) + (has_master ? shard::bytes_of(elements, types.model) : 0);

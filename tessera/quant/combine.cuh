@@ -60,17 +60,17 @@ __device__ void store(T* to, const T (&values)[N]) {
   for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
 }
 
-inline constexpr int kMostParts = 64;
+inline constexpr int kMaxParts = 64;
 // The number of parts whose loads are in flight at the same time.
 inline constexpr int kAtOnce = 4;
 
 struct PartList {
-  const void* data[kMostParts];
+  const void* data[kMaxParts];
   int used = 0;
 };
 
 // Combines kGroups pieces of N elements; piece g begins at element at[g]. Only pieces with live[g] are read and
-// written. The result is start + parts[0] + parts[1] ... in Acc; if `start` is null, it begins with parts[0]. All
+// written. The result is start + parts[0] + parts[1] ... in Acc; if `start` is null, the sum begins with parts[0]. All
 // inputs are read before the result is written, so `out` may be one of the parts.
 template <typename Op, int N, int kGroups>
 __device__ void combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,

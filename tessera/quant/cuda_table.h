@@ -14,7 +14,8 @@
 
 namespace tessera::quant {
 
-// The largest number of weights or matrices in one launch. Their arguments fit into 4 KiB of kernel parameters.
+// The largest number of weights or matrices in one launch. The arguments of this number of weights fit into 4 KiB of
+// kernel parameters.
 inline constexpr int kWeightsOfLaunch = 24;
 
 // The functions enqueue on `stream`, which belongs to the current device. The kernels that make_kernels returns enqueue

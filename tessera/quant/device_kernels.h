@@ -1,5 +1,5 @@
 // The kernels of elementwise.h behind one interface for host and device memory. On the host they run at once; on a CUDA
-// device they are enqueued on a stream. Both give the same bits, except that the bits of a NaN may differ.
+// device they are enqueued on a stream. Host and device give the same bits, except that the bits of a NaN may differ.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +23,8 @@ class Kernels {
   using Parts = std::span<const void* const>;
   virtual constexpr ~Kernels() = default;
   virtual base::Device device() const = 0;
-  // Returns temporary memory for the next calls. The caller may drop it directly after the last call that uses it;
-  // later calls may receive the same memory.
+  // Returns temporary memory for the next calls. The caller may destroy the scratch directly after the last call that
+  // uses it; later calls may receive the same memory.
   virtual base::Scratch scratch(std::size_t bytes) const = 0;
 
   // `source` and `target` are either equal or do not overlap.
@@ -54,10 +54,10 @@ class Kernels {
   virtual void round_exactly(const ExactSum* sum, double* total) const = 0;
 };
 
-// Returns the kernels for host memory. They have no state.
+// Returns the kernels for host memory. The kernels have no state.
 const Kernels& host_kernels();
-// Returns kernels that enqueue on `stream`. Any thread may call them, and `stream` must outlive them. Throws Error in a
-// build without CUDA.
+// Returns kernels that enqueue on `stream`. Any thread may call the kernels, and `stream` must outlive them. Throws
+// Error in a build without CUDA.
 std::unique_ptr<Kernels> make_cuda_kernels(base::Device device, base::CudaStream stream);
 
 // The order of ordered_sum_squares. A row is split into pieces of kSquaresPiece elements. The pieces are assigned to

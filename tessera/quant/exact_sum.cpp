@@ -6,7 +6,7 @@ namespace tessera::quant {
 
 void add(ExactSum& sum, std::span<const double> values) {
   while (!values.empty()) {
-    const std::size_t count = std::min(values.size(), static_cast<std::size_t>(kMostExactAdditions));
+    const std::size_t count = std::min(values.size(), static_cast<std::size_t>(kMaxExactAdditions));
     for (const double value : values.first(count)) add(sum, value);
     normalise(sum);
     values = values.subspan(count);

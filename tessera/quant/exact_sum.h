@@ -34,8 +34,8 @@ static_assert(kExactSumWords == kExactLimbs + 3);
 
 // The number of additions after which a normalised sum must be normalised again. An addition of a number or of a
 // normalised sum adds less than 2^32 to each limb, so that many additions do not overflow a limb.
-inline constexpr std::int64_t kMostExactAdditions = std::int64_t{1} << 30;
-static_assert(kMostExactAdditions + 1 < (std::int64_t{1} << (63 - kLimbBits)));
+inline constexpr std::int64_t kMaxExactAdditions = std::int64_t{1} << 30;
+static_assert(kMaxExactAdditions + 1 < (std::int64_t{1} << (63 - kLimbBits)));
 
 // A finite number as additions to the limbs `first`, `first` + 1 and `first` + 2.
 struct ExactTerm {
@@ -119,7 +119,7 @@ TESSERA_HOST_DEVICE inline double rounded_magnitude(const ExactSum& sum) {
 
 // Returns the sum, rounded once to nearest even. Returns NaN if a term is NaN or if the terms include infinities of
 // both signs. If the terms include infinities of one sign, returns that infinity. A sum of 0 is +0. The sum has at most
-// kMostExactAdditions additions since it was normalised.
+// kMaxExactAdditions additions since it was normalised.
 TESSERA_HOST_DEVICE inline double rounded(ExactSum sum) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (sum.nans > 0 || (sum.positive_infinities > 0 && sum.negative_infinities > 0))

@@ -10,7 +10,7 @@ namespace {
 // The threads of a block. Each thread has its own limbs in shared memory. The limbs of adjacent threads are 8 bytes
 // apart, so there are no bank conflicts, whatever the exponents of the values are.
 constexpr int kAdders = 64;
-constexpr std::int64_t kValuesOfAdder = 32, kMostBlocks = 1024;
+constexpr std::int64_t kValuesOfAdder = 32, kMaxBlocks = 1024;
 constexpr int kCounters = 256;  // threads of a block that counts
 
 __device__ void add_to_memory(std::int64_t& target, std::int64_t value) {
@@ -63,10 +63,10 @@ __global__ void round_one(const ExactSum* sum, double* total) {
 }  // namespace
 
 void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::CudaStream stream) {
-  for (std::int64_t begin = 0; begin < count; begin += kMostExactAdditions) {
-    const std::int64_t now = std::min(count - begin, kMostExactAdditions);
+  for (std::int64_t begin = 0; begin < count; begin += kMaxExactAdditions) {
+    const std::int64_t now = std::min(count - begin, kMaxExactAdditions);
     const std::int64_t blocks = (now + kAdders * kValuesOfAdder - 1) / (kAdders * kValuesOfAdder);
-    add_all<<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kAdders, 0, stream>>>(values + begin, now, sum);
+    add_all<<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kAdders, 0, stream>>>(values + begin, now, sum);
     TESSERA_CUDA_CHECK(cudaGetLastError());
     normalise_one<<<1, 1, 0, stream>>>(sum);
     TESSERA_CUDA_CHECK(cudaGetLastError());
@@ -75,7 +75,7 @@ void add_exactly(const double* values, std::int64_t count, ExactSum* sum, base::
 
 void count_not_finite(const float* values, std::int64_t count, std::int64_t* counter, base::CudaStream stream) {
   if (count == 0) return;
-  const std::int64_t blocks = std::min<std::int64_t>((count + kCounters - 1) / kCounters, kMostBlocks);
+  const std::int64_t blocks = std::min<std::int64_t>((count + kCounters - 1) / kCounters, kMaxBlocks);
   count_all<<<static_cast<unsigned>(blocks), kCounters, 0, stream>>>(values, count, counter);
   TESSERA_CUDA_CHECK(cudaGetLastError());
 }

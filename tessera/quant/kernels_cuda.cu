@@ -289,14 +289,14 @@ void CudaKernels::launch_rows(const PartList& parts, const typename Op::Acc* sta
 template <typename Op, typename Finish>
 void CudaKernels::in_passes(Parts parts, const typename Op::Acc* start, std::int64_t count, Finish finish) const {
   using Acc = typename Op::Acc;
-  if (parts.size() <= kMostParts) return finish(list_of(parts), start);
+  if (parts.size() <= kMaxParts) return finish(list_of(parts), start);
   // Intermediate results are in scratch, because a later part may be the same memory as the result.
   base::Scratch between = scratch(static_cast<std::size_t>(count) * sizeof(Acc));
   Acc* value = reinterpret_cast<Acc*>(between.data());
   using Pass = std::conditional_t<std::is_same_v<Op, Sum<Acc, typename Op::In, typename Op::Out>>,
                                   Sum<Acc, typename Op::In, Acc>, Op>;
-  for (; parts.size() > kMostParts; parts = parts.subspan(kMostParts)) {
-    launch<Pass>(list_of(parts.first(kMostParts)), start, value, count);
+  for (; parts.size() > kMaxParts; parts = parts.subspan(kMaxParts)) {
+    launch<Pass>(list_of(parts.first(kMaxParts)), start, value, count);
     start = value;
   }
   finish(list_of(parts), start);
@@ -341,13 +341,13 @@ template <typename Word>
 void CudaKernels::launch_rows_copy(const void* source, std::int64_t source_stride, void* target,
                                    std::int64_t target_stride, std::int64_t rows, std::int64_t row_bytes) const {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Word));
-  constexpr std::int64_t kMostBlocks = 65535;  // largest grid size along y
+  constexpr std::int64_t kMaxBlocks = 65535;  // largest grid size along y
   const std::int64_t cols = row_bytes / kBytes;
   unsigned along = 1;
   while (along < static_cast<unsigned>(kThreads) && along < cols) along *= 2;
   const dim3 threads(along, static_cast<unsigned>(kThreads) / along);
   const dim3 grid(blocks_for(cols, along),
-                  static_cast<unsigned>(std::min<std::int64_t>(kMostBlocks, blocks_for(rows, threads.y))));
+                  static_cast<unsigned>(std::min<std::int64_t>(kMaxBlocks, blocks_for(rows, threads.y))));
   copy_rows<<<grid, threads, 0, stream_>>>(static_cast<const Word*>(source), source_stride / kBytes,
                                            static_cast<Word*>(target), target_stride / kBytes, rows, cols);
   TESSERA_CUDA_CHECK(cudaGetLastError());

@@ -21,8 +21,8 @@ class Board {
   virtual std::string read(int rank) const = 0;
 };
 
-// Used by implementations of Board. They throw the errors of post() on rank `rank`, and of read(rank) with `ranks`
-// ranks.
+// Used by implementations of Board. check_status and check_reader throw the errors of post() on rank `rank`, and of
+// read(rank) with `ranks` ranks.
 void check_status(const std::string& status, int rank);
 void check_reader(int rank, int ranks);
 

@@ -25,8 +25,8 @@ struct FailureReport {
   std::vector<int> peers;  // the ranks whose states in `group` are requested
 };
 
-// Any thread may use it. Its own thread accesses the store, so that callers do not wait for a store that does not
-// answer.
+// Any thread may use it. A thread of the object accesses the store, so that callers do not wait for a store that does
+// not answer.
 class FailureExchange {
  public:
   // `store` is a separate connection, with a prefix of the run's keys.
@@ -36,13 +36,13 @@ class FailureExchange {
   FailureExchange(const FailureExchange&) = delete;
   FailureExchange& operator=(const FailureExchange&) = delete;
 
-  // Returns the cause of a failure that some rank has reported. The thread reads it from the store every 200 ms; this
-  // function only accesses memory.
+  // Returns the cause of a failure that some rank has reported. The thread reads reports from the store every 200 ms;
+  // this function only accesses memory.
   std::optional<std::string> received() const;
-  // Reports a failure and requests the states of the peers, which have one second to answer. Returns their answers,
-  // e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty, and a text about
-  // the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the first one is
-  // kept. One call at a time.
+  // Reports a failure and requests the states of the peers, which have one second to answer. Returns the peers'
+  // answers, e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty, and a text
+  // about the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the first one
+  // is kept. Call it from one thread at a time.
   std::string report(FailureReport failure);
 
  private:

@@ -44,7 +44,7 @@ class Reader {
   const Variables& variables_;
 };
 
-constexpr int kMostRanks = 1 << 24;
+constexpr int kMaxRanks = 1 << 24;
 
 // Returns the first host of a node list: "node07" for "node[07-12,20],other".
 std::string first_host(const std::string& nodes) {
@@ -88,7 +88,7 @@ Launch read_ranks(const Reader& reader, const Names* names) {
   if (names == nullptr) return launch;
   launch.launcher = names->launcher;
   launch.is_self_started = reader.text("TESSERA_SELF_STARTED").has_value();
-  launch.size = reader.number(names->size, 1, kMostRanks);
+  launch.size = reader.number(names->size, 1, kMaxRanks);
   launch.rank = reader.number(names->rank, 0, launch.size - 1);
   return launch;
 }
@@ -96,9 +96,9 @@ Launch read_ranks(const Reader& reader, const Names* names) {
 // Returns the store's address if the launcher does not set one.
 std::string address_of(const Reader& reader, const Launch& launch, const Names* names) {
   if (launch.size == 1) return "127.0.0.1";
-  if (reader.find_number(names->local_size, 1, kMostRanks).value_or(0) == launch.size) return "127.0.0.1";
+  if (reader.find_number(names->local_size, 1, kMaxRanks).value_or(0) == launch.size) return "127.0.0.1";
   if (launch.launcher == "srun") {
-    if (reader.find_number("SLURM_STEP_NUM_NODES", 1, kMostRanks).value_or(0) == 1) return "127.0.0.1";
+    if (reader.find_number("SLURM_STEP_NUM_NODES", 1, kMaxRanks).value_or(0) == 1) return "127.0.0.1";
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
       if (const auto nodes = reader.text(name)) return first_host(*nodes);
   }

@@ -18,7 +18,7 @@ struct Launch {
   std::string address = "127.0.0.1";  // address of the store
   int port = 29500;
   bool hosts_store = false;  // the launcher hosts the store, so rank 0 connects like the others
-  int attempt = 0;           // number of restarts by a launcher whose store survives them
+  int attempt = 0;           // number of restarts by a launcher whose store survives the restarts
   int socket = -1;           // rank 0: a socket that is already bound to the port; -1: rank 0 binds one itself
 };
 
@@ -31,7 +31,7 @@ struct Launch {
 // - PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK.
 //
 // MASTER_ADDR and MASTER_PORT set the store's address and port. By default the address is this node if all ranks are on
-// it, otherwise the first node of Slurm's step. The default port is 29500. TESSERA_STORE_SOCKET is `socket`, and
+// this node, otherwise the first node of Slurm's step. The default port is 29500. TESSERA_STORE_SOCKET is `socket`, and
 // TESSERA_SELF_STARTED sets is_self_started. Throws InputError if a variable is missing or is not a valid number. The
 // message contains the expected and the actual value.
 Launch read_launch(const Variables& variables);

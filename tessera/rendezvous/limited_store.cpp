@@ -18,13 +18,13 @@ namespace {
 using std::chrono::milliseconds;
 using Question = std::function<void(std::shared_ptr<Store>&)>;
 
-// The queue between the callers and the thread. Only the thread keeps it if a call does not return.
+// The queue between the callers and the thread. If a call does not return, only the thread still owns this object.
 struct Line {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Question> questions;
   bool closing = false;
-  std::string lost;  // why the connection is lost; empty: it works
+  std::string lost;  // the reason why the connection is lost; empty: the connection works
 };
 
 void serve(const std::shared_ptr<Line>& line) {
@@ -42,7 +42,7 @@ void serve(const std::shared_ptr<Line>& line) {
   }
 }
 
-// Questions may outlive their callers, so they own the data that they need.
+// Calls in the queue may outlive their callers, so each call owns the data that it needs.
 class LimitedStore final : public Store {
  public:
   LimitedStore(const StoreLimits& limits, std::string where)
@@ -65,37 +65,39 @@ class LimitedStore final : public Store {
   }
 
   void open(std::function<std::shared_ptr<Store>()> make) {
-    ask("connect", "", limits_.connect, [make = std::move(make)](std::shared_ptr<Store>& store) { store = make(); });
+    call_limited("connect", "", limits_.connect,
+                 [make = std::move(make)](std::shared_ptr<Store>& store) { store = make(); });
   }
 
   void set(const std::string& key, const std::string& value) override {
-    ask("set", key, limits_.answer, [key, value](std::shared_ptr<Store>& store) { store->set(key, value); });
+    call_limited("set", key, limits_.answer, [key, value](std::shared_ptr<Store>& store) { store->set(key, value); });
   }
   std::optional<std::string> find(const std::string& key) override {
-    return ask("get", key, limits_.answer, [key](std::shared_ptr<Store>& store) { return store->find(key); });
+    return call_limited("get", key, limits_.answer, [key](std::shared_ptr<Store>& store) { return store->find(key); });
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    return ask("add", key, limits_.answer,
-               [key, amount](std::shared_ptr<Store>& store) { return store->add(key, amount); });
+    return call_limited("add", key, limits_.answer,
+                        [key, amount](std::shared_ptr<Store>& store) { return store->add(key, amount); });
   }
   void erase(const std::string& key) override {
-    ask("erase", key, limits_.answer, [key](std::shared_ptr<Store>& store) { store->erase(key); });
+    call_limited("erase", key, limits_.answer, [key](std::shared_ptr<Store>& store) { store->erase(key); });
   }
   std::shared_ptr<Store> connect() override {
-    auto store = ask("connect", "", limits_.connect, [](std::shared_ptr<Store>& own) { return own->connect(); });
+    auto store =
+        call_limited("connect", "", limits_.connect, [](std::shared_ptr<Store>& own) { return own->connect(); });
     return make_limited_store([store = std::move(store)] { return store; }, limits_, where_);
   }
 
  private:
   template <typename Call, typename Answer = std::invoke_result_t<Call, std::shared_ptr<Store>&>>
-  Answer ask(std::string_view what, const std::string& key, milliseconds limit, Call call) {
+  Answer call_limited(std::string_view what, const std::string& key, milliseconds limit, Call call) {
     auto task = std::make_shared<std::packaged_task<Answer(std::shared_ptr<Store>&)>>(std::move(call));
     std::future<Answer> answer = task->get_future();
     put([task = std::move(task)](std::shared_ptr<Store>& store) { (*task)(store); });
-    if (answer.wait_for(limit) != std::future_status::ready) give_up(what, key, limit);
+    if (answer.wait_for(limit) != std::future_status::ready) throw_no_answer(what, key, limit);
     try {
       return answer.get();
-    } catch (const std::future_error&) {  // dropped because another call timed out
+    } catch (const std::future_error&) {  // the call was dropped because another call timed out
       std::lock_guard lock(line_->mutex);
       throw Error("{}", line_->lost);
     }
@@ -110,7 +112,7 @@ class LimitedStore final : public Store {
     line_->changed.notify_one();
   }
 
-  [[noreturn]] void give_up(std::string_view what, const std::string& key, milliseconds limit) {
+  [[noreturn]] void throw_no_answer(std::string_view what, const std::string& key, milliseconds limit) {
     const std::string name = key.empty() ? std::string(what) : fmt::format("{} '{}'", what, key);
     std::lock_guard lock(line_->mutex);
     if (line_->lost.empty())

@@ -17,8 +17,8 @@ struct StoreLimits {
 // Makes a store with time limits. The connection has its own thread, which makes the inner store with `open` and calls
 // it. A caller waits up to the limit and then gets an Error "store: WHERE: get 'KEY': no answer within N ms". Queued
 // and later calls on this connection then fail at once with the same error. The thread is detached from the connection.
-// Its result is dropped, and the destructor does not wait for it. Connections from connect() have the same limits.
-// Throws the errors of the inner store too.
+// The result of a call that exceeded its limit is dropped, and the destructor does not wait for the call. Connections
+// from connect() have the same limits. Throws the errors of the inner store too.
 std::shared_ptr<Store> make_limited_store(std::function<std::shared_ptr<Store>()> open, const StoreLimits& limits,
                                           const std::string& where);
 

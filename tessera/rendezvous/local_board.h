@@ -1,4 +1,4 @@
-// A board of ranks that are threads. It is stored in memory that they share.
+// A board of ranks that are threads. The board is stored in memory that these threads share.
 #pragma once
 #include <memory>
 #include <mutex>

@@ -88,7 +88,8 @@ class EndSignals {
   set("TESSERA_SELF_STARTED", "1");
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port.port()));
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // may be left over in a shell; here rank 0 hosts the store
+  unsetenv(
+      "TORCHELASTIC_USE_AGENT_STORE");  // a shell may still have this variable set, but here rank 0 hosts the store
   // Rank 0 inherits the bound socket, so that no other process can take the port in between.
   if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
   std::vector<char*> pointers;
@@ -99,7 +100,7 @@ class EndSignals {
   _exit(1);
 }
 
-void tell(const std::vector<pid_t>& processes, int signal) {
+void signal_all(const std::vector<pid_t>& processes, int signal) {
   for (const pid_t process : processes)
     if (process > 0) kill(process, signal);
 }
@@ -138,7 +139,7 @@ std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
     if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals);
     if (process < 0) {
       const int error = errno;
-      tell(processes, SIGKILL);
+      signal_all(processes, SIGKILL);
       throw Error("cannot start rank {} of {}: {}", rank, ranks, std::strerror(error));
     }
     processes.push_back(process);
@@ -157,10 +158,10 @@ int run_processes(int ranks, std::chrono::milliseconds grace, const std::functio
   while (alive > 0) {
     int signal = signals.next(kLook);
     if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
-    if (signal != 0) tell(processes, signal);
+    if (signal != 0) signal_all(processes, signal);
     if (signal != 0 && signal != SIGHUP && requests.add(steady_now()) > 1)
       limit.bring_forward(kEndAtOnce, "a second request to stop");
-    if (limit.is_over()) tell(processes, SIGKILL);
+    if (limit.is_over()) signal_all(processes, SIGKILL);
     for (int rank = 0; rank < ranks; ++rank) {
       pid_t& process = processes[static_cast<std::size_t>(rank)];
       int status = 0;

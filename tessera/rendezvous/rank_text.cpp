@@ -11,7 +11,7 @@ std::string rank_list(std::span<const int> ranks) {
   for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
     end = begin + 1;
     while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - begin == 2) --end;  // two ranks are not a range
+    if (end - begin == 2) --end;  // two consecutive ranks are not written as a range
     if (begin > 0) text += ",";
     text += end - begin > 1 ? fmt::format("{}-{}", ranks[begin], ranks[end - 1]) : fmt::format("{}", ranks[begin]);
   }

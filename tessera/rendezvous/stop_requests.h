@@ -1,4 +1,4 @@
-// Requests to end a run early: the signals that make them, and how they are counted.
+// Requests to end a run early: the signals that request it, and the count of requests.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -41,7 +41,8 @@ inline std::chrono::nanoseconds steady_now() {
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// Lets this process receive the stop signals. Ranks that run_processes starts have them blocked until they call this.
+// Lets this process receive the stop signals. In ranks that run_processes starts, these signals are blocked until the
+// rank calls this function.
 inline void accept_stop_signals() {
   sigset_t set;
   sigemptyset(&set);

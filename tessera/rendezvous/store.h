@@ -1,5 +1,5 @@
-// A small key-value store that all ranks of a run share. They use it to find each other before a backend is ready, and
-// to exchange reports after the backend has failed.
+// A small key-value store that all ranks of a run share. Ranks use the store to find each other before a backend is
+// ready, and to exchange reports after the backend has failed.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -24,10 +24,10 @@ class Store {
   // Opens another connection to the same store.
   virtual std::shared_ptr<Store> connect() = 0;
 
-  // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. The last request
-  // may add its own time.
+  // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. The time of the
+  // last request may come on top of `limit`.
   std::optional<std::string> wait_for(const std::string& key, std::chrono::milliseconds limit);
-  // The same, but throws Error if the key is not set after `limit`. Only tests call it.
+  // As wait_for, but throws Error if the key is not set after `limit`. Only tests call it.
   std::string get(const std::string& key, std::chrono::milliseconds limit);
 };
 

@@ -15,8 +15,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{2};       // between two looks at the store
-constexpr milliseconds kInterest{500};  // time after a read() in which the rank's status is fetched
+constexpr milliseconds kPause{2};       // time between two polls of the store
+constexpr milliseconds kInterest{500};  // a rank's status is fetched for this time after a read()
 
 class StoreBoard final : public Board {
  public:
@@ -71,8 +71,8 @@ class StoreBoard final : public Board {
     }
   }
 
-  // One round: stores the newest status of this rank and fetches the statuses that are wanted. Returns false at the
-  // end.
+  // One round: stores the newest status of this rank and fetches the statuses that are read. Returns false when the
+  // board is being destroyed.
   bool look() {
     std::optional<std::string> posted;
     std::vector<int> wanted;

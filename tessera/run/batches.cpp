@@ -61,7 +61,7 @@ train::StepInput evaluation_input(const data::TrainingData& data, const Evaluati
                                   const shard::ParallelGroups& parallel) {
   const std::int64_t samples = data.num_samples();
   const std::int64_t share =
-      ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);  // blocks of a replica
+      ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);  // number of blocks of a replica
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(data.sample_in_order(i));
   const std::int64_t first_block = share * parallel.place().replica;

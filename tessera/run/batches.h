@@ -13,7 +13,7 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
 
 // How held-out data is read.
 struct EvaluationShape {
-  std::int64_t micro_batch = 1, seq_len = 0;  // those with which the data was opened
+  std::int64_t micro_batch = 1, seq_len = 0;  // the values with which the data was opened
 };
 // Returns an input with all samples of the data once, in file order, in blocks of micro_batch. Replica d takes the d-th
 // consecutive share of the blocks. Block k of the share is microbatch k / gtp of gtp rank k mod gtp. If no block is

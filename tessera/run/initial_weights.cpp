@@ -27,9 +27,9 @@ models::ModelConfigPtr read_init_model(const fs::path& folder) {
   }
 }
 
-void require_model_of_init(const models::ModelConfig& model, const models::ModelConfig& of_init,
+void require_model_of_init(const models::ModelConfig& model, const models::ModelConfig& init_model,
                            const TrainConfig& config) {
-  const json asked = model.to_json(), stored = of_init.to_json();
+  const json asked = model.to_json(), stored = init_model.to_json();
   for (const json& all : {asked, stored})
     for (const auto& [key, value] : all.items())
       if (const json left = asked.value(key, json()), right = stored.value(key, json()); left != right)

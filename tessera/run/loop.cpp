@@ -28,8 +28,8 @@
 namespace tessera::run {
 namespace {
 
-constexpr int kMostSkipped = 10;    // steps in a row
-constexpr int kMeasuredEvery = 16;  // on GPUs, waits, clocks and power are measured in one of this many steps
+constexpr int kMaxSkipped = 10;     // steps in a row
+constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
 // One rank's run: the state that its steps share.
 class Loop {
@@ -65,13 +65,13 @@ class Loop {
       enqueue(step);
       const auto suppressed = finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
       summary_.host_waits += base::host_waits() - waits_before;
-      const bool is_settled = !suppressed && trainer_.pending_steps() == 0;
-      if (is_settled) settle(step);
+      const bool is_finished = !suppressed && trainer_.pending_steps() == 0;
+      if (is_finished) complete_step(step);
       stop_if_skipping();
-      if (is_settled) save_if_due(step);
+      if (is_finished) save_if_due(step);
       // An evaluation or a checkpoint takes time. The vote also catches requests that arrived meanwhile, without
       // another step.
-      if (is_settled && step < config.steps && is_waited_for(step)) vote_to_stop();
+      if (is_finished && step < config.steps && is_waited_for(step)) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
@@ -127,7 +127,7 @@ class Loop {
   }
 
   // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
-  // counter, as experts on one rank may do. The other ranks receive the sum with the norm.
+  // counter, as one rank with experts may do. The other ranks receive the sum of the counters together with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
@@ -147,7 +147,7 @@ class Loop {
         return metrics.step;
       }
       enqueued_.pop_front();
-      metrics.suppressed = suppressions_.saw_counted();
+      metrics.suppressed = suppressions_.record_counted();
       metrics.loss = result.loss;
       metrics.grad_norm = result.grad_norm;
       metrics.skipped = result.skipped;
@@ -192,14 +192,14 @@ class Loop {
   // compared. The time of suppressed attempts is part of the step's time, because the run has spent it.
   void discard(std::int64_t step, const train::StepResult& result) {
     summary_.discarded_steps += result.discarded;
-    write_line();  // of the step before, since the next call may end the run
-    suppressions_.saw_suppressed(step, *result.suppressed);
+    write_line();  // writes the line of the previous step, since the next call may end the run
+    suppressions_.record_suppressed(step, *result.suppressed);
   }
 
   void write_line() {
     if (!unwritten_) return;
     traffic_.finish(*unwritten_);
-    stopping_ = stopping_ || traffic_.any_asked_to_stop();
+    stopping_ = stopping_ || traffic_.is_any_stop_requested();
     for (std::size_t format = 0; format < quant::kFormats; ++format) {
       summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
       summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
@@ -210,7 +210,7 @@ class Loop {
   }
 
   // Called when no step is pending. `step` is the last finished step.
-  void settle(std::int64_t step) {
+  void complete_step(std::int64_t step) {
     if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
@@ -229,16 +229,17 @@ class Loop {
       return;
     }
     ++summary_.skipped_steps;
-    if (++skipped_in_a_row_ == kMostSkipped) last_skipped_ = metrics;
+    if (++skipped_in_a_row_ == kMaxSkipped) last_skipped_ = metrics;
   }
 
-  // If compute runs ahead, one more step has begun when the last skipped step is finished. That step is finished too.
+  // If compute runs ahead, one more step has begun when the last skipped step is finished. This next step is finished
+  // too.
   void stop_if_skipping() {
     if (!last_skipped_) return;
     finish_down_to(0);
     write_line();
     throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", last_skipped_->step,
-                kMostSkipped, last_skipped_->loss, last_skipped_->grad_norm);
+                kMaxSkipped, last_skipped_->loss, last_skipped_->grad_norm);
   }
 
   bool is_evaluated_after(std::int64_t step) const {
@@ -282,8 +283,8 @@ class Loop {
     });
   }
 
-  // Runs `work` on rank 0 while the other ranks wait. They may wait longer than the time limit of an operation, for
-  // example for a slow file system.
+  // Runs `work` on rank 0 while the other ranks wait. The other ranks may wait longer than the time limit of an
+  // operation, for example for a slow file system.
   void on_first_rank(const std::string& what, const std::function<void()>& work) {
     checkpoint::run_together(*trainer_.parallel().world, what, [&](const std::stop_token&) {
       if (files_ != nullptr) work();
@@ -296,7 +297,7 @@ class Loop {
   // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
   TrafficSum traffic_;  // of the line in unwritten_
   StopVote stop_vote_;
-  bool stopping_ = false;  // the same on every rank
+  bool stopping_ = false;  // has the same value on every rank
   train::Trainer trainer_;
   GpuMonitor gpu_;
   double flops_;                // of a step of all ranks (model_flops.h), on the rank that writes files
@@ -310,7 +311,7 @@ class Loop {
   std::deque<StepMetrics> enqueued_;      // pending steps, with the known part of their lines
   std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;
-  std::optional<StepMetrics> last_skipped_;  // the step that reached kMostSkipped
+  std::optional<StepMetrics> last_skipped_;  // the step that reached kMaxSkipped
 };
 
 }  // namespace

@@ -14,8 +14,8 @@ inline constexpr std::size_t kRankValues = 5;  // doubles for each rank
 // Writes one rank's values to its place in a list that is 0 elsewhere. The sum of the ranks' lists has all values.
 // wait_ms: time that the rank waited for communication; NaN if it was not measured.
 void write_rank_values(std::span<double> place, double wait_ms, const std::optional<GpuReading>& gpu);
-// `all`: kRankValues for each rank. Sets slowest_rank if several ranks have measured waits: the rank that waited least,
-// because the others waited for it. Sets the values of GPUs if every rank has a reading.
+// `all`: kRankValues for each rank. Sets slowest_rank if several ranks have measured waits. The slowest rank is the one
+// that waited least, because the other ranks waited for it. Sets the values of GPUs if every rank has a reading.
 void add_rank_values(std::span<const double> all, StepMetrics& metrics);
 
 }  // namespace tessera::run

@@ -30,13 +30,13 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   const std::vector<int> ranks = kinds_of_ranks(options);
   const auto kept_bytes = [&](std::int64_t effort) {
     options.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
-    return most_stashed(options, ranks);
+    return max_stashed(options, ranks);
   };
   const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
   if (!fits(most))
     throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
                      kept_bytes(most));
-  std::int64_t below = -1, enough = most;  // more effort never keeps more bytes
+  std::int64_t below = -1, enough = most;  // a higher effort never keeps more bytes
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;
     (fits(middle) ? enough : below) = middle;
@@ -70,7 +70,7 @@ std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
   return ranks;
 }
 
-std::int64_t most_stashed(predict::DryOptions options, const std::vector<int>& ranks) {
+std::int64_t max_stashed(predict::DryOptions options, const std::vector<int>& ranks) {
   std::int64_t bytes = 0;
   for (const int rank : ranks) {
     options.rank = rank;

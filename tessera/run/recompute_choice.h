@@ -22,8 +22,8 @@ std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const mod
 // Returns one tp rank of each kind. Ranks of one kind have equally large parts of all weights and of the tokens, so
 // they keep equally many bytes.
 std::vector<int> kinds_of_ranks(const predict::DryOptions& options);
-// Returns the peak of the bytes that one of `ranks` keeps for backward.
-std::int64_t most_stashed(predict::DryOptions options, const std::vector<int>& ranks);
+// Returns the largest number of bytes that any rank of `ranks` keeps for backward at a time.
+std::int64_t max_stashed(predict::DryOptions options, const std::vector<int>& ranks);
 
 // Returns "none", or for example "3 selective, 5 full of 8 blocks".
 std::string recompute_text(const std::vector<nn::Recompute>& blocks);

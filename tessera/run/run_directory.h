@@ -21,7 +21,7 @@ class RunDirectory {
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   std::filesystem::path tokenizer() const { return root_ / kTokenizerFolder; }
   std::filesystem::path step_trace(std::int64_t step) const;
-  bool holds_run() const;  // whether any of these exists, except traces and an empty folder of checkpoints
+  bool holds_run() const;  // whether any of these files exists, except traces and an empty folder of checkpoints
 
  private:
   std::filesystem::path root_;

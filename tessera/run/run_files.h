@@ -22,11 +22,12 @@ struct RunSummary {
   std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
   std::int64_t discarded_steps = 0;                   // enqueued after a suppressed step
   std::optional<double> loss, valid_loss;
-  double tokens_per_second = 0;                                       // median over this run's steps
-  std::optional<double> mfu;                                          // likewise
-  std::array<std::int64_t, quant::kFormats> gathered_by_format{};     // bytes, sum over this run's steps and all ranks
-  std::array<double, quant::kFormats> flops_by_format{};              // of products with weights, likewise
-  std::array<std::int64_t, quant::kFormats> activations_by_format{};  // bytes of activations over tp, likewise
+  double tokens_per_second = 0;                                    // median over this run's steps
+  std::optional<double> mfu;                                       // likewise
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, sum over this run's steps and all ranks
+  std::array<double, quant::kFormats> flops_by_format{};  // as gathered_by_format: operations of products with weights
+  std::array<std::int64_t, quant::kFormats>
+      activations_by_format{};  // as gathered_by_format: bytes of activations over tp
   std::filesystem::path checkpoint;
   bool interrupted = false;               // the run was asked to stop before its last step
   runtime::ScheduleStatistics schedules;  // of rank 0
@@ -50,7 +51,7 @@ class RunFiles {
 
   void step(const StepMetrics& metrics);
   void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
-  void note(const std::string& line) { progress_.note(line); }
+  void note(const std::string& line) { progress_.print(line); }
   void finish(const RunSummary& summary);
 
  private:

@@ -41,7 +41,7 @@ std::shared_ptr<const data::TrainingData> open_valid(const TrainConfig& config, 
                                                                              .vocab_size = model.sizes().vocab_size,
                                                                              .seed = config.seed,
                                                                              .mask_documents = config.mask_documents,
-                                                                             .takes_turns = false});
+                                                                             .uses_weights = false});
   data->check_vocabulary(places.part, places.parts);
   return data;
 }
@@ -57,14 +57,14 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
 // Returns the model of the --init weights. If --model is given too, both models must be the same.
 models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
                                      const RunPlaces& places) {
-  models::ModelConfigPtr of_init = read_init_model(config.init);
-  if (!config.given.contains("model") && !state.contains("model")) return of_init;
+  models::ModelConfigPtr init_model = read_init_model(config.init);
+  if (!config.given.contains("model") && !state.contains("model")) return init_model;
   const std::filesystem::path file = models::find_model_config(config.model, places.configs);
   std::error_code ignored;
   // The config.json of a folder with quantized weights can be read only by --init.
-  if (std::filesystem::equivalent(file, std::filesystem::path(config.init) / "config.json", ignored)) return of_init;
-  require_model_of_init(*model_of(config, state, where, places), *of_init, config);
-  return of_init;
+  if (std::filesystem::equivalent(file, std::filesystem::path(config.init) / "config.json", ignored)) return init_model;
+  require_model_of_init(*model_of(config, state, where, places), *init_model, config);
+  return init_model;
 }
 
 // Returns the model of a run that starts at step 0. Adds a note if the model's folder holds weights that are not read.
@@ -115,7 +115,7 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
                      setup.first_step, where);
 }
 
-// The weights belong to their tokenizer. Random weights take that of the data.
+// Stored weights need the tokenizer that was stored with them. Random weights use the tokenizer of the data.
 std::filesystem::path tokenizer_to_carry(const RunSetup& setup) {
   std::filesystem::path folder;
   if (setup.checkpoint) folder = tokenizer_of(*setup.checkpoint);

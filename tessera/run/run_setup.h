@@ -30,7 +30,7 @@ struct RunPlaces {
   std::int64_t part = 0, parts = 1;        // this process's part of the check of all tokens
 };
 
-// Reads and checks everything; writes nothing. `command` is the result of parse_train_flags. Throws InputError.
+// Reads and checks all inputs; writes no file. `command` is the result of parse_train_flags. Throws InputError.
 RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places);
 
 // Returns the state that checkpoints of this run and its config.json store: settings, model, data, versions.

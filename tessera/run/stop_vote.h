@@ -9,8 +9,8 @@ namespace tessera::run {
 // Returns whether this process was asked to stop its run. The threads of all its ranks call it.
 using StopRequested = std::function<bool()>;
 
-// Used outside of steps; within steps, TrafficSum carries the requests. One vote at a time. The object must outlive the
-// communicator's lane.
+// Used between steps; within steps, TrafficSum transfers the requests. At most one vote is in flight. The object must
+// outlive the communicator's lane.
 class StopVote {
  public:
   // Collective over `world`; blocks. Returns true on every rank if any rank was asked to stop.

@@ -17,7 +17,7 @@ inline constexpr const char* kDebugStop = "debug_suppress";
 class Suppressions {
  public:
   // A step fails the run with this number of suppressed attempts in a row.
-  static constexpr int kMost = 10;
+  static constexpr int kMaxAttempts = 10;
 
   // `injected`: for each step, how many of its first attempts are suppressed for debugging.
   explicit Suppressions(std::map<std::int64_t, int> injected) : injected_(std::move(injected)) {}
@@ -25,17 +25,17 @@ class Suppressions {
   bool has_injections() const { return !injected_.empty(); }
   // Returns whether an attempt of `step` that is enqueued now is to be suppressed.
   bool is_injected(std::int64_t step) const;
-  // Called when the oldest pending step was suppressed. Throws Error if that was attempt number kMost.
-  void saw_suppressed(std::int64_t step, const train::Stop& stop);
+  // Called when the oldest pending step was suppressed. Throws Error if that was attempt number kMaxAttempts.
+  void record_suppressed(std::int64_t step, const train::Stop& stop);
   // Called when the oldest pending step was not suppressed. Returns how many of its attempts were suppressed.
-  int saw_counted();
+  int record_counted();
   // Suppressed attempts so far, by stop counter.
   const std::map<std::string, std::int64_t>& by_counter() const { return by_counter_; }
 
  private:
   std::map<std::int64_t, int> injected_;  // injections left, by step
   std::map<std::string, std::int64_t> by_counter_;
-  int in_a_row_ = 0;  // suppressed attempts of the oldest unfinished step
+  int consecutive_ = 0;  // suppressed attempts of the oldest unfinished step
 };
 
 }  // namespace tessera::run

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kTotals = 3;  // sums over all formats
 }  // namespace
 
-void TrafficSum::start(const runtime::StepStatistics& own, bool asked_to_stop, const std::optional<GpuReading>& gpu,
+void TrafficSum::start(const runtime::StepStatistics& own, bool stop_requested, const std::optional<GpuReading>& gpu,
                        comm::Communicator& world) {
   ranks_ = world.size();
   sums_.assign(kShared + static_cast<std::size_t>(ranks_) * kRankValues, 0.0);
@@ -19,7 +19,7 @@ void TrafficSum::start(const runtime::StepStatistics& own, bool asked_to_stop, c
   std::ranges::copy(own.gathered_by_format, sums_.begin() + kTotals);
   std::ranges::copy(own.flops_by_format, sums_.begin() + kTotals + quant::kFormats);
   std::ranges::copy(own.activations_by_format, sums_.begin() + kTotals + 2 * quant::kFormats);
-  sums_[kAskedToStop] = asked_to_stop ? 1 : 0;
+  sums_[kStopRequested] = stop_requested ? 1 : 0;
   const std::size_t own_place = kShared + static_cast<std::size_t>(world.rank()) * kRankValues;
   write_rank_values(std::span(sums_).subspan(own_place, kRankValues), sums_[0], gpu);
   summed_ = world.all_reduce(sums_.data(), static_cast<std::int64_t>(sums_.size()), quant::DType::fp64);

@@ -4,16 +4,16 @@
 
 namespace tessera::runtime {
 
-void Arenas::withdraw(shard::ParallelGroups& parallel) {
+void Arenas::unshare(shard::ParallelGroups& parallel) {
   for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
     for (comm::Communicator* group : parallel.made(via)) group->share({});
 }
 
 std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
-  if (pushes) withdraw(parallel);
+  if (pushes) unshare(parallel);
   auto grown = [&parallel](base::Buffer& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) >= bytes) return;
-    buffer = base::Buffer();  // before the new one is taken
+    buffer = base::Buffer();  // before the new buffer is allocated
     buffer = base::Buffer(static_cast<std::size_t>(bytes), parallel.device);
   };
   grown(gather, schedule.gather_arena);

@@ -9,17 +9,18 @@
 
 namespace tessera::runtime {
 
-// Schedules take turns, so all share the same arenas. Addresses stay until a schedule needs a larger arena.
+// One schedule runs at a time, so all schedules share the same arenas. Addresses stay the same until a schedule needs a
+// larger arena.
 struct Arenas {
   base::Buffer gather, reduce, scratch;
   std::int64_t gather_peak = 0, reduce_peak = 0;  // bytes that schedules have used
 
   // Makes the arenas large enough for the schedule. Collective over the groups of gathers and reductions; nothing may
-  // be in flight. With `pushes` the ranks of a group let each other write into their arenas. Returns why some peers
-  // cannot (Communicator::share), or an empty text.
+  // be in flight. With `pushes` the ranks of a group let each other write into their arenas. Returns the reason why
+  // some peers cannot write (Communicator::share), or an empty text.
   std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
   // Ends the peers' access. Collective. Called before the memory is freed.
-  static void withdraw(shard::ParallelGroups& parallel);
+  static void unshare(shard::ParallelGroups& parallel);
   std::int64_t bytes() const { return static_cast<std::int64_t>(gather.size() + reduce.size() + scratch.size()); }
 };
 

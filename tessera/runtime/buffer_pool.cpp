@@ -14,7 +14,7 @@ base::Buffer BufferPool::take(std::size_t bytes) {
   return buffer;
 }
 
-void BufferPool::give_back(base::Buffer buffer) {
+void BufferPool::return_buffer(base::Buffer buffer) {
   out_ -= buffer.size();
   const std::size_t bytes = buffer.size();
   free_[bytes].push_back(std::move(buffer));

@@ -1,4 +1,5 @@
-// Keeps buffers that are taken and returned many times a step, for the next request of the same size.
+// Keeps returned buffers for the next request of the same size, because the same buffers are needed many times in a
+// step.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -14,10 +15,10 @@ class BufferPool {
   explicit BufferPool(base::Device device = {}) : device_(device) {}
 
   base::Buffer take(std::size_t bytes);
-  void give_back(base::Buffer buffer);
+  void return_buffer(base::Buffer buffer);
   void free_unused();
 
-  std::size_t peak_bytes() const { return peak_; }  // the most that was taken at a time
+  std::size_t peak_bytes() const { return peak_; }  // the most bytes that were in use at the same time
 
  private:
   base::Device device_;

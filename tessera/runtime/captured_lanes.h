@@ -7,8 +7,8 @@
 
 namespace tessera::runtime {
 
-// Lives while compute's stream is captured. Every lane waits for compute at construction, and compute waits for every
-// lane at join().
+// Exists while compute's stream is captured. The constructor makes every lane wait for compute, and join() makes
+// compute wait for every lane.
 class CapturedLanes {
  public:
   explicit CapturedLanes(shard::ParallelGroups& parallel);

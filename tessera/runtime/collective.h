@@ -13,15 +13,16 @@ namespace tessera::runtime {
 
 enum class ProgramCollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce_sum, all_reduce_max };
 
-// Runs over the compute ranks of a domain; each of them issues it.
+// Runs over the compute ranks of a domain; each of these ranks issues the collective.
 struct ProgramCollective {
   ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
-  const void* in = nullptr;              // not used by an all_reduce, which works in place
-  void* out = nullptr;                   // memory of the device; `in` and `out` stay until the wait
-  std::span<const std::int64_t> counts;  // elements of each rank's part; an all_reduce has one number, for the whole
+  const void* in = nullptr;  // not used by an all_reduce, which works in place
+  void* out = nullptr;       // memory of the device; `in` and `out` must stay valid until the wait
+  std::span<const std::int64_t>
+      counts;  // elements of each rank's part; for an all_reduce one number, the elements of the buffer
   quant::DType type = quant::DType::fp32;
   schedule::Pass pass = schedule::Pass::forward;
-  int domain = 0;           // 0: the dense domain, of activations and samples
+  int domain = 0;           // 0: the domain of dense weights, whose ranks also exchange activations and samples
   bool is_recorded = true;  // false: no event, for a collective that later steps skip
 };
 

@@ -1,5 +1,5 @@
-// A program that only records its steps: without memory, groups and other ranks. Its trace equals the trace that
-// Runtime records of the same step on the same rank. Views and buffers are null.
+// A program that only records its steps: without memory, groups and other ranks. The recorded trace equals the trace
+// that Runtime records of the same step on the same rank. Views and buffers are null.
 #pragma once
 #include <array>
 #include <memory>
@@ -10,22 +10,23 @@
 
 namespace tessera::runtime {
 
-// Stands for one rank; used by one thread. Other ranks cost nothing.
+// Records the steps of one rank, without the other ranks; used by one thread.
 class DryRun : public Program {
  public:
   // types, options: as in Runtime.
   DryRun(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types, const RuntimeOptions& options);
-  // Shares the parameters of a runtime, which outlive the dry run.
+  // Uses the parameters of a runtime, which must outlive the dry run.
   explicit DryRun(ParameterTable& parameters) : parameters_(parameters), recorder_(parameters_) {}
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
   const schedule::Trace& trace() const { return recorder_.trace(); }  // of the last step begun
-  // By event of that step: for a collective, the last event before the program waits for it; for others, the event.
+  // By event of that step. A collective has the index of the last event before the program waits for it; any other
+  // event has its own index.
   const std::vector<int>& waits() const { return waits_; }
   // By event of that step: bytes that this rank receives in a collective of the program; 0 for other events.
   const std::vector<std::int64_t>& received() const { return received_; }
-  // By format: operations of that step's products with weights, and bytes that its collectives bring to this rank.
+  // By format: operations of that step's products with weights, and bytes that this rank receives in its collectives.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
 

@@ -23,11 +23,11 @@ void EarlyRows::published(const ParameterEntry& entry) {
   may_begin_ = lane.record(beginning_);
 }
 
-void EarlyRows::bring(const std::int64_t* ids) {
+void EarlyRows::gather(const std::int64_t* ids) {
   if (table_ == nullptr) return;
   shard::RowIds own = ids_;
   own.data = ids;
-  table_->rows->bring(table_->parameter, parallel_.of(table_->domain(), shard::Via::rows), own, after_);
+  table_->rows->gather_early(table_->parameter, parallel_.of(table_->domain(), shard::Via::rows), own, after_);
 }
 
 }  // namespace tessera::runtime

@@ -1,5 +1,5 @@
-// The rows that a graph's step reads first. Their ids are known before the graph is launched, so the rows travel before
-// it, and the graph only copies them to where the step reads them.
+// The rows that a graph's step reads first. The ids of these rows are known before the graph is launched. The rows
+// therefore travel before the launch, and the graph only copies them to where the step reads them.
 #pragma once
 #include <cstdint>
 
@@ -14,14 +14,15 @@ class EarlyRows {
  public:
   explicit EarlyRows(shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
-  // While a graph is captured: the rows of the table travel before each launch. Throws Error for a second table.
+  // Called while a graph is captured, for a table whose rows are to travel before each launch. Throws Error for a
+  // second table.
   void note(ParameterEntry& table, const shard::RowIds& ids);
-  // The table, if the entry is it, was published: early rows of the next step travel after this.
+  // Called after each publish. If `entry` is the noted table, early rows of the next step travel after this publish.
   void published(const ParameterEntry& entry);
-  // Before a launch: sends the rows of `ids`, as many as in the captured step. Does nothing without a table. Collective
-  // over the ranks that store the table.
-  void bring(const std::int64_t* ids);
-  // A graph was launched: rows of the next step travel after the point of the graph that publishes the table.
+  // Called before a launch. Sends the rows of `ids`, the same number as in the captured step. Does nothing without a
+  // table. Collective over the ranks that store the table.
+  void gather(const std::int64_t* ids);
+  // Called after a launch. Rows of the next step travel after the point of the graph that publishes the table.
   void launched() { after_ = may_begin_; }
 
  private:
@@ -29,8 +30,9 @@ class EarlyRows {
   ParameterEntry* table_ = nullptr;
   shard::RowIds ids_;  // of the captured step
   base::Signal beginning_;
-  base::Fence may_begin_;  // in the graph: the table is published, and the rows that arrived for its own step are read
-  base::Fence after_;      // the rows of the next step wait for it
+  base::Fence
+      may_begin_;  // the point of the graph where the table is published and the early rows of its step have been read
+  base::Fence after_;  // the rows of the next step wait for it
 };
 
 }  // namespace tessera::runtime

@@ -1,4 +1,5 @@
-// Numbers the events of a step: the ordinal of an event counts its equals in the same microbatch (schedule/events.h).
+// Numbers the events of a step: the ordinal of an event is the number of equal events before it in the same microbatch
+// (schedule/events.h).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -20,7 +21,7 @@ class EventNumbers {
   void end_step() { others_.clear(); }
 
   schedule::StepKind kind() const { return kind_; }
-  int microbatch() const { return microbatch_; }  // the last begun, from 0
+  int microbatch() const { return microbatch_; }  // number of the last microbatch begun, from 0
   bool in_microbatch() const { return in_microbatch_; }
 
   // Returns the event of a parameter that this call would record. Does not count it.

@@ -9,16 +9,16 @@ namespace tessera::runtime {
 bool GraphSteps::can_be_graph() const {
   const Recorder& recorder = step_.recorder;
   return recorder.in_step() && recorder.microbatch() < 0 && plans_.current() && plans_.starts_prepared() &&
-         recorder.is_training() && !step_.timeline.is_on() && step_.options.replay.delay_seed == 0;
+         recorder.is_training() && !step_.timeline.is_enabled() && step_.options.replay.delay_seed == 0;
 }
 
 void GraphSteps::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "repeat_step called for a step that a graph cannot hold");
-  // A step without a graph may have left work. The graph itself waits for gathers and rows; it contains neither the
-  // sums of losses nor the comparisons of ranks. The graph and the work that it does not wait for must share nothing, a
-  // lane's scratch included.
+  // Work of an earlier step without a graph may still be pending. The graph itself waits for gathers and rows; it
+  // contains neither the sums of losses nor the comparisons of ranks. The graph and pending work for which it does not
+  // wait must share no memory, not even a lane's scratch.
   shard::ParallelGroups& parallel = step_.parallel;
-  std::set<base::Lane*> others{&parallel.losses->lane(), &parallel.world->lane(), &parallel.alike->lane()};
+  std::set<base::Lane*> others{&parallel.losses->lane(), &parallel.world->lane(), &parallel.rank_class->lane()};
   for (base::Lane* lane : parallel.lanes_ahead()) others.insert(lane);
   for (base::Lane* lane : parallel.lanes())
     if (!others.contains(lane)) parallel.compute->wait(lane->record());

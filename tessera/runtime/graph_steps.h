@@ -1,4 +1,4 @@
-// Steps that a captured graph carries out (docs/schedule.md). The graph holds everything from begin_step to the last
+// Steps that a captured graph executes (docs/schedule.md). The graph holds everything from begin_step to the last
 // publish of a step that follows its schedule; train/step_graph.h captures and launches it.
 #pragma once
 #include <cstdint>
@@ -15,18 +15,19 @@ class GraphSteps {
   // After begin_step: whether a graph can hold this step. The step follows a schedule whose earlier work is in flight,
   // and records no timeline.
   bool can_be_graph() const;
-  // Changes with the schedules. A graph that was captured under another number is useless.
+  // The number changes with every new schedule. A graph that was captured with another number can no longer be
+  // launched.
   int schedules_made() const { return plans_.made(); }
-  // Directly before a launch: sends the rows that the step reads first, if their ids are known before it (gather_rows).
-  // ids: as many as in the captured step, in memory that the device reads, until the step is over. Collective over the
-  // ranks that store the table.
-  void bring_rows(const std::int64_t* ids) { step_.early_rows.bring(ids); }
-  // After begin_step of a step that can be a graph: stands for everything that the graph contains. Compute first waits
-  // for what the graph itself does not wait for. Throws Error if a weight would be used in another version than the
-  // stored one.
+  // Called directly before a launch: sends the rows that the step reads first, if their ids are known
+  // (Program::gather_rows). ids: the same number as in the captured step, in memory that the device can read, valid
+  // until the step has finished. Collective over the ranks that store the table.
+  void gather_rows(const std::int64_t* ids) { step_.early_rows.gather(ids); }
+  // Called after begin_step, if the step can be a graph. Replaces all calls of the step that the graph contains.
+  // Compute first waits for what the graph itself does not wait for. Throws Error if the version of a gathered weight
+  // is not that of the stored weight.
   void repeat_step();
-  // After repeat_step, or after the step that was captured: a launch of the graph is done with `end`. statistics: those
-  // of the captured step. Collective.
+  // Called after repeat_step, and after the captured step. `end` is the fence of the launch. `statistics` are those of
+  // the captured step. Collective.
   void launched(const base::Fence& end, const StepStatistics& statistics);
 
  private:

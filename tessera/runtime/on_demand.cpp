@@ -17,7 +17,7 @@ void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   const int domain = entry.domain();
   comm::Communicator& demand = step_.parallel.of(domain, shard::Via::demand);
   step_.waits.for_agreement(demand);
-  // The unpacked weight if there is one, then what is gathered.
+  // The buffer holds the unpacked weight if there is one, then the gathered planes.
   base::Buffer weight = step_.pool.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
   std::byte* const unpacked = weight.data();
   std::byte* const gathered = unpacked + entry.materializer.unpacked_bytes();
@@ -39,7 +39,7 @@ void OnDemand::release(ParameterEntry& entry) {
   base::Buffer weight = entry.take_weight();
   if (weight.size() == 0) return;
   step_.parallel.compute->synchronize();
-  step_.pool.give_back(std::move(weight));
+  step_.pool.return_buffer(std::move(weight));
 }
 
 void OnDemand::stage(ParameterEntry& entry) {
@@ -63,8 +63,8 @@ void OnDemand::finish_reductions() {
   for (Exchange& exchange : exchanges_) {
     step_.waits.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
     staged_ -= static_cast<std::int64_t>(exchange.staging.size());
-    if (exchange.staging.size() > 0) step_.pool.give_back(std::move(exchange.staging));
-    step_.pool.give_back(std::move(exchange.scratch));
+    if (exchange.staging.size() > 0) step_.pool.return_buffer(std::move(exchange.staging));
+    step_.pool.return_buffer(std::move(exchange.scratch));
   }
   exchanges_.clear();
 }
@@ -96,7 +96,7 @@ void OnDemand::reduce_replicas() {
     ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed()) continue;
     const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
-    // Compute has waited for the sums that a schedule issued before the step left it.
+    // Compute has waited for the sums that were issued before the step departed from its schedule.
     sums.emplace_back(id, sum_entry(entry, step_, step_.parallel.compute->record(), mark));
   }
   for (const auto& [id, summed] : sums) step_.waits.until_done(summed, schedule::Activity::replicas, {&id, 1});

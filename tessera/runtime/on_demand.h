@@ -16,15 +16,15 @@ class OnDemand {
  public:
   explicit OnDemand(StepContext& step) : step_(step) {}  // `step` outlives it
 
-  void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then holds and shows it
+  void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then holds the gathered weight
   void release(ParameterEntry& entry);
   void stage(ParameterEntry& entry);  // the entry then holds a staging
   // Reduces a gradient that is produced and not taken. Throws Error if it was already summed over replicas.
   void reduce(schedule::ParameterId id);
-  void reduce_microbatch();  // all gradients that are produced and not taken
-  void reduce_replicas();    // gradients that are not summed over replicas
+  void reduce_microbatch();  // reduces all gradients that are produced and not taken
+  void reduce_replicas();    // sums gradients over replicas, if they are not summed yet
 
-  // The most bytes of gradients, their rounded copies included, that were staged here at a time.
+  // The largest number of bytes of gradients, including their rounded copies, that were staged here at the same time.
   std::int64_t staged_peak() const { return staged_peak_; }
 
  private:
@@ -43,7 +43,7 @@ class OnDemand {
   std::int64_t staged_ = 0, staged_peak_ = 0;
 };
 
-// Starts the sum of a gradient over replicas, notes it in the entry and counts its bytes.
+// Starts the sum of a gradient over replicas, marks the entry as summed and counts the bytes of the sum.
 base::Fence sum_entry(ParameterEntry& entry, StepContext& step, const base::Fence& written,
                       const base::LaneMark& mark = {});
 

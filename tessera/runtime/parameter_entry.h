@@ -1,7 +1,7 @@
 // One parameter of a running rank: its shard, its ways between ranks, and where its gathered weight and its gradient
 // are now. Only the functions below change that state.
 //
-//   gathered weight   show (Replay: in an arena; OnDemand: hold_weight) -> consumed ... released -> not readable
+//   gathered weight   set_gathered (Replay) or hold_weight (OnDemand) -> consumed ... released -> not readable
 //   gradient          stage -> produced -> take_gradient (its reduction is issued), once a microbatch;
 //                     sum_replicas once a step, after the last microbatch's reduction
 #pragma once
@@ -40,19 +40,22 @@ class ParameterEntry {
 
   void begin_step();
 
-  // The gathered weight. RunningProgram counts its users; Replay or OnDemand says where it is.
+  // The gathered weight. RunningProgram counts its users; Replay or OnDemand sets its address.
   bool is_consumed() const { return users_ > 0; }
   const std::byte* view() const { return view_; }
-  void show(const std::byte* weight) { view_ = weight; }
+  void set_gathered(const std::byte* weight) { view_ = weight; }
   void consumed() { ++users_; }
-  bool released() { return --users_ == 0; }  // only while is_consumed; returns whether it was the last user
-  // A buffer that OnDemand gathered the weight into. Without one, take_weight returns an empty buffer.
+  bool released() {
+    return --users_ == 0;
+  }  // only while is_consumed; returns whether the last user has released the weight
+  // Stores the buffer into which OnDemand gathered the weight. take_weight returns this buffer, or an empty one if
+  // OnDemand did not gather the weight.
   void hold_weight(base::Buffer weight);
   base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
 
   // The gradient of the current microbatch.
   std::byte* staging() const { return staging_; }       // null: grad_buffer was not called, or its reduction is issued
-  bool is_produced() const { return produced_; }        // and its reduction is not issued yet
+  bool is_produced() const { return produced_; }        // the gradient is produced, and its reduction is not issued yet
   int last_produced() const { return last_produced_; }  // microbatch of the last produce of this step; -1: none
   void stage(std::byte* staging) { staging_ = staging; }
   void hold_staging(base::Buffer staging);  // stages in a buffer of OnDemand

@@ -1,4 +1,4 @@
-// The parameters of a program and how this rank cuts them: everything that follows from registration, without memory.
+// The parameters of a program and their parts on this rank: everything that follows from registration, without memory.
 // Runtime and DryRun use the same class.
 #pragma once
 #include <cstdint>
@@ -44,7 +44,8 @@ class ParameterTable {
   shard::ParameterTypes types(schedule::ParameterId id) const { return types_of(spec(id), types_); }
   // Returns the part of the weight that this rank reads.
   const layout::LocalLayout& local_compute(schedule::ParameterId id) const;
-  // Whether rows travel by index. Then the layer calls gather_rows and grad_rows, not consume and grad_buffer.
+  // Whether rows travel by index. If true, the layer calls gather_rows and grad_rows instead of consume and
+  // grad_buffer.
   bool by_rows(schedule::ParameterId id) const { return traits_[index(id)].by_rows; }
   quant::DType staging_type(schedule::ParameterId id) const { return traits_[index(id)].staging; }  // of its gradient
   // Returns the bytes that this rank receives in one read of rows.

@@ -26,9 +26,9 @@ void Plans::end_step() {
   if (!std::exchange(is_open_, false) || !step_.options.scheduled) return;
   Plan& plan = plan_of_step();
   if (plan.replay && !step_.statistics.departed) plan.departures = 0;
-  // Classes of ranks plan their steps together: one alone does not plan again.
-  if (plan.replay && (plan.departures < step_.options.patience || step_.parallel.has_classes())) return;
-  if (!is_worth_planning()) return;
+  // All classes of ranks plan their steps together. A single class does not plan again.
+  if (plan.replay && (plan.departures < step_.options.departures_before_replan || step_.parallel.has_classes())) return;
+  if (!should_plan()) return;
   step_.agreement.wait_on_host(step_.parallel.compute->record());  // the plan may free memory that steps use
   make_schedule();
 }
@@ -53,19 +53,20 @@ void Plans::depart(const schedule::Event* event) {
 }
 
 // Decides by the recorded trace.
-bool Plans::is_worth_planning() {
+bool Plans::should_plan() {
   const Recorder& recorder = step_.recorder;
   const bool trains = std::ranges::any_of(step_.parameters.specs(), &shard::ParameterSpec::trainable);
   const bool published = std::ranges::any_of(
       recorder.trace(), [](const schedule::Event& e) { return e.kind == schedule::EventKind::publish; });
-  if (recorder.is_training() && trains && !published) return false;  // the optimizer skipped it: an incomplete trace
-  // The first step of a GPU loads kernels and connects ranks, so its times are no basis for a choice of budgets.
+  if (recorder.is_training() && trains && !published)
+    return false;  // the optimizer skipped the step, so the trace is incomplete
+  // The first step of a GPU loads kernels and connects ranks, so budgets cannot be chosen from its times.
   const bool chooses = !step_.options.gather_budget || !step_.options.reduce_budget;
   return std::exchange(is_warm_, true) || !step_.parallel.is_asynchronous() || !chooses;
 }
 
-// Returns the bytes for arenas: what a GPU has free beside activations, which their allocator kept from the recorded
-// step, less a reserve for libraries.
+// Returns the bytes for arenas: the free memory of the GPU minus a reserve for libraries. The allocator still holds the
+// memory of the recorded step's activations.
 std::int64_t Plans::room() const {
   if (!step_.parallel.is_asynchronous()) return schedule::kUnlimited;
   const base::DeviceMemory memory = base::memory_of(step_.parallel.device);
@@ -74,8 +75,8 @@ std::int64_t Plans::room() const {
 
 // Checks the schedule alone, and together with those of the other ranks. Returns the faults. In an evaluation, classes
 // have no common collectives and may run different numbers of steps.
-std::vector<std::string> Plans::prove(const std::vector<schedule::ParameterSize>& sizes,
-                                      const schedule::Schedule& schedule) {
+std::vector<std::string> Plans::verify(const std::vector<schedule::ParameterSize>& sizes,
+                                       const schedule::Schedule& schedule) {
   const shard::ParallelGroups& parallel = step_.parallel;
   const schedule::Trace& trace = step_.recorder.trace();
   const schedule::RoleGroups groups = role_groups(parallel.mesh, parallel.domains);
@@ -109,7 +110,8 @@ void Plans::make_schedule() {
   prepared_ = nullptr;
   const schedule::Trace& trace = step_.recorder.trace();
   const std::vector<schedule::ParameterSize> sizes = step_.parameters.sizes();
-  step_.agreement.compare(*step_.parallel.alike, step_.recorder.history().hash(), "the optimizer's part of a step");
+  step_.agreement.compare(*step_.parallel.rank_class, step_.recorder.history().hash(),
+                          "the optimizer's part of a step");
   step_.pool.free_unused();
   const schedule::BudgetChoice choice{
       .gather = step_.options.gather_budget,
@@ -118,7 +120,7 @@ void Plans::make_schedule() {
       .room = step_.measure.agree(trace, step_.entries.size(), room(), step_.agreement)};
   schedule::Schedule schedule = plan_within(
       trace, sizes, choice, [&](const schedule::Schedule& tried) { return step_.measure.costs(trace, tried, sizes); });
-  const std::vector<std::string> faults = prove(sizes, schedule);
+  const std::vector<std::string> faults = verify(sizes, schedule);
   TESSERA_CHECK(faults.empty(), "the schedule of a {} step is wrong: {}", name_of(step_.recorder.kind()),
                 faults.front());
   compare(schedule);

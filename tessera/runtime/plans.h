@@ -3,11 +3,11 @@
 // The first step of a kind runs on demand and is recorded. When the next step begins, the ranks agree on the recorded
 // costs, plan, prove the schedule and compare it; later steps of the kind follow it (docs/schedule.md).
 //
-// A step departs from its schedule when it does something else than the next event. If all ranks depart alike, the rest
-// of the step runs on demand and is counted; after `patience` such steps in a row, the last of them is planned anew. If
-// only some ranks depart, they find the difference in Agreement and the run ends with an error. It also ends if a
-// training step departs while there are several classes of ranks (shard/domain.h), because ranks of other classes would
-// add other gradients.
+// A step departs from its schedule when its next event differs from the planned one. If all ranks depart at the same
+// event, the rest of the step runs on demand and the departure is counted. After `departures_before_replan` such steps
+// in a row, the next schedule is planned from the last of these steps. If only some ranks depart, Agreement finds the
+// difference and the run ends with an error. The run also ends if a training step departs while there are several
+// classes of ranks (shard/domain.h), because ranks of other classes would add other gradients.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -26,9 +26,9 @@ struct ScheduleStatistics {
   int planned = 0;                                                                 // schedules made
   std::int64_t departed_steps = 0, demand_gathers = 0;                             // since the first schedule
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated
-  std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;                       // used, of the allocated bytes
-  std::int64_t on_demand_peak_bytes = 0;         // of weights, gradients and exchanges
-  std::int64_t on_demand_staged_peak_bytes = 0;  // of gradients alone
+  std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;  // the largest number of allocated bytes in use
+  std::int64_t on_demand_peak_bytes = 0;                      // of weights, gradients and exchanges on demand
+  std::int64_t on_demand_staged_peak_bytes = 0;               // of gradients alone
   std::string indirect;  // why some GPUs do not write to each other's arenas; empty where they do, and without GPUs
 };
 
@@ -37,39 +37,41 @@ class Plans {
  public:
   explicit Plans(StepContext& step) : step_(step) {}  // `step` outlives the plans
 
-  // Before a step: plans the step before it, optimizer events included, if that step needs a schedule. Collective.
+  // Called before a step: plans the previous step, including its optimizer events, if that step needs a schedule.
+  // Collective.
   void end_step();
-  // After Recorder::begin_step: chooses the schedule of the step.
+  // Called after Recorder::begin_step: chooses the schedule of the step.
   void begin_step();
-  // Then, once waits are measured: issues the gathers that the schedule has before the step.
+  // Called after begin_step, when waits are measured. Issues the gathers that the schedule has before the step.
   void prefetch();
   // The schedule that the current step still follows. Null: the rest of the step runs on demand.
   Replay* current() const { return current_; }
-  // Whether everything that the schedule does before the step was in flight when the step began.
+  // Whether all prefetches of the schedule were in flight when the step began.
   bool starts_prepared() const { return starts_prepared_; }
-  // The step departs from its schedule before the event, or before the end of the microbatch (null). Transfers in
-  // flight are finished: consumed weights stay readable, and produced gradients are reduced with the microbatch.
+  // Called when the step departs from its schedule. event: the next event; null: the end of the microbatch. Transfers
+  // in flight are finished: consumed weights stay readable, and produced gradients are reduced with the microbatch.
   void depart(const schedule::Event* event);
-  // An optimizer event that the schedule does not have: prefetched weights are not used. The step does not count as
-  // departed.
+  // Called for an optimizer event that is not in the schedule. Prefetched weights are then not used. The step does not
+  // count as departed.
   void drop_prefetches() { current_ = nullptr; }
 
   int made() const { return totals_.planned; }
   // Returns null if the kind of step has no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
   ScheduleStatistics statistics() const;
-  void count_demand_gathers();  // of a step that had a schedule
+  void count_demand_gathers();  // counts the gathers on demand of a step that had a schedule
 
  private:
   struct Plan {
     std::unique_ptr<Replay> replay;
-    int departures = 0;  // steps in a row
+    int departures = 0;  // departed steps in a row
   };
   using Key = std::pair<schedule::StepKind, int>;  // kind, microbatches
   Plan& plan_of_step() { return plans_[{step_.recorder.kind(), step_.recorder.microbatches()}]; }
-  bool is_worth_planning();
+  bool should_plan();
   std::int64_t room() const;
-  std::vector<std::string> prove(const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule);
+  std::vector<std::string> verify(const std::vector<schedule::ParameterSize>& sizes,
+                                  const schedule::Schedule& schedule);
   void compare(const schedule::Schedule& schedule);
   void make_schedule();
 

@@ -14,13 +14,13 @@ namespace tessera::runtime {
 
 // Belongs to one rank; used by one thread.
 //
-// A caller first asks for the event that a call would record (weight_event, rows_event), acts on it, and then records
-// it. A function that returns an event without a parameter also counts it, so its event must be recorded.
+// A caller first gets the event that a call would record (weight_event, rows_event), acts on the event, and then
+// records it. A function that returns an event without a parameter also counts it, so its event must be recorded.
 class Recorder {
  public:
   explicit Recorder(ParameterTable& parameters) : parameters_(parameters) {}
 
-  // Each throws Error if it is called out of order.
+  // begin_step, end_microbatch and end_step throw Error if they are called out of order.
   void begin_step(schedule::StepKind kind, int microbatches);
   void begin_microbatch();
   void end_microbatch();

@@ -41,7 +41,7 @@ void Replay::index_events() {
     at(actions_, at(schedule_.reductions, i).issue).reductions.push_back(i);
     at(actions_, at(schedule_.reductions, i).finish).finishes.push_back(i);
   }
-  // A unit's residencies and reductions follow each other in time.
+  // The residencies of a unit do not overlap in time, and neither do its reductions.
   std::vector<int> residency(schedule_.gather_units.size(), -1), reduction(schedule_.reduce_units.size(), -1);
   std::vector<std::vector<int>> starts(slots), first_writes(slots);
   for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i)
@@ -105,7 +105,7 @@ bool Replay::begin_step() {
     prepared = false;
     const int index = static_cast<int>(i);
     if (stays_[i].issued)
-      wait(stays_[i].arrived, schedule::Activity::gather, index);  // of weights that were replaced since
+      wait(stays_[i].arrived, schedule::Activity::gather, index);  // the weights have been replaced since the gather
     at(passed_, slot(residency.free)) = step_.parallel.compute->record();
     issue_gather(index);
   }
@@ -148,12 +148,12 @@ void Replay::arrive(ParameterEntry& entry, schedule::ParameterId id) {
   }
   stay.awaited = true;
   const Member& member = at(gathered_, id);
-  entry.show(step_.arenas.gather.data() + (schedule_.unpacks(residency.unit)
-                                               ? residency.unpacked_offset + member.unpacked
-                                               : residency.offset + member.offset));
+  entry.set_gathered(step_.arenas.gather.data() + (schedule_.unpacks(residency.unit)
+                                                       ? residency.unpacked_offset + member.unpacked
+                                                       : residency.offset + member.offset));
 }
 
-// The packed bytes of a residency have arrived: compute writes the weights that are used.
+// Called when the packed bytes of a residency have arrived: compute writes the unpacked weights.
 void Replay::unpack(const schedule::Residency& residency) {
   step_.arenas.gather_peak =
       std::max(step_.arenas.gather_peak, residency.unpacked_offset + at(schedule_.unpacked_bytes, residency.unit));
@@ -208,7 +208,8 @@ base::Lane& Replay::gather_lane(int index) {
   return step_.parallel.of(entry(unit.front()).domain(), shard::Via::gather).lane();
 }
 
-// A graph waits for the signal. Elsewhere a collective's own fence says more than its lane's.
+// A graph waits for the signal. Outside of graphs the fence of the collective is used, because its error is more
+// specific than the error of the lane's fence.
 void Replay::note_arrival(base::Lane& lane, Stay& stay) {
   if (step_.parallel.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
 }
@@ -229,7 +230,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
     step_.statistics.count_gathered(entry(id).format, total_bytes(entry(id).ways.gather));
   delay(storage.lane());
   if (compute) delay(compute->lane());
-  // Behind the body the next step's are issued.
+  // After the body, gathers for the next step are issued.
   const shard::Recording recording =
       record(step_.timeline, trace_, static_cast<std::size_t>(residency.wait), unit, next_ > schedule_.body);
   if (unit.size() == 1) {
@@ -298,12 +299,12 @@ void Replay::repeat() {
     if (event.kind == schedule::EventKind::consume && !entry(event.parameter).materializer.is_resident())
       residency_of_next(entry(event.parameter));
     for (const int i : at(actions_, slot(schedule_.position_of(next_))).gathers) note_versions(i);
-    if (next_ + 1 == schedule_.body) forget_issued();
+    if (next_ + 1 == schedule_.body) clear_issued();
   }
 }
 
 void Replay::launched(const base::Fence& end) {
-  for (auto& entry : step_.entries) entry->parameter.set_published({});  // may_begin is behind it
+  for (auto& entry : step_.entries) entry->parameter.set_published({});  // may_begin comes after the publish
   for (int i = 0; i < static_cast<int>(stays_.size()); ++i) {
     Stay& stay = at(stays_, i);
     if (!is_ahead(i)) {
@@ -320,7 +321,7 @@ void Replay::launched(const base::Fence& end) {
 }
 
 // Later gathers are for the next step.
-void Replay::forget_issued() {
+void Replay::clear_issued() {
   for (Stay& stay : stays_) stay.issued = false;
 }
 
@@ -331,7 +332,7 @@ void Replay::finish() {
   }
   for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
   replicas_.clear();
-  forget_issued();
+  clear_issued();
 }
 
 void Replay::drain() {
@@ -341,8 +342,9 @@ void Replay::drain() {
   for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], schedule::Activity::reduce, static_cast<int>(i));
   for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
   replicas_.clear();
-  std::ranges::fill(passed_,
-                    step_.parallel.compute->record());  // what reads handed-out views comes before what is issued next
+  std::ranges::fill(
+      passed_,
+      step_.parallel.compute->record());  // work that reads the returned views must end before the next gathers
 }
 
 }  // namespace tessera::runtime

@@ -1,4 +1,5 @@
-// The executor of steps that follow a schedule: it starts and awaits transfers around every event, in static arenas.
+// The executor of steps that follow a schedule. At every event it starts transfers and waits for transfers, in arenas
+// with fixed addresses.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -11,7 +12,7 @@
 
 namespace tessera::runtime {
 
-// Carries out one schedule, step after step. Used by one thread. After drain() nothing in flight refers to it.
+// Executes one schedule, step after step. Used by one thread. After drain() no pending work refers to this object.
 class Replay {
  public:
   // trace: of the recorded step. `step` outlives the replay.
@@ -20,12 +21,13 @@ class Replay {
   const schedule::Trace& trace() const { return trace_; }
   const schedule::Schedule& schedule() const { return schedule_; }
 
-  // Issues the gathers for this step that are not in flight or have old versions. Returns whether there were none.
+  // Issues the gathers for this step that are not in flight or have old versions. Returns true if no gather had to be
+  // issued.
   bool begin_step();
   bool is_next(const schedule::Event& event) const {
     return next_ < schedule_.events && is_same(at(trace_, next_), event);
   }
-  bool ends_microbatch(int microbatch) const;  // whether no event of it is left
+  bool ends_microbatch(int microbatch) const;  // whether the schedule has no further event of this microbatch
   bool is_at_end_of_body() const { return next_ == schedule_.body; }
   int next() const { return next_; }
   // Returns the next event as a text for messages.
@@ -33,20 +35,21 @@ class Replay {
     return next_ < schedule_.events ? to_string(at(trace_, next_), names) : "the end of the step";
   }
 
-  // Calls for the next event; passed() follows each.
-  void arrive(ParameterEntry& entry, schedule::ParameterId id);  // a consume: shows the weight
-  std::byte* staging(schedule::ParameterId id);  // before a produce: returns where the gradient is written
-  void passed();                                 // the event is recorded: starts what follows it
+  // Called for the next event; the caller then calls passed().
+  void arrive(ParameterEntry& entry, schedule::ParameterId id);  // for a consume: makes the weight readable
+  std::byte* staging(schedule::ParameterId id);  // before a produce: returns the address for the gradient
+  void passed();  // called when the event is recorded: starts the transfers that follow it
 
-  // Issues the remaining sums over replicas and makes compute wait for all sums. Then every gradient is in main_grad.
+  // Issues the remaining sums over replicas and makes compute wait for all sums. After these sums every gradient is in
+  // main_grad.
   void finish();
-  // After begin_step: a graph carries out the whole step, publishes included. Only the version numbers of the weights
-  // pass through the step here, and each consume compares them as usual.
+  // Called after begin_step, if a graph executes the whole step, publishes included. Only updates the version numbers
+  // of the weights as the step would, and compares them at each consume.
   void repeat();
-  // A graph of the whole step was launched; it is done with `end`. Issues the gathers for the next step, which the
-  // graph does not contain, each after the point of the graph from which it may begin.
+  // Called after the launch of a graph of the whole step. `end` is the fence of the launch. Issues the gathers for the
+  // next step, which the graph does not contain. Each gather waits for the point of the graph from which it may begin.
   void launched(const base::Fence& end);
-  // Makes compute wait for everything in flight. Views and stagings that are in use stay valid, since later gathers
+  // Makes compute wait for everything in flight. Weights and stagings that are in use stay valid, since later gathers
   // wait for compute.
   void drain();
 
@@ -66,7 +69,7 @@ class Replay {
     std::vector<std::int64_t> versions;  // of the members, when it was issued
   };
   struct Member {
-    std::int64_t offset = 0, unpacked = 0;  // in its unit's bytes, and in those of the unpacked unit
+    std::int64_t offset = 0, unpacked = 0;  // offsets in the gathered bytes and in the unpacked bytes of the unit
     int unit = -1;
   };
 
@@ -88,7 +91,7 @@ class Replay {
   // version than the stored weights.
   int residency_of_next(const ParameterEntry& entry);
   void note_versions(int index);  // of a residency, when it is issued
-  void forget_issued();
+  void clear_issued();
   bool is_ahead(int index) const { return at(schedule_.residencies, index).issue < 0; }  // for the next step
   void unpack(const schedule::Residency& residency);
   void issue_gather(int index);

@@ -53,21 +53,21 @@ void RunningProgram::end_step() {
     }
   }
   if (!step_.parallel.is_asynchronous())
-    step_.waits.for_agreement(*step_.parallel.alike);
+    step_.waits.for_agreement(*step_.parallel.rank_class);
   else if (!step_.parallel.compute->is_captured())
     step_.agreement.compare_later();
   for (ParameterId id = 0; id < step_.parameters.size(); ++id) {
     const ParameterEntry& entry = step_.entry(id);
     TESSERA_CHECK(!entry.is_produced(), "'{}': a gradient was produced and not reduced", entry.name());
-    // The optimizer writes next, also weights that this step did not use.
+    // The optimizer writes all weights next, including weights that this step did not use.
     step_.waits.until(entry.parameter.published(), schedule::Activity::publish, {&id, 1});
   }
   plans_.count_demand_gathers();
   recorder.end_step();
 }
 
-// Collective over the world if ranks are of several classes. Within a class events are compared. Between classes only
-// this shows that all have gradients of the same weights, before these are summed over replicas.
+// Collective over the world if ranks are of several classes. Within a class, the ranks compare events. Between classes,
+// only this check shows that all ranks have gradients of the same weights before they are summed over replicas.
 void RunningProgram::check_produced() {
   if (!step_.parallel.has_classes()) return;
   std::vector<double> some, none;
@@ -85,7 +85,7 @@ void RunningProgram::check_produced() {
                   step_.entries[i]->name());
 }
 
-// A parameter without a gradient in any microbatch has gradient zero, on every rank alike.
+// A parameter without a gradient in any microbatch has gradient zero. All ranks agree on these parameters.
 void RunningProgram::fill_unproduced() {
   for (auto& entry : step_.entries) {
     shard::ShardedParameter& parameter = entry->parameter;
@@ -141,7 +141,7 @@ WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
   TESSERA_CHECK(!parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
-  // A gather waits for the publish; a weight that stays in place has none.
+  // A gather waits for the publish. A weight that stays in place has no gather, so compute waits here.
   if (!moves) step_.waits.until(parameter.published(), schedule::Activity::publish, {&id, 1});
   if (plans_.current() && moves) plans_.current()->arrive(entry, id);
   if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);

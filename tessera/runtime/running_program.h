@@ -1,10 +1,11 @@
-// The program of steps that run. It records each call as an event, and lets the step's schedule (Replay) act on it, or
-// OnDemand if the step has no schedule or departed from it.
+// The program of steps that run. The program records each call as an event and passes it to an executor: Replay if the
+// step follows a schedule, OnDemand if the step has no schedule or departed from it.
 //
-// How a gradient travels: grad_buffer stages it in the schedule's arena or in a buffer of OnDemand. The layer writes it
-// there, and produce ends the writing. The reduction is issued at the event that the schedule names, or on demand at
-// produce (of a gradient that is produced once) or at end_microbatch; it adds the ranks' parts to main_grad. After the
-// last microbatch main_grad is summed over replicas. end_step makes compute wait for all of it.
+// A gradient travels as follows. grad_buffer returns its staging: a part of the schedule's arena, or a buffer of
+// OnDemand. The layer writes the gradient to this staging, and produce marks the gradient as complete. With a schedule,
+// the reduction is issued at the planned event. Without one, it is issued at produce if the gradient is produced once
+// in a microbatch, otherwise at end_microbatch. The reduction adds the ranks' parts to main_grad. After the last
+// microbatch main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
 #pragma once
 #include "tessera/runtime/on_demand.h"
 #include "tessera/runtime/plans.h"
@@ -30,23 +31,23 @@ class RunningProgram final : public Program {
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override { step_.recorder.begin_microbatch(); }
   void end_microbatch() override;
-  // A gradient that no microbatch produced is zero. Throws Error for missing microbatches and unreleased weights, and
-  // for a rank that did other things (with the first different event). On a CPU that error is thrown here; on a GPU by
-  // Runtime::finish, or kKeptSteps steps later.
+  // A gradient that no microbatch produced is zero. Throws Error for missing microbatches and unreleased weights. If
+  // another rank made other calls, an Error names the first different event. On a CPU, end_step throws this error; on a
+  // GPU, Runtime::finish throws it, or end_step throws it kKeptSteps steps later.
   void end_step() override;
 
   WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
   void release(schedule::ParameterId weight, schedule::Pass pass) override;
   GradientBuffer grad_buffer(schedule::ParameterId id) override;
   void produce(schedule::ParameterId id) override;
-  // At most reads.per_microbatch ids. Collective over the ranks that store the table.
+  // `ids` has at most reads.per_microbatch entries. Collective over the ranks that store the table.
   void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
                    const std::optional<base::Fence>& written) override;
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
   using Program::publish;
-  // If the state is split (ZeRO-1), replicas give each other their parts. Collective over them.
+  // If the state is split (ZeRO-1), replicas exchange their parts. Collective over the replicas.
   void publish(std::span<const schedule::ParameterId> weights) override;
-  // An event of the optimizer. Collective over the world.
+  // Recorded as an event of the optimizer. Collective over the world.
   void reduce_amaxes(std::span<float> amaxes) override;
 
   Issued issue(const ProgramCollective& collective) override;

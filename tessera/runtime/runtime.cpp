@@ -9,7 +9,7 @@
 namespace tessera::runtime {
 namespace {
 
-// If a step takes longer, the records of the other ranks are compared.
+// If a step takes longer, this rank compares its records with those of the other ranks.
 constexpr std::chrono::seconds kLongStep{10};
 
 }  // namespace
@@ -23,22 +23,22 @@ Runtime::Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, c
 
 // Operations in flight use buffers of this object.
 Runtime::~Runtime() {
-  if (std::uncaught_exceptions() > exceptions_) give_up();
+  if (std::uncaught_exceptions() > exceptions_) abandon();
   step_.parallel.drain();
   if (std::uncaught_exceptions() > exceptions_ || !step_.options.pushes) return;
   try {
-    Arenas::withdraw(step_.parallel);
+    Arenas::unshare(step_.parallel);
   } catch (const std::exception&) {
     // A peer has failed and reports its own error.
   }
 }
 
-void Runtime::give_up() {
+void Runtime::abandon() {
   step_.parallel.cancel();
 }
 
-void Runtime::settle() {
-  step_.recorder.check_between_steps("settle");
+void Runtime::wait_until_idle() {
+  step_.recorder.check_between_steps("wait_until_idle");
   for (base::Lane* lane : step_.parallel.lanes()) step_.agreement.wait_on_host(lane->record());
 }
 
@@ -58,7 +58,7 @@ bool Runtime::waits_are_known() const {
 
 StepStatistics Runtime::finish(const PendingStep& step) {
   step_.agreement.wait_on_host(step.end, kLongStep);
-  step_.agreement.settle(step.number);
+  step_.agreement.finish_until(step.number);
   StepStatistics statistics = step.statistics;
   statistics.exposed_seconds += seconds_of(step.waits);
   return statistics;

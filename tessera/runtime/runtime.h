@@ -1,9 +1,9 @@
 // A running model on one rank: what the training loop and the optimizer use. Layers use Program (program.h).
 //
-//   program()     the calls of a step: RunningProgram records and carries them out
+//   program()     the calls of a step: RunningProgram records and executes them
 //   parameters()  registration and lookup: ParameterTable;  parameter(id): the shard and its buffers
 //   graph()       steps that run as captured graphs: GraphSteps
-// Plans makes and proves the schedules that steps follow. All of them share one StepContext.
+// Plans makes and proves the schedules that steps follow. These parts share one StepContext.
 //
 // One object per model and rank; not thread-safe; no global state.
 #pragma once
@@ -26,7 +26,7 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
   // Cancels pending and later operations. The owner calls it when the run cannot continue.
-  void give_up();
+  void abandon();
 
   Program& program() { return program_; }
   ParameterTable& parameters() { return step_.parameters; }
@@ -36,19 +36,19 @@ class Runtime {
   GraphSteps& graph() { return graph_; }
 
   // Outside a step: waits until nothing is in flight. Gathers for the next step read the stored weights, so call this
-  // before you write weights by anything but an update.
-  void settle();
-  // The last step begun, as it is after its last publish: compute may still be working on it.
+  // function before any write of weights that is not an update.
+  void wait_until_idle();
+  // Returns the last step begun. Called after the step's last publish; compute may still execute the step.
   PendingStep pending() const;
-  // Blocks until compute has finished the step, and until all ranks are known to have done the same in it and in the
-  // steps before. Call it in the order of the steps. Throws the errors of the step.
+  // Blocks until compute has finished the step, and until the events of this step and of earlier steps are known to be
+  // equal on all ranks. Call it in the order of the steps. Throws the errors of the step.
   StepStatistics finish(const PendingStep& step);
-  // Ids of weights in the order in which the last training step first used them, then the others. An optimizer
-  // publishes in this order, so that the next step's first gathers start first.
+  // Returns the ids of weights: first those that the last training step used, in the order of their first uses, then
+  // all others. An optimizer publishes in this order, so that the next step's first gathers start first.
   std::vector<schedule::ParameterId> by_first_use() const;
 
-  // Whether later steps measure the waits of a GPU's compute (the default). Each measurement costs some microseconds. A
-  // step with a timeline always measures.
+  // Sets whether later steps measure the waits of a GPU's compute (default: true). Each measurement costs some
+  // microseconds. A step with a timeline always measures.
   void measure_waits(bool on) { program_.measure_waits(on); }
   // Returns the counters of the last step begun. On a GPU, compute must have finished it.
   StepStatistics statistics() const;
@@ -56,10 +56,10 @@ class Runtime {
   // Returns null if the kind of step has no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
-  // Whether steps record a timeline, from the next begin_step on.
+  // Sets whether steps record a timeline, from the next begin_step on.
   void record_timeline(bool on) { step_.timeline.record(on); }
-  // Returns the timeline of the last step begun and its publishes; empty unless recorded. Waits until replicas have
-  // each other's weights.
+  // Returns the timeline of the last step begun and its publishes; empty unless recorded. Waits until the exchange of
+  // weights between replicas is complete.
   std::vector<TimelineSpan> timeline() const;
 
  private:

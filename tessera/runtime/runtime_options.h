@@ -20,15 +20,15 @@ struct ReplayOptions {
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   bool zero = false;      // the optimizer's state is cut over replicas (ZeRO-1): each replica updates a part
-  // By domain: consecutive ranks of a reduction whose gradients are added first (reduction_tree.h). 1, or no number:
-  // sequential.
+  // By domain: the number of consecutive ranks that first add their gradients among themselves (reduction_tree.h). 1 or
+  // a missing entry: sequential.
   std::vector<int> nodes = {};
   // Bytes, kMinimum or kUnlimited. Absent: the smallest budgets whose predicted step is at most 0.25 % longer than with
   // unlimited budgets.
   std::optional<std::int64_t> gather_budget, reduce_budget;
-  std::int64_t coalesce_bytes = 0;  // small neighbours travel together up to this size
+  std::int64_t coalesce_bytes = 0;  // adjacent small parameters travel as one unit of at most this size
   ReplayOptions replay;
-  int patience = 3;                                  // departed steps in a row before a new schedule is made
+  int departures_before_replan = 3;                  // departed steps in a row before a new schedule is made
   shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent
   shard::FormatPolicy products;                      // number formats in which matrices are multiplied
   std::optional<shard::FormatPolicy> wire_backward;  // as `wire`, for backward weights; absent: `wire`
@@ -37,8 +37,8 @@ struct RuntimeOptions {
   bool pushes = true;  // GPUs of a host write to each other's arenas
 };
 
-// Returns the spec with the domain, the number formats and those of the backward weight that the options choose. types:
-// of the run. Throws the errors of shard/format_policy.h.
+// Returns the spec with the domain and the number formats that the options choose, for the weight and for its backward
+// weight. types: the types of the run. Throws the errors of shard/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
 // Returns the cuts of domain number `domain` (shard::cuts_of) with the fields that depend on options set.

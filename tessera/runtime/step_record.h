@@ -20,10 +20,10 @@ class StepRecord {
   std::int64_t number() const { return number_; }
   const schedule::Trace& trace() const { return trace_; }
   std::uint64_t hash() const { return hash_; }
-  // The hash before each stage begun, and the hash at the end of a step that is over.
+  // Hashes of the trace: one before each stage that has begun, and one at the end of a step that is over.
   std::size_t hashes() const { return ends_.size() + (is_over_ ? 1 : 0); }
   std::uint64_t hash_before(std::size_t stage) const { return stage < ends_.size() ? ends_[stage] : hash_; }
-  // The range of a stage in the trace. It is empty, at the trace's end, for a stage that has not begun.
+  // The range of a stage in the trace. The range of a stage that has not begun is empty and at the trace's end.
   std::size_t begin_of(std::size_t stage) const { return stage < begins_.size() ? begins_[stage] : trace_.size(); }
   std::size_t end_of(std::size_t stage) const { return begin_of(stage + 1); }
   bool is_over() const { return is_over_; }
@@ -33,11 +33,11 @@ class StepRecord {
   bool is_over_ = false;
   schedule::Trace trace_;
   std::uint64_t hash_ = 0;
-  std::vector<std::uint64_t> ends_;  // the hash before each stage begun
-  std::vector<std::size_t> begins_;  // where they begin in trace_
+  std::vector<std::uint64_t> ends_;  // the hash before each stage that has begun
+  std::vector<std::size_t> begins_;  // index in trace_ where each stage begins
 };
 
-// The number of steps that a rank remembers and posts, the current one included.
+// The number of steps that a rank keeps and posts, including the current step.
 inline constexpr std::size_t kKeptSteps = 4;
 
 // The last steps of one rank.
@@ -75,15 +75,15 @@ struct PostedSteps {
     std::size_t end() const { return first + hashes.size(); }
   };
   std::vector<Step> steps;
-  Stage dumped;          // whose events follow, if any
+  Stage dumped;          // the stage whose events follow, if any
   bool is_whole = true;  // all of them
   schedule::Trace events;
 
   const Step* find(std::int64_t number) const;
 };
 
-// Returns at most rendezvous::kLongestStatus bytes; of many events only the first. `dumped` may be a stage of another
-// step.
+// Returns at most rendezvous::kLongestStatus bytes; if the events do not fit, only the first events. `dumped` may be a
+// stage of another step.
 std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped);
 // An empty text gives no steps. Throws Error if the text ends too early.
 PostedSteps parse_posted_steps(const std::string& bytes);

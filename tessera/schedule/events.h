@@ -14,12 +14,12 @@ namespace tessera::schedule {
 enum class StepKind : std::uint8_t { train, evaluate };
 enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class EventKind : std::uint8_t {
-  consume,  // the program needs the compute part of a weight from here ...
+  consume,  // the program reads the compute part of a weight from this event on ...
   release,  // ... to here
   produce,  // a use of a weight has written its gradient; the last produce of a microbatch completes the gradient
   publish,  // the stored weight has a new version
-  comm,     // another collective of the program, of which only the order matters. With a parameter: the collective
-            // reads rows of the parameter by index. Outside the microbatches: the optimizer's collective (kCastGroup)
+  comm,     // another collective of the program. With a parameter: the collective reads rows of the parameter by index.
+            // Outside the microbatches: the optimizer's collective (kCastGroup)
   stash,    // bytes of activations are kept for backward (`op` is "keep" or "shard") ...
   fetch,    // ... and backward takes them back
 };
@@ -43,8 +43,8 @@ struct Event {
 
 using Trace = std::vector<Event>;
 
-// Group and op of the all-reduce that takes the maximum of a bucket's amaxes over all ranks of the world. It runs
-// before the bucket is cast and published.
+// Group and op of the all-reduce that takes the maximum of a bucket's amaxes over all ranks of the world. The
+// all-reduce runs before the bucket is cast and published.
 inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
 

@@ -4,8 +4,8 @@
 //
 // Positions. A step's trace has a body (every event up to the last event of a microbatch), followed by the optimizer's
 // events. The optimizer's events are, for each bucket, the all-reduce of its amaxes if a number format needs one, and
-// the bucket's publishes. A schedule begins after the body of the previous step, because no gathered weight is valid
-// there. The event at index i of the body has position i. The P optimizer events that precede this body have the
+// the bucket's publishes. A schedule begins after the body of the previous step, because no gathered weight is valid at
+// that point. The event at index i of the body has position i. The P optimizer events that precede this body have the
 // positions -P .. -1. A gather issued at a negative position is therefore a prefetch: it runs while the previous step's
 // optimizer still updates weights. Position -1 is also the beginning of a step. "At position p" means directly after
 // the event at p. Segment p is the time between the events p - 1 and p.
@@ -15,8 +15,8 @@
 // reduce runs exchanges and sums, in the order of `reductions`; on GPUs the sums have their own lane. replicas runs
 // sums over replicas in the same order, then exchanges of new weights. Units that the last microbatch does not reduce
 // are an exception: their sums over replicas run at the end of the body. At each position the host first records the
-// fence of compute. It then issues reductions, issues gathers, and makes compute wait for the reductions that finish
-// there.
+// fence of compute. The host then issues reductions, issues gathers, and makes compute wait for the reductions that
+// finish at this position.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -31,11 +31,11 @@ namespace tessera::schedule {
 // these ranks.
 struct ParameterSize {
   std::string name;
-  int domain = 0;             // the ranks that shard it (shard/domain.h); all members of a unit have the same domain
+  int domain = 0;  // the domain that shards the parameter (shard/domain.h); all members of a unit have the same domain
   std::int64_t gathered = 0;  // bytes of the gathered weight; 0: the weight is not gathered, and its shard is read
   std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the gathered bytes are used directly
   std::int64_t staging = 0;   // bytes of one gradient until it is summed; 0: the parameter is frozen
-  std::int64_t scratch = 0;   // bytes that the exchange of its gradient needs besides the staging, until the sum
+  std::int64_t scratch = 0;   // bytes that the exchange of the gradient needs besides the staging, until the sum
   Way gather;                 // of the weight
   Way reduce;                 // of one microbatch's gradient
   Way replicas;               // of the sum over replicas, once a step
@@ -45,22 +45,23 @@ struct ParameterSize {
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }
 };
 
-// Parameters that travel together in one collective. They are small and adjacent in the order of first use.
+// Parameters that travel together in one collective. The parameters of a unit are small and adjacent in the order of
+// first use.
 using Unit = std::vector<ParameterId>;
 
-// The interval in which a unit's weights occupy bytes of the gather arena. A weight that is unpacked has two stages
-// there. Stage *arrived* is the packed bytes, from the issue of the gather to the unpacking. Compute unpacks them
+// The interval in which a unit's weights occupy bytes of the gather arena. A weight that is unpacked has two stages in
+// the arena. Stage *arrived* is the packed bytes, from the issue of the gather to the unpacking. Compute unpacks them
 // directly before the event `wait`. Stage *unpacked* lasts from there to the last release. If the weight is not
 // gathered, compute unpacks the stored bytes and there is no first stage. A weight that is used without unpacking has
 // one stage, from the issue to the last release.
 struct Residency {
   int unit = 0;   // of gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;   // position (<= issue) that compute must pass before the gather runs. It is the latest of: the last
-                  // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish
-                  // of a member
-  int wait = 0;   // index of the first consume; before it compute waits for the gather and unpacks
-  int last = 0;   // index of the last release
+  int free = 0;  // position (<= issue) that compute must pass before the gather runs. `free` is the latest of: the last
+                 // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish of
+                 // a member
+  int wait = 0;  // index of the first consume; directly before it, compute waits for the gather and unpacks
+  int last = 0;  // index of the last release
   std::int64_t offset = 0;           // bytes, in the gather arena: of the gathered weights
   std::int64_t unpacked_offset = 0;  // bytes, in the gather arena: of the unpacked weights
 
@@ -71,9 +72,10 @@ struct Residency {
 struct Reduction {
   int unit = 0;  // of reduce_units
   int microbatch = 0;
-  int first = 0;   // index of the first produce; compute writes the staging from segment `first`
-  int issue = 0;   // index of the last produce; the exchange is enqueued there and waits until compute reaches it
-  int finish = 0;  // position (>= issue) where compute waits for the sum; the staging is free after it
+  int first = 0;  // index of the first produce; compute writes the staging from segment `first`
+  int issue = 0;  // index of the last produce, where the exchange is enqueued; the exchange waits until compute reaches
+                  // this event
+  int finish = 0;         // position (>= issue) where compute waits for the sum; afterwards the staging is free
   bool replicas = false;  // the unit's last reduction of the step; the sum over replicas follows, on the replicas lane
   std::int64_t offset = 0;         // bytes, in the reduce arena
   std::int64_t scratch = 0;        // bytes, in the scratch

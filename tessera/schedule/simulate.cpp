@@ -138,8 +138,8 @@ class Player {
       gather(i, passed_[slot(residency(i).free)], position < 0 ? ahead_ : prediction.spans);
     for (const int i : finishes_[at])
       wait(summed_[static_cast<std::size_t>(i)], prediction.reduce_exposed_seconds, &waited);
-    // The program issues a collective at its event. It waits for the collectives that it needs after all other work
-    // there.
+    // The program issues a collective at its event. At an event, compute first does all other work and then waits for
+    // the collectives that the program needs.
     wait(collectives_.happened(index, compute_), prediction.comm_exposed_seconds, &waited);
   }
 
@@ -207,16 +207,16 @@ class Player {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  std::vector<bool> moves_;                                        // by parameter: whether it is gathered
-  std::vector<double> published_;                                  // by parameter: when its newest version is written
+  std::vector<bool> moves_;        // by parameter: whether it is gathered
+  std::vector<double> published_;  // by parameter: time at which the newest version is written
   std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // by slot
   std::vector<std::vector<int>> arrivals_;                         // by event
-  std::vector<double> passed_;                                     // by slot: when compute last passed it
+  std::vector<double> passed_;  // by slot: time at which compute last passed the slot
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
   std::vector<Span> ahead_;         // of the next step's prefetches; absolute times
   std::vector<DomainLanes> lanes_;  // by domain
-  std::vector<double> free_;        // by lane: when it is free
+  std::vector<double> free_;        // by lane: time from which the lane is free
   std::vector<int> domain_of_;      // by parameter
   double compute_ = 0, begin_ = 0, link_ = 0;
 };

@@ -1,5 +1,5 @@
-// Predicts the time of a schedule from given durations. The functions are pure. They use the semantics that Runtime
-// executes and check.h proves. All ranks are assumed to be equally fast.
+// Predicts the time of a schedule from given durations. The functions are pure. The simulator uses the semantics that
+// Runtime executes and check.h proves. All ranks are assumed to be equally fast.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace tessera::schedule {
 
-// The lanes of a domain's hops, by number. Equal numbers mean one lane: its transfers take turns.
+// The lanes of a domain's hops, by number. Hops with equal numbers share a lane, whose transfers run one after another.
 struct DomainLanes {
   int gather = 0, gather_compute = 0, reduce_compute = 0, reduce = 0, replicas = 0;
 };
@@ -21,8 +21,8 @@ struct Costs {
   // By event of a collective: the last event before compute waits for the collective. Default: the collective's event.
   std::vector<int> comm_waits;
   std::vector<DomainLanes> lanes;  // by domain; empty: every hop of every domain has a lane of its own
-  bool shared_link = false;        // true: one transfer of a rank at a time, in order of start; false: one per lane
-  double end_seconds = 0;          // comparison between ranks at the end of the body; compute waits for it
+  bool shared_link = false;  // true: a rank has one transfer at a time, in order of start; false: one for each lane
+  double end_seconds = 0;    // comparison between ranks at the end of the body; compute waits for it
   std::vector<double> publish_seconds;  // by event: exchange of the published weight between replicas (ZeRO-1)
   std::vector<double> gather_seconds, gather_compute_seconds;  // by gather unit: first hop, second hop
   // By reduce unit: first hop, second hop, sum over replicas.
@@ -43,21 +43,21 @@ struct Prediction {
   // Time that compute waits for gathers, for reductions, and for the program's collectives.
   double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;
   std::vector<Span> spans;    // of one step in the steady state; in order of time within each lane
-  std::vector<double> waits;  // by event: how long compute waits there
+  std::vector<double> waits;  // by event: seconds that compute waits at the event
 
   double exposed_seconds() const { return gather_exposed_seconds + reduce_exposed_seconds + comm_exposed_seconds; }
 };
 
 // Returns the lanes of each domain of the schedule.
 std::vector<DomainLanes> lanes_of(const Schedule& schedule, const Costs& costs);
-// Returns a number above that of every lane.
+// Returns a number that is greater than every lane's number.
 std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes);
 
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
-// Predicts the same work without a schedule: each gather runs at its consume, and all exchanges of gradients run at
-// the end of their microbatch (a run does most of them earlier, for the same time). Compute waits for both. Only
-// exchanges of new weights overlap with the optimizer.
+// Predicts the same work without a schedule: each gather runs at its consume, and all exchanges of gradients run at the
+// end of their microbatch (a run does most exchanges earlier, which takes the same time). Compute waits for the gathers
+// and the exchanges. Only exchanges of new weights overlap with the optimizer.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 }  // namespace tessera::schedule

@@ -23,7 +23,7 @@ std::int64_t total_bytes(const Way& way);
 std::int64_t bytes_over(const Way& way, Activity activity);
 bool has_hop(const Way& way, Activity activity);
 // Sets the bytes of each hop of `way` to the larger value of the two ways. An empty `way` becomes a copy of `other`.
-// Otherwise throws Error if the ways have different hops.
+// Throws Error if `way` is not empty and the ways have different hops.
 void raise(Way& way, const Way& other);
 // Adds the bytes of `other` to `way`, hop by hop. Inserts the hops that `way` lacks, in the order of Activity.
 void add_hops(Way& way, const Way& other);

@@ -77,7 +77,7 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
   encoder_ = quant::make_master_cast(slices, device, lane.stream());
   is_one_tile_each_ = std::ranges::all_of(
       slices, [](const quant::MasterSlice& one) { return one.encoding.tile == quant::ScaleTile{}; });
-  if (cut == Slices::anywhere)
+  if (cut == Slices::any_position)
     reduced_ = encoder_->amax_count();
   else if (std::ranges::any_of(slices, [](const quant::MasterSlice& one) { return has_tensor_scale(one.encoding); }))
     reduced_ = encoder_->slices();

@@ -47,28 +47,28 @@ struct MasterShard {
 std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> weights,
                                               std::span<const MasterShard> shards, quant::Format format);
 // Returns the slice of the part of a parameter that this rank updates. The part consists of rows of whole tiles, which
-// are cast as a separate matrix (Slices::of_whole_tiles). `weight` owns the master: it is `parameter` itself, or the
-// weight whose backward weight `parameter` is. The storage of both must not move while the cast is used. Throws Error
-// if the parameter has no encoding.
+// are cast as a separate matrix (Slices::whole_tiles). `weight` owns the master: it is `parameter` itself, or the
+// weight whose backward weight `parameter` is. The storage of `parameter` and `weight` must not move while the cast is
+// used. Throws Error if the parameter has no encoding.
 quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight);
 
-// How the weights are sliced over the ranks. The same on every rank.
+// How the weights are sliced over the ranks. The value is the same on every rank.
 enum class Slices : std::uint8_t {
-  anywhere,        // slices may divide tiles: the amaxes of tiles and of weights are reduced over the ranks
-  of_whole_tiles,  // only the amaxes of whole weights are reduced, if an encoding has a number for the whole weight
+  any_position,  // slices may divide tiles: the amaxes of tiles and of weights are reduced over the ranks
+  whole_tiles,   // only the amaxes of whole weights are reduced, if an encoding has a number for the whole weight
 };
 
-// A cast that is made once and runs the same work every time. It keeps the amaxes on `device`: 4 bytes for each tile
-// and 4 for each weight. Calls must come from one thread at a time. They enqueue work on `lane`, which must outlive the
-// cast. On a GPU the calls do not wait and do not allocate, and all addresses stay the same, so that a graph can
-// contain the work. On a CPU the lane is an inline lane, and a call returns when its work is done. The constructor and
-// the destructor may wait for the device.
+// A cast that is made once and runs the same work every time. The object keeps the amaxes on `device`: 4 bytes for each
+// tile and 4 for each weight. Calls must come from one thread at a time. Every call enqueues work on `lane`, which must
+// outlive the cast. On a GPU the calls do not wait and do not allocate, and all addresses stay the same, so that a
+// graph can contain the work. On a CPU the lane is an inline lane, and a call returns when its work is done. The
+// constructor and the destructor may wait for the device.
 class DistributedCast {
  public:
   // All memory of the slices is on `device`. Every rank passes the same weights and encodings in the same order. Throws
   // the errors of quant::make_master_cast.
   DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,
-                  Slices cut = Slices::anywhere);
+                  Slices cut = Slices::any_position);
   // Waits for the lane, because casts that are in flight use this object's memory.
   ~DistributedCast();
   DistributedCast(const DistributedCast&) = delete;
@@ -106,9 +106,9 @@ class DistributedCast {
 };
 
 // Casts weights once, on the group's device. Collective over the group: every rank calls it with the same weights, also
-// a rank without elements. Returns the cast, which can run again. The caller keeps it until the lane's work is done.
-// Throws the errors of master_slices and DistributedCast. Only tests call this function; an optimizer uses
-// DistributedCast.
+// a rank without elements. Returns the cast, which can run again. The caller keeps the returned object until the lane's
+// work is done. Throws the errors of master_slices and DistributedCast. Only tests call this function; an optimizer
+// uses DistributedCast.
 std::unique_ptr<DistributedCast> cast_master_weights(std::span<const QuantizedWeight> weights,
                                                      std::span<const MasterShard> shards, comm::Communicator& group,
                                                      quant::Format format, base::Lane& lane);

@@ -58,7 +58,7 @@ std::vector<int> parts_by_replica(const Mesh& mesh, const Domain& domain) {
 
 }  // namespace
 
-int Cuts::most_parts() const {
+int Cuts::max_parts() const {
   return parts_by_replica.empty() ? parts : std::ranges::max(parts_by_replica);
 }
 
@@ -123,7 +123,7 @@ RunRoles run_roles(const Mesh& mesh, const Domain& first) {
 std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
   std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
   if (!mesh.has_dead_places()) return classes;
-  std::map<std::vector<int>, int> known;  // class by the number of ranks that store a part, for each domain
+  std::map<std::vector<int>, int> known;  // maps the number of ranks that store a part, for each domain, to the class
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     std::vector<int> parts;
     for (const Domain& domain : domains) parts.push_back(static_cast<int>(mesh.group_of(rank, domain.storage).size()));

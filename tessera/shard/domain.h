@@ -17,7 +17,7 @@ struct Domain {
   mesh::Axes compute;     // ranks that divide a matrix among them while an operation runs
   mesh::Axes storage;     // ranks that together store one compute part
   mesh::Axes duplicates;  // ranks of one replica that store the same part; often empty
-  mesh::Axes replicas;    // ranks of different replicas of the model, whose gradients are added once a step
+  mesh::Axes replicas;    // ranks of different replicas of the model; their gradients are added once a step
 };
 
 // The purposes for which ranks of a domain communicate.
@@ -33,10 +33,10 @@ enum class Via : std::uint8_t {
 
 // The numbers of parts into which a domain divides a parameter, for one rank.
 struct Cuts {
-  int parts = 1;       // ranks that together store a compute part, in this rank's replica
-  int replicas = 1;    // replicas of the whole weight
-  bool zero = false;   // each replica updates a part of the weights (ZeRO-1)
-  int node = 1;        // consecutive ranks of a reduction that add their gradients first (reduction_tree.h)
+  int parts = 1;      // ranks that together store a compute part, in this rank's replica
+  int replicas = 1;   // replicas of the whole weight
+  bool zero = false;  // each replica updates a part of the weights (ZeRO-1)
+  int node = 1;  // the number of consecutive ranks that first add their gradients among themselves (reduction_tree.h)
   int duplicates = 1;  // duplicates of each part in a replica
   // By replica: the number of ranks that store a compute part. Set if the mesh has dead places. Empty: `parts` in every
   // replica.
@@ -45,7 +45,7 @@ struct Cuts {
   int parts_of(int replica) const {
     return parts_by_replica.empty() ? parts : parts_by_replica[static_cast<std::size_t>(replica)];
   }
-  int most_parts() const;
+  int max_parts() const;
   // The number of ranks whose gradients are added for each part.
   int reducing() const { return parts * duplicates; }
   // Whether each rank of a replica keeps only a part of its shard's optimizer state.
@@ -77,7 +77,7 @@ struct ComputeGroup {
 };
 ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 // Returns the role of the program's collectives over the domain, and the name of their group in events: the names of
-// the compute axes. Domains with the same compute axes share both.
+// the compute axes. Domains with the same compute axes share the role and the name.
 mesh::Role program_role(const Domain& domain);
 std::string program_name(const Domain& domain);
 

@@ -1,7 +1,8 @@
 // The planes of weights that are stored and sent in a number format (quant/formats/encoding.h).
 //
 // One plane contains the data, another plane the scales by tile. A number of the whole matrix (the scale of an fp8
-// matrix, the amax of an nvfp4 matrix) is not a plane: the cast writes it on every rank, so it never travels.
+// matrix, the amax of an nvfp4 matrix) is not a plane. The cast writes this number on every rank, so the number never
+// travels.
 #pragma once
 #include <vector>
 
@@ -17,7 +18,8 @@ bool has_tensor_scale(const quant::Encoding& encoding);
 // parts of compute ranks overlap and begin or end inside a tile; a rank has rows with an odd number of 4-bit elements.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Returns the extent of the dense matrix that is a rank's part in one layout. It is 0 x 0 if the rank has no elements.
+// Returns the extent of a rank's part in one layout, which is a dense matrix. The extent is 0 x 0 if the rank has no
+// elements.
 quant::Extent extent_of(const layout::LocalLayout& local);
 
 // Returns the encoded matrix whose data and scales are at these addresses.

@@ -23,7 +23,7 @@ const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
   return last;
 }
 
-// Throws InputError if a rule gives a number format to a parameter that takes none.
+// Throws InputError if a rule gives a number format to a parameter that cannot have one.
 void refuse_rule(const ParameterSpec& spec, const FormatRule* rule) {
   if (rule != nullptr && rule->format != quant::Format::bf16)
     throw InputError("rule {}={}: '{}' has no number format in this version, expected a rule that does not match it",

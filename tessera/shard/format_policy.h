@@ -29,16 +29,17 @@ struct FormatPolicy {
 // with `where`.
 std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_view where);
 
-// Sets the number format of a matrix's products. Does not change vectors, and tables whose rows are read by index.
+// Sets the number format of a matrix's products. Leaves vectors, and tables whose rows are read by index, unchanged.
 // Throws InputError if a rule gives such a table a format other than bf16, or if the model's type is not bf16.
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
-// Sets the encoding of a matrix to the policy's format. Does not change vectors, and tables whose rows are read by
-// index. Throws InputError if a rule gives such a table a format other than bf16. Throws the errors of check_encoding.
+// Sets the encoding of a matrix to the policy's format. Leaves vectors, and tables whose rows are read by index,
+// unchanged. Throws InputError if a rule gives such a table a format other than bf16. Throws the errors of
+// check_encoding.
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
 // Gives the weight a backward weight in the policy's format, if its encoding for backward passes differs from its
-// encoding for forward passes. If the products of the weight are in that format, they read the stored backward weight
-// without unpacking. The tiles of the format mxfp8 are then along the columns. Called after set_product and
+// encoding for forward passes. If products in backward passes use that format, they read the stored backward weight
+// without unpacking it. In mxfp8, the tiles of a backward weight are along the columns. Called after set_product and
 // set_encoding. Throws the errors of set_encoding for the weight or its backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 

@@ -23,7 +23,7 @@ class GradientAdditions {
   };
 
   // `home` is the layout of the gradient on each rank, in the wire type. `owned[r]` is the layout of the sums that rank
-  // r receives. Both describe a matrix of this shape.
+  // r receives. Both layouts describe a matrix of this shape.
   GradientAdditions(layout::Shape shape, const layout::LocalLayout& home, const std::vector<layout::LocalLayout>& owned,
                     const ReductionTree& tree, int rank, const ParameterTypes& types);
 
@@ -31,7 +31,7 @@ class GradientAdditions {
   std::size_t scratch_bytes() const { return scratch_; }
   std::int64_t received_bytes() const { return received_; }  // received from other ranks
 
-  // `wire` is the gradient. `scratch` is scratch_bytes() of memory, the same in all calls.
+  // `wire` is the gradient. `scratch` is memory of scratch_bytes() bytes; all calls receive the same memory.
   void add_within(comm::Communicator& group, const std::byte* wire, std::byte* scratch, Messages& messages) const;
   void sum_within(const quant::Kernels& kernels, const std::byte* wire, std::byte* scratch) const;
   void add_between(comm::Communicator& group, const std::byte* wire, std::byte* scratch, Messages& messages) const;
@@ -41,7 +41,7 @@ class GradientAdditions {
 
  private:
   // An addition and the offset of its memory in the scratch. An addition inside a node may write the node's sums, and
-  // an addition between nodes may read them: `sums` is their offset.
+  // an addition between nodes may read these sums. `sums` is the offset of the node's sums.
   struct Step {
     comm::OrderedAddition addition;
     std::size_t scratch = 0;

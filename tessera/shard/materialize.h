@@ -19,18 +19,18 @@ namespace tessera::shard {
 // the last movement. Without movements, returns a fence that is done after the lane's earlier work.
 base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>& movements);
 
-// Moves the weight of one parameter. It is built once for each parameter and runs the same steps every time. It
-// contains only data, and must live until its gathers are done.
+// Moves the weight of one parameter. One object is built for each parameter and runs the same steps every time. The
+// object contains only data, and must live until its gathers are done.
 class Materializer {
  public:
   // `way` is the gather way of this rank (WayBytes).
   Materializer(const ShardedParameter& parameter, const ParallelGroups& parallel, schedule::Way way);
 
-  // Whether the shard already is the compute part: nothing moves, and no buffer is needed.
+  // Whether the shard already is the compute part, so that nothing moves and no buffer is needed.
   bool is_resident() const { return !moves() && unpacked_bytes_ == 0; }
   // The size of the buffer into which a gather writes the planes; 0 if nothing moves.
   std::size_t bytes() const { return bytes_; }
-  // The size of the buffer for the unpacked weight of an encoding; 0: the weight is used as it arrives.
+  // The size of the buffer for the unpacked weight of an encoding; 0: the weight is used without unpacking.
   std::size_t unpacked_bytes() const { return unpacked_bytes_; }
   // Unpacks the weight of an encoding into `unpacked`. Reads the buffer of a completed gather, or the stored planes if
   // nothing moves. Does nothing if the weight is not unpacked.

@@ -49,7 +49,7 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   parallel.norm = make(roles.norm);
   parallel.world = make(roles.world);
   parallel.class_of = classes_of(parallel.mesh, parallel.domains);
-  parallel.alike =
+  parallel.rank_class =
       &parallel.roles->make(mesh::Purpose::agreement, "class", ranks_by_class(parallel.class_of), comm::Traffic::small);
   if (with_casts) parallel.casts = make(roles.casts);
   parallel.device = parallel.world->kernels().device();
@@ -75,8 +75,8 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
     placed.made[static_cast<std::size_t>(via)] = &roles->make(role_of(mesh, domain, via), traffic_of(via));
   };
   const bool overlaps = parameter.layouts.overlaps();
-  const bool is_gathered = (spec.sharded && cuts.most_parts() > 1) || overlaps || is_unpacked(spec);
-  need(Via::demand);  // ranks also compare their events there
+  const bool is_gathered = (spec.sharded && cuts.max_parts() > 1) || overlaps || is_unpacked(spec);
+  need(Via::demand);  // ranks also compare their events over this group
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);
   if (parameter.by_rows) need(Via::rows);

@@ -27,13 +27,14 @@ struct ParallelGroups {
   comm::Communicator* norm = nullptr;       // all ranks: the gradient's norm; graphs are launched on its lane
   comm::Communicator* world = nullptr;      // all ranks
   std::vector<int> class_of;                // by rank (domain.h)
-  comm::Communicator* alike = nullptr;      // the ranks of this rank's class; they compare the events that they execute
-  comm::Communicator* casts = nullptr;      // all ranks: amaxes of whole weights; null if no format needs them
+  comm::Communicator* rank_class =
+      nullptr;                          // the ranks of this rank's class; they compare the events that they execute
+  comm::Communicator* casts = nullptr;  // all ranks: amaxes of whole weights; null if no format needs them
   std::unique_ptr<rendezvous::Board> board;   // the last events of each rank, for ranks that wait too long
   std::shared_ptr<base::VirtualClock> clock;  // null if time is real
 
-  // How a domain shards parameters, and this rank's place in the domain. Cuts::zero and Cuts::node have their defaults:
-  // the run's options set them elsewhere.
+  // How a domain shards parameters, and this rank's place in the domain. Cuts::zero and Cuts::node have their default
+  // values here; runtime::with_options sets them.
   const Cuts& cuts(int domain = 0) const { return placed(domain).cuts; }
   const Place& place(int domain = 0) const { return placed(domain).place; }
   const ComputeGroup& compute_group(int domain = 0) const { return placed(domain).compute; }
@@ -47,7 +48,7 @@ struct ParallelGroups {
   // Throws Error if no parameter of the domain needs this communicator.
   comm::Communicator& of(int domain, Via via) const { return *at(domain, via); }
   bool has(int domain, Via via) const { return placed(domain).made[static_cast<std::size_t>(via)] != nullptr; }
-  bool has_classes() const { return alike != world; }
+  bool has_classes() const { return rank_class != world; }
   // Returns the communicators for `via` of all domains, in the order of domains, each once.
   std::vector<comm::Communicator*> made(Via via) const;
 
@@ -61,8 +62,8 @@ struct ParallelGroups {
   std::vector<base::Lane*> lanes() const;
   // Cancels pending and future operations of this rank.
   void cancel() const;
-  // Blocks until all lanes except compute have finished their work or failed. After that, their work no longer uses
-  // this rank's memory.
+  // Blocks until all lanes except compute have finished their work or failed. When drain() returns, no lane except
+  // compute uses this rank's memory.
   void drain() const;
 
   std::unique_ptr<quant::Kernels> own_kernels, own_sum_kernels;  // on compute and on sums; null: host kernels

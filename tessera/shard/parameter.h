@@ -1,12 +1,12 @@
 // A sharded parameter on one rank: its name, logical shape, layouts, and this rank's buffers.
 //
-// Four layouts describe where the weight is (docs/layouts.md). They are over the ranks of the parameter's domain
+// Four layouts describe where the weight is (docs/layouts.md). The layouts are over the ranks of the parameter's domain
 // (domain.h).
 //   compute  over the compute ranks: the part that each rank needs while an operation runs; parts may overlap
 //   home     over the compute ranks: each element on one rank (replicated parameters are whole on every rank)
-//   storage  over the ranks that store one compute rank's part: the rows of its home part that each keeps between uses
-//   state    over the replicas of one storing rank: the rows of its shard that each updates, with their optimizer
-//            state (ZeRO-1); without ZeRO-1 equal to storage: every replica does all the work
+//   storage  over the ranks that store one compute rank's part: the rows of the home part that each rank keeps between
+//   uses state    over the replicas of one storing rank: the rows of the shard that each replica updates, with their
+//   optimizer state (ZeRO-1); without ZeRO-1 equal to storage: every replica updates the whole shard
 // These layouts count the elements of the weight. Each plane (plane.h) has four layouts of its own, which count tiles.
 #pragma once
 #include <cstdint>
@@ -38,7 +38,7 @@ struct ParameterTypes {
   std::int64_t wire_bytes(std::int64_t elements) const { return bytes_of(elements, wire); }
 };
 
-// The number format in which backward passes read a weight. Without an encoding they read bf16.
+// The number format in which backward passes read a weight. Without an encoding, backward passes read bf16.
 struct BackwardFormat {
   std::optional<quant::Encoding> encoding;
   bool operator==(const BackwardFormat&) const = default;
@@ -80,14 +80,15 @@ struct ParameterSpec {
   std::optional<BackwardFormat> backward;
   int domain = 0;                   // number of its domain in ParallelGroups::domains
   bool is_backward_weight = false;  // backward passes read it; the cast of its weight's master writes it
-  std::int64_t rows_together = 1;   // storage is cut after a multiple of this number of rows; tiles may require more
+  std::int64_t rows_together =
+      1;  // storage is cut after a multiple of this number of rows; tiles may require a larger multiple
 
   bool operator==(const ParameterSpec&) const = default;
 };
 // Returns whether users read an encoded weight unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
-// Returns the parameter that backward passes read instead of a weight with `backward`. It has the same shape and the
-// same sharding, and the name "NAME (backward)". It is not trained and has no master.
+// Returns the parameter that backward passes read instead of a weight with `backward`. The backward weight has the same
+// shape and the same sharding, and the name "NAME (backward)". A backward weight is not trained and has no master.
 ParameterSpec backward_weight(const ParameterSpec& spec);
 // Returns the types of a parameter: its own, or else those of the run.
 inline ParameterTypes types_of(const ParameterSpec& spec, const ParameterTypes& run) {
@@ -118,10 +119,12 @@ struct ShardedParameter : RankParts {
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
-  bool splits_state() const { return !states.empty(); }  // each replica updates its part; all gather the parts
+  bool splits_state() const {
+    return !states.empty();
+  }  // whether each replica updates only its part, after which the replicas gather all parts
   // Returns the number of columns of this rank's rows if the last sum of a step can also write the squares of the rows.
-  // This requires that one sum finishes all rows: the rows are contiguous in local_storage, and there is one replica.
-  // Otherwise returns 0.
+  // The sum can write the squares if one sum finishes all rows: the rows are contiguous in local_storage, and there is
+  // one replica. Otherwise returns 0.
   std::int64_t columns_of_sum(int replicas) const;
   // A backward weight has no master: the cast of its weight's master writes it.
   bool has_master() const {
@@ -129,13 +132,13 @@ struct ShardedParameter : RankParts {
   }
   base::Buffer& weight() { return planes.front().data; }
   const base::Buffer& weight() const { return planes.front().data; }
-  // This rank's state part of each buffer, dense.
+  // The addresses of this rank's state part in each buffer. The part is dense.
   std::byte* state_weight() { return planes.front().state_data(); }
   std::byte* state_gradient() { return main_grad.data() + types.accumulator_bytes(state_offset); }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 
-  // The stored weight. A publish makes a new version and sets the fence after which this version can be read. A gather
-  // stores the version that it reads. Each consume compares the two versions.
+  // The version of the stored weight. A publish makes a new version and sets the fence after which this version can be
+  // read. A gather stores the version that it reads. Each consume compares the two versions.
   std::int64_t version() const { return version_; }
   const base::Fence& published() const { return published_; }  // done when the newest version is written
   void make_version() { ++version_; }
@@ -147,7 +150,7 @@ struct ShardedParameter : RankParts {
     double* row_squares = nullptr;  // the sum writes the squares of its rows here; null: not written
   };
   void begin_step() { main_grad_written_ = row_squares_written_ = false; }
-  // Returns how the next sum writes main_grad, and records that it does. is_last: the step has no later sum.
+  // Returns how the next sum writes main_grad, and records that this sum was taken. is_last: the step has no later sum.
   Sum next_sum(bool is_last) {
     double* const squares = is_last ? row_squares_ : nullptr;
     row_squares_written_ = squares != nullptr;
@@ -172,9 +175,9 @@ struct ShardedParameter : RankParts {
   float* not_finite_ = nullptr;
 };
 
-// Returns the rows of this rank's state that it contributes where each element of the run counts once: to a sum over
-// all ranks, or to a checkpoint. If several ranks keep the same part, one of them contributes it, and the result is
-// empty on the others.
+// Returns the rows of this rank's state that the rank contributes to a sum over all ranks or to a checkpoint, in which
+// each element of the run counts once. If several ranks keep the same part, one of them contributes it, and the result
+// is empty on the others.
 layout::LocalLayout counted_part(const ShardedParameter& parameter);
 
 }  // namespace tessera::shard

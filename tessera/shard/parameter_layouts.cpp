@@ -15,8 +15,8 @@ void check_planes(const ParameterSpec& spec) {
   TESSERA_CHECK(!spec.encoding || spec.planes.empty(),
                 "parameter '{}': {} planes and an encoding, expected only one of the two", spec.name,
                 spec.planes.size());
-  TESSERA_CHECK(spec.planes.size() <= kMostPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
-                spec.planes.size(), kMostPlanes);
+  TESSERA_CHECK(spec.planes.size() <= kMaxPlanes, "parameter '{}': {} planes, expected {} at most", spec.name,
+                spec.planes.size(), kMaxPlanes);
   for (const PlaneSpec& plane : spec.planes)
     TESSERA_CHECK(plane.tile.rows >= 1 && plane.tile.cols >= 1,
                   "parameter '{}': plane '{}' has tiles of {} x {}, expected 1 x 1 or more", spec.name, plane.name,

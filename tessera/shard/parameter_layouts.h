@@ -11,7 +11,7 @@ namespace tessera::shard {
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Returns the layouts of a parameter. Throws Error if the compute layout has another shape than `dims` or lacks an
-// element. Throws Error for more than kMostPlanes planes, for a tile below 1 x 1, or if an element of the first plane
+// element. Throws Error for more than kMaxPlanes planes, for a tile below 1 x 1, or if an element of the first plane
 // is a larger tile. For encodings, see check_encoding (encoded.h).
 ParameterLayouts layouts_of(const ParameterSpec& spec);
 

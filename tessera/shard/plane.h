@@ -1,5 +1,5 @@
-// The planes of a stored weight. A plane is an array: a bf16 weight has one, and a format with scales has one for data
-// and one for scales. Gathers, pushes and publishes move planes. A product reads a view of them.
+// The planes of a stored weight. A plane is an array: a bf16 weight has one plane, and a format with scales has one
+// plane for data and one for scales. Gathers, pushes and publishes move planes. A product reads a view of the planes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tessera::shard {
 
-inline constexpr std::size_t kMostPlanes = 4;  // of one parameter
+inline constexpr std::size_t kMaxPlanes = 4;  // of one parameter
 
 // Returns the bytes of `elements` elements. Layers above call this function instead of quant::size_of.
 inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {
@@ -21,7 +21,7 @@ inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {
 struct PlaneSpec {
   std::string name = "weight";
   quant::DType type = quant::DType::fp32;
-  layout::Tile tile;  // the part of the weight that one element of the plane represents
+  layout::Tile tile;  // the rows and columns of the weight that share one element of the plane
 
   bool operator==(const PlaneSpec&) const = default;
   std::int64_t bytes(std::int64_t elements) const { return bytes_of(elements, type); }
@@ -55,7 +55,7 @@ struct RankParts {
 // A plane, as one rank stores it.
 struct Plane : RankParts {
   PlaneSpec spec;
-  base::Buffer data;  // local_storage.size elements; this array travels
+  base::Buffer data;  // local_storage.size elements; gathers and publishes send this array
 
   std::int64_t bytes(std::int64_t elements) const { return spec.bytes(elements); }
   // This rank's state part, dense.

@@ -1,4 +1,4 @@
-// Records when the hops of a way run, while a timeline records.
+// Records the times of a way's hops, if a timeline is recorded.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -3,8 +3,8 @@
 // The reduction of one microbatch's gradient has four steps (docs/numerics.md). Parts on several compute ranks are
 // added in rank order in the accumulator type. The result is rounded once to the wire type. The rounded result travels
 // to the ranks that store it. Each owner adds the ranks' parts to main_grad in the order of reduction_tree.h; the first
-// sum of a step overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read travel, to
-// every rank. The sums are the same.
+// sum of a step overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read travel,
+// and every rank receives them. The sums have the same bits.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -33,15 +33,16 @@ struct Reducing {
   std::byte* scratch = nullptr;
 };
 
-// Reduces the gradients of one parameter. It is built once for each parameter, and must live until its reductions are
-// done.
+// Reduces the gradients of one parameter. One object is built for each parameter, and must live until its reductions
+// are done.
 class Reducer {
  public:
   // `cuts` is the sharding of the parameter. `way` is the reduce way of this rank (WayBytes).
   Reducer(const ShardedParameter& parameter, const ParallelGroups& parallel, const Cuts& cuts, schedule::Way way);
 
-  // The size of the staging. The gradient is at its beginning. After the gradient the staging contains the sum over
-  // compute ranks, or, without this sum, the rounded gradient if the wire type differs.
+  // The size of the staging. The gradient is at the beginning of the staging. After the gradient, the staging contains
+  // the sum over compute ranks if there is one. Otherwise it contains the rounded gradient if the wire type differs
+  // from the staging's type.
   std::size_t staging_bytes() const { return gradient_bytes_ + summed_bytes_ + staged_rounded_bytes_; }
   // The size of the additional memory that an exchange uses until its sum is done: the rounded sum over compute ranks,
   // the received parts, and the sums of the node.
@@ -65,7 +66,7 @@ class Reducer {
   static void exchange(const std::vector<Sum>& sums, comm::Communicator& group);
   base::Fence sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
                                const base::Fence& written, const base::LaneMark& mark) const;
-  // Returns the gradient that travels. It has the wire type after round() has run.
+  // Returns the gradient that travels. The gradient has the wire type after round() has run.
   std::byte* wire_of(const Reducing& member) const;
   // Returns the memory of the additions.
   std::byte* exchanged(const Reducing& member) const;
@@ -92,10 +93,10 @@ class Reducer {
 
 // Enqueues the reduction of several gradients as one exchange. All gradients belong to one domain. Collective over the
 // domain's groups Via::reduce_compute and Via::reduce. The reduction waits for the work that compute has received so
-// far, which writes every staging. main_grad contains the sum when the returned fence is done. Just before that,
-// `poisoned` is overwritten with NaN. is_last: nothing else is added to these parts of main_grad in this step, so the
-// sum may also write the squares of the rows. Called by one thread, because it changes the state of the parameters
-// (ShardedParameter::next_sum).
+// far, which writes every staging. main_grad contains the sum when the returned fence is done. Directly before this
+// fence is done, `poisoned` is overwritten with NaN. is_last: nothing else is added to these parts of main_grad in this
+// step, so the sum may also write the squares of the rows. Called by one thread, because it changes the state of the
+// parameters (ShardedParameter::next_sum).
 base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 

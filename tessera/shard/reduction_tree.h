@@ -40,8 +40,8 @@ class ReductionTree {
     return members_of(node) == 1 ? wire : accumulator;
   }
 
-  // Bytes of this rank. `within`: received inside its node. `sums`: its sums for its node, 0 if the node has one rank.
-  // `between`: received from other nodes.
+  // Bytes of this rank. `within`: received inside the node. `sums`: the sums that this rank computes for its node, 0 if
+  // the node has one rank. `between`: received from other nodes.
   struct Bytes {
     std::int64_t within = 0, sums = 0, between = 0;
   };

@@ -9,7 +9,7 @@
 
 namespace tessera::shard {
 
-// A part of a flat buffer. It begins at a multiple of base::kAlignment (256 bytes).
+// A part of a flat buffer. The part begins at a multiple of base::kAlignment (256 bytes).
 struct FlatMemory {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -26,8 +26,8 @@ std::size_t storage_bytes(const ShardedParameter& parameter);
 // ShardedParameter::tensor_scale (the number of a whole fp8 or nvfp4 matrix), the master and the gradient do not move.
 //
 // Call it outside a step, on the thread of the parameter's runtime, when no pending work reads or writes the weight
-// (Runtime::settle and a synchronised compute lane). Call it before a step is recorded as a graph, because graphs keep
-// addresses. Local: ranks may call it independently. The bytes have been copied when it returns.
+// (Runtime::wait_until_idle and a synchronised compute lane). Call it before a step is recorded as a graph, because
+// graphs keep addresses. Local: ranks may call it independently. The bytes have been copied when it returns.
 //
 // Throws Error and changes nothing if the memory is too short, not aligned, on another device than the parameter, or
 // overlaps the current memory of the planes. Only tests call this function.

@@ -15,8 +15,8 @@
 
 namespace tessera::shard {
 
-// The exchanges for one parameter, built once. It contains only data, and must live until the work that it has enqueued
-// is done.
+// The exchanges for one parameter, built once. The object contains only data, and must live until the work that it has
+// enqueued is done.
 class Replicas {
  public:
   Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel);

@@ -63,7 +63,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   }
 }
 
-// Returns the size of a parameter. by_rows: it exchanges rows; otherwise it is gathered whole.
+// Returns the size of a parameter. by_rows: whether the parameter exchanges rows; otherwise it is gathered whole.
 schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                                 const Cuts& cuts, bool by_rows) {
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
@@ -88,7 +88,7 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
 
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
-  if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.most_parts() == 1) return false;
+  if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.max_parts() == 1) return false;
   const bool whole_rows =
       has_whole_rows(spec, layouts) && spec.planes.empty() && !spec.encoding && cuts.duplicates == 1;
   TESSERA_CHECK(whole_rows || spec.reads.lookup != Lookup::rows,
@@ -97,7 +97,7 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
                 spec.name);
   if (!whole_rows || spec.reads.lookup == Lookup::rows) return whole_rows;
   Cuts most = cuts;
-  most.parts = cuts.most_parts();
+  most.parts = cuts.max_parts();
   const Ways whole = WayBytes(spec, layouts, types, most, /*by_rows=*/false).most();
   const RowMessages messages = messages_of(spec, layouts, most.parts);
   const std::int64_t back = spec.trainable ? messages.exchanged(types.wire) : 0;

@@ -18,7 +18,7 @@ schedule::ParameterSize parameter_size(const ParameterSpec& spec, const Paramete
 // bytes are less than the bytes that the gather and the reduction of the whole table receive. The sum counts rows and
 // their int64 indices, there and back; a frozen table sends nothing back. Returns false if no replica shards the table.
 // Exchanging rows requires that each row is whole on one compute rank and stored once in a replica, in one plane of the
-// model's type. Otherwise returns false, or throws Error for Lookup::rows.
+// model's type. If a condition is not met, returns false, or throws Error for Lookup::rows.
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 

@@ -142,7 +142,7 @@ Ways WayBytes::most() const {
   return most;
 }
 
-Ways WayBytes::of_all_ranks() const {
+Ways WayBytes::all_ranks() const {
   Ways all;
   const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
   std::int64_t stored = 0, planes = 0;  // of one replica
@@ -159,7 +159,8 @@ Ways WayBytes::of_all_ranks() const {
       for (const Moved& plane : planes_) planes += plane.spec.bytes(size_in(plane.stored));
     }
   if (!splits()) return all;
-  // Together, all replicas receive (replicas - 1) times the stored bytes. There may be too many replicas for a loop.
+  // Together, all replicas receive (replicas - 1) times the stored bytes. A formula is used because a loop over many
+  // replicas would be slow.
   const std::int64_t others = std::int64_t{cuts_.duplicates} * (cuts_.replicas - 1);
   if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
   all.publish = {{Activity::publish, others * planes}};

@@ -1,5 +1,5 @@
-// The bytes that the ways of a parameter move, hop by hop: bytes that a rank receives from others. Pure, computed from
-// layouts alone. Plans, predictions, counters and timelines all use these numbers.
+// The bytes that the ways of a parameter move, hop by hop: the bytes that a rank receives from other ranks. Pure,
+// computed from layouts alone. Plans, predictions, counters and timelines all use these numbers.
 #pragma once
 #include <vector>
 
@@ -29,7 +29,7 @@ class WayBytes {
   // all replicas, so that all ranks of one sum get the same number.
   Ways most() const;
   // Returns the sums over all ranks of the run, which must have the same sharding.
-  Ways of_all_ranks() const;
+  Ways all_ranks() const;
 
  private:
   struct Moved {

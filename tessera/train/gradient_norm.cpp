@@ -47,15 +47,16 @@ GradientNorm::GradientNorm(runtime::Runtime& runtime, const FiniteCheck* check) 
   message_.fill_zero();
   clip_ = base::Buffer(sizeof(ops::Clip), parallel.device);
   clip_.fill_zero();
-  if (parallel.is_asynchronous()) let_sums_give_squares();
+  if (parallel.is_asynchronous()) take_squares_from_sums();
 }
 
 GradientNorm::~GradientNorm() {
   for (const Part& part : parts_) runtime_.parameter(part.id).write_row_squares(nullptr);
 }
 
-// Kernels that read main_grad also write the squares of its rows to row_sums_, in the order of row_square_sums.
-void GradientNorm::let_sums_give_squares() {
+// From now on, kernels that read main_grad also write the squares of its rows to row_sums_, in the order of
+// row_square_sums.
+void GradientNorm::take_squares_from_sums() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {
     shard::ShardedParameter& parameter = runtime_.parameter(part.id);

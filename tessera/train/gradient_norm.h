@@ -1,6 +1,6 @@
-// The norm of the whole model's gradient. It has the same bits on every rank and for every sharding over gtp and
-// ZeRO-1. The message that reduces the norm also carries the counters that can suppress an update. So all ranks take
-// the same decision about the update: the commit point of a step (docs/schedule.md).
+// The norm of the whole model's gradient. The norm has the same bits on every rank and for every sharding over gtp and
+// ZeRO-1. The message that reduces the norm also carries the counters that can suppress an update. Therefore all ranks
+// take the same decision about the update: the norm is the commit point of a step (docs/schedule.md).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -25,8 +25,8 @@ struct Stop {
 // The squares of main_grad are summed in fp64 by row of each rank's part. The row sums of all ranks and parameters are
 // then added exactly, and the total is rounded once (docs/numerics.md). Frozen parameters do not count; a replicated
 // parameter counts once. compute() is collective: one all-reduce of integers over the world, of the same few hundred
-// bytes for every model and mesh. On a GPU the runtime's sums write squares into this object, so the runtime and this
-// object must both outlive running steps. Used by one thread.
+// bytes for every model and mesh. On a GPU the runtime's sums write squares into this object, so neither object may be
+// destroyed while a step is running. Used by one thread.
 class GradientNorm {
  public:
   // `check` makes the norm NaN if it finds a non-finite value; it must outlive this object. Null: no check.
@@ -35,15 +35,15 @@ class GradientNorm {
   GradientNorm(const GradientNorm&) = delete;
   GradientNorm& operator=(const GradientNorm&) = delete;
   // Adds a counter that suppresses the steps in which it is above 0 on some rank. Returns the counter, an int64 in
-  // device memory, at least 0. Work on compute's lane may raise it during a training step, on any rank. It is reset to
-  // 0 after a suppressed step. The memory is valid as long as this object. Every rank adds the same names in the same
-  // order. Throws Error for a repeated name or for more than ops::kStopCounters counters.
+  // device memory, at least 0. Work on compute's lane may raise it during a training step, on any rank. The counter is
+  // reset to 0 after a suppressed step. The memory is valid as long as this object. Every rank adds the same names in
+  // the same order. Throws Error for a repeated name or for more than ops::kStopCounters counters.
   std::int64_t* stop_counter(std::string name);
-  // Computes the norm and the decision about the update. Call it after end_step. On a GPU it is only enqueued. The norm
-  // may be infinite or NaN. clip: limit of the norm, 0 for no limit.
+  // Computes the norm and the decision about the update. Call it after end_step. On a GPU, compute() only enqueues
+  // work. The norm may be infinite or NaN. clip: limit of the norm, 0 for no limit.
   void compute(double clip);
-  // Returns why the step of this decision was suppressed: its first counter above 0. Returns nullopt if the step was
-  // not suppressed, or if it was discarded behind a suppressed step.
+  // Returns the reason why the step of this decision was suppressed: the first counter above 0. Returns nullopt if the
+  // step was not suppressed, or if it was discarded behind a suppressed step.
   std::optional<Stop> stop_of(const ops::Clip& clip) const;
   // Makes updates apply again. Enqueued on compute's lane; updates that were enqueued earlier are still suppressed.
   void clear_suppression();
@@ -57,7 +57,7 @@ class GradientNorm {
     layout::LocalLayout local;
     std::int64_t rows = 0;
   };
-  void let_sums_give_squares();
+  void take_squares_from_sums();
   void write_row_sums();
 
   runtime::Runtime& runtime_;

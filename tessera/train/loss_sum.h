@@ -1,5 +1,5 @@
-// The sum of a step's losses over all ranks that read different samples. It has the same bits on every rank and for
-// every gtp degree.
+// The sum of a step's losses over all ranks that read different samples. The sum has the same bits on every rank and
+// for every gtp degree.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,13 +10,13 @@
 
 namespace tessera::train {
 
-// Memory of one sum, which the next sum reuses. It must outlive parallel's lanes while a sum is in flight.
+// Memory of one sum, which the next sum reuses. The object must outlive parallel's lanes while a sum is in flight.
 class LossSum {
  public:
   // Enqueues the sum; it is complete at the returned fence. losses: for each microbatch of this rank an fp64 tensor on
-  // compute's device, written by compute. All have the same number of elements, and each element is summed. Collective
-  // over ranks with different samples. Each replica has the same number of blocks. Throws Error if a replica's ranks do
-  // not divide its number of blocks.
+  // compute's device, written by compute. All these tensors have the same number of elements, and each element is
+  // summed. Collective over ranks with different samples. Each replica has the same number of blocks. Throws Error if a
+  // replica's ranks do not divide its number of blocks.
   base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel);
   // Returns one element of the last completed sum. Adds in fp64, replicas in order and the blocks of each replica in
   // order.

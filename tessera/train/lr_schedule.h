@@ -12,8 +12,9 @@ struct LrSchedule {
   RateShape shape = RateShape::cosine;
 };
 
-// Returns the rate of `step`, which counts from 1. Warm-up: lr * step / warmup_steps up to step warmup_steps. Then
-// `constant` stays at lr; `cosine` falls from lr along half a cosine to min_lr at schedule_steps and stays there.
+// Returns the rate of `step`, which counts from 1. Warm-up: lr * step / warmup_steps up to step warmup_steps. After the
+// warm-up, `constant` stays at lr. `cosine` falls from lr along half a cosine to min_lr at schedule_steps, and stays
+// there.
 double learning_rate(const LrSchedule& schedule, std::int64_t step);
 
 }  // namespace tessera::train

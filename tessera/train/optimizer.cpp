@@ -28,7 +28,7 @@ Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastO
     moments_.back().exp_avg_sq.fill_zero();
   }
   if (!runtime.parallel().is_asynchronous()) return;
-  for (int i = 0; i < kMostUnseen; ++i) uploads_.push_back(base::Buffer::pinned(sizeof(ops::StepChoices)));
+  for (int i = 0; i < kMaxUnconfirmed; ++i) uploads_.push_back(base::Buffer::pinned(sizeof(ops::StepChoices)));
   choices_ = base::Buffer(sizeof(ops::StepChoices), device);
   scalars_ = base::Buffer(sizeof(ops::StepScalars), device);
   counter_ = base::Buffer(sizeof(std::int64_t), device);
@@ -36,7 +36,7 @@ Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastO
 }
 
 void Optimizer::set_updates(std::int64_t updates) {
-  TESSERA_CHECK(unseen_ == 0, "cannot set the number of updates while {} updates are unseen", unseen_);
+  TESSERA_CHECK(unconfirmed_ == 0, "cannot set the number of updates while {} updates are unconfirmed", unconfirmed_);
   updates_ = updates;
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
@@ -83,9 +83,10 @@ void Optimizer::begin_update(double lr) {
   options_.lr = lr;
   options_.step = updates_ + 1;
   if (!runtime_.parallel().is_asynchronous()) return;
-  TESSERA_CHECK(unseen_ < kMostUnseen, "cannot begin an update while {} updates are unseen, the maximum", unseen_);
-  ++unseen_;
-  // The previous copy from this buffer has finished: its update is seen.
+  TESSERA_CHECK(unconfirmed_ < kMaxUnconfirmed, "cannot begin an update while {} updates are unconfirmed, the maximum",
+                unconfirmed_);
+  ++unconfirmed_;
+  // The previous copy from this buffer has finished, because its update is confirmed.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
   upload.as<ops::StepChoices>()[0] = ops::step_choices(options_);
   runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
@@ -112,9 +113,9 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
         bucket, [&](const std::vector<ops::AdamWBuffers>& shards) { ops::cuda::adamw(shards, scalars, clip, stream); });
 }
 
-void Optimizer::saw_update(const ops::Clip& clip) {
-  if (unseen_ == 0) return;  // a CPU's update is seen at once
-  --unseen_;
+void Optimizer::confirm_update(const ops::Clip& clip) {
+  if (unconfirmed_ == 0) return;  // on a CPU, an update is confirmed at once
+  --unconfirmed_;
   if (clip.applies != 0) ++updates_;
 }
 

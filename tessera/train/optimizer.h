@@ -12,11 +12,12 @@
 namespace tessera::train {
 
 // Returns the trainable parameters in the buckets of schedule/buckets.h, in the order in which the next step first uses
-// them. A bucket is updated, cast and published as a whole. Its gathers can start while later buckets are updated.
+// them. A bucket is updated, cast and published as a whole. The gathers of a published bucket can start while later
+// buckets are updated.
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
 
 // fused: the update also writes each weight that is its rounded master, in the same pass over memory. apart: a cast
-// writes all weights after the update. Both give the same bits.
+// writes all weights after the update. Both orders give the same bits.
 enum class CastOrder { fused, apart };
 
 class Optimizer {
@@ -30,28 +31,28 @@ class Optimizer {
   Moments& moments(schedule::ParameterId id) { return moments_[static_cast<std::size_t>(id)]; }
 
   // The most updates on a GPU whose result the host has not read.
-  static constexpr int kMostUnseen = ops::kStepChoices;
+  static constexpr int kMaxUnconfirmed = ops::kStepChoices;
 
-  // Sets the learning rate of the next update. On a GPU the rate is copied to the device. Throws Error if kMostUnseen
-  // updates are unseen.
+  // Sets the learning rate of the next update. On a GPU the rate is copied to the device. Throws Error if
+  // kMaxUnconfirmed updates are unconfirmed.
   void begin_update(double lr);
   // Updates masters and moments from main_grad, bucket by bucket. After each bucket, a cast writes its planes and its
   // weights are published.
   //
-  // `clip` is in device memory. It holds the factor and whether the update applies. If the update does not apply, no
-  // byte of masters, moments and planes changes, and the number of updates stays the same.
+  // `clip` is in device memory. `clip` holds the factor and whether the update applies. If the update does not apply,
+  // no byte of masters, moments and planes changes, and the number of updates stays the same.
   //
-  // On a GPU, the work on compute's lane is the same for every update. The host does not know whether the update
-  // applies until saw_update. The weights are cast, published and gathered for the next step in any case. If the update
-  // does not apply, the masters are unchanged, so each cast writes the same bytes as before.
+  // On a GPU, the work on compute's lane is the same for every update. The host does not know before confirm_update
+  // whether the update applies. The weights are cast, published and gathered for the next step in any case. If the
+  // update does not apply, the masters are unchanged, so each cast writes the same bytes as before.
   void update(const ops::Clip* clip);
-  // Called when the host has read the clip of the oldest unseen update.
-  void saw_update(const ops::Clip& clip);
+  // Called when the host has read the clip of the oldest unconfirmed update.
+  void confirm_update(const ops::Clip& clip);
 
   // The number of updates applied so far, including those before a resume: AdamW's step number. Exact if no update is
-  // unseen.
+  // unconfirmed.
   std::int64_t updates() const { return updates_; }
-  // Throws Error if an update is unseen.
+  // Throws Error if an update is unconfirmed.
   void set_updates(std::int64_t updates);
 
  private:
@@ -68,10 +69,10 @@ class Optimizer {
   CastOrder order_;
   WeightCast cast_;
   std::vector<Moments> moments_;  // by parameter id; empty for a frozen parameter
-  std::int64_t updates_ = 0;      // seen by the host
+  std::int64_t updates_ = 0;      // the number that the host knows
   // For a GPU. The number of updates is in device memory and advances with each update that applies.
-  int unseen_ = 0;
-  std::vector<base::Buffer> uploads_;  // pinned ops::StepChoices, used in turn: one per unseen update
+  int unconfirmed_ = 0;
+  std::vector<base::Buffer> uploads_;  // pinned ops::StepChoices, used in turn: one per unconfirmed update
   std::size_t next_upload_ = 0;
   base::Buffer choices_, scalars_, counter_;  // ops::StepChoices, ops::StepScalars, std::int64_t
 };

@@ -50,10 +50,10 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
     lanes.join();
   }
   graph_.end();
-  for (base::Lane* lane : parallel.lanes()) lane->synchronize();  // finishes work that a lane cannot record in a graph
+  for (base::Lane* lane : parallel.lanes()) lane->synchronize();  // finishes work that cannot be captured into a graph
   parallel.compute->synchronize();
   statistics_ = runtime.statistics();
-  statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph does not measure it
+  statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph does not measure waits
 }
 
 bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const {
@@ -68,14 +68,14 @@ bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const
 
 void StepGraph::launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected) {
   if (repeats) runtime_.graph().repeat_step();
-  runtime_.graph().bring_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
+  runtime_.graph().gather_rows(batches.front().tokens.const_data_ptr<std::int64_t>());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const auto from = tensors_of(batches[i]), to = tensors_of(inputs_[i]);
     for (std::size_t k = 0; k < to.size(); ++k) to[k].copy_(from[k], /*non_blocking=*/true);
   }
   shard::ParallelGroups& parallel = runtime_.parallel();
-  // This group has all ranks, so every rank takes part if the graph does not finish in time. World's lane is not used:
-  // there the last step's comparison waits for the other ranks.
+  // The group of the norm has all ranks, so every rank detects a graph that does not finish in time. The lane of
+  // `world` is not used, because the comparison of the last step waits for the other ranks on that lane.
   comm::Communicator& group = *parallel.norm;
   group.lane().wait(parallel.compute->record());
   const auto lanes_ahead = parallel.lanes_ahead();

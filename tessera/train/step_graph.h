@@ -1,10 +1,10 @@
 // A training step as a CUDA graph. The graph is captured from one step that follows its schedule, and launched for
 // later steps that fit.
 //
-// The graph fixes the step's work, addresses and constants. This is possible because the schedule assigns addresses
-// once, and the learning rate and the number of updates are in device memory. Samples are copied to the buffers that
-// the graph reads. A step fits if it has the same number of microbatches of the same shape, no document boundaries, and
-// the same number of tokens.
+// The graph fixes the step's work, addresses and constants. Later steps can use the graph because the schedule assigns
+// addresses once, and the learning rate and the number of updates are in device memory. Samples are copied to the
+// buffers that the graph reads. A step fits if it has the same number of microbatches of the same shape, no document
+// boundaries, and the same number of tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -36,7 +36,7 @@ class StepGraph {
   bool fits(std::span<const models::Batch> batches, double scale) const;
   // Enqueues the runtime's current step, which must fit: first the copies of the samples, then the graph. The samples
   // are pinned and must stay valid until the step has finished. repeats: the runtime has not recorded the step's
-  // events. expected: about how long a step takes; the graph's time limit is derived from it. Collective.
+  // events. expected: the approximate time of a step, from which the graph's time limit is derived. Collective.
   void launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected);
   // The losses of the last launch, by microbatch.
   const std::vector<at::Tensor>& losses() const { return losses_; }
@@ -49,7 +49,8 @@ class StepGraph {
   std::vector<models::Batch> inputs_;  // on the device
   std::vector<at::Tensor> losses_;
   runtime::StepStatistics statistics_;
-  std::vector<base::Signal> ahead_;  // by lane that works ahead: signals its work for the step before the launch
+  std::vector<base::Signal>
+      ahead_;  // by lane that works ahead: the signal after the lane's work for the step, recorded before the launch
 };
 
 }  // namespace tessera::train

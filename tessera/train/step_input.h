@@ -11,7 +11,7 @@ namespace tessera::train {
 // This rank's samples of a step.
 struct StepInput {
   int microbatches = 1;                                // the same on every rank
-  std::int64_t tokens = 0;                             // unmasked targets of the whole step, over all ranks
+  std::int64_t tokens = 0;                             // number of unmasked targets of the whole step, over all ranks
   std::function<models::Batch(int microbatch)> batch;  // returns this rank's block of a microbatch
 };
 

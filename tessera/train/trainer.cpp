@@ -47,7 +47,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
 
 Trainer::~Trainer() {
   if (std::uncaught_exceptions() > exceptions_) {
-    runtime_.give_up();
+    runtime_.abandon();
     parallel_.drain();  // lanes write to members that are destroyed before the runtime
     return;
   }
@@ -127,7 +127,7 @@ std::chrono::milliseconds Trainer::longest_step() const {
   double longest = longest_seconds_;
   base::Fence from = counted_from_;
   for (int i = 0; i < pending_; ++i) {
-    const base::Fence& end = steps_[static_cast<std::size_t>((oldest_ + i) % kMostPending)].end;
+    const base::Fence& end = steps_[static_cast<std::size_t>((oldest_ + i) % kMaxPending)].end;
     if (!end.done()) break;
     longest = std::max(longest, end.seconds_since(from));
     from = end;
@@ -142,11 +142,11 @@ StepResult Trainer::train_step(const StepInput& input, double lr) {
 }
 
 void Trainer::enqueue_step(const StepInput& input, double lr) {
-  TESSERA_CHECK(pending_ < kMostPending, "cannot enqueue a step while {} steps are pending, the maximum", pending_);
+  TESSERA_CHECK(pending_ < kMaxPending, "cannot enqueue a step while {} steps are pending, the maximum", pending_);
   TESSERA_CHECK(pending_ == 0 || !waits_for_scales(), "cannot enqueue a second step before the first amaxes are known");
   const auto start = std::chrono::steady_clock::now();
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
-  Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMostPending)];
+  Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMaxPending)];
   if (pending_ == 0 && !is_repeating_) counted_from_ = parallel_.compute->record_timed();
   // If every target of the step is masked, losses and gradients are zero and the divisor does not matter.
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
@@ -205,9 +205,9 @@ StepResult Trainer::finish_oldest() {
   const runtime::StepStatistics statistics = runtime_.finish(std::exchange(pending.step, {}));
   std::exchange(pending.summed, {}).synchronize();
   const ops::Clip clip = pending.clip.as<ops::Clip>()[0];
-  optimizer_.saw_update(clip);
+  optimizer_.confirm_update(clip);
   if (clip.applies != 0) scales_.set_known();
-  oldest_ = (oldest_ + 1) % kMostPending;
+  oldest_ = (oldest_ + 1) % kMaxPending;
   --pending_;
   return {.loss = pending.losses.result() / pending.tokens,
           .router = router_of(pending.losses, pending.tokens),
@@ -218,7 +218,7 @@ StepResult Trainer::finish_oldest() {
           .host_seconds = pending.host_seconds};
 }
 
-bool Trainer::evaluation_hid_a_value() {
+bool Trainer::was_value_hidden_by_evaluation() {
   if (!finite_check_.is_needed()) return false;
   base::Buffer counter(sizeof(std::int64_t), parallel_.device);
   counter.fill_zero();
@@ -235,7 +235,7 @@ double Trainer::evaluate(const StepInput& input) {
   const at::NoGradGuard no_gradients;
   scales_.clear_evaluated(parallel_.kernels());
   sum_losses(runtime_, *model_, input, evaluated_);
-  if (evaluation_hid_a_value()) return std::numeric_limits<double>::quiet_NaN();
+  if (was_value_hidden_by_evaluation()) return std::numeric_limits<double>::quiet_NaN();
   return evaluated_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }
 

@@ -1,5 +1,5 @@
-// One rank's part of a run: the model, its runtime and its optimizer, and the training step. Independent of sample
-// files, flags and metrics, which the training loop handles.
+// One rank's part of a run: the model, its runtime and its optimizer, and the training step. A trainer does not depend
+// on sample files, flags and metrics, which the training loop handles.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -52,8 +52,8 @@ struct StepResult {
   std::optional<RouterResult> router;  // of a model with experts
   double grad_norm = 0;                // before clipping; the same on every rank
   bool skipped = false;                // the norm was not finite: nothing was updated, on any rank
-  // Set if a stop counter was above 0 on some rank. Then neither this step nor the steps pending behind it updated
-  // anything, on any rank. The caller enqueues this step again, then the discarded ones.
+  // Set if a stop counter was above 0 on some rank. If set, neither this step nor the steps pending behind it updated
+  // anything, on any rank. The caller enqueues this step again, then the discarded steps.
   std::optional<Stop> suppressed;
   int discarded = 0;  // if suppressed: number of steps that were pending behind it
   runtime::StepStatistics statistics;
@@ -74,19 +74,19 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // The most steps that are enqueued and not finished.
-  static constexpr int kMostPending = Optimizer::kMostUnseen;
+  static constexpr int kMaxPending = Optimizer::kMaxUnconfirmed;
 
   // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests
   // call it.
   StepResult train_step(const StepInput& input, double lr);
   // The first half of train_step: enqueues a step. A GPU can then start the next step while the host waits for the
-  // last. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph that
-  // fits. On a CPU the step is complete on return. Collective. Throws Error if kMostPending steps are pending.
+  // previous one. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph
+  // that fits. On a CPU the step is complete on return. Collective. Throws Error if kMaxPending steps are pending.
   void enqueue_step(const StepInput& input, double lr);
-  // The second half: waits for the oldest pending step, but not for later ones. If that step was suppressed, also waits
-  // for the steps behind it and discards them. Then no step is pending, updates apply again, and the state is as before
-  // the suppressed step. Collective. Throws Error if no step is pending, and any error that occurred in the step, also
-  // on other ranks.
+  // The second half of train_step: waits for the oldest pending step, but not for later ones. If that step was
+  // suppressed, also waits for the steps behind it and discards them. After a suppressed step, no step is pending,
+  // updates apply again, and the state is as before that step. Collective. Throws Error if no step is pending, and any
+  // error that occurred in the step, also on other ranks.
   StepResult finish_step();
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // steps that were launches of a graph
@@ -109,7 +109,7 @@ class Trainer {
   struct Pending {
     double tokens = 1;
     LossSum losses;
-    base::Fence summed;  // when the sum of losses is complete
+    base::Fence summed;  // done when the sum of losses is complete
     base::Buffer clip;   // ops::Clip; pinned for a GPU
     // By microbatch: the samples in pinned memory, which a GPU reads.
     std::vector<base::Buffer> pinned;
@@ -127,9 +127,9 @@ class Trainer {
   void update_weights();
   void update_scales();
   // Returns whether an evaluation hid a non-finite value on any rank. Collective.
-  bool evaluation_hid_a_value();
-  // Returns whether delayed scaling has no amaxes of a step yet. Then the host must read whether a step counts before
-  // it enqueues the next.
+  bool was_value_hidden_by_evaluation();
+  // Returns whether delayed scaling has no amaxes of a step yet. If true, the host must read whether a step counts
+  // before it enqueues the next step.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
   // Returns the longest time among the steps that have ended so far.
   std::chrono::milliseconds longest_step() const;
@@ -137,14 +137,14 @@ class Trainer {
   const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
 
   // Lanes use the members below, so lanes must end first.
-  std::array<Pending, kMostPending> steps_;
+  std::array<Pending, kMaxPending> steps_;
   std::unique_ptr<StepGraph> graph_;  // null: not captured yet
   std::int64_t graph_steps_ = 0;
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
   base::Fence counted_from_;                           // timed: start of the oldest pending step's time
   double longest_seconds_ = 0;                         // among the steps that finish_step returned
-  bool is_repeating_ = false;                          // finish_step's last step was suppressed
+  bool is_repeating_ = false;                          // whether the last step that finish_step returned was suppressed
   const int exceptions_ = std::uncaught_exceptions();  // in flight when this object was made
 
   TrainerOptions options_;

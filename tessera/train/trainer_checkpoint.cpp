@@ -12,8 +12,8 @@
 namespace tessera::train {
 namespace {
 
-// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter. weight: in the model's
-// type.
+// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter. weight: the address of
+// the weight in the model's type.
 template <typename Visit>
 void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, Visit visit) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
@@ -64,7 +64,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
 // The settings, besides the amaxes, from which delayed scaling computes its scales.
 nlohmann::json scaling_of(const nn::DelayedScales& scales) {
   const nn::ProductOptions& options = scales.options();
-  std::vector<int> greatest;  // of each matrix's element type
+  std::vector<int> greatest;  // by matrix: the greatest number of its element type
   for (const quant::Element element : scales.elements()) greatest.push_back(static_cast<int>(greatest_of(element)));
   return {{"matrices", scales.names()},
           {"greatest", greatest},
@@ -146,8 +146,8 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   state["updates"] = trainer.optimizer().updates();
   if (trainer.scales().are_known())
     state["delayed_scaling"] = scales_state(trainer.scales(), *trainer.parallel().compute);
-  // Kept until everything is written. `weights` holds the rounded masters of encoded parameters, to which `views`
-  // refers.
+  // These objects must live until everything is written. `weights` holds the rounded masters of encoded parameters, to
+  // which `views` refers.
   std::vector<HostView> views;
   std::vector<base::Buffer> weights;
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
@@ -178,7 +178,7 @@ void check_state(const checkpoint::CheckpointReader& reader) {
 }
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {
-  trainer.runtime().settle();
+  trainer.runtime().wait_until_idle();
   for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id)
     load_parameter(trainer, id, source);
 }

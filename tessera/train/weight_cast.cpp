@@ -28,7 +28,7 @@ shard::DistributedCast& WeightCast::encoder_of(const std::vector<Target>& target
     slices.push_back(shard::master_slice(runtime_.parameter(target.id), runtime_.parameter(target.weight)));
   const shard::ParallelGroups& parallel = runtime_.parallel();
   encoder = {std::move(places), std::make_unique<shard::DistributedCast>(slices, parallel.device, *parallel.compute,
-                                                                         shard::Slices::of_whole_tiles)};
+                                                                         shard::Slices::whole_tiles)};
   return *encoder.cast;
 }
 

@@ -20,19 +20,20 @@ class WeightCast {
  public:
   explicit WeightCast(runtime::Runtime& runtime) : runtime_(runtime) {}
 
-  // Enqueues the casts on compute's lane. They write this rank's state part of every plane of these parameters and of
-  // their backward weights. A weight that is its own master needs no cast. If amaxes of whole weights are
-  // needed, one message reduces them over all ranks (Program::reduce_amaxes). Every rank therefore calls this with the
-  // same parameters. The caller publishes the weights afterwards. Throws Error for planes of an unknown format.
-  // has_amaxes: the amaxes of whole weights are already stored where places_of_amaxes(ids) returned.
+  // Enqueues the casts on compute's lane. The casts write this rank's state part of every plane of these parameters and
+  // of their backward weights. A weight that is its own master needs no cast. If amaxes of whole weights are needed,
+  // one message reduces them over all ranks (Program::reduce_amaxes). Every rank therefore calls this with the same
+  // parameters. The caller publishes the weights afterwards. Throws Error for planes of an unknown format. has_amaxes:
+  // the amaxes of whole weights are already stored where places_of_amaxes(ids) returned.
   void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);
   // Called before an update of these parameters that can compute the amaxes of the new masters. Sets the amaxes to 0
   // and returns where each is stored, or null for a parameter without an encoding. Returns an empty list if the cast
-  // must compute amaxes itself: for tiles, or also for backward weights.
+  // must compute the amaxes itself, because they are amaxes of tiles or because backward weights also need amaxes.
   std::vector<float*> places_of_amaxes(std::span<const schedule::ParameterId> ids);
 
  private:
-  // A cast stores the planes' addresses. It is made again after the planes have moved (shard/replace_storage.h).
+  // A cast stores the planes' addresses. The encoder is made again after the planes have moved
+  // (shard/replace_storage.h).
   struct Encoder {
     std::vector<const std::byte*> places;
     std::unique_ptr<shard::DistributedCast> cast;
@@ -49,7 +50,7 @@ class WeightCast {
   shard::DistributedCast& encoder_of(const std::vector<Target>& targets);
 
   runtime::Runtime& runtime_;
-  // By set of parameters that are cast together. A run has few such sets.
+  // The key is a set of parameters that are cast together. A run has few such sets.
   std::map<std::vector<Target>, Encoder> encoders_;
 };
 

@@ -230,30 +230,30 @@ TEST(LaneFaults, AbandonedWorkDoesNotAccessItsOperands) {
   const std::int64_t before = faults.begin_work(), failed = faults.begin_work(), behind = faults.begin_work();
   int calls = 0;
   const auto count = [&] { ++calls; };
-  for (const std::int64_t position : {before, failed, behind}) faults.unless_given_up(position, count);
+  for (const std::int64_t position : {before, failed, behind}) faults.run_unless_abandoned(position, count);
   EXPECT_EQ(calls, 3);
   faults.fail(failed, std::make_exception_ptr(std::runtime_error("time limit")));
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_TRUE(faults.given_up(failed));
-  for (const std::int64_t position : {before, failed, behind}) faults.unless_given_up(position, count);
+  EXPECT_TRUE(faults.is_abandoned(failed));
+  for (const std::int64_t position : {before, failed, behind}) faults.run_unless_abandoned(position, count);
   EXPECT_EQ(calls, 4);  // only calls for the work before the failure
 }
 
-// A caller that sees given_up() may free the operands at once.
+// A caller that sees is_abandoned() may free the operands at once.
 TEST(LaneFaults, AbandoningWorkWaitsForACopyThatHasBegun) {
   LaneFaults faults(std::chrono::milliseconds(50));
   const std::int64_t at = faults.begin_work();
   faults.fail(at, std::make_exception_ptr(std::runtime_error("time limit")));
   std::atomic<bool> began = false, ended = false;
   std::thread callback([&] {
-    faults.unless_given_up(at, [&] {
+    faults.run_unless_abandoned(at, [&] {
       began = true;
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       ended = true;
     });
   });
   while (!began) std::this_thread::yield();
-  while (!faults.given_up(at)) std::this_thread::yield();
+  while (!faults.is_abandoned(at)) std::this_thread::yield();
   EXPECT_TRUE(ended);
   callback.join();
 }

@@ -29,7 +29,7 @@ ScheduleBench bench_of(Settings settings) {
 }
 
 // Returns whether the tp ranks' parts are equal. The sizes of llama-tiny give equal parts.
-bool are_alike(const ScheduleBench& bench) {
+bool are_ranks_equal(const ScheduleBench& bench) {
   return (bench.config.tp == 1 && bench.config.ep == 1) || bench.config.model == "llama-tiny";
 }
 
@@ -41,7 +41,7 @@ class ScheduleTable : public ::testing::TestWithParam<std::pair<const char*, Set
 TEST_P(ScheduleTable, ListsEveryLinkAndBudget) {
   const ScheduleBench bench = bench_of(GetParam().second);
   const std::vector<ScheduleRow> rows = schedule_rows(bench);
-  const double near = are_alike(bench) ? 1e-9 : 0.05;
+  const double near = are_ranks_equal(bench) ? 1e-9 : 0.05;
   std::set<std::string> budgets;
   std::set<std::pair<double, double>> links;
   for (const ScheduleRow& row : rows) {
@@ -49,7 +49,7 @@ TEST_P(ScheduleTable, ListsEveryLinkAndBudget) {
     links.emplace(row.link.latency_s, row.link.bytes_per_second);
     EXPECT_NEAR(row.step_measured, row.step_predicted, near * row.step_measured) << row.budget;
     EXPECT_NEAR(row.exposed_measured, row.exposed_predicted, near * row.step_measured) << row.budget;
-    EXPECT_EQ(row.longest_path.has_value(), are_alike(bench));
+    EXPECT_EQ(row.longest_path.has_value(), are_ranks_equal(bench));
     EXPECT_GE(row.ratio().value_or(1), 1 - near);
     EXPECT_LT(row.step_measured, row.on_demand);
     EXPECT_GT(row.arena_bytes, 0);
@@ -60,9 +60,9 @@ TEST_P(ScheduleTable, ListsEveryLinkAndBudget) {
   const nlohmann::ordered_json json = schedule_json(bench, rows);
   ASSERT_EQ(json.at("rows").size(), rows.size());
   EXPECT_EQ(json.at("rows").back().at("step_measured_s"), rows.back().step_measured);
-  EXPECT_EQ(json.at("rows").back().at("step_over_longest_path").is_null(), !are_alike(bench));
+  EXPECT_EQ(json.at("rows").back().at("step_over_longest_path").is_null(), !are_ranks_equal(bench));
   const std::string text = schedule_text(bench, rows);
-  EXPECT_EQ(text.ends_with("       -      -\n"), !are_alike(bench));
+  EXPECT_EQ(text.ends_with("       -      -\n"), !are_ranks_equal(bench));
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(text, '\n')),
             rows.size() + 4);  // a title line and two header lines
 }

@@ -73,7 +73,7 @@ std::vector<std::vector<std::int64_t>> exchange(int rank, std::vector<std::uniqu
   PeerQueues<Message> receives(all, 3), sends(all, 3);
   std::vector<std::vector<std::int64_t>> taken(3);
   const auto mailbox = [&](int peer) -> PeerMailbox& { return *mailboxes[static_cast<std::size_t>(peer)]; };
-  in_turns(
+  exchange_alternately(
       receives, sends,
       [&](const Message& one) { return mailbox(rank).try_post(one.peer, {.offset = one.number, .bytes = rank}); },
       [&](const Message& one) {

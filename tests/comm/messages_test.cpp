@@ -18,7 +18,7 @@ using Counts = std::vector<std::int64_t>;
 using Values = std::vector<std::int32_t>;
 
 constexpr auto kType = quant::DType::i32;
-constexpr int kMostRanks = 6;
+constexpr int kMaxRanks = 6;
 
 std::vector<GroupIdentity> members_of(int size) {
   std::vector<GroupIdentity> members;
@@ -254,7 +254,7 @@ TEST_P(MessagesOf, HalvesOfAnAllReduceAreDenseAndInPlace) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, MessagesOf, ::testing::Range(1, kMostRanks + 1));
+INSTANTIATE_TEST_SUITE_P(Sizes, MessagesOf, ::testing::Range(1, kMaxRanks + 1));
 
 TEST(Messages, SendsAndReceivesOfOneRankMustMatch) {
   const GroupIdentity alone = members_of(1).front();

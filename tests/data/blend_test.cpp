@@ -51,7 +51,7 @@ TEST(Blend, EveryShortPeriodHasTheSharesAndCountsContinue) {
     for (double& weight : weights)
       weight =
           round % 2 ? static_cast<double>(1 + random() % 50) : std::exp(static_cast<double>(random() % 1000) / 100 - 5);
-    const BlendOrder order = BlendOrder::of_shares(coarse_shares(weights));
+    const BlendOrder order = BlendOrder::from_shares(coarse_shares(weights));
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     EXPECT_EQ(std::accumulate(order.shares().begin(), order.shares().end(), std::int64_t{0}), order.period());
     std::vector<std::int64_t> taken(weights.size());
@@ -111,18 +111,18 @@ TEST(Blend, SharesNearTheWeightsKeepTheirOrderOfSamples) {
     const BlendOrder order(golden.weights);
     EXPECT_EQ(order.shares(), golden.shares);
     EXPECT_EQ(hash_of_turns(order), golden.hash) << golden.weights[0];
-    EXPECT_EQ(hash_of_turns(BlendOrder::of_shares(golden.shares)), golden.hash);
+    EXPECT_EQ(hash_of_turns(BlendOrder::from_shares(golden.shares)), golden.hash);
   }
 }
 
 TEST(Blend, SharesOfOlderCheckpointsKeepTheirOrderOfSamples) {
   for (const std::vector<double>& weights : {std::vector<double>{1e-9, 1}, {1, 999999}, {5e6, 1.2e12}}) {
     EXPECT_THAT(coarse_shares(weights), ElementsAre(1, 65535));
-    EXPECT_EQ(hash_of_turns(BlendOrder::of_shares(coarse_shares(weights))), 0x50e1a6ecc5713783u);
+    EXPECT_EQ(hash_of_turns(BlendOrder::from_shares(coarse_shares(weights))), 0x50e1a6ecc5713783u);
   }
   const std::vector<std::int64_t> three = coarse_shares({1e-9, 1.0, 1.0 / 3});
   EXPECT_THAT(three, ElementsAre(1, 49151, 16384));
-  EXPECT_EQ(hash_of_turns(BlendOrder::of_shares(three)), 0x7c8ccd22c6835a27u);
+  EXPECT_EQ(hash_of_turns(BlendOrder::from_shares(three)), 0x7c8ccd22c6835a27u);
 }
 
 TEST(Blend, SmallSharesAreExact) {
@@ -173,7 +173,7 @@ TEST(Blend, EveryShareIsNearItsWeightOrTheErrorNamesTheWeight) {
 // In even periods both deficits are equal once per period.
 TEST(Blend, TwoSetsOfALongPeriodFollowTheLargestDeficit) {
   for (const auto& shares : std::vector<std::vector<std::int64_t>>{{3, 100004}, {1, 99999}, {99999, 1}}) {
-    const BlendOrder order = BlendOrder::of_shares(shares);
+    const BlendOrder order = BlendOrder::from_shares(shares);
     ASSERT_EQ(order.period(), shares[0] + shares[1]);
     std::vector<std::int64_t> taken(2);
     for (std::int64_t p = 0; p < 2 * order.period() + 9; ++p) {
@@ -191,7 +191,7 @@ TEST(Blend, TwoSetsOfALongPeriodFollowTheLargestDeficit) {
 // turns.
 TEST(Blend, SetsOfALongPeriodStayNearTheirShare) {
   const std::vector<std::int64_t> shares{7, 50000, 1, 30001, 12345, 2, 90001};
-  const BlendOrder order = BlendOrder::of_shares(shares);
+  const BlendOrder order = BlendOrder::from_shares(shares);
   std::vector<std::int64_t> taken(shares.size());
   for (std::int64_t p = 0; p < order.period() + 1000; ++p) {
     const auto turn = order.at(p);

@@ -83,7 +83,7 @@ TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
   EXPECT_EQ(blend("1e-20", stored).fingerprint(), stored);  // refused without a checkpoint that stores these shares
   EXPECT_THAT(base::refusal([&] { blend("1.3e-20", nullptr); }), HasSubstr("--data: weight 1.3e-20"));
   const TrainingData held_out(
-      {.blend = {"1.3e-20", a, "1", b}, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .takes_turns = false});
+      {.blend = {"1.3e-20", a, "1", b}, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .uses_weights = false});
   EXPECT_EQ(held_out.sample_in_order(0).set, 0);
   stored[1]["share"] = 65535;  // of weights 1.4 and 65534.6
   const TrainingData fewer({.blend = {"1.4", a, "65534.6", b}, .seq_len = 4, .vocab_size = 100, .stored = stored});

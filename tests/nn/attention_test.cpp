@@ -83,7 +83,7 @@ TEST(Attention, KeepsTheTensorsOfItsPolicy) {
   EXPECT_EQ(events(false), (Events{stashed(plain), fetched(plain)}));
   Events expected{"forward consume q_norm", "forward release q_norm", "forward consume k_norm",
                   "forward release k_norm", stashed(normed),          fetched(normed)};
-  const Events made_again{"recompute consume q_norm", "recompute release q_norm", "recompute consume k_norm",
+  const Events recomputed{"recompute consume q_norm", "recompute release q_norm", "recompute consume k_norm",
                           "recompute release k_norm"};
   const Events backward{"backward consume q_norm", "backward produce q_norm", "backward release q_norm",
                         "backward consume k_norm", "backward produce k_norm", "backward release k_norm"};
@@ -94,7 +94,7 @@ TEST(Attention, KeepsTheTensorsOfItsPolicy) {
   EXPECT_EQ(events(false), (Events{stashed(plain), fetched(plain)}));
   Events selective = expected;
   selective[4] = stashed(again), selective[5] = fetched(again);
-  selective.insert(selective.end(), made_again.begin(), made_again.end());
+  selective.insert(selective.end(), recomputed.begin(), recomputed.end());
   selective.insert(selective.end(), backward.begin(), backward.end());
   EXPECT_EQ(events(true), selective);
 }

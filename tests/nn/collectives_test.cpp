@@ -156,7 +156,7 @@ TEST(TpCollectives, RecordTheirBytesAndPass) {
 }
 
 // A collective's memory must stay allocated while other ranks still send, even if the call that started it fails.
-TEST(Arriving, WithoutTakeKeepsItsMemoryUntilTheCollectiveEnds) {
+TEST(PendingTensor, WithoutTakeKeepsItsMemoryUntilTheCollectiveEnds) {
   for (const bool sequence_parallel : {false, true}) {
     std::atomic<bool> others_began = false;
     on_tp_ranks({2, sequence_parallel}, [&](Context& context) {
@@ -164,7 +164,7 @@ TEST(Arriving, WithoutTakeKeepsItsMemoryUntilTheCollectiveEnds) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         others_began = true;
       }
-      { const Arriving dropped = start_leave_tp(context, part_of_sum(0, at::kFloat), schedule::Pass::backward); }
+      { const PendingTensor dropped = start_leave_tp(context, part_of_sum(0, at::kFloat), schedule::Pass::backward); }
       EXPECT_TRUE(others_began);
     });
   }

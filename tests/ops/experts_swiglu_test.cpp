@@ -89,7 +89,7 @@ TEST_P(WeightedSwiglu, BackwardEqualsTheFormula) {
         dweight_scale.push_back(sum_scale);
       }
       const WeightedSwigluGradients got =
-          weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, /*again=*/false);
+          weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, /*with_output=*/false);
       EXPECT_EQ(got.gate_up.scalar_type(), GetParam().type);
       EXPECT_EQ(got.weights.scalar_type(), accumulator(GetParam().type));
       EXPECT_FALSE(got.out.defined());
@@ -120,7 +120,7 @@ TEST_P(WeightedSwiglu, BackwardRecomputesTheBitsOfForward) {
   const Selection selection = experts_cases()[0].select(9);
   const Operands in = random_operands(selection, 37, type());
   const WeightedSwigluGradients again =
-      weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, /*again=*/true);
+      weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, /*with_output=*/true);
   EXPECT_TRUE(
       same_bits(used(again.out, selection), used(weighted_swiglu(in.gate_up, in.weights, selection), selection)));
   const WeightedSwigluGradients once = weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, false);

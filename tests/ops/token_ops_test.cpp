@@ -157,7 +157,7 @@ TEST_P(TokenOps, SwigluEqualsTheReference) {
     const at::Tensor gate_up = random_tensor({tokens, 2 * features}, 1, type(), 12.0);
     const at::Tensor dout = random_tensor({tokens, features}, 2, type());
     const at::Tensor got = swiglu_forward(gate_up), gradient = swiglu_backward(dout, gate_up);
-    const SwigluAgain again = swiglu_backward_again(dout, gate_up);
+    const SwigluBackward again = swiglu_backward_with_output(dout, gate_up);
     EXPECT_TRUE(same_bits(again.out, got));
     EXPECT_TRUE(same_bits(again.gradient, gradient));
     const Values in = values_of(gate_up), ds = values_of(dout);

@@ -319,7 +319,7 @@ TEST(IdRangesOfAPart, MapEachIdToItsRow) {
 
 TEST(IdRangesOfAPart, HaveAtMostEightRanges) {
   IdRanges ids;
-  for (std::int64_t i = 0; i < IdRanges::kMost; ++i) ids.add(10 * i, 1);
+  for (std::int64_t i = 0; i < IdRanges::kMaxRanges; ++i) ids.add(10 * i, 1);
   EXPECT_EQ(ids.row_of(70), 7);
   EXPECT_THROW(ids.add(100, 1), Error);
   EXPECT_THROW(one_range(-1, 2), Error);

@@ -16,7 +16,7 @@
 namespace tessera::predict {
 namespace {
 
-constexpr double kMost = 1.1;  // largest arena relative to live bytes, for budgets of at least twice the minimum
+constexpr double kMaxRatio = 1.1;  // largest arena relative to live bytes, for budgets of at least twice the minimum
 
 struct Model {
   const char* name;
@@ -85,8 +85,8 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
       const schedule::Schedule schedule = plan(gathers, reductions + least.scratch);
       SCOPED_TRACE(fmt::format("gtp {}, {} microbatches, coalesced up to {}, {} times the smallest", gtp, microbatches,
                                coalesce_bytes, static_cast<double>(halves) / 2));
-      EXPECT_LE(static_cast<double>(schedule.gather_arena), kMost * static_cast<double>(live_gathered(schedule)));
-      EXPECT_LE(static_cast<double>(schedule.reduce_arena), kMost * static_cast<double>(live_reduced(schedule)));
+      EXPECT_LE(static_cast<double>(schedule.gather_arena), kMaxRatio * static_cast<double>(live_gathered(schedule)));
+      EXPECT_LE(static_cast<double>(schedule.reduce_arena), kMaxRatio * static_cast<double>(live_reduced(schedule)));
       EXPECT_LE(schedule.gather_arena, gathers);
       EXPECT_LE(schedule.reduce_arena, reductions);
     }

@@ -1,7 +1,7 @@
-// A second implementation of the number formats for tests, written from the definitions in docs/formats.md. It uses
-// doubles and search, one element at a time, and shares no code with tessera/quant. An fp32 operation of the definition
-// is a double operation here, exact or correctly rounded to 53 bits, followed by one rounding to fp32. This gives the
-// same result, because a double has more than twice the bits of an fp32 mantissa.
+// A second implementation of the number formats for tests, written from the definitions in docs/formats.md. The
+// definition uses doubles and search, one element at a time, and shares no code with tessera/quant. An fp32 operation
+// of the definition is a double operation here, exact or correctly rounded to 53 bits, followed by one rounding to
+// fp32. The result is the same, because a double has more than twice the bits of an fp32 mantissa.
 #pragma once
 #include <algorithm>
 #include <bit>

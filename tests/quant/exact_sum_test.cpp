@@ -241,13 +241,13 @@ TEST_P(ExactSums, OfNaNsAndInfinitiesEqualPlainSums) {
   EXPECT_EQ(integer_of(counted), WideInteger(7.0));
 }
 
-// The state after kMostExactAdditions additions of the largest limb values to a normalised sum.
+// The state after kMaxExactAdditions additions of the largest limb values to a normalised sum.
 TEST_P(ExactSums, HoldTheMaximumAdditionsAndCarryThroughAllLimbs) {
   const std::int64_t full = (std::int64_t{1} << kLimbBits) - 1;
   for (const std::int64_t sign : {1, -1}) {
     ExactSum sum;
-    for (int i = 0; i + 3 < kExactLimbs; ++i) sum.limbs[i] = full + sign * kMostExactAdditions * full;
-    ASSERT_EQ(sum.limbs[0] / full, 1 + sign * kMostExactAdditions) << "no overflow";
+    for (int i = 0; i + 3 < kExactLimbs; ++i) sum.limbs[i] = full + sign * kMaxExactAdditions * full;
+    ASSERT_EQ(sum.limbs[0] / full, 1 + sign * kMaxExactAdditions) << "no overflow";
     const WideInteger exact = integer_of(sum);
     EXPECT_TRUE(same_number(rounded_by_kernels(sum), nearest(exact)));
     normalise(sum);

@@ -43,7 +43,7 @@ inline std::vector<NamedEncoding> all_encodings() {
           {"nvfp4_1x16", {Element::e2m1, Scale::e4m3, {1, 16}}}};
 }
 
-// Returns values of many magnitudes and both signs, and some zeros. They are not bf16 numbers.
+// Returns values of many magnitudes and both signs, and some zeros. The values are not bf16 numbers.
 inline std::vector<float> random_values(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -143,7 +143,7 @@ inline std::vector<Scales> scales_of(const std::vector<bfloat16>& values, Extent
   return scales;
 }
 
-// Returns the bytes of the whole matrix. Writes its values to `dequantized`.
+// Returns the bytes of the whole matrix. Writes the dequantized values to `dequantized`.
 inline Stored quantized(const std::vector<bfloat16>& values, Extent matrix, const Encoding& encoding,
                         std::vector<bfloat16>& dequantized) {
   Stored stored;

@@ -9,8 +9,8 @@
 
 namespace tessera::quant {
 
-// Memory for items [begin, end) of an array of `bits`-bit items, filled at random. It begins with the byte of item
-// `begin` and has guard bytes on both sides.
+// Memory for items [begin, end) of an array of `bits`-bit items, filled at random. The memory begins with the byte of
+// item `begin` and has guard bytes on both sides.
 class GuardedBits {
  public:
   GuardedBits(std::int64_t bits, Slice slice, std::mt19937& random) : bits_(bits), slice_(slice) {

@@ -1,4 +1,4 @@
-// A store in memory for tests. It does not answer while it is silenced.
+// A store in memory for tests. The store does not answer while it is silenced.
 #pragma once
 #include <condition_variable>
 #include <memory>

@@ -74,7 +74,7 @@ inline void write_llama(const fs::path& folder, const models::DecoderConfig& con
   write_model(folder, models::LlamaConfig(config), dtype);
 }
 
-// The same sizes as a model of another architecture. Models with experts have 5 of them in a layer.
+// The same sizes as a model of another architecture. Models with experts have 5 experts in a layer.
 inline models::ModelConfigPtr odd_decoder(const std::string& model_type, bool tied) {
   nlohmann::json config = models::LlamaConfig(odd_llama(tied)).to_json();
   config.erase("architectures");

@@ -79,10 +79,10 @@ TEST(Flags, AreParsedAlikeByEveryCommand) {
 TEST(Flags, TrainTakesAllAndBenchStepThoseThatChangeSteps) {
   EXPECT_EQ(settings_of(Command::train).size(), settings().size());
   for (const char* name : {"cuda_graph", "deterministic", "pushes", "coalesce", "backend", "threads", "gather_budget"})
-    EXPECT_TRUE(find_setting(name)->takers.contains(Command::bench_step)) << name;
+    EXPECT_TRUE(find_setting(name)->accepted_by.contains(Command::bench_step)) << name;
   for (const Command command : {Command::plan, Command::bench_schedule})
     for (const Setting* setting : settings_of(command))
-      EXPECT_TRUE(setting->takers.contains(Command::bench_step)) << setting->name;
+      EXPECT_TRUE(setting->accepted_by.contains(Command::bench_step)) << setting->name;
 }
 
 TEST(Flags, ShowTheirHelpAndDefaults) {

@@ -139,7 +139,7 @@ TEST(InspectedLayouts, ListGroupsAndParts) {
     EXPECT_EQ(parameter["parts"][1]["compute"].dump(), "[[0,8,6,12]]");
     EXPECT_EQ(parameter["parts"][1]["state"].dump(), "[[0,2,6,12]]");
   }
-  const std::string text = layout_text(inspected, /*most_groups=*/3);
+  const std::string text = layout_text(inspected, /*max_groups=*/3);
   for (const char* line : {"8 ranks", "  tp 2 x gtp 2 x dp 2\n", "gather over gtp", "[0 2] [1 3] [4 6] and 1 more\n",
                            "    storage              96 bytes  0:4 x 6:12\n"})
     EXPECT_THAT(text, ::testing::HasSubstr(line));

@@ -200,7 +200,7 @@ TEST(Progress, WritesPlainLinesIntoAPipe) {
   std::ostringstream out;
   {
     Progress progress(out, false, 200);
-    progress.note("hello");
+    progress.print("hello");
     progress.step(example(2));
     progress.step(example(200));
   }
@@ -214,7 +214,7 @@ TEST(Progress, RewritesOneLineOnATerminal) {
   {
     Progress progress(out, true, 200);
     progress.step(example(2));
-    progress.note("hello");
+    progress.print("hello");
     progress.step(example(3));
   }
   const std::string step2 = "\r" + progress_text(example(2), 200) + "\x1b[K",

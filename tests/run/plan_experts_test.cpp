@@ -149,7 +149,7 @@ TEST(PlanOfExperts, TheLoadLengthensTheProductsOfTheBusiestOwner) {
   const StepPlan uneven = plan_step(request);
   const double products = 2 * 3 * 2 * 2 * 240.0 * 6 / 1e9;  // of two layers
   EXPECT_NEAR(uneven.prediction.compute_seconds - even.prediction.compute_seconds, 2 * products, 1e-12);
-  EXPECT_EQ(uneven.of_a_rank.gathered, even.of_a_rank.gathered);
+  EXPECT_EQ(uneven.busiest_rank.gathered, even.busiest_rank.gathered);
   const std::vector<ExpertLayout> layouts = expert_layouts(request);
   EXPECT_NEAR(layouts[1].products_seconds, 3 * layouts[0].products_seconds, 1e-12);
 }

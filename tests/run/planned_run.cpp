@@ -75,8 +75,8 @@ void expect_roles_add_up(const StepPlan& step, std::int64_t activations) {
     const bool reduces = role.purpose.starts_with("reduce") || role.purpose == "replicas";
     (role.purpose == "program" ? program : reduces ? reduced : gathered) += role.bytes;
   }
-  EXPECT_EQ(gathered, step.of_a_rank.gathered);
-  EXPECT_EQ(reduced, step.of_a_rank.reduced);
+  EXPECT_EQ(gathered, step.busiest_rank.gathered);
+  EXPECT_EQ(reduced, step.busiest_rank.reduced);
   EXPECT_EQ(program, activations);
 }
 
@@ -85,8 +85,8 @@ void expect_roles_add_up(const StepPlan& step, std::int64_t activations) {
 StepPlan expect_as_planned(const StepPlanRequest& request) {
   StepPlan step = plan_step(request);
   const Moved moved = run_planned(request, step.trace);
-  EXPECT_EQ(moved.gathered, step.of_all_ranks.gathered);
-  EXPECT_EQ(moved.reduced, step.of_all_ranks.reduced);
+  EXPECT_EQ(moved.gathered, step.all_ranks.gathered);
+  EXPECT_EQ(moved.reduced, step.all_ranks.reduced);
   EXPECT_EQ(moved.gather_arena, step.schedule.gather_arena);
   EXPECT_EQ(moved.reduce_arena, step.schedule.reduce_arena);
   expect_roles_add_up(step, moved.activations);

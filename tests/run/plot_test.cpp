@@ -70,9 +70,9 @@ TEST_F(PlottedRuns, AnIncompleteLastLineIsLeftOutAndReported) {
   write(lines({1, 2}) + R"({"step": 3, "lo)");
   const PlottedRun run = read_plotted_run(folder_);
   EXPECT_EQ(run.steps.size(), 2u);
-  EXPECT_THAT(remarks_on(run), Contains(HasSubstr("is incomplete")));
+  EXPECT_THAT(remarks_of(run), Contains(HasSubstr("is incomplete")));
   write(lines({1}));
-  EXPECT_THAT(remarks_on(read_plotted_run(folder_)), Not(Contains(HasSubstr("is incomplete"))));
+  EXPECT_THAT(remarks_of(read_plotted_run(folder_)), Not(Contains(HasSubstr("is incomplete"))));
 }
 
 TEST_F(PlottedRuns, ADamagedLineIsNamed) {
@@ -85,7 +85,7 @@ TEST_F(PlottedRuns, ARunWithoutAStepIsEmpty) {
   write("");
   const PlottedRun run = read_plotted_run(folder_);
   EXPECT_TRUE(run.steps.empty());
-  EXPECT_THAT(remarks_on(run), ElementsAre("no step has finished"));
+  EXPECT_THAT(remarks_of(run), ElementsAre("no step has finished"));
   EXPECT_THAT(terminal_plot({run, falling_run(5)}, 60), HasSubstr("b"));
 }
 
@@ -106,9 +106,9 @@ TEST(LossSpikes, NeighbouringStepsAreOneSpike) {
   EXPECT_EQ(spikes[0].first, 50);
   EXPECT_EQ(spikes[0].last, 52);
   EXPECT_EQ(spikes[0].loss, 8.51);
-  EXPECT_NEAR(spikes[0].usual, 4.66, 0.05);  // of steps 18 to 49
+  EXPECT_NEAR(spikes[0].median, 4.66, 0.05);  // of steps 18 to 49
   EXPECT_EQ(spikes[1].first, 81);
-  EXPECT_THAT(remarks_on(run), Contains(StartsWith("loss spike at steps 50 to 52: 8.5100, median before it 4.6")));
+  EXPECT_THAT(remarks_of(run), Contains(StartsWith("loss spike at steps 50 to 52: 8.5100, median before it 4.6")));
 }
 
 TEST(LossSpikes, EqualLossesNeedTwoPercent) {
@@ -128,7 +128,7 @@ TEST(Remarks, CountLossesThatAreNotFiniteAndSkippedSteps) {
   run.steps[3].loss = kNaN;
   run.steps[3].skipped = run.steps[6].skipped = true;
   run.steps[9].suppressed = 2;
-  const std::vector<std::string> lines = remarks_on(run);
+  const std::vector<std::string> lines = remarks_of(run);
   EXPECT_THAT(lines, Contains("1 losses are not finite, first in step 4"));
   EXPECT_THAT(lines, Contains("2 steps were skipped: their gradient was not finite, first in step 4"));
   EXPECT_THAT(lines, Contains("1 steps were suppressed and repeated, first in step 10"));
@@ -140,9 +140,9 @@ TEST(Remarks, NameTheRankThatWasSlowestInMostSteps) {
     run.steps[i].exposed_comm_ms = 5;
     run.steps[i].slowest = SlowestRank{.rank = i == 2 ? 1 : 3, .wait_ms = i == 2 ? 0.0 : 2.0};
   }
-  EXPECT_THAT(remarks_on(run), Contains("slowest rank: 3, in 5 of 6 measured steps; in these it waited 3 ms less than "
+  EXPECT_THAT(remarks_of(run), Contains("slowest rank: 3, in 5 of 6 measured steps; in these it waited 3 ms less than "
                                         "the mean of the ranks"));
-  EXPECT_THAT(remarks_on(falling_run(10)), Not(Contains(HasSubstr("slowest rank"))));
+  EXPECT_THAT(remarks_of(falling_run(10)), Not(Contains(HasSubstr("slowest rank"))));
 }
 
 TEST(Ranges, AreNeverEmpty) {

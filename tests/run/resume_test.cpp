@@ -142,15 +142,15 @@ const std::set<std::string_view> kOfOneCall{"threads",       "gather_budget",  "
                                             "eval_every",    "timeout_s",      "expert_counts"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
-  const json before = other_values(), usual = to_json(TrainConfig{});
+  const json before = other_values(), defaults = to_json(TrainConfig{});
   json after = to_json(merge_stored(parse({}), before, "c").config);
   for (const Setting& setting : settings()) {
     const std::string name(setting.name);
     if (name == "resume" || name == "out") continue;
     EXPECT_NE(before.contains(name), kOfOneCall.contains(setting.name)) << name << " is in neither list, or in both";
-    EXPECT_EQ(after[name], before.contains(name) ? before[name] : usual[name]) << name;
+    EXPECT_EQ(after[name], before.contains(name) ? before[name] : defaults[name]) << name;
     if (before.contains(name) && name != "fp8_scaling") {
-      EXPECT_NE(before[name], usual[name]) << name;
+      EXPECT_NE(before[name], defaults[name]) << name;
     }
   }
   json current = before;

@@ -29,15 +29,15 @@ TEST(PlanTraffic, TwoGathersWithLeastMemoryOneWithEnough) {
   request.gather_budget = schedule::kMinimum;
   request.reduce_budget = schedule::kMinimum;
   const StepPlan least = plan_step(request);
-  EXPECT_EQ(least.of_a_rank.gathered, 3 * (2 * 960 + 2 * 128) * 4 / 2);
+  EXPECT_EQ(least.busiest_rank.gathered, 3 * (2 * 960 + 2 * 128) * 4 / 2);
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
   const StepPlan most = plan_step(request);
-  EXPECT_EQ(most.of_a_rank.gathered, 1216 * 4 / 2);
+  EXPECT_EQ(most.busiest_rank.gathered, 1216 * 4 / 2);
   // The gradient of a microbatch is exchanged once. For a norm, each rank receives the other rank's whole gradient.
   for (const StepPlan* step : {&least, &most}) {
-    EXPECT_EQ(step->of_a_rank.reduced, 3 * (1216 / 2 + 5 * 8) * 4);
-    EXPECT_EQ(step->of_all_ranks.gathered, 2 * step->of_a_rank.gathered);
-    EXPECT_EQ(step->of_all_ranks.reduced, 2 * step->of_a_rank.reduced);
+    EXPECT_EQ(step->busiest_rank.reduced, 3 * (1216 / 2 + 5 * 8) * 4);
+    EXPECT_EQ(step->all_ranks.gathered, 2 * step->busiest_rank.gathered);
+    EXPECT_EQ(step->all_ranks.reduced, 2 * step->busiest_rank.reduced);
   }
   EXPECT_LT(least.memory.gathered, most.memory.gathered);
   EXPECT_EQ(most.memory.gathered, most.schedule.gather_arena);
@@ -49,7 +49,7 @@ TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
   const std::int64_t shard = 1216 / 2 + 5 * 8;
   // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of their bytes, in whole bytes per
   // parameter.
-  EXPECT_NEAR(step.of_a_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
+  EXPECT_NEAR(step.busiest_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
 }
 
 // The rows that a rank updates are received from the two other replicas, which then receive the new weights.
@@ -61,14 +61,14 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   const StepPlan whole = plan_step(request);
   const double matrices = 1216 / 2.0, norms = 5 * 8;
   const double rows = 24;  // at most, elements: the last replica's rows may be fewer
-  EXPECT_NEAR(split.of_a_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
+  EXPECT_NEAR(split.busiest_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
               split.parameters.size() * 2 * rows * 4);
-  EXPECT_NEAR(split.of_a_rank.gathered - whole.of_a_rank.gathered, 2 * matrices / 3 * 2,
+  EXPECT_NEAR(split.busiest_rank.gathered - whole.busiest_rank.gathered, 2 * matrices / 3 * 2,
               split.parameters.size() * rows * 2);
-  EXPECT_EQ(split.of_all_ranks.gathered - whole.of_all_ranks.gathered, 2 * 1216 * 2);
+  EXPECT_EQ(split.all_ranks.gathered - whole.all_ranks.gathered, 2 * 1216 * 2);
   // For a sum of a whole parameter, the bytes that each of the 6 ranks receives are rounded down.
-  EXPECT_LE(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4);
-  EXPECT_NEAR(whole.of_all_ranks.reduced - split.of_all_ranks.reduced, 2 * 1216 * 4, 6 * split.parameters.size());
+  EXPECT_LE(whole.all_ranks.reduced - split.all_ranks.reduced, 2 * 1216 * 4);
+  EXPECT_NEAR(whole.all_ranks.reduced - split.all_ranks.reduced, 2 * 1216 * 4, 6 * split.parameters.size());
   EXPECT_LT(split.memory.optimizer, whole.memory.optimizer / 2);
   EXPECT_EQ(split.memory.weights, whole.memory.weights);
 }
@@ -93,10 +93,10 @@ TEST(PlanTraffic, RowsOfTheEmbeddingAreSentIfTheyHaveFewerBytes) {
     const StepPlan gathered = plan_step(request);
     request.config.embedding = Lookup::automatic;
     const StepPlan rows = plan_step(request);
-    EXPECT_EQ(gathered.of_a_rank.gathered - rows.of_a_rank.gathered, 256 - 240);
-    EXPECT_EQ(gathered.of_a_rank.reduced - rows.of_a_rank.reduced, 256 - 240);
-    EXPECT_EQ(gathered.of_all_ranks.gathered - rows.of_all_ranks.gathered, 2 * (256 - 240));
-    EXPECT_EQ(gathered.of_all_ranks.reduced - rows.of_all_ranks.reduced, 2 * (256 - 240));
+    EXPECT_EQ(gathered.busiest_rank.gathered - rows.busiest_rank.gathered, 256 - 240);
+    EXPECT_EQ(gathered.busiest_rank.reduced - rows.busiest_rank.reduced, 256 - 240);
+    EXPECT_EQ(gathered.all_ranks.gathered - rows.all_ranks.gathered, 2 * (256 - 240));
+    EXPECT_EQ(gathered.all_ranks.reduced - rows.all_ranks.reduced, 2 * (256 - 240));
     EXPECT_EQ(rows.memory.gathered, rows.schedule.gather_arena + std::int64_t{2} * 6 * (8 + 32));
     const auto reads = std::ranges::find(rows.trace, schedule::EventKind::comm, &schedule::Event::kind);
     ASSERT_NE(reads, rows.trace.end());
@@ -315,7 +315,7 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
           EXPECT_GT(step.prediction.step_seconds, step.prediction.compute_seconds);
           EXPECT_LE(step.prediction.step_seconds, step.on_demand.step_seconds * (1 + 1e-9));
           EXPECT_EQ(step.parameters.size(), request.model->parameters({.tp_size = 3}).size());
-          EXPECT_EQ(step.of_a_rank.reduced > 0, true);
+          EXPECT_EQ(step.busiest_rank.reduced > 0, true);
         }
       }
 }
@@ -384,7 +384,7 @@ TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
   EXPECT_EQ(report["mesh"], (ordered_json{{"ranks", 2}, {"tp", 1}, {"gtp", 2}, {"dp", 1}}));
   EXPECT_EQ(report["microbatches"], 2);
   EXPECT_EQ(report["tokens"], 24);
-  EXPECT_EQ(report["traffic"]["gathered_bytes"], step.of_a_rank.gathered);
+  EXPECT_EQ(report["traffic"]["gathered_bytes"], step.busiest_rank.gathered);
   EXPECT_EQ(report["memory_bytes"]["total"], step.memory.total());
   EXPECT_DOUBLE_EQ(report["predicted"]["step_ms"], step.prediction.step_seconds * 1e3);
   ASSERT_EQ(report["gathers"].size(), step.schedule.residencies.size());

@@ -28,23 +28,25 @@ TEST(Suppressions, AnInjectionLastsForSuppressedAttempts) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_TRUE(suppressions.is_injected(5));
     EXPECT_TRUE(suppressions.is_injected(6));  // enqueued after step 5, and discarded with it
-    suppressions.saw_suppressed(5, {.counter = kDebugStop, .count = 1});
+    suppressions.record_suppressed(5, {.counter = kDebugStop, .count = 1});
   }
   EXPECT_FALSE(suppressions.is_injected(5));
-  EXPECT_EQ(suppressions.saw_counted(), 2);
+  EXPECT_EQ(suppressions.record_counted(), 2);
   EXPECT_TRUE(suppressions.is_injected(6));
-  suppressions.saw_suppressed(6, {.counter = "room", .count = 7});
-  EXPECT_EQ(suppressions.saw_counted(), 1);
-  EXPECT_EQ(suppressions.saw_counted(), 0);
+  suppressions.record_suppressed(6, {.counter = "room", .count = 7});
+  EXPECT_EQ(suppressions.record_counted(), 1);
+  EXPECT_EQ(suppressions.record_counted(), 0);
   EXPECT_EQ(suppressions.by_counter(), (std::map<std::string, std::int64_t>{{kDebugStop, 2}, {"room", 1}}));
 }
 
 TEST(Suppressions, TooManyInARowEndTheRun) {
   Suppressions suppressions({});
-  const auto suppress = [&](std::int64_t step) { suppressions.saw_suppressed(step, {.counter = "room", .count = 7}); };
-  for (int i = 1; i < Suppressions::kMost; ++i) suppress(8);
-  suppressions.saw_counted();
-  for (int i = 1; i < Suppressions::kMost; ++i) suppress(9);
+  const auto suppress = [&](std::int64_t step) {
+    suppressions.record_suppressed(step, {.counter = "room", .count = 7});
+  };
+  for (int i = 1; i < Suppressions::kMaxAttempts; ++i) suppress(8);
+  suppressions.record_counted();
+  for (int i = 1; i < Suppressions::kMaxAttempts; ++i) suppress(9);
   try {
     suppress(9);
     FAIL();

@@ -67,10 +67,10 @@ std::string error_of(int steps, int late, const Difference& difference) {
       for (int step = 1; step <= steps; ++step) {
         do_step(own, world.rank(), step, difference);
         own.agreement.compare_later();
-        own.agreement.settle(step - late);
+        own.agreement.finish_until(step - late);
         EXPECT_TRUE(difference.rank < 0 || step < difference.step + std::min(late, static_cast<int>(kKeptSteps) - 1));
       }
-      own.agreement.settle(steps);
+      own.agreement.finish_until(steps);
     });
   } catch (const Error& error) {
     return error.what();
@@ -103,7 +103,7 @@ TEST(Agreement, TwoWeightsThatOneRankSwapsAreADifference) {
       own.history.add({.kind = schedule::EventKind::consume, .microbatch = 0, .parameter = id});
     own.agreement.post();
     own.agreement.compare_later();
-    own.agreement.settle(1);
+    own.agreement.finish_until(1);
   };
   try {
     comm::run_local(3, {}, swapped);

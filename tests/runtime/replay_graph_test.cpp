@@ -21,7 +21,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
         runtime.program().begin_step(schedule::StepKind::train, 2);
         EXPECT_TRUE(runtime.graph().can_be_graph());
         runtime.graph().repeat_step();
-        runtime.settle();  // a graph waits for what was gathered ahead of it
+        runtime.wait_until_idle();  // a graph waits for what was gathered ahead of it
         if (!zero) model.write_updates();
         runtime.graph().launched({}, {.gathered_bytes = in_graph});
         return runtime.finish(runtime.pending()).gathered_bytes;

@@ -22,8 +22,8 @@ namespace tessera::runtime::replay_model {
 inline float weight_value(std::int64_t p, std::int64_t updates, std::int64_t i) {
   return static_cast<float>(p * 1000 + i) * 0.37f + static_cast<float>(updates) * 0.011f;
 }
-// The same of a plane: its logical element i, that of a grid of tiles for a plane by tile. 8-bit data takes the low
-// bits.
+// Returns the value of logical element i of a plane. For a plane with tiles, i is an element of the grid of tiles.
+// 8-bit data has the low bits.
 template <typename T>
 T plane_value(std::int64_t p, std::size_t plane, std::int64_t updates, std::int64_t i) {
   if constexpr (std::is_same_v<T, std::uint8_t>)
@@ -79,7 +79,8 @@ class Model {
         {.name = "frozen", .dims = {5, 3}, .compute = layout::replicated({5, 3}, tp), .trainable = false});
     runtime.parameters().add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
     runtime.parameters().add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
-    // 8-bit data and fp32 scales by tile, of rows in blocks and of columns; sizes that tiles do not divide.
+    // Two parameters with 8-bit data and fp32 scales for each tile, one sharded by blocks of rows and one by columns.
+    // Tiles do not divide the sizes.
     const std::vector<shard::PlaneSpec> planes{{.name = "data", .type = quant::DType::u8},
                                                {.name = "scales", .tile = {.rows = 3, .cols = 4}}};
     runtime.parameters().add({.name = "planes by rows",
@@ -88,7 +89,7 @@ class Model {
                               .planes = planes});
     runtime.parameters().add(
         {.name = "planes by columns", .dims = {13, 9}, .compute = layout::cut_cols({13, 9}, tp), .planes = planes});
-    // A type of its own, beside neighbours that it may travel with.
+    // This parameter has its own type; parameters beside it may be in the same unit.
     runtime.parameters().add({.name = "half",
                               .dims = {10, 3},
                               .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
@@ -202,7 +203,7 @@ class Model {
     if (with_amaxes) reduce_amaxes();
     runtime.program().publish(bucket);
   }
-  // As the cast of a bucket does. Behind an update it is an event of the step.
+  // As the cast of a bucket does. After an update, this reduction is an event of the step.
   void reduce_amaxes() {
     std::array<float, 2> amaxes{static_cast<float>(parallel_.rank), -static_cast<float>(parallel_.rank)};
     runtime.program().reduce_amaxes(amaxes);
@@ -210,13 +211,13 @@ class Model {
   }
   // A graph has updated them: written, and published by the step that it repeats.
   void write_updates() {
-    runtime.settle();  // what was gathered for the step, and the graph would have waited for
+    runtime.wait_until_idle();  // what was gathered for the step, and the graph would have waited for
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) write_update(id);
   }
   // Something outside the steps replaces a weight.
   void replace(schedule::ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
-    runtime.settle();
+    runtime.wait_until_idle();
     write(id);
     runtime.program().publish(id);
   }
@@ -228,7 +229,7 @@ class Model {
     write(id);
     return true;
   }
-  // Writes the part that this rank updates. The other parts come from the other replicas.
+  // Writes the part that this rank updates. The other replicas write the other parts.
   void write(schedule::ParameterId id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p)

@@ -399,7 +399,7 @@ TEST(RowGathers, BringRowsLongBeforeTheyArePlaced) {
       const std::vector<std::int64_t> brought = ids_of(round, group.rank()), others = ids_of(round + 1, group.rank());
       std::vector<float> out = kUntouched;
       base::Promise begin, free;
-      gather.bring(table, group, reading, begin.fence());
+      gather.gather_early(table, group, reading, begin.fence());
       while_nothing_may_happen();
       std::ranges::copy(brought, ids.begin());
       begin.complete();

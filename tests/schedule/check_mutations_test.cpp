@@ -13,7 +13,7 @@
 namespace tessera::schedule {
 namespace {
 
-constexpr std::size_t kMostStates = 20000;
+constexpr std::size_t kMaxStates = 20000;
 
 std::string first_of(const std::vector<std::string>& faults) {
   return faults.empty() ? "" : faults.front();
@@ -32,7 +32,7 @@ void compare_mutations(const oracle::Case& made, const Schedule& schedule, std::
     if (!mutated) continue;
     Tally& tally = tallies[static_cast<std::size_t>(kind)];
     const std::vector<std::string> faults = check(made.trace, made.sizes, *mutated);
-    const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, *mutated, kMostStates, random());
+    const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, *mutated, kMaxStates, random());
     ++tally.made;
     tally.refused += !faults.empty();
     tally.wrong += !truth.wrong.empty();
@@ -51,7 +51,7 @@ std::array<Tally, oracle::kMutations> compare_all(const std::vector<oracle::Case
   for (const oracle::Case& made : cases)
     for (int round = 0; round < rounds; ++round) {
       const Schedule schedule = make_schedule(made, random);
-      const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, schedule, kMostStates, random());
+      const oracle::Outcome truth = oracle::execute(made.trace, made.sizes, schedule, kMaxStates, random());
       EXPECT_EQ(truth.wrong, "") << made.name;
       const std::vector<std::string> faults = check(made.trace, made.sizes, schedule);
       EXPECT_EQ(first_of(faults), "") << made.name;

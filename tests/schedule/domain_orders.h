@@ -1,5 +1,5 @@
-// Schedules of several domains, whose gathers have lanes of their own and share an arena: which of them may overwrite
-// bytes that another domain still reads.
+// Schedules of several domains. Each domain has its own gather lane, and all domains share an arena. The functions find
+// gathers that may overwrite bytes which another domain still reads.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -21,19 +21,20 @@ struct LayerOptions {
   bool odd = false;       // sizes are random instead of those of a decoder's projections
 };
 
-// Layers of four weights, the later ones of the domains 1, 2, ...; with more than four domains some have no weight.
+// Returns layers of four weights, whose later weights belong to the domains 1, 2, ...; with more than four domains,
+// some domains have no weight.
 Step layers(const LayerOptions& options, std::mt19937& random);
 
-// A gather and a residency before it whose bytes it takes, which no wait orders. Empty: every gather is ordered on its
-// own lane behind every earlier use of its bytes.
+// A gather, and an earlier residency whose bytes the gather takes, without a wait that orders them. Empty: every gather
+// is ordered on its own lane behind every earlier use of its bytes.
 struct UnorderedPair {
   int gather = 0, earlier = 0;  // of Schedule::residencies
 };
 std::vector<UnorderedPair> unordered_pairs(const Schedule& schedule);
 std::string to_string(const UnorderedPair& pair, const Schedule& schedule, const std::vector<ParameterSize>& sizes);
 
-// The schedule with the waits of a planner that knows one gather lane: a gather waits for the weights that it
-// displaces, and not for weights that left some of its bytes earlier.
+// Returns the schedule with the waits of a planner that assumes one gather lane. A gather then waits for the weights
+// that it evicts, but not for weights that earlier left some of its bytes.
 Schedule with_waits_of_one_lane(const Step& step, Schedule schedule);
 
 // Returns plans of the step with `budgets` gather budgets, from the smallest to the largest arena.

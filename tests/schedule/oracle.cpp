@@ -249,7 +249,7 @@ class Machine {
 };
 
 // Visits every reachable state once, depth first.
-Outcome run_all(const Machine& machine, std::size_t most_states) {
+Outcome run_all(const Machine& machine, std::size_t max_states) {
   Outcome outcome{.exhaustive = true};
   std::unordered_set<std::string> seen;
   std::vector<State> open = {machine.initial()};
@@ -268,7 +268,7 @@ Outcome run_all(const Machine& machine, std::size_t most_states) {
     if (!moved && !machine.is_done(state)) outcome.wrong = "deadlock";
     if (!outcome.wrong.empty()) return outcome;
     outcome.states = seen.size();
-    if (outcome.states > most_states) {
+    if (outcome.states > max_states) {
       outcome.exhaustive = false;
       return outcome;
     }
@@ -296,11 +296,11 @@ std::string run_random(const Machine& machine, std::mt19937_64& random) {
 }  // namespace
 
 Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
-                std::size_t most_states, std::uint64_t seed) {
+                std::size_t max_states, std::uint64_t seed) {
   // A first step, one after it, one after a skipped optimizer step.
   const Program program = compile(trace, sizes, schedule, {true, false, true});
   const Machine machine(sizes, schedule, program);
-  Outcome outcome = run_all(machine, most_states);
+  Outcome outcome = run_all(machine, max_states);
   if (outcome.exhaustive) return outcome;
   std::mt19937_64 random(seed);
   for (int run = 0; run < kRuns && outcome.wrong.empty(); ++run) outcome.wrong = run_random(machine, random);

@@ -1,6 +1,6 @@
-// An oracle for tests: executes small schedules on tagged bytes. It runs the lanes' operations in every order that the
-// waits allow, or in random orders if there are too many. It depends on schedule.h and not on the checker. A wait for
-// work that the host has not yet enqueued has no effect, as on a GPU.
+// An oracle for tests: executes small schedules on tagged bytes. The oracle runs the lanes' operations in every order
+// that the waits allow, or in random orders if there are too many. The oracle depends on schedule.h and not on the
+// checker. A wait for work that the host has not yet enqueued has no effect, as on a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -64,8 +64,8 @@ struct Outcome {
   bool exhaustive = false;  // every order was tried, or an error was found
 };
 
-// Tries all orders if they have at most `most_states` states. Otherwise also tries random orders from `seed`.
+// Tries all orders if they have at most `max_states` states. Otherwise also tries random orders from `seed`.
 Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
-                std::size_t most_states, std::uint64_t seed);
+                std::size_t max_states, std::uint64_t seed);
 
 }  // namespace tessera::schedule::oracle

@@ -1,5 +1,5 @@
-// Small steps, schedules and mutations of schedules, for tests. They do not use the planner, so that an error of the
-// planner cannot hide here.
+// Small steps, schedules and mutations of schedules, for tests. The cases do not use the planner, so that an error of
+// the planner cannot hide here.
 #pragma once
 #include <map>
 #include <optional>
@@ -55,7 +55,7 @@ class Recorder {
 // neighbours, one microbatch's backward inside the next microbatch's forward, delayed weight gradients, unpacked
 // weights, and an evaluation.
 std::vector<Case> cases();
-// Some of them with weights of 2 and 3 domains by turns; a domain may have no weight.
+// Returns cases whose weights belong to 2 or 3 domains in turn; in some cases a domain has no weight.
 std::vector<Case> cases_of_domains();
 
 // Returns a step with a forward and a backward pass over `layers` layers in each microbatch. The layers' sizes cycle

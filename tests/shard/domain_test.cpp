@@ -29,7 +29,7 @@ TEST(Domain, CutsDependOnTheReplicaOfARank) {
     const Cuts cuts = cuts_of(mesh, kDense, rank);
     EXPECT_EQ(cuts.parts, rank < 6 ? 3 : 2);
     EXPECT_EQ(cuts.parts_by_replica, (std::vector<int>{3, 2}));
-    EXPECT_EQ(cuts.most_parts(), 3);
+    EXPECT_EQ(cuts.max_parts(), 3);
   }
   const Place last = place_of(mesh, kDense, 9);
   EXPECT_EQ(std::vector<int>({last.compute, last.part, last.replica, last.duplicate}), (std::vector<int>{1, 1, 1, 0}));

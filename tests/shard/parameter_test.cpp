@@ -93,7 +93,7 @@ TEST(Planes, AreNotReadByRowsIfThereAreSeveral) {
 }
 
 TEST(Planes, RefuseMoreThanTheMaximum) {
-  const ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), std::vector<PlaneSpec>(kMostPlanes + 1, kData));
+  const ParameterSpec spec = spec_of(layout::replicated({4, 8}, 1), std::vector<PlaneSpec>(kMaxPlanes + 1, kData));
   EXPECT_THAT([&] { make_parameter(spec, {}, {}, {}); },
               ThrowsMessage<Error>(HasSubstr("5 planes, expected 4 at most")));
 }

@@ -110,10 +110,10 @@ TEST_P(RowKernelsOn, GiveAndTakeReturnRowsOfTheTable) {
     std::vector<std::byte> table(31 * bytes);
     for (std::size_t i = 0; i < table.size(); ++i)
       table[i] = static_cast<std::byte>(mixed(static_cast<std::int64_t>(i)));
-    std::vector<std::int64_t> asked;
-    for (std::int64_t i = 0; i < ranks * most; ++i) asked.push_back(static_cast<std::int64_t>(mixed(i) % 33) - 1);
-    std::ranges::replace(asked, 31, -1);
-    Placed all_asked(asked, device_), all_begins(begins, device_);
+    std::vector<std::int64_t> requested;
+    for (std::int64_t i = 0; i < ranks * most; ++i) requested.push_back(static_cast<std::int64_t>(mixed(i) % 33) - 1);
+    std::ranges::replace(requested, 31, -1);
+    Placed all_requested(requested, device_), all_begins(begins, device_);
     const std::size_t message = static_cast<std::size_t>(most) * bytes;
     std::vector<std::vector<std::byte>> sent;
     std::vector<RowReading> readings;
@@ -129,7 +129,7 @@ TEST_P(RowKernelsOn, GiveAndTakeReturnRowsOfTheTable) {
                           .ranks = ranks,
                           .rank = rank,
                           .begins = all_begins.data(),
-                          .asked = all_asked.data(),
+                          .requested = all_requested.data(),
                           .stored = stored.back().data(),
                           .messages = messages.back().data(),
                           .count = most - 2,
@@ -151,7 +151,7 @@ TEST_P(RowKernelsOn, GiveAndTakeReturnRowsOfTheTable) {
       lane_->synchronize();
       std::vector<std::byte> expected(message, std::byte{0x5A});
       for (std::int64_t i = 0; i < most - 2; ++i) {
-        const std::int64_t row = asked[static_cast<std::size_t>(rank * most + i)];
+        const std::int64_t row = requested[static_cast<std::size_t>(rank * most + i)];
         std::memset(&expected[static_cast<std::size_t>(i) * bytes], 0, bytes);
         if (row >= 0)
           std::memcpy(&expected[static_cast<std::size_t>(i) * bytes], &table[static_cast<std::size_t>(row) * bytes],
@@ -173,18 +173,18 @@ struct SumCase {
 // The ranks' messages for rows of a table, and the main_grad that whole gradients give.
 class Sums {
  public:
-  static constexpr std::int64_t kRows = 50, kBegin = 17, kCount = 21, kMost = 12;  // stored here: from kBegin on
+  static constexpr std::int64_t kRows = 50, kBegin = 17, kCount = 21, kCapacity = 12;  // stored here: from kBegin on
 
   Sums(const SumCase& chosen, int rank, Device device)
       : case_(chosen),
         rank_(rank),
-        part_(static_cast<std::size_t>(kMost * chosen.columns) * quant::size_of(chosen.wire)),
+        part_(static_cast<std::size_t>(kCapacity * chosen.columns) * quant::size_of(chosen.wire)),
         expected_(static_cast<std::size_t>(kCount * chosen.columns) * quant::size_of(chosen.accumulator)),
         sum_(expected_, device),
         states_(std::vector<std::uint8_t>(kCount), device),
         map_(std::vector<std::int32_t>(static_cast<std::size_t>(kCount * chosen.ranks), 7), device),
-        own_indices_(std::vector<std::int64_t>(kMost), device),
-        indices_(std::vector<std::int64_t>(static_cast<std::size_t>(kMost * (chosen.ranks - 1))), device),
+        own_indices_(std::vector<std::int64_t>(kCapacity), device),
+        indices_(std::vector<std::int64_t>(static_cast<std::size_t>(kCapacity * (chosen.ranks - 1))), device),
         own_rows_(std::vector<std::byte>(part_), device),
         rows_(std::vector<std::byte>(part_ * static_cast<std::size_t>(chosen.ranks - 1)), device) {}
 
@@ -198,7 +198,7 @@ class Sums {
     for (int rank = 0; rank < case_.ranks; ++rank) {
       const std::vector<std::int64_t> list = rows_in(round, rank);
       std::vector<std::byte> rows(part_, std::byte{0xFF});  // NaN where no kernel may read
-      for (std::int64_t at = 0; at < kMost; ++at) {
+      for (std::int64_t at = 0; at < kCapacity; ++at) {
         const std::int64_t row = list[static_cast<std::size_t>(at)];
         if (row < 0) continue;
         std::byte* to = &rows[static_cast<std::size_t>(at * case_.columns) * element];
@@ -224,12 +224,12 @@ class Sums {
     kernels.sum({.wire = case_.wire,
                  .accumulator = case_.accumulator,
                  .columns = case_.columns,
-                 .most = kMost,
+                 .most = kCapacity,
                  .ranks = case_.ranks,
                  .node = case_.node,
                  .begin = kBegin,
                  .count = kCount,
-                 .indices = {own_indices_.data(), indices_.data(), kMost, rank_},
+                 .indices = {own_indices_.data(), indices_.data(), kCapacity, rank_},
                  .rows = {own_rows_.data(), rows_.data(), static_cast<std::int64_t>(part_), rank_},
                  .map = map_.data(),
                  .states = states_.data(),
@@ -271,10 +271,10 @@ class Sums {
   static std::vector<std::int64_t> rows_in(int round, int rank) {
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < kRows; ++row)
-      if (static_cast<std::int64_t>(rows.size()) < kMost && (row == 20 || mixed(round, rank, row) % 5 == 0))
+      if (static_cast<std::int64_t>(rows.size()) < kCapacity && (row == 20 || mixed(round, rank, row) % 5 == 0))
         rows.push_back(row);
-    rows.resize(kMost, -1);
-    std::rotate(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(mixed(round, rank) % kMost), rows.end());
+    rows.resize(kCapacity, -1);
+    std::rotate(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(mixed(round, rank) % kCapacity), rows.end());
     return rows;
   }
   static double value_of(int round, int rank, std::int64_t row, std::int64_t column) {

@@ -13,8 +13,8 @@ namespace {
 using quant::DType;
 using schedule::Activity;
 
-constexpr std::int64_t kRows = 11, kColumns = 3, kMostRead = 6;
-using Ids = std::array<std::int64_t, kMostRead>;
+constexpr std::int64_t kRows = 11, kColumns = 3, kMaxRead = 6;
+using Ids = std::array<std::int64_t, kMaxRead>;
 
 // Returns the ids of a storing rank, different on each rank. Some ids are equal, and some are outside the compute
 // rank's part.
@@ -26,7 +26,7 @@ ParameterSpec table(int compute) {
   ParameterSpec spec{.name = "table",
                      .dims = {kRows, kColumns},
                      .compute = layout::cut_rows({kRows, kColumns}, {{"all", kRows}}, compute)};
-  spec.reads = {.per_microbatch = kMostRead, .lookup = Lookup::rows};
+  spec.reads = {.per_microbatch = kMaxRead, .lookup = Lookup::rows};
   return spec;
 }
 
@@ -48,7 +48,7 @@ void read_rows(WayRank& rank) {
   });
   RowGather rows(parameter, rank.parallel);
   const layout::Range held = ids_held(rank);
-  for (const std::int64_t count : {kMostRead, std::int64_t{2}}) {
+  for (const std::int64_t count : {kMaxRead, std::int64_t{2}}) {
     const Ids ids = ids_of(parameter.place.part);
     Guarded out(static_cast<std::size_t>(bytes_of(count * kColumns, type)));
     const RowIds wanted{.data = ids.data(), .count = count, .first = held.begin};
@@ -62,7 +62,7 @@ void read_rows(WayRank& rank) {
     EXPECT_TRUE(out.is_guard_whole());
   }
   // Every other rank sends rows and indices, and the number does not depend on the ids.
-  EXPECT_EQ(rows.received_bytes(), (rank.cuts.parts - 1) * (bytes_of(kMostRead * kColumns, type) + kMostRead * 8));
+  EXPECT_EQ(rows.received_bytes(), (rank.cuts.parts - 1) * (bytes_of(kMaxRead * kColumns, type) + kMaxRead * 8));
   EXPECT_TRUE(rank.ways.gather.empty());
 }
 
@@ -89,7 +89,7 @@ float row_given(int block, int part, std::int64_t row, std::int64_t column, DTyp
 void write_rows(const RowReducer& rows, const RowIds& ids, std::byte* staging, int block, int part) {
   const std::int64_t* slots = rows.find_slots(ids, staging);
   auto* gradient = reinterpret_cast<float*>(staging);
-  std::fill(gradient, gradient + kMostRead * kColumns, 0.0F);
+  std::fill(gradient, gradient + kMaxRead * kColumns, 0.0F);
   for (std::int64_t token = 0; token < ids.count; ++token)
     for (std::int64_t column = 0; column < kColumns && slots[token] >= 0; ++column)
       gradient[slots[token] * kColumns + column] += token_gradient(block, part, token, column);
@@ -102,7 +102,7 @@ void reduce_rows(WayRank& rank) {
   const Ids ids = ids_of(parameter.place.part);
   for (int block = 0; block < 2; ++block) {
     Guarded staging(reducer.staging_bytes()), scratch(reducer.scratch_bytes());
-    const RowIds read{.data = ids.data(), .count = kMostRead, .first = ids_held(rank).begin};
+    const RowIds read{.data = ids.data(), .count = kMaxRead, .first = ids_held(rank).begin};
     write_rows(*reducer.rows(), read, staging.data(), block, parameter.place.part);
     Reducing member{&parameter, &reducer, staging.data(), scratch.data()};
     reduce({&member, 1}, rank.parallel, /*is_last=*/block == 1).wait();
@@ -118,7 +118,7 @@ void reduce_rows(WayRank& rank) {
     EXPECT_EQ(sums[static_cast<std::size_t>(at)], expected) << "element " << index;
   });
   EXPECT_EQ(bytes_over(rank.ways.reduce, Activity::reduce),
-            (rank.cuts.parts - 1) * (bytes_of(kMostRead * kColumns, wire) + kMostRead * 8));
+            (rank.cuts.parts - 1) * (bytes_of(kMaxRead * kColumns, wire) + kMaxRead * 8));
 }
 
 TEST(RowsWay, AddsGradientsOfRowsInRankOrder) {

@@ -163,7 +163,7 @@ TEST(WayBytes, EqualTheReceivedBytes) {
       EXPECT_EQ(found.replicas, most.replicas) << spec.name;
       EXPECT_EQ(found.publish, most.publish) << spec.name;
       if (!cut.parts_by_replica.empty()) continue;
-      const Ways sums = bytes.of_all_ranks();
+      const Ways sums = bytes.all_ranks();
       EXPECT_EQ(total_bytes(sums.gather), total_bytes(all.gather)) << spec.name;
       EXPECT_EQ(total_bytes(sums.reduce), total_bytes(all.reduce)) << spec.name;
       EXPECT_EQ(total_bytes(sums.replicas), total_bytes(all.replicas)) << spec.name;

@@ -47,7 +47,7 @@ TEST_P(PendingSteps, GiveTheBitsOfWholeStepsInOrder) {
   EXPECT_EQ(expected.updates, options.steps);
   EXPECT_EQ(expected.skipped, std::vector<bool>(6, false));
   EXPECT_NE(expected.losses[0], expected.losses[1]);
-  for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
+  for (int ahead = 0; ahead < Trainer::kMaxPending; ++ahead) {
     options.ahead = ahead;
     EXPECT_TRUE(run(options) == expected) << ahead << " pending";
   }
@@ -79,7 +79,7 @@ TEST_P(PendingSteps, LaterStepsDoNotCountASkippedStepAsUpdate) {
     EXPECT_EQ(expected.updates, applied);
     options.left_out.clear();
     options.spoiled = bad;
-    for (const std::optional<int> ahead : {std::optional<int>(), {0}, {1}, {Trainer::kMostPending - 1}}) {
+    for (const std::optional<int> ahead : {std::optional<int>(), {0}, {1}, {Trainer::kMaxPending - 1}}) {
       options.ahead = ahead;
       const RunResult result = run(options);
       EXPECT_EQ(result.updates, applied);
@@ -125,7 +125,7 @@ std::string trace_of(const RunOptions& options) {
 
 // With as many pending steps as a loop may leave.
 void expect_same_however_many_are_pending(RunOptions options, const RunResult& expected) {
-  for (int ahead = 0; ahead < Trainer::kMostPending; ++ahead) {
+  for (int ahead = 0; ahead < Trainer::kMaxPending; ++ahead) {
     options.ahead = ahead;
     SCOPED_TRACE(trace_of(options));
     const RunResult result = run(options);
@@ -184,9 +184,9 @@ TEST_P(PendingSteps, SuppressedAndSkippedStepsMayMix) {
 
 TEST_P(PendingSteps, AreLimitedInNumber) {
   RunOptions options = this->options();
-  options.ahead = Trainer::kMostPending - 1;
+  options.ahead = Trainer::kMaxPending - 1;
   options.before_step = [&](Trainer& trainer, int step) {
-    EXPECT_EQ(trainer.pending_steps(), std::min(step, Trainer::kMostPending - 1));
+    EXPECT_EQ(trainer.pending_steps(), std::min(step, Trainer::kMaxPending - 1));
     if (step == 0) {
       EXPECT_THROW(trainer.finish_step(), Error);
     } else {
@@ -194,7 +194,7 @@ TEST_P(PendingSteps, AreLimitedInNumber) {
     }
   };
   options.after_step = [&](Trainer& trainer, int) {
-    if (trainer.pending_steps() == Trainer::kMostPending) {
+    if (trainer.pending_steps() == Trainer::kMaxPending) {
       EXPECT_THROW(trainer.enqueue_step({}, 0), Error);
     }
   };
@@ -231,7 +231,7 @@ TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
     options.spoiled = {5};
     const RunResult expected = run(options);
     options.graph = true;
-    for (const std::optional<int> ahead : {std::optional<int>(), {1}, {Trainer::kMostPending - 1}}) {
+    for (const std::optional<int> ahead : {std::optional<int>(), {1}, {Trainer::kMaxPending - 1}}) {
       options.ahead = ahead;
       const RunResult result = run(options);
       expect_same(result, expected);
@@ -252,7 +252,7 @@ TEST(GraphSteps, AreRepeatedIfSuppressed) {
                        .lr_growth = 3e-3};
     const RunResult expected = run(options);
     options.graph = true;
-    options.ahead = Trainer::kMostPending - 1;
+    options.ahead = Trainer::kMaxPending - 1;
     for (const std::map<int, int>& suppressed :
          {std::map<int, int>{{0, 1}}, {{4, 1}}, {{5, 1}}, {{4, 1}, {5, 1}}, {{5, 2}, {8, 1}}}) {
       options.suppressed = suppressed;

@@ -17,7 +17,7 @@ class FlatBuffers {
  public:
   void take(Trainer& trainer) {
     runtime::Runtime& runtime = trainer.runtime();
-    runtime.settle();
+    runtime.wait_until_idle();
     trainer.parallel().compute->synchronize();
     std::size_t bytes = 0;
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)

@@ -48,7 +48,7 @@ class StepTimes : public ::testing::TestWithParam<Device> {
 // The host finishes the last two steps immediately one after the other.
 TEST_P(StepTimes, ArePositiveAndAddUpToTheElapsedTime) {
   RunOptions options = this->options();
-  for (const int ahead : {1, Trainer::kMostPending - 1}) {
+  for (const int ahead : {1, Trainer::kMaxPending - 1}) {
     SCOPED_TRACE(::testing::Message() << ahead << " pending");
     options.ahead = ahead;
     Clock::time_point begin;
@@ -89,7 +89,7 @@ TEST_P(StepTimes, BeginWithTheStepIfNoStepIsPending) {
 TEST_P(StepTimes, ContainSuppressedAttempts) {
   RunOptions options = this->options();
   options.suppressed = {{4, 2}};
-  for (const std::optional<int> ahead : {std::optional<int>(), {1}, {Trainer::kMostPending - 1}}) {
+  for (const std::optional<int> ahead : {std::optional<int>(), {1}, {Trainer::kMaxPending - 1}}) {
     SCOPED_TRACE(::testing::Message() << ahead.value_or(-1) << " pending");
     options.ahead = ahead;
     options.before_step = [&](Trainer& trainer, int step) {

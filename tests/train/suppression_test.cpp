@@ -170,7 +170,7 @@ void check_bytes(comm::World& world, const runtime::RuntimeOptions& options, qua
     rank.set_gradient(gradient);
     const ops::Clip clip = rank.decide(norm);
     optimizer.update(norm.result());
-    optimizer.saw_update(clip);
+    optimizer.confirm_update(clip);
     return lasting_bytes(rank, optimizer);
   };
   const auto before = update(0.01);

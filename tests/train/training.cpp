@@ -217,7 +217,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   if (world.rank() == 0) result.graph_steps = trainer.graph_steps();
   if (world.rank() == 0 && trainer.scales().size() > 0)
     result.scales = trainer.scales().state(*trainer.parallel().compute);
-  trainer.runtime().settle();  // wait until the replicas have exchanged their weights
+  trainer.runtime().wait_until_idle();  // wait until the replicas have exchanged their weights
   for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     Optimizer::Moments& moments = trainer.optimizer().moments(id);

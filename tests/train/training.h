@@ -40,7 +40,7 @@ struct RunOptions {
   std::int64_t coalesce_bytes = 0;
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;      // of a bf16 model's matrices
-  quant::Format products = quant::Format::bf16;  // of their products, including those of the output layer
+  quant::Format products = quant::Format::bf16;  // of the products with these matrices and with the output layer
   std::optional<quant::Format> wire_backward;    // of the weights that backward passes read; absent: wire
   nn::ProductOptions product_options;
   // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.

@@ -4,10 +4,10 @@ import shlex
 import runs
 from inputs import MODELS
 
-# Flags that a resumed run reads from the command line. It reads all other settings from the checkpoint.
+# Flags that a resumed run reads from the command line. The run reads all other settings from the checkpoint.
 ON_RESUME = ("--steps", "--gather-budget", "--reduce-budget", "--backend", "--deterministic")
-# Some versions of the program read these settings from the checkpoint, others from the command line. They are always passed,
-# so that both sides run with the same settings.
+# Some versions of the program read these settings from the checkpoint, others from the command line. These settings are
+# always passed, so that both sides run with the same settings.
 GIVEN_ON_RESUME = {"--backend": "local", "--tp": 1, "--gtp": 1, "--dp": 1, "--zero": "on", "--sequence-parallel": "off",
                    "--recompute": "none", "--embedding": "auto", "--save-every": 0}
 

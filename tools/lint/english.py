@@ -1,6 +1,6 @@
 """Refuses wording that is hard to read, in comments, documents, messages and names.
 
-english_patterns.json contains the patterns. Each has an advice (`instead`) and an example that it matches. A pattern is a
+english_patterns.json contains the patterns. Each pattern has an advice (`instead`) and an example that it matches. A pattern is a
 regular expression that ignores case. With "at": "start of a sentence" it matches only there and respects case. With "at":
 "code" it matches names in C++ code and respects case.
 """

@@ -88,7 +88,7 @@ def compile_alone(root, path, entry):
 
 
 def read_entries(root, build):
-    """Returns the compile commands of this repository by language. Each has `relative`, the path in the repository."""
+    """Returns the compile commands of this repository by language. Each command has `relative`, the path in the repository."""
     database = root / build / "compile_commands.json"
     if not database.exists():
         raise Skip(f"no {build}/compile_commands.json")

@@ -30,7 +30,7 @@ SCRIPT_LIMIT_S = 7200 if os.environ.get("TESSERA_E2E") == "full" else 900
 BINARY_LIMIT_S = 600
 SANITIZED_LIMIT_S = 3600
 TIDY_S = 15  # `./run lint` takes longer and looks at more files
-UNDER_WAY = set()  # started processes, each with a group of its own
+RUNNING = set()  # started processes, each with a group of its own
 
 
 @dataclass
@@ -129,7 +129,7 @@ def print_failures(log):
 
 
 def unit_environment():
-    """Returns the environment of unit tests. It sets one OpenMP thread, because ranks are threads and two binaries run at once.
+    """Returns the environment of unit tests. OpenMP has one thread, because ranks are threads and two binaries run at once.
     libtorch and Open MPI keep memory until the process ends; tools/run/leaks.txt lists them."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     folder = ROOT / "tools" / "run"
@@ -144,7 +144,7 @@ def run_group(command, limit_s, **options):
     """Runs a command in a session of its own, so that a time limit also ends the processes that it started. Returns its exit
     code, or a text if it did not end in time."""
     process = subprocess.Popen(command, start_new_session=True, **options)
-    UNDER_WAY.add(process)
+    RUNNING.add(process)
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -152,7 +152,7 @@ def run_group(command, limit_s, **options):
         process.wait()
         return f"none after {limit_s} s"
     finally:
-        UNDER_WAY.remove(process)
+        RUNNING.remove(process)
 
 
 def run_script(path, build):
@@ -223,7 +223,7 @@ def run_together(calls, together):
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(one.done() for one in waiting):
-                for process in list(UNDER_WAY):
+                for process in list(RUNNING):
                     end_group(process)
                 time.sleep(0.05)
             raise

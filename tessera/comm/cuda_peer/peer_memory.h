@@ -28,7 +28,7 @@ class PeerMemory {
   // reason.
   PeerMemory(const GroupIdentity& group, base::Device device, std::span<std::byte> memory,
              const std::vector<bool>& reachable, const ExchangeFunction& exchange);
-  // Removes the mappings. The owner may free its memory when all members have removed theirs.
+  // Removes the mappings. The owner may free its memory when all members have removed their mappings.
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;

@@ -96,7 +96,7 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
       flag_buffer_(kFlagBytes, device),
       own_mailbox_(PeerMailbox::create("tessera", group.size())),
       mailboxes_(group.members.size()),
-      near_(group.members.size()) {
+      direct_(group.members.size()) {
   const base::DeviceGuard guard(device_);
   const std::string host = host_identity();
   const std::vector<std::string> hosts = exchange(host), names = exchange(own_mailbox_->name());
@@ -109,18 +109,18 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
     }
     try {
       mailboxes_[peer] = PeerMailbox::open(names[peer], group_.size());
-      near_[peer] = true;
+      direct_[peer] = true;
     } catch (const Error& error) {
       problem_ = fmt::format("{}: {}", pair, error.what());
     }
   });
   flag_buffer_.fill_zero();
-  flags_ = std::make_unique<PeerMemory>(group_, device_, std::span(flag_buffer_.data(), flag_buffer_.size()), near_,
+  flags_ = std::make_unique<PeerMemory>(group_, device_, std::span(flag_buffer_.data(), flag_buffer_.size()), direct_,
                                         exchange);
   if (!flags_->problem().empty()) problem_ = flags_->problem();
-  for (std::size_t peer = 0; peer < near_.size(); ++peer)
-    near_[peer] = near_[peer] && flags_->can_reach(static_cast<int>(peer));
-  near_ = mutually(near_, group_.rank, exchange);
+  for (std::size_t peer = 0; peer < direct_.size(); ++peer)
+    direct_[peer] = direct_[peer] && flags_->can_reach(static_cast<int>(peer));
+  direct_ = mutually(direct_, group_.rank, exchange);
   own_mailbox_->unlink();
   int least = 0, greatest = 0;
   TESSERA_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -131,7 +131,7 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
     may_begin_.push_back(make_event());
     copied_.push_back(make_event());
   }
-  pushes_.assign(near_.size(), false);
+  pushes_.assign(direct_.size(), false);
 }
 
 PeerPushes::~PeerPushes() {
@@ -142,9 +142,9 @@ PeerPushes::~PeerPushes() {
 
 std::string PeerPushes::share(std::span<std::byte> memory, const ExchangeFunction& exchange) {
   shared_ = nullptr;  // unmaps before any member frees its memory; the exchanges below ensure the order
-  pushes_.assign(near_.size(), false);
-  shared_ = std::make_unique<PeerMemory>(group_, device_, memory, near_, exchange);
-  std::vector<bool> can = near_;
+  pushes_.assign(direct_.size(), false);
+  shared_ = std::make_unique<PeerMemory>(group_, device_, memory, direct_, exchange);
+  std::vector<bool> can = direct_;
   for (std::size_t peer = 0; peer < can.size(); ++peer)
     can[peer] = can[peer] && shared_->can_reach(static_cast<int>(peer));
   pushes_ = mutually(can, group_.rank, exchange);
@@ -173,7 +173,7 @@ bool PeerPushes::post(const Receive& receive, Agreed& agreed, std::vector<Receiv
   if (target.offset == Destination::kNowhere)
     others.push_back(receive);
   else
-    agreed.comes_from[index(receive.peer)] = true;
+    agreed.receives_from[index(receive.peer)] = true;
   return true;
 }
 
@@ -195,27 +195,27 @@ bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& other
 
 // Alternates between posting and taking, since a mailbox has limited space. Leaves in `messages` the messages that are
 // not pushed.
-PeerPushes::Agreed PeerPushes::agree(Messages& messages, const Patience& patience) {
+PeerPushes::Agreed PeerPushes::agree(Messages& messages, const WhileWaiting& while_waiting) {
   Agreed agreed{.copies = std::vector<std::vector<Copy>>(group_.members.size()),
-                .comes_from = std::vector<bool>(group_.members.size())};
+                .receives_from = std::vector<bool>(group_.members.size())};
   Messages others;
   PeerQueues<Receive> receives(messages.receives, group_.members.size());
   PeerQueues<Send> sends(messages.sends, group_.members.size());
   const auto goes_this_way = [&](int peer) { return static_cast<bool>(pushes_[index(peer)]); };
   receives.move_out(goes_this_way, others.receives);
   sends.move_out(goes_this_way, others.sends);
-  in_turns(
+  exchange_alternately(
       receives, sends, [&](const Receive& one) { return post(one, agreed, others.receives); },
-      [&](const Send& one) { return take(one, agreed, others.sends); }, patience);
+      [&](const Send& one) { return take(one, agreed, others.sends); }, while_waiting);
   messages.receives = std::move(others.receives);
   messages.sends = std::move(others.sends);
   return agreed;
 }
 
-void PeerPushes::run(Messages& messages, const Patience& patience) {
-  Agreed agreed = agree(messages, patience);
+void PeerPushes::run(Messages& messages, const WhileWaiting& while_waiting) {
+  Agreed agreed = agree(messages, while_waiting);
   agreed.copies[index(group_.rank)] = std::exchange(messages.own, {});
-  enqueue(agreed.copies, agreed.comes_from);
+  enqueue(agreed.copies, agreed.receives_from);
 }
 
 void PeerPushes::enqueue_copies(std::size_t rank, const std::vector<Copy>& copies) {
@@ -226,7 +226,7 @@ void PeerPushes::enqueue_copies(std::size_t rank, const std::vector<Copy>& copie
   TESSERA_CUDA_CHECK(cudaEventRecord(copied_[rank], streams_[rank]));
 }
 
-void PeerPushes::enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& comes_from) {
+void PeerPushes::enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& receives_from) {
   const base::DeviceGuard guard(device_);
   const int own = group_.rank;
   FlagBatch flags(stream_);
@@ -234,7 +234,7 @@ void PeerPushes::enqueue(const std::vector<std::vector<Copy>>& copies, const std
 
   if (has_copies(own)) enqueue_copies(index(own), copies[index(own)]);
   group_.for_each_peer([&](int peer) {
-    if (comes_from[index(peer)]) flags.set(flag(peer, Flag::free, own));
+    if (receives_from[index(peer)]) flags.set(flag(peer, Flag::free, own));
   });
   flags.enqueue();
   group_.for_each_peer([&](int peer) {
@@ -250,19 +250,19 @@ void PeerPushes::enqueue(const std::vector<std::vector<Copy>>& copies, const std
     flags.enqueue();
   });
   group_.for_each_peer([&](int peer) {
-    if (comes_from[index(peer)]) flags.await_and_reset(flag(own, Flag::arrived, peer));
+    if (receives_from[index(peer)]) flags.await_and_reset(flag(own, Flag::arrived, peer));
   });
   flags.enqueue();
   if (has_copies(own)) TESSERA_CUDA_CHECK(cudaStreamWaitEvent(stream_, copied_[index(own)], 0));
 }
 
-void PeerPushes::release(const std::function<bool()>& goes_on) {
+void PeerPushes::release(const std::function<bool()>& keep_running) {
   const base::DeviceGuard guard(device_);
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
   // Writes 1 to all flags repeatedly, because operations that are already enqueued reset them.
   const std::vector<std::uint32_t> ones(group_.members.size() * 2 * kFlagStride / sizeof(std::uint32_t), 1);
-  while (goes_on()) {
+  while (keep_running()) {
     if (cudaMemcpyAsync(flag_buffer_.data(), ones.data(), ones.size() * sizeof ones[0], cudaMemcpyHostToDevice,
                         stream) != cudaSuccess)
       break;

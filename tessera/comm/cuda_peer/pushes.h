@@ -30,27 +30,29 @@ class PeerPushes {
  public:
   // Called repeatedly while this rank waits for a peer's host. Pauses briefly, and throws if the wait must end (time
   // limit or failure).
-  using Patience = std::function<void()>;
+  using WhileWaiting = std::function<void()>;
 
-  // Collective over the group. `stream` is the stream of the group's lane. It only waits and sets flags; other streams
-  // copy.
+  // Collective over the group. `stream` is the stream of the group's lane. This stream only waits and sets flags; other
+  // streams copy.
   PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream,
              const ExchangeFunction& exchange);
   ~PeerPushes();
   PeerPushes(const PeerPushes&) = delete;
   PeerPushes& operator=(const PeerPushes&) = delete;
 
-  // Collective. No operation may be pending. Shares `memory`, to which peers may write from now on. It replaces the
-  // memory of the previous call. Returns the reason if some pair of ranks cannot use pushes, or an empty string if all
-  // pairs can.
+  // Collective. No operation may be pending. Shares `memory`, to which peers may write from now on. `memory` replaces
+  // the memory of the previous call. Returns the reason if some pair of ranks cannot use pushes, or an empty string if
+  // all pairs can.
   std::string share(std::span<std::byte> memory, const ExchangeFunction& exchange);
 
-  // Enqueues the messages of an operation that can be pushed, and the copies within this rank's memory. Removes them
-  // from `messages`. Every member of the group calls it with its part of the same operation.
-  void run(Messages& messages, const Patience& patience);
+  // Enqueues the messages of an operation that can be pushed, and the copies within this rank's memory. Removes the
+  // enqueued messages and copies from `messages`. Every member of the group calls it with its part of the same
+  // operation.
+  void run(Messages& messages, const WhileWaiting& while_waiting);
 
-  // Called after a failure, by any thread. The device stops waiting for peers. Returns when `goes_on` returns false.
-  void release(const std::function<bool()>& goes_on);
+  // Called after a failure, by any thread. The device stops waiting for peers. Returns when `keep_running` returns
+  // false.
+  void release(const std::function<bool()>& keep_running);
 
  private:
   enum class Flag { free, arrived };
@@ -59,14 +61,14 @@ class PeerPushes {
   // The result of the agreement between the hosts about one operation.
   struct Agreed {
     std::vector<std::vector<Copy>> copies;  // by receiver: this rank's messages that are pushed
-    std::vector<bool> comes_from;           // by sender: whether it pushes a message to this rank
+    std::vector<bool> receives_from;        // by sender: whether it pushes a message to this rank
   };
   Destination target_of(const Receive& receive) const;
-  Agreed agree(Messages& messages, const Patience& patience);
+  Agreed agree(Messages& messages, const WhileWaiting& while_waiting);
   bool post(const Receive& receive, Agreed& agreed, std::vector<Receive>& others);
   bool take(const Send& send, Agreed& agreed, std::vector<Send>& others);
-  void enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& comes_from);
-  // Enqueues copies on the stream for `rank`. They start after all work that is on the lane's stream at the call.
+  void enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& receives_from);
+  // Enqueues copies on the stream for `rank`. The copies start after all work that is on the lane's stream at the call.
   void enqueue_copies(std::size_t rank, const std::vector<Copy>& copies);
   // Returns the address of the flag that `holder` waits for and `setter` sets.
   std::byte* flag(int holder, Flag kind, int setter);
@@ -77,7 +79,7 @@ class PeerPushes {
   base::Buffer flag_buffer_;
   std::unique_ptr<PeerMailbox> own_mailbox_;
   std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null: not reachable
-  std::vector<bool> near_;  // by group rank: both ranks can reach the other's mailbox and flags
+  std::vector<bool> direct_;  // by group rank: both ranks can reach the other's mailbox and flags
   std::unique_ptr<PeerMemory> flags_, shared_;
   std::string problem_;
   std::vector<bool> pushes_;  // by group rank: messages in both directions are pushed

@@ -85,9 +85,9 @@ class LocalGroup {
 };
 
 // One member's part in one operation. The constructor posts the operation and waits for all members. Until finish(),
-// this member may read the buffers that the others posted. All waits throw Error if the time limit passes (the message
-// contains the missing members), or if a peer has failed. They throw MemberCancelled if this member is cancelled. If an
-// exception destroys the object before finish(), the group is broken.
+// this member may read the buffers that the other members posted. All waits throw Error if the time limit passes (the
+// message contains the missing members), or if a peer has failed. All waits throw MemberCancelled if this member is
+// cancelled. If an exception destroys the object before finish(), the group is broken.
 class MatchedOperation {
  public:
   // `time` is the virtual time of this member's lane.

@@ -68,8 +68,8 @@ void all_reduce_small(const LocalCall& call) {
   copy(own.recv, call.scratch.data(), bytes);
 }
 
-// Each member sums its own part of all buffers into its own buffer. It then copies the other parts from the buffers of
-// its peers.
+// Each member sums its own part of all buffers into its own buffer. The member then copies the other parts from the
+// buffers of its peers.
 void all_reduce_in_parts(const LocalCall& call) {
   const Operation& own = call.own;
   const std::int64_t count = own.recv_counts[0];
@@ -117,7 +117,7 @@ void exchange(const LocalCall& call) {
 
 }  // namespace
 
-void carry_out(const LocalCall& call) {
+void execute(const LocalCall& call) {
   switch (call.own.kind) {
     case OperationKind::all_gather:
       return all_gather(call);

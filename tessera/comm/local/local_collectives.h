@@ -16,6 +16,6 @@ struct LocalCall {
 
 // Returns when this member has read all data that it needs from its peers. The peers may still read the buffers of this
 // member.
-void carry_out(const LocalCall& call);
+void execute(const LocalCall& call);
 
 }  // namespace tessera::comm

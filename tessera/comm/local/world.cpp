@@ -168,7 +168,7 @@ class LocalBackend final : public Backend {
       const std::string text = mismatch(identity_, identity_.rank, operation, peer, matched.operation_of(peer));
       if (!text.empty()) throw Error("the calls do not match: {}", text);
     }
-    carry_out({.matched = matched, .own = operation, .group = identity_, .scratch = scratch_});
+    execute({.matched = matched, .own = operation, .group = identity_, .scratch = scratch_});
     const double virtual_begin = matched.begin(), link = link_seconds(matched);
     matched.finish();
     const std::chrono::duration<double> pause(link);

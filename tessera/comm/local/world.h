@@ -12,8 +12,8 @@ namespace tessera::comm {
 
 struct LocalOptions : WorldOptions {
   // Called on the communicator's lane before each operation with (world rank, group name, operation, sequence number in
-  // the group). It may sleep to simulate a delay, or throw to simulate a failing rank. It may also not return within
-  // the time limit, to simulate a stopped rank.
+  // the group). The function may sleep to simulate a delay, or throw to simulate a failing rank. To simulate a stopped
+  // rank, the function does not return within the time limit.
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
   // The link between the ranks of every group. A collective ends for all members link->seconds(bytes) after the last
   // member has joined. `bytes` is the most that one member receives (received_bytes in operation.h). A group of one

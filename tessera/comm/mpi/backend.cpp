@@ -14,8 +14,8 @@ namespace {
 // Up to this many bytes every rank receives all parts and sums them itself, which takes one round less.
 constexpr std::size_t kSmallAllReduce = 16384;
 
-// The tag is at most 32767, the smallest tag limit that the standard allows. It contains the kind, so that messages of
-// different kinds of calls do not match.
+// The tag is at most 32767, the smallest tag limit that the standard allows. The tag contains the kind, so that
+// messages of different kinds of calls do not match.
 int tag_of(std::int64_t sequence, int kind) {
   return static_cast<int>(sequence % 2048) * 16 + kind;
 }
@@ -38,7 +38,7 @@ class MpiBackend final : public Backend {
     int tag = 0;
   };
 
-  void carry_out(const Operation& operation);
+  void execute(const Operation& operation);
   void check(const Operation& operation);
   void reduce(const Operation& operation);
   void all_reduce(const Operation& operation);
@@ -67,7 +67,7 @@ void MpiBackend::perform(const Operation& operation, base::VirtualClock*) {
   try {
     if (options_.check_mismatch) check(operation);
     call_.tag = tag_of(sequence, static_cast<int>(operation.kind));
-    carry_out(operation);
+    execute(operation);
   } catch (const std::exception& error) {
     throw Error("{}: {}", call_.label, error.what());
   }
@@ -120,7 +120,7 @@ void MpiBackend::check(const Operation& operation) {
   });
 }
 
-void MpiBackend::carry_out(const Operation& operation) {
+void MpiBackend::execute(const Operation& operation) {
   switch (operation.kind) {
     case OperationKind::all_gather:
     case OperationKind::all_to_all:
@@ -152,8 +152,8 @@ void MpiBackend::all_reduce(const Operation& operation) {
   if (group_.size() == 1) return;
   if (bytes_of(count, operation.type) <= kSmallAllReduce) return reduce(operation);
   const AllReduceHalves halves = halves_of_all_reduce(operation, group_);
-  carry_out(halves.reduce_scatter);
-  carry_out(halves.all_gather);
+  execute(halves.reduce_scatter);
+  execute(halves.all_gather);
 }
 
 void MpiBackend::broadcast(const Operation& operation) {

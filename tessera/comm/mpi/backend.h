@@ -1,4 +1,5 @@
-// The collectives of MPI processes. They consist of rounds of messages, and of sums that Tessera computes itself.
+// The collectives of MPI processes. A collective consists of rounds of messages, and of sums that Tessera computes
+// itself.
 #pragma once
 #include <memory>
 

@@ -8,7 +8,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr int kMostBoards = 32767;  // the smallest tag limit the standard allows
+constexpr int kMaxBoards = 32767;  // the smallest tag limit the standard allows
 
 bool is_complete(MPI_Request& request) {
   int done = 0;
@@ -40,8 +40,8 @@ class MpiBoard final : public rendezvous::Board {
 
 int MpiBoardMessages::open() {
   std::lock_guard lock(mutex_);
-  TESSERA_CHECK(opened_ < kMostBoards, "boards: expected at most {} in one run", kMostBoards);
-  notes_of(opened_);
+  TESSERA_CHECK(opened_ < kMaxBoards, "boards: expected at most {} in one run", kMaxBoards);
+  statuses_of(opened_);
   return opened_++;
 }
 
@@ -50,15 +50,15 @@ void MpiBoardMessages::close(int board) {
   boards_.erase(board);
 }
 
-MpiBoardMessages::Notes& MpiBoardMessages::notes_of(int board) {
-  Notes& notes = boards_[board];
+MpiBoardMessages::BoardStatuses& MpiBoardMessages::statuses_of(int board) {
+  BoardStatuses& notes = boards_[board];
   notes.slots.resize(static_cast<std::size_t>(size_));
   return notes;
 }
 
 void MpiBoardMessages::post(int board, std::string status) {
   std::lock_guard lock(mutex_);
-  Notes& notes = notes_of(board);
+  BoardStatuses& notes = statuses_of(board);
   ++notes.version;
   notes.slots[static_cast<std::size_t>(rank_)].newest = std::make_shared<const std::string>(std::move(status));
 }
@@ -74,16 +74,16 @@ std::string MpiBoardMessages::read(int board, int rank) const {
 
 bool MpiBoardMessages::is_idle() const {
   std::lock_guard lock(mutex_);
-  return under_way_ == 0;
+  return pending_ == 0;
 }
 
-bool MpiBoardMessages::look(MPI_Comm comm) {
+bool MpiBoardMessages::poll(MPI_Comm comm) {
   bool moved = complete_sends();
   moved = start_sends(comm) || moved;
   moved = start_receives(comm) || moved;
   moved = complete_receives() || moved;
   std::lock_guard lock(mutex_);
-  under_way_ = sends_.size() + receives_.size();
+  pending_ = sends_.size() + receives_.size();
   return moved;
 }
 
@@ -92,7 +92,7 @@ bool MpiBoardMessages::complete_sends() {
            if (!is_complete(message.request)) return false;
            std::lock_guard lock(mutex_);
            const auto board = boards_.find(message.board);
-           if (board != boards_.end()) board->second.slots[static_cast<std::size_t>(message.peer)].under_way = false;
+           if (board != boards_.end()) board->second.slots[static_cast<std::size_t>(message.peer)].is_pending = false;
            return true;
          }) > 0;
 }
@@ -104,12 +104,12 @@ bool MpiBoardMessages::start_sends(MPI_Comm comm) {
     for (auto& [number, notes] : boards_)
       for (int peer = 0; peer < size_; ++peer) {
         Slot& slot = notes.slots[static_cast<std::size_t>(peer)];
-        if (peer == rank_ || slot.under_way || slot.sent == notes.version) continue;
-        slot.under_way = true;
+        if (peer == rank_ || slot.is_pending || slot.sent == notes.version) continue;
+        slot.is_pending = true;
         slot.sent = notes.version;
         fresh.push_back({.board = number, .peer = peer, .text = notes.slots[static_cast<std::size_t>(rank_)].newest});
       }
-    under_way_ += fresh.size();
+    pending_ += fresh.size();
   }
   for (Message& message : fresh)  // synchronous send: completes when the peer has matched it
     check_mpi(MPI_Issend(message.text->data(), static_cast<int>(message.text->size()), MPI_CHAR, message.peer,
@@ -144,7 +144,7 @@ bool MpiBoardMessages::complete_receives() {
            std::lock_guard lock(mutex_);
            if (message.board < opened_ && !boards_.contains(message.board))
              return true;  // this rank has closed the board
-           Slot& slot = notes_of(message.board).slots[static_cast<std::size_t>(message.peer)];
+           Slot& slot = statuses_of(message.board).slots[static_cast<std::size_t>(message.peer)];
            if (message.number < slot.arrived_as) return true;  // a newer status has arrived
            slot.arrived_as = message.number;
            slot.newest = std::move(message.text);

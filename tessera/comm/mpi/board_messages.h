@@ -25,11 +25,11 @@ class MpiBoardMessages {
   void close(int board);  // statuses that are not in flight yet are not sent
   void post(int board, std::string status);
   std::string read(int board, int rank) const;
-  bool is_idle() const;  // no status from or to this rank was in flight at the last look()
+  bool is_idle() const;  // no status from or to this rank was in flight at the last poll()
 
   // Called by the progress thread. Starts and completes messages without waiting. Returns whether a message was started
   // or completed. Throws Error if MPI fails.
-  bool look(MPI_Comm comm);
+  bool poll(MPI_Comm comm);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -40,9 +40,9 @@ class MpiBoardMessages {
     Status newest = nullptr;      // a peer's newest status that has arrived, or this rank's own
     std::int64_t arrived_as = 0;  // number of the message that brought `newest`
     std::int64_t sent = 0;        // version of this rank's status that was last sent to the peer
-    bool under_way = false;       // a status to the peer is in flight
+    bool is_pending = false;      // a status to the peer is in flight
   };
-  struct Notes {
+  struct BoardStatuses {
     std::int64_t version = 0;  // version of this rank's status
     std::vector<Slot> slots;   // by rank
   };
@@ -53,7 +53,7 @@ class MpiBoardMessages {
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
-  Notes& notes_of(int board);
+  BoardStatuses& statuses_of(int board);
   bool complete_sends();
   bool start_sends(MPI_Comm comm);
   bool start_receives(MPI_Comm comm);
@@ -62,9 +62,9 @@ class MpiBoardMessages {
   const int rank_, size_;
   mutable std::mutex mutex_;
   int opened_ = 0;
-  std::map<int, Notes> boards_;  // open boards, and boards that only peers have opened so far
-  std::size_t under_way_ = 0;
-  // Only the progress thread accesses the members below. They are lists because MPI keeps the addresses of the
+  std::map<int, BoardStatuses> boards_;  // open boards, and boards that only peers have opened so far
+  std::size_t pending_ = 0;
+  // Only the progress thread accesses the members below. Lists are used because MPI keeps the addresses of the
   // requests.
   std::list<Message> sends_, receives_;
   std::int64_t received_ = 0;

@@ -41,7 +41,7 @@ std::string launched_as() {
 }
 
 // A process cannot leave MPI while MPI waits for other ranks. This process therefore exits, and the launcher ends the
-// others.
+// other processes.
 [[noreturn]] void end_process(const std::string& who, const char* call, std::chrono::milliseconds limit) {
   fmt::print(stderr,
              "tessera: {}: {}: expected all ranks within {} ms, but the call did not return: a rank has stopped or did "
@@ -186,14 +186,14 @@ void MpiProgress::cancel(MpiContext context) {
   changed_.notify_one();
 }
 
-void MpiProgress::give_up() {
+void MpiProgress::abandon() {
   std::lock_guard lock(mutex_);
-  given_up_ = true;
+  abandoned_ = true;
 }
 
 bool MpiProgress::is_over() {
   std::lock_guard lock(mutex_);
-  return failed_ || given_up_;
+  return failed_ || abandoned_;
 }
 
 void MpiProgress::fail(const std::string& label, const std::string& what) {
@@ -212,7 +212,7 @@ MpiProgress::Tasks MpiProgress::take(microseconds pause, bool idle) {
   std::unique_lock lock(mutex_);
   const bool had_boards = board_messages_ != nullptr;
   const auto woken = [&] { return closing_ || !queue_.empty() || had_boards != (board_messages_ != nullptr); };
-  if (idle && (!had_boards || failed_ || given_up_))
+  if (idle && (!had_boards || failed_ || abandoned_))
     changed_.wait(lock, woken);
   else if (idle)
     changed_.wait_for(lock, kBoardPause, woken);
@@ -275,19 +275,19 @@ void MpiProgress::answer_all(Tasks& active) {
   }
 }
 
-bool MpiProgress::look_at_boards(MpiDeadline now) {
+bool MpiProgress::poll_boards(MpiDeadline now) {
   std::shared_ptr<MpiBoardMessages> board_messages;
   MpiContext context = 0;
   {
     std::lock_guard lock(mutex_);
-    if (failed_ || given_up_) return false;
+    if (failed_ || abandoned_) return false;
     board_messages = board_messages_;
     context = boards_context_;
   }
-  if (board_messages == nullptr || now < next_look_) return false;
+  if (board_messages == nullptr || now < next_poll_) return false;
   try {
-    if (board_messages->look(contexts_[static_cast<std::size_t>(context)])) return true;
-    next_look_ = now + kBoardPause;
+    if (board_messages->poll(contexts_[static_cast<std::size_t>(context)])) return true;
+    next_poll_ = now + kBoardPause;
   } catch (const std::exception& error) {
     fail("statuses", error.what());
   }
@@ -296,7 +296,7 @@ bool MpiProgress::look_at_boards(MpiDeadline now) {
 
 bool MpiProgress::is_finished(const Tasks& active) {
   std::lock_guard lock(mutex_);
-  const bool over = failed_ || given_up_;
+  const bool over = failed_ || abandoned_;
   return closing_ && active.empty() && queue_.empty() &&
          (over || board_messages_ == nullptr || board_messages_->is_idle());
 }
@@ -311,7 +311,7 @@ void MpiProgress::serve() {
     bool progressed = !fresh.empty();
     start(std::move(fresh), active);
     progressed = advance(active) || progressed;
-    progressed = look_at_boards(Clock::now()) || progressed;
+    progressed = poll_boards(Clock::now()) || progressed;
     check_limits(active);
     if (is_over()) answer_all(active);
     if (progressed) last = Clock::now();

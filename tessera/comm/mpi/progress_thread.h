@@ -1,6 +1,6 @@
-// The only thread of a process that makes MPI calls. It sleeps between its polls of pending requests, so there can be
-// more ranks than cores. Except in MPI's initialisation and finalisation it never blocks inside MPI, so every wait has
-// a time limit.
+// The only thread of a process that makes MPI calls. The thread sleeps between its polls of pending requests, so there
+// can be more ranks than cores. Except in MPI's initialisation and finalisation it never blocks inside MPI, so every
+// wait has a time limit.
 #pragma once
 #include <mpi.h>
 
@@ -52,8 +52,9 @@ class MpiProgress {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Both functions block until done. They throw Error if the time limit passes (with the missing peers), if a message
-  // has another size than expected, and after an earlier failure. The error text does not contain the label.
+  // Both functions block until done. Both functions throw Error if the time limit passes (the message names the missing
+  // peers), if a message has another size than expected, and after an earlier failure. The error text does not contain
+  // the label.
   void exchange(MpiRound round);
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);
@@ -65,7 +66,7 @@ class MpiProgress {
   // pending, only later rounds in it fail.
   void cancel(MpiContext context);
   // Called when the run has failed. MPI is not called again.
-  void give_up();
+  void abandon();
 
  private:
   struct Task;
@@ -82,7 +83,7 @@ class MpiProgress {
   void start(Tasks fresh, Tasks& active);
   bool advance(Tasks& active);
   void check_limits(const Tasks& active);
-  bool look_at_boards(MpiDeadline now);
+  bool poll_boards(MpiDeadline now);
   void fail(Task& task, const std::string& what);
   void fail(const std::string& label, const std::string& what);
   void answer_all(Tasks& active);
@@ -95,10 +96,10 @@ class MpiProgress {
   Tasks queue_;
   std::set<MpiContext> cancelled_;
   std::string failure_;  // empty: no failure
-  bool failed_ = false, closing_ = false, given_up_ = false;
+  bool failed_ = false, closing_ = false, abandoned_ = false;
   std::shared_ptr<MpiBoardMessages> board_messages_;  // null until there are boards
   MpiContext boards_context_ = 0;
-  MpiDeadline next_look_{};         // time of the next look at the boards; only the thread accesses it
+  MpiDeadline next_poll_{};         // time of the next poll of the boards; only the thread accesses it
   std::vector<MPI_Comm> contexts_;  // by MpiContext; only the thread accesses it
   base::Fence ended_;               // done when the thread has ended
   std::thread thread_;

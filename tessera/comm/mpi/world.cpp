@@ -23,7 +23,7 @@ class MpiWorld final : public World {
         exceptions_(std::uncaught_exceptions()),
         progress_(std::make_shared<MpiProgress>(options.timeout, connecting)) {}
   ~MpiWorld() override {
-    if (std::uncaught_exceptions() > exceptions_) progress_->give_up();
+    if (std::uncaught_exceptions() > exceptions_) progress_->abandon();
   }
 
   int rank() const override { return progress_->rank(); }

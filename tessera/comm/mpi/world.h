@@ -1,5 +1,5 @@
-// Ranks as processes under mpirun or srun. In each process one progress thread makes every MPI call. It does not spin,
-// so there can be more ranks than cores.
+// Ranks as processes under mpirun or srun. In each process one progress thread makes every MPI call. The progress
+// thread does not spin, so there can be more ranks than cores.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -16,7 +16,7 @@ bool mpi_available();
 //
 // Initialisation and finalisation each wait for all ranks, for at most the longer of options.timeout and `connecting`.
 // If a rank has stopped or did not start, the process then prints a line to stderr and exits with code 1, because it
-// cannot leave MPI. Its printed output is flushed first.
+// cannot leave MPI. The process first flushes its printed output.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
                                       std::chrono::milliseconds connecting = rendezvous::kConnecting);
 // Ends all ranks of the job that can be reached: calls MPI_Abort with this exit code. Does not return.

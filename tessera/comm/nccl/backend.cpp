@@ -68,7 +68,7 @@ class NcclBackend final : public Backend {
   std::vector<std::string> exchange(const std::string& own);
   void wait_for_hosts() const;
   void check(const Operation& operation);
-  void carry_out(const Operation& operation);
+  void execute(const Operation& operation);
   void all_gather(const Operation& operation);
   void reduce_scatter(const Operation& operation);
   void all_reduce(const Operation& operation);
@@ -114,7 +114,7 @@ void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
     if (options_.check_mismatch) check(operation);
   };
   const auto body = [&] {
-    carry_out(staging_.to_device(operation, group_));
+    execute(staging_.to_device(operation, group_));
     staging_.to_host();
   };
   enqueue(name_of(operation.kind), sequence_++, std::nullopt, before, body);
@@ -133,7 +133,7 @@ void NcclBackend::check(const Operation& operation) {
   });
 }
 
-void NcclBackend::carry_out(const Operation& operation) {
+void NcclBackend::execute(const Operation& operation) {
   switch (operation.kind) {
     case OperationKind::all_gather:
       return all_gather(operation);

@@ -22,8 +22,8 @@ class NcclChannel {
   // Connects to the other members. Throws Error if NCCL fails or the deadline passes.
   NcclChannel(std::shared_ptr<const NcclLibrary> library, base::Device device, const GroupIdentity& group,
               const ncclUniqueId& id, Traffic traffic, NcclDeadline deadline);
-  // Does nothing after abort(). Otherwise finishes and frees the communicator within 10 s, and aborts it if that takes
-  // longer.
+  // Does nothing after abort(). Otherwise finishes and frees the communicator, or aborts it if this takes longer than
+  // 10 s.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;

@@ -134,13 +134,13 @@ void NcclStaging::to_host() {
 void NcclStaging::copy_on_host(std::vector<Copy> copies) {
   if (copies.empty()) return;
   auto work = std::make_unique<HostCopies>(std::move(copies), faults_, faults_->position());
-  const auto carry_out = [](void* data) {
+  const auto run_copies = [](void* data) {
     const std::unique_ptr<HostCopies> own(static_cast<HostCopies*>(data));
-    own->faults->unless_given_up(own->position, [&] {
+    own->faults->run_unless_abandoned(own->position, [&] {
       for (const Copy& one : own->copies) std::memcpy(one.target, one.source, one.bytes);
     });
   };
-  TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, carry_out, work.get()));
+  TESSERA_CUDA_CHECK(cudaLaunchHostFunc(stream_, run_copies, work.get()));
   (void)work.release();  // the callback owns it
 }
 

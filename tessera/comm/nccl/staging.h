@@ -11,8 +11,8 @@
 
 namespace tessera::comm {
 
-// A buffer that grows to the requested size. It is used in the order of one stream. Earlier allocations are freed only
-// with this object, because pending work may still use them, and freeing waits for a device.
+// A buffer that grows to the requested size. One stream uses the buffer, in the order of its work. Earlier allocations
+// are freed only with this object, because pending work may still use them, and freeing waits for a device.
 class GrowingBuffer {
  public:
   // A `device` of kind CPU gives pinned memory.
@@ -27,8 +27,8 @@ class GrowingBuffer {
 class NcclStaging {
  public:
   // `faults` belongs to the stream's lane. After a failure, when fences no longer wait for the device
-  // (LaneFaults::given_up), the stream does not access the failed operations' host operands. The operands' owner may
-  // then free them.
+  // (LaneFaults::is_abandoned), the stream does not access the failed operations' host operands. The operands' owner
+  // may then free them.
   NcclStaging(base::Device device, base::CudaStream stream, std::shared_ptr<const base::LaneFaults> faults);
   // If the stream still has pending work, the staging memory stays allocated.
   ~NcclStaging();

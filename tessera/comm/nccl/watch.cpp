@@ -55,7 +55,7 @@ void NcclWatch::begin(std::string_view what, std::int64_t sequence, base::CudaSt
   TESSERA_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
   std::lock_guard lock(mutex_);
-  forget_ended();
+  remove_ended();
   pending_.push_back({.what = what, .sequence = sequence, .position = faults_->position(), .graph = graph});
   Pending& one = pending_.back();
   one.began = take_event();
@@ -70,7 +70,7 @@ void NcclWatch::end(base::CudaStream stream) {
   pending_.back().is_enqueued = true;
 }
 
-void NcclWatch::forget_ended() {
+void NcclWatch::remove_ended() {
   while (!pending_.empty() && pending_.front().is_enqueued && has_passed(pending_.front().ended, device_error_)) {
     const Pending& first = pending_.front();
     last_ = fmt::format("{} #{}", first.what, first.sequence);
@@ -82,14 +82,14 @@ void NcclWatch::forget_ended() {
 
 bool NcclWatch::runs_graph() {
   std::lock_guard lock(mutex_);
-  forget_ended();
+  remove_ended();
   return !pending_.empty() && pending_.front().graph.has_value() && pending_.front().is_running;
 }
 
-std::string NcclWatch::look(std::chrono::milliseconds timeout, bool beside_graph) {
+std::string NcclWatch::poll(std::chrono::milliseconds timeout, bool beside_graph) {
   std::lock_guard lock(mutex_);
   if (failed_) return {};
-  forget_ended();
+  remove_ended();
   if (!device_error_.empty()) return device_error_;
   if (channel_ != nullptr)
     if (auto error = channel_->async_error(); !error.empty()) return error;
@@ -125,12 +125,12 @@ std::string NcclWatch::state() const {
 void NcclWatch::fail(const std::exception_ptr& error) {
   std::lock_guard lock(mutex_);
   if (std::exchange(failed_, true)) return;
-  forget_ended();
+  remove_ended();
   faults_->fail(pending_.empty() ? faults_->position() + 1 : pending_.front().position, error);
 }
 
-// An abort runs on its own thread because it waits for the device. There, another group's kernel may wait until that
-// group is aborted.
+// An abort runs on its own thread because it waits for the device. On the device, another group's kernel may wait until
+// that group is aborted.
 void NcclWatch::abort() {
   if (channel_ != nullptr) std::thread([channel = channel_] { channel->abort(); }).detach();
   std::lock_guard lock(mutex_);

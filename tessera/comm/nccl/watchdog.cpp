@@ -102,16 +102,16 @@ void NcclWatchdog::serve() {
       changed_.wait_for(lock, kPause, [this] { return closing_; });
       if (closing_) return;
     }
-    look();
+    poll();
     if (const auto cause = failures_.received()) fail_all(nullptr, *cause);
   }
 }
 
-void NcclWatchdog::look() {
+void NcclWatchdog::poll() {
   const auto all = watches();
   const bool beside_graph = std::ranges::any_of(all, [](const auto& watch) { return watch->runs_graph(); });
   for (const auto& watch : all) {
-    const std::string problem = watch->look(timeout_, beside_graph);
+    const std::string problem = watch->poll(timeout_, beside_graph);
     if (problem.empty()) continue;
     const std::string label = watch->label();
     fail_all(watch, fmt::format("{}: {}", label.empty() ? watch->group().name : label, problem));
@@ -119,38 +119,38 @@ void NcclWatchdog::look() {
 }
 
 // Reports the failure to the other ranks. Returns the answers of the peers as the end of a sentence.
-std::string NcclWatchdog::tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit,
-                               std::string cause) {
+std::string NcclWatchdog::report_to_peers(const std::vector<std::shared_ptr<NcclWatch>>& all,
+                                          const NcclWatch* failed_watch, std::string cause) {
   rendezvous::FailureReport report;
   for (const auto& watch : all) report.states.push_back({watch->key(), watch->state()});
-  if (culprit != nullptr) {
+  if (failed_watch != nullptr) {
     report.cause = std::move(cause);
-    report.group = culprit->key();
-    for (const int peer : culprit->group().members)
+    report.group = failed_watch->key();
+    for (const int peer : failed_watch->group().members)
       if (peer != rank_) report.peers.push_back(peer);
   }
   const std::string answers = failures_.report(std::move(report));
   return answers.empty() ? answers : "; " + answers;
 }
 
-std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& culprit, std::string text) {
+std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& failed_watch, std::string text) {
   std::lock_guard failing(failing_);
   if (auto known = failure()) return known;
   const auto all = watches();
-  text += tell(all, culprit.get(), text);
+  text += report_to_peers(all, failed_watch.get(), text);
   const auto error = make_error(text);
   {
     std::lock_guard lock(mutex_);
     failure_ = error;
   }
-  // Fails the culprit last. A caller that receives the culprit's error then finds all groups failed.
+  // Fails `failed_watch` last, so that a caller that receives its error finds all groups failed.
   for (const auto& watch : all) {
-    if (watch == culprit) continue;
+    if (watch == failed_watch) continue;
     const std::string label = watch->label();
     watch->fail(make_error(fmt::format("{}: an earlier operation failed: {}",
                                        label.empty() ? watch->group().name : label, text_of(error))));
   }
-  if (culprit != nullptr) culprit->fail(error);
+  if (failed_watch != nullptr) failed_watch->fail(error);
   for (const auto& watch : all) watch->abort();
   if (on_failure_) std::thread(on_failure_, text_of(error)).detach();
   return error;

@@ -1,5 +1,5 @@
-// The thread of a process that watches all NCCL operations. It detects time limits, asynchronous errors and failures of
-// other ranks.
+// The thread of a process that watches all NCCL operations. The watchdog detects time limits, asynchronous errors and
+// failures of other ranks.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -44,7 +44,7 @@ class NcclWatch {
   // Called by the watchdog. Returns the problem as the end of a sentence, or an empty string if there is no problem.
   // `beside_graph` is true if the device runs a graph of this process. The time limit of other operations then starts
   // after the graph, because the device may not run them earlier.
-  std::string look(std::chrono::milliseconds timeout, bool beside_graph);
+  std::string poll(std::chrono::milliseconds timeout, bool beside_graph);
   // Returns whether the device is known to run a graph of this group. The graph has its own time limit.
   bool runs_graph();
   // Returns the label of the oldest pending operation, e.g. "all_gather #12 on gtp[0,1], rank 0". Returns an empty
@@ -74,7 +74,7 @@ class NcclWatch {
   };
   CUevent_st* take_event();
   std::string label_of(const Pending& one) const;
-  void forget_ended();
+  void remove_ended();
 
   const GroupIdentity group_;
   const std::string key_;
@@ -115,10 +115,11 @@ class NcclWatchdog {
 
  private:
   void serve();
-  void look();
-  // `culprit` is the group that failed, or null if another rank reported the cause.
-  std::exception_ptr fail_all(const std::shared_ptr<NcclWatch>& culprit, std::string text);
-  std::string tell(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* culprit, std::string cause);
+  void poll();
+  // `failed_watch` is the group that failed, or null if another rank reported the cause.
+  std::exception_ptr fail_all(const std::shared_ptr<NcclWatch>& failed_watch, std::string text);
+  std::string report_to_peers(const std::vector<std::shared_ptr<NcclWatch>>& all, const NcclWatch* failed_watch,
+                              std::string cause);
   std::vector<std::shared_ptr<NcclWatch>> watches() const;
 
   const int rank_;

@@ -30,9 +30,9 @@ bool nccl_available();
 // high priority. Calls return when their work is enqueued; the first exchange with a peer waits for the peer. Operands
 // in host memory are copied through pinned memory and the device.
 //
-// A thread watches all operations. It ends all communicators if an operation does not finish within the time limit
-// after the device has reached it. It also ends them if NCCL reports an error, or if another rank reports a failure.
-// The fences then store the cause.
+// A thread watches all operations. The watchdog ends all communicators if an operation does not finish within the time
+// limit after the device has reached it, if NCCL reports an error, or if another rank reports a failure. The fences
+// then store the cause.
 //
 // Throws InputError if NCCL is missing or has another version than the header. Throws Error if the device does not
 // exist.

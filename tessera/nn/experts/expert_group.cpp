@@ -26,8 +26,8 @@ std::vector<std::int64_t> ExpertGroup::counts(std::int64_t width) const {
   return elements;
 }
 
-Arriving ExpertGroup::start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
-                            schedule::Pass pass) const {
+PendingTensor ExpertGroup::start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
+                                 schedule::Pass pass) const {
   const std::vector<std::int64_t> elements = counts(in.size(1));
   runtime::Issued issued = context_.program.issue({.kind = kind,
                                                    .in = in.const_data_ptr(),
@@ -39,14 +39,14 @@ Arriving ExpertGroup::start(runtime::ProgramCollectiveKind kind, const at::Tenso
   return {context_, std::move(issued), in, out};
 }
 
-Arriving ExpertGroup::start_gather(const at::Tensor& x, schedule::Pass pass) const {
-  if (context_.program.nominal_size(kExpertDomain) == 1) return Arriving(x);
+PendingTensor ExpertGroup::start_gather(const at::Tensor& x, schedule::Pass pass) const {
+  if (context_.program.nominal_size(kExpertDomain) == 1) return PendingTensor(x);
   return start(runtime::ProgramCollectiveKind::all_gather, x.contiguous(), at::empty({all_, x.size(1)}, x.options()),
                pass);
 }
 
-Arriving ExpertGroup::start_reduce(const at::Tensor& part, schedule::Pass pass) const {
-  if (context_.program.nominal_size(kExpertDomain) == 1) return Arriving(part);
+PendingTensor ExpertGroup::start_reduce(const at::Tensor& part, schedule::Pass pass) const {
+  if (context_.program.nominal_size(kExpertDomain) == 1) return PendingTensor(part);
   return start(runtime::ProgramCollectiveKind::reduce_scatter, part.contiguous(),
                at::empty({own_, part.size(1)}, part.options()), pass);
 }

@@ -1,9 +1,9 @@
 // The ranks that compute with the experts of one layer, and the exchange of tokens between them (transport `dense`).
 //
-// The group is the compute ranks of the expert domain: etp x ep consecutive ranks. Each has its own tokens. Dispatch
-// gathers the tokens of all ranks on every rank; each rank selects the rows of its own experts. Combine adds the parts
-// of all ranks for each token, in rank order, and gives each rank its own tokens. The sizes do not depend on the
-// choices of the tokens.
+// The group is the compute ranks of the expert domain: etp x ep consecutive ranks. Each rank has its own tokens.
+// Dispatch gathers the tokens of all ranks on every rank; each rank selects the rows of its own experts. Combine adds
+// the parts of all ranks for each token, in rank order, and gives each rank its own tokens. The sizes do not depend on
+// the choices of the tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -24,14 +24,15 @@ class ExpertGroup {
   std::int64_t blocks() const { return blocks_; }  // readers in the group, each with one block of tokens
 
   // x: [own, width]. Starts to gather [tokens, width], in rank order.
-  Arriving start_gather(const at::Tensor& x, schedule::Pass pass) const;
-  // part: [tokens, width]. Starts to add the parts of all ranks, in the accumulator type, rounded once: [own, width].
-  Arriving start_reduce(const at::Tensor& part, schedule::Pass pass) const;
+  PendingTensor start_gather(const at::Tensor& x, schedule::Pass pass) const;
+  // part: [tokens, width]. Starts to add the parts of all ranks in the accumulator type. The sum is rounded once: [own,
+  // width].
+  PendingTensor start_reduce(const at::Tensor& part, schedule::Pass pass) const;
 
  private:
   std::vector<std::int64_t> counts(std::int64_t width) const;  // elements of each rank
-  Arriving start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
-                 schedule::Pass pass) const;
+  PendingTensor start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
+                      schedule::Pass pass) const;
 
   Context& context_;
   std::vector<std::int64_t> by_rank_;  // tokens

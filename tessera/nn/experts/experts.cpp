@@ -75,7 +75,8 @@ void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, c
   });
 }
 
-// The sums over the microbatch. A recomputed forward leaves out the exchange, since only their gradients are used.
+// Returns the router's sums over the microbatch. A recomputed forward omits the exchange, since only the gradients of
+// the sums are used.
 RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted) {
   const ops::RouterSums sums = ops::router_sums(routing, counted);
   const std::int64_t experts = sums.counts.size(0);
@@ -97,14 +98,14 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     const bool selective = context->policy == Recompute::selective;
     const ops::RmsNorm normed = norm_forward(*context, layers->norm, x, residual.value_or(at::Tensor()));
     const ops::Routing routing = route_tokens(*context, *layers, normed.y);
-    Arriving arriving = group.start_gather(normed.y, context->pass);
+    PendingTensor arriving = group.start_gather(normed.y, context->pass);
     const at::Tensor choices = group.start_gather(packed(routing), context->pass).take();
     const Dispatched rows = select(*layers, group, choices);
     const at::Tensor gate_up =
         fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows.selection);
     const at::Tensor activated = ops::weighted_swiglu(gate_up, rows.weights, rows.selection);
     const at::Tensor out = fprop(*context, layers->down, activated, rows.selection);
-    Arriving y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
+    PendingTensor y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
     const at::Tensor own_counted = own_part(*context, counted, tokens);
     RouterTerms terms = terms_of(*context, routing, own_counted);
 
@@ -136,7 +137,7 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     const ExpertGroup group(context, ctx->saved_data["tokens"].toInt());
     const at::Tensor x = saved[kNormed].defined()
                              ? saved[kNormed]
-                             : norm_again(context, layers.norm, saved[kNormedSum], saved[kNormScale]);
+                             : recompute_norm(context, layers.norm, saved[kNormedSum], saved[kNormScale]);
     const ExpertGradients experts = backward_of_experts(context, layers, group, kept, gradients[0], x);
     fetch(ctx, context, kOwnStash);
     at::Tensor dx =
@@ -156,22 +157,22 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     constexpr auto kPass = schedule::Pass::backward;
     const Dispatched rows = select(layers, group, kept[kChoices]);
     const ops::Selection& selection = rows.selection;
-    Arriving gradients = group.start_gather(dy, kPass);
-    Arriving inputs = group.start_gather(x, kPass);
+    PendingTensor gradients = group.start_gather(dy, kPass);
+    PendingTensor inputs = group.start_gather(x, kPass);
     const at::Tensor dout = ops::take_rows(gradients.take(), selection);
     const at::Tensor dactivated = dgrad(context, layers.down, dout, selection);
-    const bool again = !kept[kActivatedRows].defined();
+    const bool recomputes = !kept[kActivatedRows].defined();
     const ops::WeightedSwigluGradients swiglu =
-        ops::weighted_swiglu_backward(dactivated, kept[kGateUpRows], rows.weights, selection, again);
-    Arriving dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection), kPass);
-    wgrad(context, layers.down, dout, again ? swiglu.out : kept[kActivatedRows], selection);
+        ops::weighted_swiglu_backward(dactivated, kept[kGateUpRows], rows.weights, selection, recomputes);
+    PendingTensor dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection), kPass);
+    wgrad(context, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], selection);
     const at::Tensor drows = dgrad(context, layers.gate_up, swiglu.gate_up, selection);
-    Arriving dx = group.start_reduce(ops::combine_rows(drows, selection), kPass);
+    PendingTensor dx = group.start_reduce(ops::combine_rows(drows, selection), kPass);
     wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), selection);
     return {.x = dx.take(), .weights = dweights.take()};
   }
 
-  // Adds the router's gradient of x to `dx`, in the accumulator type, rounded once.
+  // Adds the router's gradient of x to `dx`. The sum is computed in the accumulator type and rounded once.
   static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
                                        const at::Tensor& x, const ops::RoutingGradients& gradients,
                                        const at::Tensor& dx) {

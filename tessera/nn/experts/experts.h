@@ -6,8 +6,8 @@
 //   experts   rows of the local experts: down(silu(gate) * up * weight)
 //   combine   for each token the sum over its experts
 //
-// It is one autograd function. Backward gathers the tokens again. Recompute::selective keeps neither the norm's output
-// nor the output of SwiGLU.
+// The whole part is one autograd function. Backward gathers the tokens again. Recompute::selective keeps neither the
+// norm's output nor the output of SwiGLU.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -28,7 +28,7 @@ struct Experts {
 };
 
 // The sums of a router over the counted tokens of one microbatch of a reader, in the accumulator type. Equal on all tp
-// ranks. In a recomputed forward they cover this rank's own tokens.
+// ranks. In a recomputed forward, the sums cover only this rank's own tokens.
 struct RouterTerms {
   at::Tensor probabilities;      // [experts]; has a gradient
   at::Tensor logsumexp_squares;  // [1]; has a gradient

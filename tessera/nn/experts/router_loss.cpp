@@ -13,9 +13,9 @@
 namespace tessera::nn {
 namespace {
 
-// With T counted tokens, E experts and k choices, layer l has f_e = counts_e / (T k) and P_e = probabilities_e / T. Its
-// auxiliary loss is E sum_e f_e P_e. The pooled loss has the means over all L layers, without the division by k:
-// f_e = sum_l counts_e / (L T), P_e = sum_l probabilities_e / (L T).
+// With T counted tokens, E experts and k choices, layer l has f_e = counts_e / (T k) and P_e = probabilities_e / T. The
+// auxiliary loss of the layer is E sum_e f_e P_e. The pooled loss has the means over all L layers, without the division
+// by k: f_e = sum_l counts_e / (L T), P_e = sum_l probabilities_e / (L T).
 struct Factors {
   at::Tensor probabilities;  // [layers, experts] fp64: the loss times T is the sum of factor * probability
   double squares = 0;        // the z loss times T is the sum of squares * logsumexp^2

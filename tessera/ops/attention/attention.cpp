@@ -84,7 +84,7 @@ at::Tensor expanded(const at::Tensor& tensor, std::span<const int> map) {
   return result;
 }
 
-// The inverse for gradients: sums over the query heads of each stored head, in order, and rounds once.
+// The gradient of expanded(): sums over the query heads of each stored head, in order, and rounds once.
 at::Tensor reduced(const at::Tensor& gradient, std::span<const int> map, std::int64_t heads, at::ScalarType type) {
   if (is_identity(map, heads)) return rounded_to(gradient, type);
   at::Tensor result = make({gradient.size(0), heads, gradient.size(2)}, type);
@@ -110,9 +110,9 @@ AttentionOperands operands_of(const Qkv& qkv, const AttentionShape& shape) {
           .v = expanded(dense_like(qkv.v, kv_shape, type, "attention v"), shape.kv_of_q)};
 }
 
-// Calls visit(head, offset in bytes) for each query head of each sequence that has non-finite values. libtorch's kernel
-// loses NaN and infinities in some of them: its softmax drops NaN in rows shorter than a vector, and infinite scores at
-// any length.
+// Calls visit(head, offset in bytes) for each query head of each sequence that has non-finite values. For some of these
+// heads, libtorch's kernel loses NaN and infinities: its softmax drops NaN in rows shorter than a vector, and infinite
+// scores at any length.
 template <typename Visit>
 void for_each_not_finite(const AttentionOperands& operands, const at::Tensor* dout, const std::vector<Span>& spans,
                          double scale, Visit&& visit) {

@@ -9,16 +9,17 @@
 
 namespace tessera::ops {
 
-// Sets, for this process, whether attention on a GPU must be deterministic. If `on`, it uses flash attention, which is
-// slower; otherwise it may sum with atomics, and the bits differ between runs. Call it before the first attention.
+// Sets, for this process, whether attention on a GPU must be deterministic. If `on` is true, attention uses flash
+// attention, which is slower. Otherwise attention may sum with atomics, and the bits differ between runs. Call it
+// before the first attention.
 void set_deterministic(bool on);
 
 struct AttentionShape {
   std::int64_t batch = 0, seq_len = 0;
   std::vector<int> kv_of_q;  // local key/value head that each local query head reads
-  // The starts of documents in the flattened tokens [batch * seq_len]. The first is 0, the last is batch * seq_len, and
-  // every multiple of seq_len is included. Empty: each sequence is one document. A token attends to itself and to
-  // earlier tokens of its document.
+  // The starts of documents in the flattened tokens [batch * seq_len]. The first entry is 0, the last is batch *
+  // seq_len, and every multiple of seq_len is included. Empty: each sequence is one document. A token attends to itself
+  // and to earlier tokens of its document.
   std::vector<std::int64_t> cu_seqlens;
   double scale = 0;  // multiplies the scores; 1 / sqrt(head_dim)
 };

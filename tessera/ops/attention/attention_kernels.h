@@ -17,8 +17,8 @@ struct HeadArguments {
 };
 namespace cpu {
 void expand_heads(const HeadArguments& arguments);  // stored heads to query heads
-void reduce_heads(const HeadArguments& arguments);  // adds query heads in order, rounds once to the stored heads; 0 for
-                                                    // a stored head without query heads
+void reduce_heads(const HeadArguments& arguments);  // adds query heads in order and rounds the sums once to the type of
+                                                    // the stored heads; a stored head without query heads becomes 0
 }  // namespace cpu
 
 // One query head of one sequence or document: `length` rows of head_dim elements in the accumulator type, `stride`
@@ -42,8 +42,8 @@ void plain_forward(const PlainArguments& arguments);
 void plain_backward(const PlainArguments& arguments);
 }  // namespace cpu
 
-// Arguments of cached_attention: `count` query tokens after `first` others. q, out: [count, map.size(), head_dim]. k,
-// v: [at least first + count, kv_heads, head_dim].
+// Arguments of cached_attention: `count` query tokens, which follow `first` other tokens. q, out: [count, map.size(),
+// head_dim]. k, v: [at least first + count, kv_heads, head_dim].
 struct CachedAttentionArguments {
   quant::DType type = quant::DType::fp32;
   std::int64_t first = 0, count = 0, kv_heads = 0, head_dim = 0;

@@ -9,7 +9,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-// Replaces scores by their softmax. A NaN or a positive infinity makes all of them NaN.
+// Replaces scores by their softmax. A NaN or a positive infinity among the scores makes all results NaN.
 template <typename A>
 void softmax(std::vector<A>& scores) {
   A most = -std::numeric_limits<A>::infinity(), total = 0;

@@ -13,7 +13,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-// One token sees every row, so that the kernel needs no mask.
+// A single new token attends to every row, so the kernel needs no mask.
 bool takes_flash(const at::Tensor& q) {
   return q.size(0) == 1 && q.scalar_type() == at::kBFloat16 && q.size(2) % 8 == 0 && q.size(2) <= kLargestHead;
 }

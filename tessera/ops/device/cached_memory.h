@@ -7,8 +7,8 @@
 namespace tessera::ops {
 
 // At the end of the scope, returns the memory that libtorch caches for freed tensors on `device`. Use it before code
-// that allocates by other means. It does nothing for the CPU. It also does nothing while an exception unwinds, because
-// libtorch would wait for streams that may never finish.
+// that allocates by other means. The scope does nothing for the CPU. It also does nothing while an exception unwinds,
+// because libtorch would wait for streams that may never finish.
 class CachedMemoryScope {
  public:
   explicit CachedMemoryScope(base::Device device) : device_(device) {}

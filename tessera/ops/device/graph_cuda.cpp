@@ -23,7 +23,7 @@ Graph::~Graph() = default;
 void Graph::begin(base::CudaStream stream) {
   TESSERA_CHECK(c10::cuda::getCurrentCUDAStream().stream() == stream,
                 "graph: expected to record on libtorch's current stream, got another stream");
-  at::globalContext().lazyInitDevice(at::kCUDA);  // its random number generators take part in every capture
+  at::globalContext().lazyInitDevice(at::kCUDA);  // libtorch's random number generators take part in every capture
   c10::cuda::CUDACachingAllocator::emptyCache();
   // Relaxed mode, because threads of libtorch's backward and of NCCL also enqueue on the stream, and the host may query
   // events.

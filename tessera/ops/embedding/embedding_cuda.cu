@@ -110,7 +110,8 @@ __global__ void __launch_bounds__(kThreads) add_runs(const Runs<T> a) {
   const auto token_at = [&](std::int64_t at) { return at < a.count ? a.tokens[at] : 0u; };
   std::uint32_t rows = row_at(begin + lane), token = token_at(begin + lane);
   const std::uint32_t before = begin > 0 ? a.rows[begin - 1] : ~0u, row = __shfl_sync(~0u, rows, 0);
-  if (row >= a.vocabulary || before == row) return;  // the token is not in the part, or the run began before
+  if (row >= a.vocabulary || before == row)
+    return;  // the token is not in the part, or is not the first token of its run
   const std::int64_t first = (std::int64_t{blockIdx.y} * kPacks * kWarp + lane) * N;
   A* dweight = a.dweight + row * a.hidden;
   A sums[kPacks][N] = {};

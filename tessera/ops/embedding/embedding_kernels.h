@@ -24,7 +24,7 @@ void embedding_backward(const EmbeddingArguments& arguments);  // adds to result
 
 struct EmbeddingParts {
   void* scratch = nullptr;  // embedding_backward_scratch() bytes, aligned to 256
-  bool accumulate = false;  // true: adds to result; false: overwrites all of it
+  bool accumulate = false;  // true: adds to `result`; false: overwrites the whole result
 };
 namespace cuda {
 void embedding_forward(const EmbeddingArguments& arguments, base::CudaStream stream);

@@ -7,7 +7,8 @@
 
 namespace tessera::ops {
 
-// w: [local * out, in]. x: [room, in]. Returns x w^T: [room, out]. Rows of the result behind the last are undefined.
+// w: [local * out, in]. x: [room, in]. Returns x w^T: [room, out]. Rows of the result after the selected rows are
+// undefined.
 at::Tensor grouped_fprop(const at::Tensor& x, const at::Tensor& w, const Selection& selection);
 // dy: [room, out]. Returns dy w: [room, in].
 at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const Selection& selection);

@@ -10,7 +10,7 @@
 namespace tessera::ops {
 namespace {
 
-// Counts the rows of each expert and block, and returns the first row of each, with the total behind them.
+// Counts the rows of each expert and block, and returns the first row of each, followed by the total.
 std::vector<std::int64_t> first_rows(const std::int32_t* experts, std::int64_t tokens, std::int64_t k,
                                      const LocalExperts& local, std::int64_t blocks) {
   std::vector<std::int64_t> first(static_cast<std::size_t>(local.count * blocks) + 1, 0);

@@ -12,13 +12,14 @@
 namespace tessera::ops {
 
 struct Selection {
-  at::Tensor tokens;   // [room] int64: the row's token
-  at::Tensor slots;    // [room] int64: which of the token's k choices the row is
-  at::Tensor offsets;  // [local * blocks + 1] int64: first row of each expert and block; the last entry is their number
+  at::Tensor tokens;  // [room] int64: the row's token
+  at::Tensor slots;   // [room] int64: which of the token's k choices the row is
+  at::Tensor
+      offsets;  // [local * blocks + 1] int64: first row of each expert and block; the last entry is the number of rows
   std::int64_t local = 0, blocks = 1;
   std::int64_t group_tokens = 0;  // tokens of all blocks
   std::int64_t k = 1;             // choices of a token
-  std::int64_t room = 0;      // rows of memory: the most that any choices need. Rows behind the last are never read.
+  std::int64_t room = 0;  // rows of memory: the largest number that any choices need. Rows after rows() are never read.
   std::int64_t expected = 0;  // rows if all experts were chosen equally often; dry runs report this number
 
   // The rows of one expert in one block: [begin, end). Not in a dry run.

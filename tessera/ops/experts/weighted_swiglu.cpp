@@ -88,15 +88,17 @@ at::Tensor weighted_swiglu(const at::Tensor& gate_up, const at::Tensor& weights,
 }
 
 WeightedSwigluGradients weighted_swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up,
-                                                 const at::Tensor& weights, const Selection& selection, bool again) {
+                                                 const at::Tensor& weights, const Selection& selection,
+                                                 bool with_output) {
   const Rows rows = checked(gate_up, weights, selection);
   const std::int64_t features = rows.features;
   const at::Tensor gradient = dense_like(dout, {selection.room, features}, gate_up.scalar_type(), "experts dout");
   WeightedSwigluGradients result{.gate_up = make(rows.gate_up.sizes(), gate_up.scalar_type(), gate_up.device()),
                                  .weights = make({selection.room}, rows.weights.scalar_type(), gate_up.device())};
-  if (again) result.out = make(gradient.sizes(), gate_up.scalar_type(), gate_up.device());
+  if (with_output) result.out = make(gradient.sizes(), gate_up.scalar_type(), gate_up.device());
   if (is_dry(gate_up)) {
-    report(memory_work("experts swiglu backward", expected_bytes(selection, gate_up, (again ? 6 : 5) * features)));
+    report(
+        memory_work("experts swiglu backward", expected_bytes(selection, gate_up, (with_output ? 6 : 5) * features)));
     return result;
   }
   dispatch_floating(to_dtype(gate_up.scalar_type()), [&](auto element) {
@@ -108,7 +110,7 @@ WeightedSwigluGradients weighted_swiglu_backward(const at::Tensor& dout, const a
       T* dgate = row_of<T>(result.gate_up, row);
       dweight[row] =
           backward_row(gate, gate + features, row_of<T>(gradient, row), weight[row], dgate, dgate + features, features);
-      if (again) forward_row(gate, gate + features, weight[row], row_of<T>(result.out, row), features);
+      if (with_output) forward_row(gate, gate + features, weight[row], row_of<T>(result.out, row), features);
     }
   });
   return result;

@@ -12,9 +12,10 @@ at::Tensor weighted_swiglu(const at::Tensor& gate_up, const at::Tensor& weights,
 struct WeightedSwigluGradients {
   at::Tensor gate_up;  // [room, 2 f], rounded once
   at::Tensor weights;  // [room], accumulator type: for each row the sum of dout * silu(gate) * up
-  at::Tensor out;      // weighted_swiglu's result; undefined unless `again`
+  at::Tensor out;      // weighted_swiglu's result; undefined unless `with_output` is true
 };
 WeightedSwigluGradients weighted_swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up,
-                                                 const at::Tensor& weights, const Selection& selection, bool again);
+                                                 const at::Tensor& weights, const Selection& selection,
+                                                 bool with_output);
 
 }  // namespace tessera::ops

@@ -19,9 +19,9 @@ bool is_aligned(const at::Tensor& tensor) {
          0;
 }
 
-// Returns the operand as it is multiplied: row-major and aligned. On a CPU it has the accumulator type. bf16 widens to
-// fp32 exactly, so products are exact, and sums are fp32 on every CPU. The CPU's bf16 path differs between instruction
-// sets and is slower on most.
+// Returns the operand in the form that is multiplied: row-major and aligned. On a CPU the operand has the accumulator
+// type. bf16 widens to fp32 exactly, so products are exact, and sums are fp32 on every CPU. The CPU's bf16 path differs
+// between instruction sets and is slower on most.
 at::Tensor operand(const at::Tensor& tensor, const std::string& what) {
   at::Tensor result = dense(tensor, 2, what);
   if (is_dry(result)) return result;

@@ -15,7 +15,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kMostCandidates = 64;
+constexpr int kMaxCandidates = 64;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS) throw Error("gemm: {}: {}", what, cublasLtGetStatusString(status));
@@ -126,7 +126,8 @@ Preference preference() {
   check(
       cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch),
       "scratch");
-  // How partial sums are added. In other schemes each partial sum is first rounded to the type of the result.
+  // The accepted schemes for adding partial sums. In other schemes, each partial sum is first rounded to the type of
+  // the result.
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   check(cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof schemes),
@@ -138,7 +139,7 @@ Preference preference() {
 using Key = std::array<std::int64_t, 10>;
 
 struct Algorithms {
-  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found;
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> found;
   int count = 0;
 };
 struct Task {
@@ -148,7 +149,7 @@ struct Task {
 };
 // Returns the first `wanted` algorithms for first * second.
 Algorithms algorithms(cublasLtHandle_t handle, const Task& task, int wanted) {
-  TESSERA_CHECK(wanted <= kMostCandidates, "gemm: candidate {}, expected less than {}", wanted - 1, kMostCandidates);
+  TESSERA_CHECK(wanted <= kMaxCandidates, "gemm: candidate {}, expected less than {}", wanted - 1, kMaxCandidates);
   const Preference limits = preference();
   Algorithms all;
   check(cublasLtMatmulAlgoGetHeuristic(handle, task.work.get(), task.first.get(), task.second.get(), task.result.get(),

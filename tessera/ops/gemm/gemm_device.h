@@ -8,8 +8,9 @@
 
 namespace tessera::ops {
 
-// result [rows, cols] = left * right. All matrices are row-major. `left` is [rows, inner], or stored as [inner, rows]
-// if left_transposed; `right` likewise. Sums are fp32 for bf16 and fp32, and fp64 for fp64; the result is rounded once.
+// result [rows, cols] = left * right. All matrices are row-major. `left` is [rows, inner], or is stored as [inner,
+// rows] if left_transposed is true. `right` is [inner, cols], or is stored as [cols, inner] if right_transposed is
+// true. Sums are fp32 for bf16 and fp32, and fp64 for fp64; the result is rounded once.
 struct Product {
   std::int64_t rows = 0, cols = 0, inner = 0;
   quant::DType type = quant::DType::fp32;         // type of left and right

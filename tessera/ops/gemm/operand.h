@@ -6,8 +6,9 @@
 //   dx = dy w     rows of dy, columns of w
 //   dw = dy^T x   columns of dy, columns of x
 //
-// quant/formats/quantize.h defines the numbers. On a CPU an operand holds the values of its codes in fp32. On a GPU it
-// holds the codes, padded with zeros to multiples of 16, and the scales in the layout of the library (gemm_device.h).
+// quant/formats/quantize.h defines the numbers. On a CPU an operand holds the values of its codes in fp32. On a GPU an
+// operand holds the codes, padded with zeros to multiples of 16, and the scales in the layout of the library
+// (gemm_device.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -29,8 +30,8 @@ struct Operand {
   bool defined() const { return values.defined() || codes.defined(); }
 };
 
-// Scales of a whole matrix that are computed before it is quantized. Each tensor is one fp32 number on the matrix's
-// device.
+// Scales of a whole matrix that are computed before the matrix is quantized. Each tensor is one fp32 number on the
+// matrix's device.
 struct WholeScale {
   at::Tensor multiplier, inverse;  // for an encoding with one fp32 scale
   at::Tensor amax;                 // for an encoding with e4m3 scales
@@ -40,8 +41,8 @@ bool needs_whole(const quant::Encoding& encoding);
 
 // Returns the greatest magnitude of a bf16 matrix as one fp32 number on its device. NaNs are ignored.
 at::Tensor amax_of(const at::Tensor& matrix);
-// Returns the WholeScale of an encoding from the amax of a whole matrix. It is empty for an encoding that does not need
-// it. An infinite amax gives the inverse scale NaN (quant::operand_scale).
+// Returns the WholeScale of an encoding from the amax of a whole matrix. The result is empty for an encoding without a
+// scale of the whole matrix. An infinite amax gives the inverse scale NaN (quant::operand_scale).
 WholeScale whole_scale(const quant::Encoding& encoding, const at::Tensor& amax);
 
 enum class Sides : std::uint8_t { rows, columns, both };
@@ -50,8 +51,8 @@ struct Operands {
   Operand rows, columns;
 };
 
-// How a matrix is quantized. `amax` is a number on the matrix's device; it is raised to the greatest magnitude of the
-// matrix. Null: the amax is not computed.
+// How a matrix is quantized. `amax` is a number on the matrix's device. Quantization raises `amax` to the greatest
+// magnitude of the matrix. Null: the amax is not computed.
 struct Quantization {
   quant::Encoding encoding;
   Sides sides = Sides::both;
@@ -82,7 +83,7 @@ Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides sid
 Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
                         Sides side, at::Device device);
 
-// Returns left right^T in bf16. If `fast`, sums have fewer bits on devices that support this; it applies only to
+// Returns left right^T in bf16. If `fast`, sums have fewer bits on devices that support this; `fast` applies only to
 // encodings with one scale.
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast = false);
 // Writes left right^T to `result` like gemm_wgrad. `result` is contiguous and fp32; without `accumulate` it may have

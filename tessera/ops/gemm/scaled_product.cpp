@@ -24,7 +24,8 @@ ScaledSide side_of(const Operand& operand) {
       .codes = operand.codes.const_data_ptr(), .encoding = operand.encoding, .scales = operand.scales.const_data_ptr()};
 }
 
-// GPU: returns the product with padding. Writes it to `result` if that has no padding, the right type and alignment.
+// GPU: returns the product with padding. Writes the product directly to `result` if `result` has no padding, the right
+// type and alignment.
 at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarType type, bool fast,
                           const at::Tensor& result) {
   const std::int64_t rows = left.codes.size(0), cols = right.codes.size(0);

@@ -12,8 +12,8 @@ struct WholeCast {
   Operands operands;    // own the memory that the cast writes
   quant::Fp8Cast cast;  // arguments of the cast, without a source
 };
-// Allocates the operands of a matrix, and returns the arguments of the kernel that writes them. `as` has an encoding
-// with one scale for the whole matrix, and that scale.
+// Allocates the operands of a matrix, and returns the arguments of the kernel that writes them. `as` contains an
+// encoding with one scale for the whole matrix, and this scale.
 WholeCast whole_cast(quant::Extent matrix, const Quantization& as, at::Device device);
 
 }  // namespace tessera::ops

@@ -1,7 +1,7 @@
 // Initial values from a counter-based generator. The value of an element depends only on the seed, the parameter name
 // and the logical index, so it is the same for every mesh and device. The generator is Philox-4x32-10 (Salmon et al.
-// 2011). Its key is the seed, and its counter is the logical index with the 64-bit FNV-1a hash of the name. The bits
-// are converted to normal numbers with fp64 additions, multiplications and fma only (normal.h).
+// 2011). The generator's key is the seed, and its counter is the logical index with the 64-bit FNV-1a hash of the name.
+// The bits are converted to normal numbers with fp64 additions, multiplications and fma only (normal.h).
 #pragma once
 #include <cstdint>
 #include <string_view>

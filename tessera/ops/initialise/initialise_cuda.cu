@@ -5,7 +5,7 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256, kSteps = 4;  // elements or packs per thread
-constexpr std::int64_t kMostRows = 65535;  // rows of a launch
+constexpr std::int64_t kMaxRows = 65535;   // rows of a launch
 
 template <typename T>
 struct Part {
@@ -54,7 +54,7 @@ void fill_normal(const NormalFill& fill, void* data, quant::DType type, base::Cu
                        .rows = fill.rows,
                        .cols = fill.cols,
                        .stride = fill.stride};
-    const dim3 grid(blocks_for(fill.cols, kThreads * kSteps), static_cast<unsigned>(std::min(fill.rows, kMostRows)));
+    const dim3 grid(blocks_for(fill.cols, kThreads * kSteps), static_cast<unsigned>(std::min(fill.rows, kMaxRows)));
     fill_rows<<<grid, kThreads, 0, stream>>>(part, NormalStream(fill));
   });
   check_launch("fill_normal");

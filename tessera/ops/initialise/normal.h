@@ -1,5 +1,5 @@
-// The quantile function of the normal distribution in fp64 additions, multiplications and fma. It gives the same bits
-// on every device.
+// The quantile function of the normal distribution in fp64 additions, multiplications and fma. The function gives the
+// same bits on every device.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -43,8 +43,8 @@ TESSERA_HOST_DEVICE inline double polynomial(double t) {
     return std::fma(polynomial<kCoefficients, I + 1>(t), t, coefficient);
 }
 
-// Returns sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64. It starts from an approximation from the bits of w, followed by
-// Newton's iteration, which does not divide.
+// Returns sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64. The first approximation comes from the bits of w. Newton's
+// iteration, which does not divide, refines it.
 TESSERA_HOST_DEVICE inline double square_root(double w) {
   double inverse = std::bit_cast<double>(0x5FE6EB50C7B537A9u - (std::bit_cast<std::uint64_t>(w) >> 1));
   for (int i = 0; i < 4; ++i) inverse = inverse * std::fma(-0.5 * w * inverse, inverse, 1.5);

@@ -14,7 +14,7 @@ struct RmsNorm {
 };
 // `residual` may be undefined.
 RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps);
-// Recomputes y from saved tensors. It has the same bits as the result of forward.
+// Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.
 at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const at::Tensor& weight);
 // Returns the gradient of sum, which is also the gradient of x and of residual: norm backward + dsum. `dsum` may be
 // undefined. `dweight` [hidden] has the accumulator type and is summed in token order; the sum overwrites it, or is

@@ -1,6 +1,6 @@
 // AdamW over a flat shard (Loshchilov & Hutter 2019), as torch.optim.AdamW: decoupled decay, bias correction, eps
 // outside the square root. The result of an element depends only on that element, not on its position or on the
-// sharding. It is the same on the CPU and on CUDA.
+// sharding. The result is the same on the CPU and on CUDA.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -33,8 +33,8 @@ struct AdamWBuffers {
 };
 void adamw(const AdamW& options, const AdamWBuffers& buffers);
 
-// Scalars that change from step to step. They are computed in fp64, as in torch, and rounded once to the arithmetic
-// type where they are used.
+// Scalars that change from step to step. These scalars are computed in fp64, as in torch, and rounded once to the
+// arithmetic type where they are used.
 struct StepScalars {
   double decay = 1, beta1_rest = 0, beta2 = 0, beta2_rest = 0, step_size = 0, root_correction2 = 1, eps = 0;
 };
@@ -42,8 +42,8 @@ struct StepScalars {
 StepScalars step_scalars(const AdamW& options);
 
 // The scalars of an update whose number the host does not know yet, because the host has not read whether the updates
-// directly before it were applied. There is one entry for each possible number. The host computes all entries, so every
-// device uses the same bits.
+// directly before it were applied. The array has one entry for each possible number. The host computes all entries, so
+// every device uses the same bits.
 inline constexpr int kStepChoices = 3;
 struct StepChoices {
   std::int64_t first = 1;  // the update number of choices[0]
@@ -63,7 +63,7 @@ namespace cuda {
 // the amaxes of the current masters. Throws as adamw.
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
 // If clip->applies is not 0, counts an update: increments *updates and writes the scalars of that number to *scalars.
-// Otherwise both are unchanged. A number outside `choices` traps on the device.
+// Otherwise *updates and *scalars are unchanged. A number outside `choices` traps on the device.
 void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
                  base::CudaStream stream);
 

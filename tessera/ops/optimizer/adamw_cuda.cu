@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
                   const Clip* __restrict__ clip) {
   __shared__ float scratch[kThreads / kWarp];
   const bool is_update = clip == nullptr || clip->applies != 0;
-  int low = 0, high = launch.count;  // search for the last shard whose first block is not after this block
+  int low = 0, high = launch.count;  // binary search for the last shard whose first block is at or before this block
   while (low + 1 < high) {
     const int middle = (low + high) / 2;
     (launch.first_block[middle] <= blockIdx.x ? low : high) = middle;

@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021) in the rotate-half form (pairs i, i + d/2), with Llama-3 frequency
-// scaling. It is fused with the split of the stacked qkv projection.
+// scaling. The embedding is fused with the split of the stacked qkv projection.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -14,12 +14,12 @@ at::Tensor checked(const at::Tensor& gate_up) {
   return input;
 }
 
-SwigluAgain backward(const at::Tensor& dout, const at::Tensor& gate_up, bool again) {
+SwigluBackward backward(const at::Tensor& dout, const at::Tensor& gate_up, bool with_output) {
   require_one_device({dout, gate_up}, "swiglu_backward");
   const at::Tensor input = checked(gate_up);
   const at::Tensor gradient = dense_like(dout, {input.size(0), input.size(1) / 2}, input.scalar_type(), "swiglu dout");
   at::Tensor result = make(input.sizes(), input.scalar_type(), input.device()), out;
-  if (again) out = make(gradient.sizes(), input.scalar_type(), input.device());
+  if (with_output) out = make(gradient.sizes(), input.scalar_type(), input.device());
   run_kernel(memory_work("swiglu backward", bytes_of({input, gradient, result, out})), input, cpu::swiglu_backward,
              cuda::swiglu_backward,
              {.type = to_dtype(input.scalar_type()),
@@ -28,7 +28,7 @@ SwigluAgain backward(const at::Tensor& dout, const at::Tensor& gate_up, bool aga
               .gate_up = input.const_data_ptr(),
               .dout = gradient.const_data_ptr(),
               .result = result.mutable_data_ptr(),
-              .again = again ? out.mutable_data_ptr() : nullptr});
+              .output = with_output ? out.mutable_data_ptr() : nullptr});
   return {result, out};
 }
 
@@ -50,7 +50,7 @@ at::Tensor swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up) {
   return backward(dout, gate_up, false).gradient;
 }
 
-SwigluAgain swiglu_backward_again(const at::Tensor& dout, const at::Tensor& gate_up) {
+SwigluBackward swiglu_backward_with_output(const at::Tensor& dout, const at::Tensor& gate_up) {
   return backward(dout, gate_up, true);
 }
 

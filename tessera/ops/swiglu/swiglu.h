@@ -1,5 +1,5 @@
-// SwiGLU (Shazeer 2020): out = silu(gate) * up, where gate_up [tokens, 2 f] is stacked as gate | up. It is computed in
-// fp32 (fp64) and rounded once. Results do not depend on the position of an element.
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, where gate_up [tokens, 2 f] is stacked as gate | up. SwiGLU is computed
+// in fp32 (fp64) and rounded once. Results do not depend on the position of an element.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -8,11 +8,11 @@ namespace tessera::ops {
 at::Tensor swiglu_forward(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dout, const at::Tensor& gate_up);  // returns the gradient of gate_up
 
-struct SwigluAgain {
+struct SwigluBackward {
   at::Tensor gradient;  // as from swiglu_backward
   at::Tensor out;       // as from swiglu_forward
 };
 // Computes both in one pass over gate_up.
-SwigluAgain swiglu_backward_again(const at::Tensor& dout, const at::Tensor& gate_up);
+SwigluBackward swiglu_backward_with_output(const at::Tensor& dout, const at::Tensor& gate_up);
 
 }  // namespace tessera::ops

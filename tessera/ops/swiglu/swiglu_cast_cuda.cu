@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   store_columns(tile, result, square, square.col, result.padded.cols);
 }
 
-template <Element kElement, bool kAgain>
+template <Element kElement, bool kWithOutput>
 __global__ void __launch_bounds__(SquarePlace::kThreads)
     cast_swiglu_gradient(const __grid_constant__ SwigluCast cast, bool whole) {
   __shared__ Tile gate_tile, up_tile;
@@ -79,9 +79,9 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
   const SquareTile square({.rows = result.matrix.rows, .cols = features},
                           {.rows = result.padded.rows, .cols = features}, blockIdx.x);
   const float multiplier = *result.multiplier;
-  const float again_multiplier = kAgain ? *cast.again.multiplier : 0;
+  const float output_multiplier = kWithOutput ? *cast.output.multiplier : 0;
   std::uint32_t amaxes = 0, unused = 0;
-  std::uint32_t out_codes[kAgain ? SquarePlace::kParts : 1][kRows][2];
+  std::uint32_t out_codes[kWithOutput ? SquarePlace::kParts : 1][kRows][2];
 #pragma unroll
   for (int part = 0; part < SquarePlace::kParts; ++part) {
     uint4 gate[kRows], up[kRows], dout[kRows];
@@ -94,11 +94,11 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
     std::uint32_t gate_codes[kRows][2], up_codes[kRows][2];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const auto packs = swiglu_gradient_of<kAgain>(words_of(gate[r]), words_of(up[r]), words_of(dout[r]));
+      const auto packs = swiglu_gradient_of<kWithOutput>(words_of(gate[r]), words_of(up[r]), words_of(dout[r]));
       quant::cuda::encode_words<kElement>(bits_of(packs.dgate), multiplier, amaxes, gate_codes[r]);
       quant::cuda::encode_words<kElement>(bits_of(packs.dup), multiplier, amaxes, up_codes[r]);
-      if constexpr (kAgain)
-        quant::cuda::encode_words<Element::e4m3>(bits_of(packs.out), again_multiplier, unused, out_codes[part][r]);
+      if constexpr (kWithOutput)
+        quant::cuda::encode_words<Element::e4m3>(bits_of(packs.out), output_multiplier, unused, out_codes[part][r]);
       if (result.rowwise == nullptr) continue;
       store_row(result.rowwise, 2 * features, square, part, r, gate_codes[r]);
       store_row(result.rowwise + features, 2 * features, square, part, r, up_codes[r]);
@@ -113,12 +113,12 @@ __global__ void __launch_bounds__(SquarePlace::kThreads)
     store_columns(gate_tile, result, square, square.col, features);
     store_columns(up_tile, result, square, features + square.col, 2 * features);
   }
-  if constexpr (kAgain) {
+  if constexpr (kWithOutput) {
     __syncthreads();
 #pragma unroll
     for (int part = 0; part < SquarePlace::kParts; ++part) store_transposed(gate_tile, part, out_codes[part]);
     __syncthreads();
-    store_columns(gate_tile, cast.again, square, square.col, features);
+    store_columns(gate_tile, cast.output, square, square.col, features);
   }
 }
 
@@ -149,15 +149,15 @@ void swiglu_forward_cast(const SwigluCast& cast, base::CudaStream stream) {
 
 void swiglu_backward_cast(const SwigluCast& cast, base::CudaStream stream) {
   check_cast("swiglu_backward_cast", cast.result);
-  const bool again = cast.again.columnwise != nullptr;
-  if (again) check_cast("swiglu_backward_cast of out", cast.again);
-  if (cast.features % kCastFeatures != 0 || (again && cast.again.element != Element::e4m3))
+  const bool output = cast.output.columnwise != nullptr;
+  if (output) check_cast("swiglu_backward_cast of out", cast.output);
+  if (cast.features % kCastFeatures != 0 || (output && cast.output.element != Element::e4m3))
     base::fail("swiglu_backward_cast: expected a number of features that is a multiple of 16, and out in E4M3");
   const unsigned squares = quant::cuda::squares_of({.rows = cast.result.padded.rows, .cols = cast.features});
   if (squares == 0) return;
   const bool whole = rows_whole<quant::bfloat16>(cast.features, cast.gate_up, cast.dout);
   dispatch_fp8(cast.result.element, [&](auto element) {
-    dispatch_bool(again, [&](auto has_out) {
+    dispatch_bool(output, [&](auto has_out) {
       cast_swiglu_gradient<element.value, has_out.value><<<squares, SquarePlace::kThreads, 0, stream>>>(cast, whole);
     });
   });

@@ -69,8 +69,8 @@ void swiglu_backward(const SwigluArguments& a) {
                                         .dgate = dgate,
                                         .dup = dgate + a.features,
                                         .count = a.features});
-      if (a.again != nullptr)
-        forward_row(gate, gate + a.features, static_cast<T*>(a.again) + token * a.features, a.features);
+      if (a.output != nullptr)
+        forward_row(gate, gate + a.features, static_cast<T*>(a.output) + token * a.features, a.features);
     }
   });
 }

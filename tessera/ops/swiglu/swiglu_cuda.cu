@@ -12,7 +12,7 @@ struct Rows {
   const T* gate_up;
   const T* dout;  // backward only
   T* result;
-  T* again;  // backward only: receives out, unless null
+  T* output;  // backward only: receives out, unless null
   std::int64_t features;
   std::uint32_t items;
   Divisor packs;  // packs of a row's features
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Rows<T> rows) {
   }
 }
 
-template <bool kWhole, bool kAgain, typename T>
+template <bool kWhole, bool kWithOutput, typename T>
 __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   const std::uint32_t start = blockIdx.x * kSteps * kThreads + threadIdx.x;
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(kThreads) backward(const Rows<T> rows) {
   for (int i = 0; i < kSteps; ++i) {
     if (start + i * kThreads >= rows.items) break;
     const Place place = place_of(rows, start + i * kThreads);
-    const SwigluPacks<T, N> packs = swiglu_gradient_of<kAgain>(gate[i], up[i], dout[i]);
+    const SwigluPacks<T, N> packs = swiglu_gradient_of<kWithOutput>(gate[i], up[i], dout[i]);
     T* row = rows.result + place.token * 2 * rows.features;
     store_pack<kWhole>(row, place.first, rows.features, packs.dgate);
     store_pack<kWhole>(row + rows.features, place.first, rows.features, packs.dup);
-    if constexpr (kAgain)
-      store_pack<kWhole>(rows.again + place.token * rows.features, place.first, rows.features, packs.out);
+    if constexpr (kWithOutput)
+      store_pack<kWhole>(rows.output + place.token * rows.features, place.first, rows.features, packs.out);
   }
 }
 
@@ -90,11 +90,11 @@ void over_tokens(const SwigluArguments& a, Launch&& launch) {
       const Rows<T> rows{.gate_up = static_cast<const T*>(a.gate_up) + token * 2 * a.features,
                          .dout = a.dout == nullptr ? nullptr : static_cast<const T*>(a.dout) + token * a.features,
                          .result = static_cast<T*>(a.result) + token * result_cols,
-                         .again = a.again == nullptr ? nullptr : static_cast<T*>(a.again) + token * a.features,
+                         .output = a.output == nullptr ? nullptr : static_cast<T*>(a.output) + token * a.features,
                          .features = a.features,
                          .items = static_cast<std::uint32_t>(items),
                          .packs = Divisor(packs)};
-      dispatch_bool(rows_whole<T>(a.features, a.gate_up, a.dout, a.result, a.again),
+      dispatch_bool(rows_whole<T>(a.features, a.gate_up, a.dout, a.result, a.output),
                     [&](auto whole) { launch(whole, rows, blocks_for(items, kThreads * kSteps)); });
     }
   });
@@ -111,8 +111,8 @@ void swiglu_forward(const SwigluArguments& a, base::CudaStream stream) {
 
 void swiglu_backward(const SwigluArguments& a, base::CudaStream stream) {
   over_tokens(a, [stream](auto whole, const auto& rows, unsigned blocks) {
-    dispatch_bool(rows.again != nullptr, [&](auto again) {
-      backward<decltype(whole)::value, decltype(again)::value><<<blocks, kThreads, 0, stream>>>(rows);
+    dispatch_bool(rows.output != nullptr, [&](auto output) {
+      backward<decltype(whole)::value, decltype(output)::value><<<blocks, kThreads, 0, stream>>>(rows);
     });
   });
   check_launch("swiglu_backward");

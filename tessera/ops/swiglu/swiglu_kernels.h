@@ -13,7 +13,7 @@ struct SwigluArguments {
   const void* gate_up = nullptr;
   const void* dout = nullptr;  // backward only
   void* result = nullptr;      // out [tokens, features], or the gradient of gate_up
-  void* again = nullptr;       // backward: also writes out here, unless null
+  void* output = nullptr;      // backward: also writes out here, unless null
 };
 
 // SwiGLU of bf16 whose results are rounded to bf16 and then cast to fp8. The bf16 results are not stored. The sources
@@ -26,7 +26,7 @@ struct SwigluCast {
   // kCastFeatures.
   quant::Fp8Cast result;
   // Backward: casts out to E4M3 by columns, without amax, unless the address of its columnwise codes is null.
-  quant::Fp8Cast again;
+  quant::Fp8Cast output;
 };
 inline constexpr std::int64_t kCastFeatures = 16;
 

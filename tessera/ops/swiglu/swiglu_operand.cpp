@@ -18,24 +18,24 @@ bool has_cast(const at::Tensor& gate_up, const Quantization& as) {
   return (on_cuda(gate_up) || is_dry(gate_up)) && gate_up.scalar_type() == at::kBFloat16 && gate_up.dim() == 2 &&
          is_fp8_with_one_scale(as);
 }
-bool has_backward_cast(const at::Tensor& gate_up, const Quantization& as, const Quantization* again) {
+bool has_backward_cast(const at::Tensor& gate_up, const Quantization& as, const Quantization* out_as) {
   if (!has_cast(gate_up, as) || gate_up.size(1) % (2 * kCastFeatures) != 0) return false;
-  return again == nullptr || (is_fp8_with_one_scale(*again) && again->encoding.element == quant::Element::e4m3);
+  return out_as == nullptr || (is_fp8_with_one_scale(*out_as) && out_as->encoding.element == quant::Element::e4m3);
 }
 
 const quant::bfloat16* bf16_of(const at::Tensor& matrix) {
   return static_cast<const quant::bfloat16*>(matrix.const_data_ptr());
 }
 
-Quantization by_columns(const Quantization& again) {
-  return {.encoding = again.encoding, .sides = Sides::columns, .whole = again.whole};
+Quantization by_columns(const Quantization& out_as) {
+  return {.encoding = out_as.encoding, .sides = Sides::columns, .whole = out_as.whole};
 }
 
 SwigluOperands backward_in_steps(const at::Tensor& dout, const at::Tensor& gate_up, const Quantization& as,
-                                 const Quantization* again) {
-  if (again == nullptr) return {.gradient = quantize(swiglu_backward(dout, gate_up), as), .out = {}};
-  const SwigluAgain swiglu = swiglu_backward_again(dout, gate_up);
-  return {.gradient = quantize(swiglu.gradient, as), .out = quantize(swiglu.out, by_columns(*again)).columns};
+                                 const Quantization* out_as) {
+  if (out_as == nullptr) return {.gradient = quantize(swiglu_backward(dout, gate_up), as), .out = {}};
+  const SwigluBackward swiglu = swiglu_backward_with_output(dout, gate_up);
+  return {.gradient = quantize(swiglu.gradient, as), .out = quantize(swiglu.out, by_columns(*out_as)).columns};
 }
 
 }  // namespace
@@ -55,14 +55,14 @@ Operands swiglu_operands(const at::Tensor& gate_up, const Quantization& as) {
 }
 
 SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor& gate_up, const Quantization& as,
-                                        const Quantization* again) {
-  if (!has_backward_cast(gate_up, as, again)) return backward_in_steps(dout, gate_up, as, again);
+                                        const Quantization* out_as) {
+  if (!has_backward_cast(gate_up, as, out_as)) return backward_in_steps(dout, gate_up, as, out_as);
   require_one_device({dout, gate_up}, "swiglu_backward");
   const at::Tensor input = dense(gate_up, 2, "swiglu gate_up");
   const std::int64_t tokens = input.size(0), features = input.size(1) / 2;
   const at::Tensor gradient = dense_like(dout, {tokens, features}, at::kBFloat16, "swiglu dout");
   WholeCast result = whole_cast({.rows = tokens, .cols = 2 * features}, as, input.device()), out;
-  if (again != nullptr) out = whole_cast({.rows = tokens, .cols = features}, by_columns(*again), input.device());
+  if (out_as != nullptr) out = whole_cast({.rows = tokens, .cols = features}, by_columns(*out_as), input.device());
   if (is_dry(input)) {
     const Operands& made = result.operands;
     report(memory_work("swiglu backward",
@@ -73,7 +73,7 @@ SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor
                               .gate_up = bf16_of(input),
                               .dout = bf16_of(gradient),
                               .result = result.cast,
-                              .again = out.cast},
+                              .output = out.cast},
                              stream_of(input));
   return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
 }

@@ -13,9 +13,9 @@ struct SwigluOperands {
   Operands gradient;  // of swiglu_backward(dout, gate_up)
   Operand out;        // of swiglu_forward(gate_up) by its columns, if requested
 };
-// `again` is the quantization of out by its columns, for a backward pass that recomputes out. Null: out is not
-// computed. Its amax is not computed, because forward computed it.
+// `out_as` is the quantization of out by its columns, for a backward pass that recomputes out. Null: out is not
+// computed. The amax of out is not computed here, because forward computed it.
 SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor& gate_up, const Quantization& as,
-                                        const Quantization* again = nullptr);
+                                        const Quantization* out_as = nullptr);
 
 }  // namespace tessera::ops

@@ -1,4 +1,4 @@
-// SwiGLU on packs of adjacent elements, for several kernels. It gives the same bits as the CPU.
+// SwiGLU on packs of adjacent elements, for several kernels. The results have the same bits as on the CPU.
 #pragma once
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/packs.cuh"
@@ -47,12 +47,12 @@ __device__ __forceinline__ Pack<T, N> swiglu_of(const Pack<T, N>& gate, const Pa
   return rounded<T>(out);
 }
 
-// The results of backward. `out` is the result of swiglu_of, if kAgain is true.
+// The results of backward. `out` is the result of swiglu_of, if kWithOutput is true.
 template <typename T, int N>
 struct SwigluPacks {
   Pack<T, N> dgate, dup, out;
 };
-template <bool kAgain, typename T, int N>
+template <bool kWithOutput, typename T, int N>
 __device__ __forceinline__ SwigluPacks<T, N> swiglu_gradient_of(const Pack<T, N>& gate, const Pack<T, N>& up,
                                                                 const Pack<T, N>& dout) {
   using A = Accumulator<T>;
@@ -65,10 +65,10 @@ __device__ __forceinline__ SwigluPacks<T, N> swiglu_gradient_of(const Pack<T, N>
     const A d = dout[k];
     dgate[k] = d * up[k] * s[k] * (A{1} + g[k] * (A{1} - s[k]));
     dup[k] = d * g[k] * s[k];
-    if constexpr (kAgain) out[k] = g[k] * s[k] * up[k];
+    if constexpr (kWithOutput) out[k] = g[k] * s[k] * up[k];
   }
   SwigluPacks<T, N> result{rounded<T>(dgate), rounded<T>(dup), {}};
-  if constexpr (kAgain) result.out = rounded<T>(out);
+  if constexpr (kWithOutput) result.out = rounded<T>(out);
   return result;
 }
 

@@ -1,4 +1,5 @@
-// The functions of CudaTable for number formats, and the kernels for exact sums. Each is defined in a .cu file.
+// The functions of CudaTable for number formats, and the kernels for exact sums. Each function is defined in a .cu
+// file.
 #pragma once
 #include <memory>
 #include <span>

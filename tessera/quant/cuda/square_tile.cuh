@@ -21,7 +21,7 @@ inline unsigned squares_of(Extent padded) {
   return checked_blocks(pieces_of(padded.rows, SquarePlace::kSide) * pieces_of(padded.cols, SquarePlace::kSide));
 }
 
-// The elements of a thread; each word holds two.
+// The elements of a thread; each word holds two elements.
 using SquareVectors = uint4[SquarePlace::kParts][SquarePlace::kRows];
 
 // Loads eight elements of a row; elements outside the matrix are 0. `stride` is the distance between rows of the source

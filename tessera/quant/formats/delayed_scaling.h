@@ -26,8 +26,8 @@ struct DelayedScaling {
   std::int64_t inverse_stride = 1;  // distance between two inverses, in elements
 };
 
-// Returns the multiplier after a step: greatest / 2^margin / amax. Returns the old multiplier if that is not a positive
-// finite number.
+// Returns the multiplier after a step: greatest / 2^margin / amax. Returns the old multiplier if the result is not a
+// positive finite number.
 TESSERA_HOST_DEVICE inline float delayed_multiplier(float old, float amax, Element element, int margin) {
   const float multiplier = greatest_of(element) * power_of_two(-margin) / amax;
   return multiplier > 0 && multiplier <= FLT_MAX ? multiplier : old;

@@ -16,7 +16,7 @@ constexpr std::array<Encoding, kFormats - 1> kEncodings{
      {.element = Element::e4m3, .scale = Scale::fp32, .tile = {128, 128}, .powers_of_two = true},
      {.element = Element::e4m3, .scale = Scale::e8m0, .tile = {1, 32}},
      {.element = Element::e2m1, .scale = Scale::e4m3, .tile = {16, 16}}}};
-// The encodings of activations and gradients, in the same order.
+// The encodings of activations and gradients, in the order of Format.
 constexpr std::array<Encoding, kFormats - 1> kRowEncodings{
     {{.element = Element::e4m3, .scale = Scale::fp32},
      {.element = Element::e4m3, .scale = Scale::fp32, .tile = {1, 128}, .powers_of_two = true},

@@ -25,11 +25,12 @@ constexpr std::string_view name_of(Format format) {
 // Throws InputError for an unknown name.
 Format parse_format(std::string_view name);
 
-// Returns the encoding in which a weight is stored and sent. It is for products that sum over the columns of the weight
-// (rowwise). Throws Error for bf16, which has no encoding.
+// Returns the encoding in which a weight is stored and sent. The encoding is for products that sum over the columns of
+// the weight (rowwise). Throws Error for bf16, which has no encoding.
 Encoding weight_encoding(Format format);
-// Returns the encoding for products that sum over the rows of the weight (columnwise). Its tiles extend along the
-// columns of the matrix. It equals weight_encoding if tiles are square. Throws Error for bf16.
+// Returns the encoding for products that sum over the rows of the weight (columnwise). The tiles of this encoding
+// extend along the columns of the matrix. The encoding equals weight_encoding if tiles are square. Throws Error for
+// bf16.
 Encoding columnwise_encoding(Format format);
 // Element types for fp8, the format with one scale for a whole matrix. hybrid: gradients are E5M2, which has the range
 // of fp16; all others are E4M3. e4m3: all are E4M3. Other formats have one element type.

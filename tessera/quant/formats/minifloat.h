@@ -33,7 +33,7 @@ struct Minifloat {
     const float units = std::bit_cast<float>(bounded) * power_of_two(kMantissa - exponent);
     const std::uint32_t rounded = std::bit_cast<std::uint32_t>(units + 0x1p23F) - std::bit_cast<std::uint32_t>(0x1p23F);
     const std::uint32_t code = rounded + (static_cast<std::uint32_t>(exponent - least) << kMantissa);
-    // At this point a NaN has become the greatest number, whose bits are all set in kNan too.
+    // At this point, a NaN has become the greatest number. All bits of this number are also set in kNan.
     const std::uint32_t sign = word >> 31 != 0 ? kSign : 0U;
     return static_cast<std::uint8_t>(code | (magnitude > 0x7F800000 ? kNan : sign));
   }

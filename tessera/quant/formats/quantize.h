@@ -59,7 +59,7 @@ void check_extent(const Encoding& encoding, Extent matrix);
 Slice touched_tiles(const ScaleTile& tile, Extent matrix, Slice slice);
 
 // Updates the amaxes of the slice's tiles. `tiles` holds one amax for each tile of the matrix; an amax is replaced only
-// by a greater one.
+// by a greater amax.
 void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Slice slice, std::span<float> tiles);
 // Writes the multipliers and the scales of consecutive tiles, computed by tile_scale from their amaxes. `scales` points
 // to the scale of the first of these tiles; null means that the scales are not stored.
@@ -81,9 +81,9 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 // Writes the values of a quantized matrix in fp32. A scaled product multiplies these values.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
-// Writes the transposed matrix [cols, rows]. It has the same elements and scales as the source, so its encoding has the
-// transposed tile. Throws Error if check_extent fails for either matrix. This function is the definition of the CUDA
-// kernel; only tests call it.
+// Writes the transposed matrix [cols, rows]. The result has the same elements and scales as the source, so its encoding
+// has the transposed tile. Throws Error if check_extent fails for either matrix. This function is the definition of the
+// CUDA kernel; only tests call it.
 void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target);
 
 }  // namespace tessera::quant

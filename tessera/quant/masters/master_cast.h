@@ -12,7 +12,7 @@
 
 namespace tessera::quant {
 
-// The slice of one weight that a rank casts. It may be empty.
+// The slice of one weight that a rank casts. A slice may be empty.
 struct MasterSlice {
   Source source;  // of the slice
   Extent matrix;

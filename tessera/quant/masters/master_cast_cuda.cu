@@ -1,4 +1,5 @@
-// MasterCast on a stream. It uses one launch for the amaxes of all slices, one for all scales and one for all elements.
+// MasterCast on a stream. A cast uses three launches: one for the amaxes of all slices, one for all scales and one for
+// all elements.
 #include <memory>
 #include <vector>
 
@@ -175,8 +176,8 @@ __global__ void __launch_bounds__(kScalePiece)
     static_cast<std::uint8_t*>(item.slice.scales)[tile - stored.begin] = static_cast<std::uint8_t>(scale.stored);
 }
 
-// Writes half a byte. Another thread may write the other half at the same time. Both therefore use atomic operations on
-// the word that contains the byte.
+// Writes half a byte. Another thread may write the other half at the same time. Both threads therefore use atomic
+// operations on the word that contains the byte.
 __device__ void store_nibble(std::uint8_t* byte, bool high, std::uint32_t code) {
   const auto address = reinterpret_cast<std::uintptr_t>(byte);
   auto* word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t{3});

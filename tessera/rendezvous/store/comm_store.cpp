@@ -56,7 +56,7 @@ class TcpStore final : public Store {
 
 }  // namespace
 
-void quieten_store() {
+void disable_store_log() {
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
   c10::initLogging();
 }

@@ -38,15 +38,16 @@ struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
-  std::vector<std::string> valid;  // the same for held-out data; may be empty
+  std::vector<std::string> valid;  // as `data`, for held-out data; may be empty
 
   Backend backend = Backend::local;
-  std::int64_t ranks = 0;      // 0: tp * gtp * dp, or the launcher's number
-  std::int64_t threads = 1;    // intra-op threads of a rank
-  bool deterministic = false;  // on GPUs: repetitions give the same bits, at a cost in time; on CPUs they always do
-  bool pushes = true;          // GPUs of a host write to each other's arenas
-  bool cuda_graph = false;     // on GPUs: steps are launched as a graph
-  double peak_flops = 0;       // per second of a rank's processor, for mfu; 0: of a known GPU (metrics/peak_flops.h)
+  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the launcher's number
+  std::int64_t threads = 1;  // intra-op threads of a rank
+  bool deterministic =
+      false;  // on GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits
+  bool pushes = true;       // GPUs of a host write to each other's arenas
+  bool cuda_graph = false;  // on GPUs: steps are launched as a graph
+  double peak_flops = 0;    // per second of a rank's processor, for mfu; 0: of a known GPU (metrics/peak_flops.h)
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
   std::int64_t etp = 1, ep = 1, egtp = 1;  // of a model with experts (nn::ExpertDegrees)
@@ -61,7 +62,8 @@ struct TrainConfig {
   std::optional<quant::DType> grad_wire;            // absent: dtype
   quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
   std::string wire_rules;                           // exceptions by name (shard/format_policy.h)
-  // The same for the weights that backward passes read. Without a format, the forward formats apply, then these rules.
+  // As wire_format and wire_rules, for the weights that backward passes read. Without a format, the formats of forward
+  // passes apply, and these rules change them.
   std::optional<quant::Format> wire_format_backward;
   std::string wire_rules_backward;
   quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
@@ -90,15 +92,15 @@ struct TrainConfig {
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
   // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
-  std::string coalesce = "1MiB";                       // neighbouring weights up to this size are one transfer
+  std::string coalesce = "1MiB";  // adjacent weights of together at most this size are one transfer
   ReduceOrder reduce_order = ReduceOrder::sequential;  // of gradients over gtp (shard/reduction_tree.h)
-  std::int64_t ranks_per_node = 0;                     // hierarchical: ranks whose gradients are added first
-  bool zero = true;                                    // the optimizer state is sharded over dp
-  Lookup embedding = Lookup::automatic;                // how the gtp ranks receive the embedding table
-  bool debug_poison = false;                           // free buffers are filled with NaN
-  std::int64_t debug_delays = 0;                       // seed of random communication delays; 0: no delays
-  std::string debug_suppress;                          // steps whose updates are suppressed (step_times.h)
-  std::int64_t trace_step = 0;                         // step whose timeline is written; 0: no step
+  std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
+  bool zero = true;                      // the optimizer state is sharded over dp
+  Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table
+  bool debug_poison = false;             // free buffers are filled with NaN
+  std::int64_t debug_delays = 0;         // seed of random communication delays; 0: no delays
+  std::string debug_suppress;            // steps whose updates are suppressed (step_times.h)
+  std::int64_t trace_step = 0;           // step whose timeline is written; 0: no step
 
   std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints to keep, 0: all
   std::string resume;                     // checkpoint path, or "latest"; empty: a new run

@@ -12,7 +12,8 @@ void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& w
   option->option_text(std::string(setting.placeholder))->expected(1);
   const bool is_list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
   if (is_list) option->expected(1, CLI::detail::expected_max_vector_size);
-  // A further word is not a value of the flag. A repeated flag is refused by its name (set_from_text).
+  // A second word after the flag is not a value of the flag. A repeated flag is an error that names the flag
+  // (set_from_text).
   option->allow_extra_args(is_list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (std::holds_alternative<bool TrainConfig::*>(setting.field)) option->expected(0, 1)->default_str("on");
 }

@@ -12,7 +12,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::int64_t kMostLocalRanks = 1024;  // threads of one process
+constexpr std::int64_t kMaxLocalRanks = 1024;  // threads of one process
 
 void require_given(const TrainConfig& config) {
   if (config.model.empty())
@@ -49,9 +49,9 @@ void check_dependants(const TrainConfig& config) {
 }
 
 void check_local_ranks(const TrainConfig& config) {
-  if (config.backend == Backend::local && config.ranks > kMostLocalRanks)
+  if (config.backend == Backend::local && config.ranks > kMaxLocalRanks)
     throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
-                     kMostLocalRanks);
+                     kMaxLocalRanks);
 }
 
 void check_reduce_order(const TrainConfig& config) {
@@ -79,10 +79,10 @@ void check_dtype(const TrainConfig& config, const shard::FormatPolicy& policy, s
                  std::string_view rules) {
   const auto other = std::ranges::find_if(
       policy.rules, [](const shard::FormatRule& rule) { return rule.format != quant::Format::bf16; });
-  const quant::Format asked = other == policy.rules.end() ? policy.format : other->format;
-  if (config.dtype != quant::DType::bf16 && asked != quant::Format::bf16)
+  const quant::Format requested = other == policy.rules.end() ? policy.format : other->format;
+  if (config.dtype != quant::DType::bf16 && requested != quant::Format::bf16)
     throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
-                     other == policy.rules.end() ? format : rules, name_of(asked), name_of(config.dtype));
+                     other == policy.rules.end() ? format : rules, name_of(requested), name_of(config.dtype));
 }
 
 bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
@@ -102,16 +102,16 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
           "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  // The stored settings of a run contain all of these, so only a value other than the default is a request.
-  const TrainConfig usual;
-  const std::pair<const char*, bool> asked[] = {{"fp8_scaling", config.fp8_scaling != usual.fp8_scaling},
-                                                {"fp8_recipe", config.fp8_recipe != usual.fp8_recipe},
-                                                {"fp8_history", config.fp8_history != usual.fp8_history},
-                                                {"fp8_amax", config.fp8_amax != usual.fp8_amax},
-                                                {"fp8_margin", config.fp8_margin != usual.fp8_margin}};
-  for (const auto& [setting, is_asked] : asked) {
-    if (is_asked && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
-    if (is_asked && is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed)
+  // The stored settings of a run contain all these settings, so only a value other than the default counts as given.
+  const TrainConfig defaults;
+  const std::pair<const char*, bool> requested[] = {{"fp8_scaling", config.fp8_scaling != defaults.fp8_scaling},
+                                                    {"fp8_recipe", config.fp8_recipe != defaults.fp8_recipe},
+                                                    {"fp8_history", config.fp8_history != defaults.fp8_history},
+                                                    {"fp8_amax", config.fp8_amax != defaults.fp8_amax},
+                                                    {"fp8_margin", config.fp8_margin != defaults.fp8_margin}};
+  for (const auto& [setting, is_requested] : requested) {
+    if (is_requested && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
+    if (is_requested && is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed)
       throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting));
   }
   if (config.tp_wire_format == quant::Format::bf16) return;
@@ -227,7 +227,7 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 }
 
 namespace {
-// The table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
+// The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
 shard::FormatPolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
   shard::FormatPolicy policy{
       .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};

@@ -34,8 +34,8 @@ std::string start_text(Backend backend, std::int64_t ranks);
 std::string mesh_text(const TrainConfig& config);
 // Returns the degrees of both grids by name: tp, gtp, dp, and for a model with experts etp, ep, egtp, edp.
 std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config);
-// Returns, by domain of nn::rank_layout, the number of consecutive ranks of a reduction whose gradients are added
-// first; 1: all are added in rank order.
+// Returns, by domain of nn::rank_layout, the number of consecutive ranks whose gradients are added first in a
+// reduction. 1: all gradients are added in rank order.
 std::vector<int> ranks_of_node(const TrainConfig& config);
 // Returns the number formats of weights in storage and transfers. Embedding and output layer are bf16 unless a rule
 // names them.
@@ -45,8 +45,8 @@ shard::FormatPolicy backward_policy(const TrainConfig& config);
 // Returns the formats of weights in products. Embedding and output layer are bf16 unless a rule names them.
 shard::FormatPolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
-  quant::Format wire = quant::Format::bf16;     // in storage and transfers
-  bool has_backward_weight = false;             // backward passes read another weight, which is stored and sent too
+  quant::Format wire = quant::Format::bf16;  // in storage and transfers
+  bool has_backward_weight = false;  // whether backward passes read another weight, which is also stored and sent
   quant::Format product = quant::Format::bf16;  // in products
   bool is_matrix = true;                        // vectors have no number formats
 };
@@ -54,15 +54,15 @@ struct WeightFormats {
 // have bf16, which here means the type of --dtype. `config`: with tp and seq_len filled in. Throws InputError for a
 // format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
-// Returns whether a setting applies only to fp8 products, or to their activations over tp, and these settings do not
-// request them.
+// Returns whether a setting applies only to fp8 products, or to their activations over tp, and `config` has no such
+// products.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
 // Returns the tokens of a microbatch and the lookup of the embedding. `config`: with seq_len filled in.
 shard::RowReads embedding_reads(const TrainConfig& config);
 
-// 3. The model. Fills in seq_len, which is at most the model's longest. Parallel degrees need not divide any size of
-// the model. Throws InputError for --embedding rows if the table is also the output layer's weight, and for a rule of
-// number formats that matches no parameter of the model.
+// 3. The model. Fills in seq_len, which is at most the model's longest sequence. Parallel degrees need not divide any
+// size of the model. Throws InputError for --embedding rows if the table is also the output layer's weight, and for a
+// rule of number formats that matches no parameter of the model.
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model);
 
 // Returns one line for each setting that is allowed but deserves a warning at the start of the run.

@@ -33,8 +33,8 @@ struct MergedConfig {
 MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,
                           bool has_trained = true);
 
-// Returns "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)", or the command line's mesh and that of the
-// checkpoint. `config`: with resolved ranks.
+// Returns "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)", or a text with the command line's mesh and the
+// checkpoint's mesh. `config`: with resolved ranks.
 std::string mesh_note(const MergedConfig& merged, const TrainConfig& config);
 
 // Throw InputError, which names the difference, unless the stored run had the same model and data. Paths may differ.

@@ -28,9 +28,9 @@ constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh 
 using C = TrainConfig;
 constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
-constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // they run a stored model
+constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // commands that run a stored model
 constexpr Commands kMeshes = kPlans | kFrozen;
-constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule tries several
+constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
 
 constexpr std::array kSettings{
     Setting{
@@ -401,7 +401,7 @@ std::span<const Setting> settings() {
 std::vector<const Setting*> settings_of(Command command) {
   std::vector<const Setting*> taken;
   for (const Setting& setting : kSettings)
-    if (setting.takers.contains(command)) taken.push_back(&setting);
+    if (setting.accepted_by.contains(command)) taken.push_back(&setting);
   return taken;
 }
 std::span<const ReservedSetting> reserved_settings() {

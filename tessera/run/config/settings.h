@@ -32,7 +32,7 @@ struct Range {
 enum class OnResume {
   command_line,  // for settings of one call of the program: the default
   kept,          // for settings of the computation: the stored value; a flag may change it
-  mesh,          // the stored value; if a flag of any mesh setting is given, the command line's
+  mesh,          // the stored value; if a flag of any mesh setting is given, the value of the command line
   fixed,         // for settings of samples and weights: the stored value; another value is refused
 };
 
@@ -67,7 +67,7 @@ struct Setting {
   Range range;
   OnResume on_resume;
   std::string_view placeholder, help;
-  Commands takers = Command::train;
+  Commands accepted_by = Command::train;
 };
 
 std::span<const Setting> settings();

@@ -1,5 +1,5 @@
-// Converts between checkpoints and Hugging Face folders. One process. Memory holds a part of one tensor at a time, or
-// one whole matrix in a number format.
+// Converts between checkpoints and Hugging Face folders, in one process. Memory holds a part of one tensor at a time,
+// or one whole matrix in a number format.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -46,8 +46,8 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 
 // Exports a checkpoint to a Hugging Face folder: config.json, and model.safetensors or shards with an index. Weights
 // are rounded to nearest even. If the result's type is wider than the run's, values come from the fp32 masters where
-// they exist. Throws as convert does, and InputError for a format with a type other than bf16 or a matrix that the
-// format cannot store.
+// they exist. Throws the errors of convert. Also throws InputError if a number format is combined with a type other
+// than bf16, or if the format cannot store a matrix.
 ConvertReport export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                         const ConvertOptions& options);
 

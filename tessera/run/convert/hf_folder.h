@@ -16,8 +16,8 @@ namespace tessera::run {
 // The constructor opens and checks the whole folder before any data is read: the architecture, and that each of the
 // model's tensors exists once, with its shape and a floating type. Tensors that the model does not use are refused, and
 // so is a folder that programs may read in different ways. Matrices of layers may be in a number format (hf_format.h);
-// read() returns their dequantized values. Every fault is an InputError that names the file and the tensor. One thread
-// at a time.
+// read() returns their dequantized values. Every fault is an InputError that names the file and the tensor. For use by
+// one thread at a time.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
@@ -53,7 +53,7 @@ class HfFolder {
   std::vector<models::HfTensor> tensors_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
   std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // file of each tensor
-  // The matrices in a number format. They are read in order, so only the last matrix is kept dequantized.
+  // The matrices in a number format. The matrices are read in order, so only the last one is kept dequantized.
   struct Quantized {
     quant::Format format;
     quant::Extent matrix;

@@ -47,8 +47,8 @@ std::vector<quant::bfloat16> format_values(quant::Format format, const std::vect
                                            quant::Extent matrix);
 
 // Returns whether transformers (tested: 5.24) does not read the correct values of a matrix. transformers assumes that
-// an fp8_block matrix has blocks of M / ceil(M/128) x K / ceil(K/128). That is correct if an extent is at most 128 or a
-// multiple of 128. For other extents, transformers fails or applies scales to the wrong elements.
+// an fp8_block matrix has blocks of M / ceil(M/128) x K / ceil(K/128). This assumption is correct for an extent that is
+// at most 128 or a multiple of 128. For other extents, transformers fails or applies scales to the wrong elements.
 bool is_misread_by_transformers(quant::Format format, quant::Extent matrix);
 
 // Removes "quantization_config" from a config.json. Throws InputError, which names `where`, if it describes a

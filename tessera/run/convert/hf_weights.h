@@ -13,8 +13,8 @@
 
 namespace tessera::run {
 
-// Reads only the elements of the boxes, and neighbours in the same rows. A matrix in a number format is read whole. One
-// thread at a time; each rank opens its own object.
+// Reads only the elements of the boxes, and some elements between them in the same rows. A matrix in a number format is
+// read whole. One thread at a time; each rank opens its own object.
 class HfWeights {
  public:
   // Throws the errors of HfFolder.

@@ -30,7 +30,7 @@ EvaluationInputs read_inputs(const EvaluateCommand& command, const comm::World& 
                                 .seq_len = inputs.config.seq_len,
                                 .vocab_size = inputs.stored.model->sizes().vocab_size,
                                 .mask_documents = inputs.config.mask_documents,
-                                .takes_turns = false});
+                                .uses_weights = false});
   inputs.data->check_vocabulary(world.rank(), world.size());
   return inputs;
 }

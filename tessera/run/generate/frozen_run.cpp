@@ -19,7 +19,7 @@
 namespace tessera::run {
 namespace {
 
-// A step has one microbatch of each reader.
+// Every reader has one microbatch in a step.
 TrainConfig with_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, world_size.value_or(part) / part);

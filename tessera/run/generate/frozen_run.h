@@ -13,7 +13,7 @@
 
 namespace tessera::run {
 
-// `inputs`: all ranks, for the agreement about their inputs.
+// `inputs`: a communicator of all ranks, over which they agree about their inputs.
 using RankBody = std::function<void(comm::World& world, comm::Communicator& inputs)>;
 // Starts the ranks of --backend, --tp, --gtp and --dp, or joins those of a launcher, and calls `body` on each. Returns
 // the exit code. Throws InputError for settings that do not fit together, and passes on an InputError of `body`.
@@ -23,8 +23,8 @@ int run_on_ranks(const TrainConfig& command, const RankBody& body);
 // (collective_files.h).
 void together(comm::Communicator& inputs, const std::function<void()>& read);
 
-// The settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len: the most
-// positions of a sequence. Throws InputError as resolve_ranks and resolve_model do.
+// Returns the settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len:
+// the largest number of positions of a sequence. Throws InputError as resolve_ranks and resolve_model do.
 TrainConfig resolve_frozen(TrainConfig config, const StoredModel& stored, const comm::World& world);
 
 // Builds the model on this rank and reads its weights. `stored` and `world` must outlive the result. Collective.

@@ -26,11 +26,11 @@ void check_flags(const GenerateCommand& command) {
     throw InputError("--top-p: got {}, expected a number above 0 and at most 1", command.top_p);
 }
 
-// The same on every rank.
+// The inputs of generation, which are the same on every rank.
 struct TextInputs {
   StoredModel stored;
   TrainConfig config;
-  std::filesystem::path tokenizer;  // its folder; empty: not known
+  std::filesystem::path tokenizer;  // folder of the tokenizer; empty: not known
   infer::Generation generation;
 };
 

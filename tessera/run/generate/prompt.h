@@ -17,9 +17,10 @@ struct PromptFlags {
 // Throws InputError unless exactly one of the flags is given.
 void check_prompt_flags(const PromptFlags& flags);
 
-// Returns the tokens of the prompt. folder: of the tokenizer; empty: no tokenizer is known. model_path: as the user
-// gave it, for messages. Throws InputError, which names the flag, for a file that cannot be read, for bytes that are
-// not UTF-8, for text without a tokenizer or without a Python that can read it, and for ids that are not numbers.
+// Returns the tokens of the prompt. folder: the tokenizer's folder; empty: no tokenizer is known. model_path: the path
+// that the user gave, for messages. Throws InputError, which names the flag, for a file that cannot be read, for bytes
+// that are not UTF-8, for text without a tokenizer or without a Python that can read it, and for ids that are not
+// numbers.
 std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const std::filesystem::path& folder,
                                         const std::vector<std::string>& pythons, const std::string& model_path);
 // Throws InputError for a prompt without tokens, and for ids outside the vocabulary.

@@ -19,8 +19,8 @@ struct StoredModel {
 // Opens and checks the model at `path`. Verifies part `part` of `parts` of a checkpoint's checksums. Throws InputError.
 StoredModel find_stored_model(const std::filesystem::path& path, std::int64_t part = 0, std::int64_t parts = 1);
 
-// Returns a function that reads weights in any type. If the requested type is wider than the stored
-// weights of a checkpoint, the function reads its masters where they exist. Each rank has a function of its own. Throws
+// Returns a function that reads weights in any type. If the requested type is wider than the stored weights of a
+// checkpoint, the function reads the checkpoint's masters where they exist. Each rank has a function of its own. Throws
 // InputError for a damaged file.
 infer::FrozenModel::ReadWeight weight_reader(const StoredModel& stored);
 

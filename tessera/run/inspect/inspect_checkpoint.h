@@ -22,8 +22,8 @@ struct InspectOptions {
 // layout that wrote the checkpoint.
 //
 // Weights of a checkpoint that a run wrote also have "wire_format": the number format in which the run stored and sent
-// them. If the run's settings cannot be read, "wire_format_error" beside "state" has the reason. If requested, weights
-// with two or more dimensions have "quantization_error"; one weight is in memory at a time.
+// them. If the run's settings cannot be read, the key "wire_format_error" beside "state" has the reason. If requested,
+// weights with two or more dimensions have "quantization_error"; one weight is in memory at a time.
 //
 // `path` may be a folder with checkpoints; then the latest is used. Throws InputError.
 nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const InspectOptions& options = {});

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 using shard::Via;
 
-// The roles of a run without repetitions: those of all ways of all domains, then the others.
+// Returns the roles of a run, each once: the roles of all ways of all domains, then the other roles.
 std::vector<mesh::Role> roles_of(const shard::RankLayout& layout) {
   std::vector<mesh::Role> roles;
   const auto add = [&](const mesh::Role& role) {
@@ -66,9 +66,9 @@ class ParameterRanks {
     ordered_json boxes{{"storage", boxes_of(parts.local_storage)},
                        {"compute", boxes_of(parts.local_compute)},
                        {"state", has_state ? boxes_of(parts.local_state) : ordered_json::array()}};
-    std::vector<int>& alike = ranks_[boxes.dump()];
-    alike.push_back(rank);
-    if (alike.size() == 1) parts_.push_back(std::move(boxes));
+    std::vector<int>& equal_ranks = ranks_[boxes.dump()];
+    equal_ranks.push_back(rank);
+    if (equal_ranks.size() == 1) parts_.push_back(std::move(boxes));
   }
 
   ordered_json json() const {
@@ -90,7 +90,7 @@ class ParameterRanks {
   }
 
  private:
-  // As ShardedParameter::has_master.
+  // Returns the same as ShardedParameter::has_master.
   bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
 
   const shard::ParameterSpec& spec_;
@@ -123,7 +123,8 @@ ordered_json parameters_of(const predict::DryOptions& options) {
   std::vector<std::vector<RankInDomain>> by_domain;
   for (std::size_t domain = 0; domain < options.layout.domains.size(); ++domain)
     by_domain.push_back(ranks_in(options, domain));
-  std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;  // without a name; place in `parameters`
+  std::vector<std::pair<shard::ParameterSpec, std::size_t>>
+      known;  // key: a parameter without its name; value: its place in `parameters`
   ordered_json parameters = ordered_json::array();
   for (shard::ParameterSpec spec : dry_step(options).parameters) {
     const std::string name = std::exchange(spec.name, {});
@@ -157,12 +158,12 @@ std::string box_text(const ordered_json& boxes) {
   return texts.empty() ? "-" : fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string role_text(const ordered_json& role, std::size_t most_groups) {
+std::string role_text(const ordered_json& role, std::size_t max_groups) {
   const auto groups = role["groups"].get<std::vector<std::vector<int>>>();
   std::string text = fmt::format("  {:<28}", role["role"].get<std::string>());
-  for (std::size_t i = 0; i < std::min(groups.size(), most_groups); ++i)
+  for (std::size_t i = 0; i < std::min(groups.size(), max_groups); ++i)
     text += fmt::format(" [{}]", fmt::join(groups[i], " "));
-  if (groups.size() > most_groups) text += fmt::format(" and {} more", groups.size() - most_groups);
+  if (groups.size() > max_groups) text += fmt::format(" and {} more", groups.size() - max_groups);
   return text + "\n";
 }
 
@@ -211,7 +212,7 @@ ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig
           {"state_bytes", sum_of(parameters, "state_bytes", ranks)}};
 }
 
-std::string layout_text(const ordered_json& inspected, std::size_t most_groups) {
+std::string layout_text(const ordered_json& inspected, std::size_t max_groups) {
   std::string text = fmt::format("{}: {} ranks\n\ngrids, fastest axis first\n", inspected["model"].get<std::string>(),
                                  inspected["ranks"].get<int>());
   for (const ordered_json& grid : inspected["grids"]) {
@@ -221,7 +222,7 @@ std::string layout_text(const ordered_json& inspected, std::size_t most_groups) 
     text += fmt::format("  {}\n", fmt::join(axes, " x "));
   }
   text += "\ngroups of ranks\n";
-  for (const ordered_json& role : inspected["roles"]) text += role_text(role, most_groups);
+  for (const ordered_json& role : inspected["roles"]) text += role_text(role, max_groups);
   text += "\nparts as rows x columns: storage lasts between uses, compute is gathered, state is updated\n";
   for (const ordered_json& parameter : inspected["parameters"]) text += parameter_text(parameter);
   text += fmt::format("\nall parameters, bytes\n  {:>6} {:>16} {:>16} {:>16}\n", "rank", "storage", "compute", "state");

@@ -23,10 +23,10 @@ namespace tessera::run {
 // with the same parts. A part is a list of boxes [first row, end row, first column, end column] of the logical matrix,
 // which has shape[0] rows.
 //
-// Throws InputError as the parameters of the model do in a run.
+// Throws the InputError that a run with this model and mesh would throw.
 nlohmann::ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig& model);
 
-// Returns the same as text. It lists at most `most_groups` groups of a role.
-std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t most_groups = 16);
+// Returns the same as text. The text lists at most `max_groups` groups of a role.
+std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t max_groups = 16);
 
 }  // namespace tessera::run

@@ -22,7 +22,7 @@ RoundTrip round_trip(std::span<const quant::bfloat16> values, quant::Extent matr
   const auto tiles = static_cast<std::size_t>(scale_extent(encoding, matrix).elements());
   const quant::Source source{.data = values.data()};
   const quant::Slice whole{.end = matrix.elements()};
-  std::vector<float> amaxes(tiles), scales(tiles);  // room for scales of any type
+  std::vector<float> amaxes(tiles), scales(tiles);  // large enough for scales of any type
   RoundTrip result{.values = std::vector<quant::bfloat16>(values.size()), .multipliers = std::vector<float>(tiles)};
   take_amaxes(source, matrix, encoding.tile, whole, amaxes);
   if (tiles > 0) result.amax = *std::ranges::max_element(amaxes);
@@ -86,7 +86,7 @@ QuantizationError quantization_error(std::span<const quant::bfloat16> values, qu
       amax = std::max(amax, std::fabs(static_cast<double>(value)));
       error.max_error = std::max(error.max_error, std::fabs(difference));
       const float scaled = value * back.multipliers[tile_of(row, col, encoding.tile, tiles_in_row)];
-      // A product may exceed the greatest element only by its rounding, and then nothing is lost.
+      // A product that exceeds the greatest element only because of its rounding does not count as saturated.
       error.saturated += std::fabs(scaled) > greatest && std::fabs(stored) < std::fabs(value) ? 1 : 0;
       error.underflowed += value != 0 && stored == 0 ? 1 : 0;
     }

@@ -54,7 +54,7 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   options.size = place.size;
   options.device = base::cuda_device(rendezvous::device_of(place, base::cuda_device_count()));
   base::set_device(options.device);
-  rendezvous::quieten_store();
+  rendezvous::disable_store_log();
   const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
                                        .answer = run.timeout};
   // After a restart by torchrun, the store still holds the entries of the previous attempt, so each attempt has its

@@ -38,7 +38,7 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
       run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
     });
   } catch (const checkpoint::AgreedInputError& error) {
-    throw InputError(error.what());  // of any rank: all ranks are in this process
+    throw InputError(error.what());  // an error of any rank, because all ranks are in this process
   }
   return 0;
 }
@@ -73,7 +73,7 @@ void check_mpi_processes(const comm::World& world) {
       launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
 }
 
-// A launcher ends the other ranks with SIGTERM as soon as one aborts: for them it is no request to stop.
+// A launcher ends the other ranks with SIGTERM as soon as one aborts: this signal is not a request to stop.
 [[noreturn]] void abort_with(const std::string& line) {
   for (const int signal : rendezvous::kStopSignals) std::signal(signal, SIG_IGN);
   fmt::print(stderr, "{}", line);
@@ -81,7 +81,8 @@ void check_mpi_processes(const comm::World& world) {
   comm::abort_mpi(1);
 }
 
-// Rank 0 prints the line that all ranks have in common. Another rank that aborted before would end it.
+// Rank 0 prints the line that all ranks have in common. If another rank aborted earlier, it would end rank 0 before
+// this line is printed.
 [[noreturn]] void abort_together(int rank, const std::string& message) {
   constexpr std::chrono::seconds kFirstRankPrints{1};
   if (rank == 0) abort_with(fmt::format("tessera: {}\n", message));
@@ -106,7 +107,7 @@ int launch_mpi(const TrainConfig& command, const std::filesystem::path& configs,
 }
 
 // Returns the number of ranks that the command requests, else the largest number for which there are GPUs.
-int ranks_asked_for(const TrainConfig& command) {
+int requested_ranks(const TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
   if (command.ranks > 0) return static_cast<int>(command.ranks);
   if (command.dp > 0) return static_cast<int>(part * command.dp);
@@ -131,7 +132,7 @@ int launch(const TrainConfig& command, const std::filesystem::path& configs, con
   check_launcher(known.backend);
   if (known.backend == Backend::mpi) return launch_mpi(command, configs, check, stop_requested);
   if (known.backend == Backend::nccl)
-    return launch_nccl(command, configs, check, ranks_asked_for(known), stop_requested);
+    return launch_nccl(command, configs, check, requested_ranks(known), stop_requested);
   return launch_local(command, configs, stop_requested);
 }
 

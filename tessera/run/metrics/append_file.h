@@ -14,8 +14,8 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // Passes all of `record` to the operating system before it returns. On failure (disk full), truncates the file to the
-  // records before this one and throws Error, which names the file and the cause.
+  // Passes all of `record` to the operating system before it returns. On failure (for example a full disk), truncates
+  // the file to the earlier records and throws Error, which names the file and the cause.
   void append(std::string_view record);
   const std::filesystem::path& path() const { return path_; }
 

@@ -30,7 +30,7 @@ double number_of(const json& value) {
 
 struct KeptLines {
   std::string text;
-  bool differ = false;  // from the content of the file
+  bool differ = false;  // whether the kept lines differ from the file
 };
 
 KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step) {
@@ -38,7 +38,8 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
   std::ifstream file(path, std::ios::binary);
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    const bool has_newline = !file.eof();  // a crash cuts the last line short; an editor may drop the newline alone
+    const bool has_newline =
+        !file.eof();  // a crash may leave an incomplete last line; an editor may drop only the newline
     const bool cut_short = !has_newline && !json::accept(line);
     const bool keep =
         !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
@@ -53,7 +54,7 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// The inverse of name_in_run, for a run of any type.
+// Returns the format that name_in_run names, for a run of any type.
 quant::Format format_in_run(std::string_view name) {
   const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
   return is_type ? quant::Format::bf16 : quant::parse_format(name);
@@ -138,7 +139,8 @@ std::string json_number(double value) {
   std::array<char, 32> text{};
   const char* end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   std::string out(text.data(), static_cast<std::size_t>(end - text.data()));
-  if (out.find_first_of(".e") == std::string::npos) out += ".0";  // without a point, -0 would be read as an integer
+  if (out.find_first_of(".e") == std::string::npos)
+    out += ".0";  // without a decimal point, -0 would be read as an integer
   return out;
 }
 

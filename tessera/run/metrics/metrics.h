@@ -16,7 +16,7 @@
 
 namespace tessera::run {
 
-// The rank that waited least for communication in a step; the others waited for it.
+// The rank that waited least for communication in a step; the other ranks waited for this rank.
 struct SlowestRank {
   int rank = 0;
   double wait_ms = 0;
@@ -34,8 +34,9 @@ struct StepMetrics {
   double exposed_comm_ms = 0;       // time that ranks waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // received by gathers of weights, all ranks
   std::int64_t reduced_bytes = 0;   // received by reductions of gradients, all ranks
-  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // of these; bf16 without a number format
-  std::array<double, quant::kFormats> flops_by_format{};           // of products with weights, all ranks
+  std::array<std::int64_t, quant::kFormats>
+      gathered_by_format{};  // gathered_bytes by format; weights without a number format count as bf16
+  std::array<double, quant::kFormats> flops_by_format{};  // of products with weights, all ranks
   // Bytes received by collectives of the program over tp, all ranks. Activations without a number format count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::optional<double> mfu;         // run/model_flops.h; nullopt: the peak of the processors is not known
@@ -45,10 +46,10 @@ struct StepMetrics {
   std::optional<double> aux_loss, z_loss, expert_load;
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;
-  std::optional<SlowestRank> slowest;  // of several ranks whose waits were measured
-  std::optional<GpuReading> gpus;      // of all ranks; in the steps that read it, if every rank finds NVML
+  std::optional<SlowestRank> slowest;  // set if several ranks have measured waits
+  std::optional<GpuReading> gpus;      // over all ranks; set in the steps that read it, if every rank finds NVML
   bool skipped = false;                // the gradient was not finite: no update
-  int suppressed = 0;                  // attempts that a stop counter suppressed before the one that counts
+  int suppressed = 0;  // attempts of this step that a stop counter suppressed before the attempt that counts
 };
 
 // Returns the name of a number format in a run of this type. bf16 stands for numbers without a format, so its name is
@@ -82,7 +83,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where);
 // absent.
 void check_metrics(const std::filesystem::path& path);
 
-// Appends lines to the file. Each line is passed to the operating system before write returns. One thread at a time.
+// Appends lines to the file. write() returns after the operating system has the line. One thread at a time.
 class MetricsWriter {
  public:
   // Keeps the lines of steps up to `last_step`, from which the run resumes (0: a new run). Drops later lines, and a

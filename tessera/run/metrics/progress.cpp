@@ -56,7 +56,7 @@ void Progress::step(const StepMetrics& metrics) {
     end_line();  // keeps the line on the screen
 }
 
-void Progress::note(const std::string& line) {
+void Progress::print(const std::string& line) {
   if (terminal_ && line_open_) out_ << kToLineStart << kClearToEnd;
   line_open_ = false;
   out_ << line << '\n' << std::flush;

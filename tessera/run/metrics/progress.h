@@ -18,7 +18,7 @@ class Progress {
   ~Progress();  // ends an open line
 
   void step(const StepMetrics& metrics);
-  void note(const std::string& line);  // stays on the screen
+  void print(const std::string& line);  // prints a line that stays on the screen
 
  private:
   void end_line();

@@ -30,8 +30,9 @@ void name_lanes(nlohmann::ordered_json& events, int process, const std::string& 
 // Append the name of a process, or of one of its rows (0 to 99; any number if there is only one process).
 void name_process(nlohmann::ordered_json& events, int process, const std::string& name);
 void name_row(nlohmann::ordered_json& events, int process, int row, const std::string& name);
-// Appends a complete event ("X"). ts and dur are in microseconds from `origin` (seconds). Both ends are rounded to
-// nanoseconds, so that spans that touch do not overlap, since Perfetto would drop the later one. Skips an empty span.
+// Appends a complete event ("X"). ts and dur are in microseconds from `origin` (seconds). Begin and end are rounded to
+// nanoseconds, so that spans that touch do not overlap. Perfetto would drop the later of two overlapping spans. Skips
+// an empty span.
 void add_span(nlohmann::ordered_json& events, int process, int row, const TraceSpan& span, double origin);
 // Appends an instant event of a process.
 void add_mark(nlohmann::ordered_json& events, int process, const std::string& name, double time, double origin);

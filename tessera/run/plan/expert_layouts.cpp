@@ -16,7 +16,7 @@ bool is_expert(const predict::PlannedParameter& parameter) {
   return parameter.size.domain == nn::kExpertDomain;
 }
 
-// Every sparse layer has one parameter like the first.
+// Every sparse layer has one parameter that equals the first expert parameter except for its name.
 double sparse_layers(const predict::DryStep& dry) {
   const auto first = std::ranges::find(dry.parameters, nn::kExpertDomain, &shard::ParameterSpec::domain);
   return static_cast<double>(std::ranges::count_if(dry.parameters, [&](const shard::ParameterSpec& spec) {
@@ -29,7 +29,7 @@ double sparse_layers(const predict::DryStep& dry) {
 double weights_seconds(const predict::CostInput& input, const predict::DryStep& dry,
                        const std::vector<predict::PlannedParameter>& parameters, bool trains) {
   const schedule::Trace trace = dry.trace(1);
-  schedule::Schedule each;  // every parameter by itself
+  schedule::Schedule each;  // each parameter is its own unit
   std::vector<std::size_t> members;
   for (std::size_t id = 0; id < parameters.size(); ++id) {
     if (!is_expert(parameters[id])) continue;
@@ -116,7 +116,7 @@ std::string reason_for(const std::vector<ExpertLayout>& layouts) {
   text += best.tokens_seconds > 0 ? fmt::format("; tokens travel {}", milliseconds(best.tokens_seconds))
                                   : std::string("; no tokens travel");
   if (layouts.size() == 1) return text;
-  // Compares with the other end of the table.
+  // Compares the best layout with the layout at the other end of the table.
   const ExpertLayout& other = &best == &layouts.front() ? layouts.back() : layouts.front();
   return text + fmt::format(". With {}, compute waits {} for weights and {} for tokens", name_of(other),
                             milliseconds(other.exposed_weights_seconds()), milliseconds(other.tokens_seconds));

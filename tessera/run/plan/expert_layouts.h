@@ -12,11 +12,12 @@ namespace tessera::run {
 struct ExpertLayout {
   std::int64_t etp = 1, ep = 1, egtp = 1;
   double products_seconds =
-      0;  // matrix products of experts; with ep above 1, StepPlanRequest::expert_load times as long
+      0;  // matrix products of experts; with ep above 1, multiplied by StepPlanRequest::expert_load
   double weights_seconds = 0;  // gathers of weights in each pass, and reductions of their gradients
   double tokens_seconds = 0;   // dispatch and combine
 
-  // Transfers of weights run beside the products, and compute waits for tokens.
+  // Returns the time of weights that the products do not hide. Transfers of weights run during the products; compute
+  // waits for tokens.
   double exposed_weights_seconds() const;
   double total_seconds() const { return products_seconds + exposed_weights_seconds() + tokens_seconds; }
 };

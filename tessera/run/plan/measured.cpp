@@ -29,7 +29,7 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
   std::vector<StepMetrics> steps;
   std::string line;
   while (std::getline(file, line))
-    if (!file.eof())  // else the line is incomplete: the run is writing it
+    if (!file.eof())  // an incomplete line is skipped, because the run may be writing it
       steps.push_back(parse_metrics_line(line, fmt::format("{}:{}", path.string(), steps.size() + 1)));
   if (steps.empty()) throw InputError("{}: holds no step, expected at least one", path.string());
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() - 1)));
@@ -40,7 +40,7 @@ template <typename T>
 T median(const std::vector<StepMetrics>& steps, T StepMetrics::*member) {
   std::vector<T> values;
   for (const StepMetrics& step : steps) values.push_back(step.*member);
-  // Steps under a graph do not measure this number.
+  // Steps under a graph do not measure some numbers.
   if constexpr (std::is_floating_point_v<T>) std::erase_if(values, [](T value) { return std::isnan(value); });
   if (values.empty()) return std::numeric_limits<T>::quiet_NaN();
   std::ranges::sort(values);
@@ -90,8 +90,8 @@ ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const
   ordered_json rows = ordered_json::array();
   add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.step_ms);
   add_row(rows, "exposed_comm_ms", step.prediction.exposed_seconds() * 1e3, run.exposed_comm_ms);
-  add_row(rows, "gathered_bytes", step.of_all_ranks.gathered, run.gathered_bytes);
-  add_row(rows, "reduced_bytes", step.of_all_ranks.reduced, run.reduced_bytes);
+  add_row(rows, "gathered_bytes", step.all_ranks.gathered, run.gathered_bytes);
+  add_row(rows, "reduced_bytes", step.all_ranks.reduced, run.reduced_bytes);
   if (run.gather_arena_bytes) add_row(rows, "gather_arena_bytes", step.schedule.gather_arena, *run.gather_arena_bytes);
   if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
   return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};

@@ -9,7 +9,7 @@
 
 namespace tessera::run {
 
-// A run, as the files in its folder describe it.
+// A run, read from the files in its folder.
 struct MeasuredRun {
   TrainConfig config;
   models::ModelConfigPtr model;

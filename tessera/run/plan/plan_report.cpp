@@ -191,8 +191,8 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
                         request.machine.name);
   text += fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
                       bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
-  text += fmt::format("received by a rank in a step: weights {}, gradients {}\n", bytes_text(step.of_a_rank.gathered),
-                      bytes_text(step.of_a_rank.reduced));
+  text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
+                      bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));
   text += roles_text(step);
   const schedule::Prediction& p = step.prediction;
   text += fmt::format(
@@ -278,9 +278,9 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
        {{"gather_bytes", step.schedule.gather_arena},
         {"reduce_bytes", step.schedule.reduce_arena},
         {"scratch_bytes", step.schedule.scratch}}},
-      {"traffic", traffic_json(step.of_a_rank)},
+      {"traffic", traffic_json(step.busiest_rank)},
       {"traffic_by_role", roles_json(step)},
-      {"traffic_all_ranks", traffic_json(step.of_all_ranks)},
+      {"traffic_all_ranks", traffic_json(step.all_ranks)},
       {"predicted", predicted_json(request, step)},
       {"on_demand",
        {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},

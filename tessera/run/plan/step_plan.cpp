@@ -16,9 +16,9 @@ namespace {
 
 // Throws InputError for a step with too many events. Each microbatch has `events` events.
 void check_length(std::int64_t microbatches, std::int64_t events) {
-  if (microbatches > kMostEvents / std::max<std::int64_t>(events, 1))
+  if (microbatches > kMaxEvents / std::max<std::int64_t>(events, 1))
     throw InputError("{}: a step of {} microbatches with {} events each, expected at most {} events",
-                     microbatches > 1 ? "--global-batch" : "--model", microbatches, events, kMostEvents);
+                     microbatches > 1 ? "--global-batch" : "--model", microbatches, events, kMaxEvents);
 }
 
 // Throws InputError, which names the flag, for a budget that the step does not fit.
@@ -48,7 +48,7 @@ schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep&
 // A recorded trace contains only the activations that its own rank keeps.
 std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOptions& options) {
   if (request.trace) return peak_stashed(*request.trace);
-  return most_stashed(options, kinds_of_ranks(options));
+  return max_stashed(options, kinds_of_ranks(options));
 }
 
 std::int64_t overhead_of(const predict::Machine& machine, int ranks) {
@@ -128,7 +128,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
-  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks names its backend.
+  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks has a backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);

@@ -32,7 +32,7 @@ struct LastingBytes {
   std::int64_t total() const { return weights + gradients + masters + moments; }
 };
 
-// Peak bytes of a rank (of the rank with most).
+// Peak bytes of the rank that needs the most memory.
 struct MemoryUse {
   LastingBytes dense, experts;   // parts of the numbers below
   std::int64_t weights = 0;      // shards in the model's type
@@ -62,14 +62,14 @@ struct Traffic {
 
 struct StepPlan {
   std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Trace trace;                              // of the last tp rank
+  schedule::Trace trace;                              // the events of the last tp rank
   schedule::Schedule schedule;
   predict::StepCosts costs;
   schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
   MemoryUse memory;
-  Traffic of_a_rank, of_all_ranks;  // of_a_rank: of the rank that receives most
-  // The weights and gradients of of_a_rank, and the activations that the rank of `trace` receives in the program's
-  // collectives; without roles that receive nothing.
+  Traffic busiest_rank, all_ranks;  // busiest_rank: the rank that receives most
+  // The weights and gradients of busiest_rank, and the activations that the rank of `trace` receives in the program's
+  // collectives; roles that receive no bytes are omitted.
   std::vector<RoleBytes> roles;
   std::vector<std::string> names() const;
   // The parts of prediction.comm_exposed_seconds: waits for the slowest rank, and for the program's collectives.
@@ -77,22 +77,22 @@ struct StepPlan {
   double activations_seconds() const { return prediction.comm_exposed_seconds - slowest_rank_seconds(); }
 };
 
-// Fills in settings that follow from others: grad_wire, ranks, dp, seq_len. A global batch that is not given becomes
-// one microbatch. Throws InputError as resolve_ranks and resolve_model do.
+// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. A global batch that is not given
+// becomes one microbatch. Throws InputError as resolve_ranks and resolve_model do.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
 // Returns the number of microbatches of a step.
 std::int64_t microbatches_of(const TrainConfig& config);
 // Returns the options of the dry step that the request plans, with the run's choice of recomputed blocks.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
-// Returns what predicts the durations of a dry step. `layout` outlives the result.
+// Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
 predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
 
-// Largest number of events of a planned step, which takes some seconds and some hundred megabytes.
-inline constexpr std::int64_t kMostEvents = 4'000'000;
+// Largest number of events of a planned step. Planning this number takes some seconds and some hundred megabytes.
+inline constexpr std::int64_t kMaxEvents = 4'000'000;
 
 // Throws InputError for a budget below the smallest that can run, for a machine without flops for the type, and for
-// more than kMostEvents events.
+// more than kMaxEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
 // Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below
 // the smallest that can run.

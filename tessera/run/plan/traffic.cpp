@@ -66,8 +66,8 @@ void count_gathers(StepPlan& step, Roles& roles) {
   for (const schedule::Residency& residency : step.schedule.residencies)
     for (const ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
       const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.of_a_rank.gathered += total_bytes(parameter.size.gather);
-      step.of_all_ranks.gathered += parameter.gather_total;
+      step.busiest_rank.gathered += total_bytes(parameter.size.gather);
+      step.all_ranks.gathered += parameter.gather_total;
       roles.add(parameter.size.domain, parameter.size.gather);
     }
 }
@@ -78,13 +78,13 @@ void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) 
     const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
     // For rows of a table, every rank receives as many bytes as it sends.
     if (event.kind == EventKind::comm) {
-      step.of_a_rank.gathered += event.bytes;
-      step.of_all_ranks.gathered += ranks * event.bytes;
+      step.busiest_rank.gathered += event.bytes;
+      step.all_ranks.gathered += ranks * event.bytes;
       roles.add_rows(parameter.size.domain, event.bytes);
     }
     if (event.kind != EventKind::publish) continue;
-    step.of_a_rank.gathered += total_bytes(parameter.size.publish);
-    step.of_all_ranks.gathered += parameter.publish_total;
+    step.busiest_rank.gathered += total_bytes(parameter.size.publish);
+    step.all_ranks.gathered += parameter.publish_total;
     roles.add(parameter.size.domain, parameter.size.publish);
   }
 }
@@ -93,12 +93,12 @@ void count_reductions(StepPlan& step, Roles& roles) {
   for (const schedule::Reduction& reduction : step.schedule.reductions)
     for (const ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
       const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.of_a_rank.reduced += total_bytes(parameter.size.reduce);
-      step.of_all_ranks.reduced += parameter.reduce_total;
+      step.busiest_rank.reduced += total_bytes(parameter.size.reduce);
+      step.all_ranks.reduced += parameter.reduce_total;
       roles.add(parameter.size.domain, parameter.size.reduce);
       if (!reduction.replicas) continue;
-      step.of_a_rank.reduced += total_bytes(parameter.size.replicas);
-      step.of_all_ranks.reduced += parameter.replica_total;
+      step.busiest_rank.reduced += total_bytes(parameter.size.replicas);
+      step.all_ranks.reduced += parameter.replica_total;
       roles.add(parameter.size.domain, parameter.size.replicas);
     }
 }

@@ -5,7 +5,7 @@
 
 namespace tessera::run {
 
-// Sets of_a_rank, of_all_ranks and roles of a step that has a schedule. `dry` is the dry step of its trace.
+// Sets busiest_rank, all_ranks and roles of a step that has a schedule. `dry` is the dry step of its trace.
 void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry, StepPlan& step);
 
 }  // namespace tessera::run

@@ -7,7 +7,7 @@
 
 namespace tessera::run {
 
-// Returns an SVG with one panel below the other. Its colours can be read on white and on black. In each column of
+// Returns an SVG with one panel below the other. The colours can be read on white and on black. In each column of
 // pixels a curve shows its lowest and its highest value, so that a spike is visible among any number of steps. Values
 // that are not finite interrupt the curve and have a red tick on the step axis.
 std::string svg_of(const std::vector<PlottedRun>& runs);

@@ -26,10 +26,10 @@ struct AxisRange {
 
 // Returns the panels loss, grad_norm, lr and tokens_per_second.
 std::vector<Panel> panels_of(const std::vector<PlottedRun>& runs);
-// Returns the range of the steps of all runs. It is never empty: a single step has half a step on each side.
+// Returns the range of the steps of all runs. The range is never empty: a single step has half a step on each side.
 AxisRange step_range(const std::vector<PlottedRun>& runs);
-// Returns the range of the panel's finite values, with a margin if all are equal. It is logarithmic if all values are
-// above 0 and the largest is more than 100 times the smallest. Without finite values it is [0, 1].
+// Returns the range of the panel's finite values, with a margin if all are equal. The range is logarithmic if all
+// values are above 0 and the largest is more than 100 times the smallest. Without finite values the range is [0, 1].
 AxisRange value_range(const Panel& panel);
 
 }  // namespace tessera::run

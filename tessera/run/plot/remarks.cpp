@@ -10,8 +10,8 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::size_t kWindow = 32, kFewest = 8, kMostListed = 5;
-constexpr double kDeviations = 6, kLeastShare = 0.02, kDeviationOfMedian = 1.4826;
+constexpr std::size_t kWindow = 32, kFewest = 8, kMaxListed = 5;
+constexpr double kDeviations = 6, kMinShare = 0.02, kDeviationOfMedian = 1.4826;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -19,9 +19,9 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-double deviation(const std::deque<double>& window, double usual) {
+double deviation(const std::deque<double>& window, double center) {
   std::vector<double> distances;
-  for (const double loss : window) distances.push_back(std::abs(loss - usual));
+  for (const double loss : window) distances.push_back(std::abs(loss - center));
   return kDeviationOfMedian * median(std::move(distances));
 }
 
@@ -45,12 +45,12 @@ std::string summary_of(const PlottedRun& run) {
 
 void add_spikes(const PlottedRun& run, std::vector<std::string>& lines) {
   std::vector<LossSpike> spikes = find_spikes(run.steps);
-  std::ranges::stable_sort(spikes,
-                           [](const LossSpike& a, const LossSpike& b) { return a.loss / a.usual > b.loss / b.usual; });
-  for (std::size_t i = 0; i < std::min(spikes.size(), kMostListed); ++i)
+  std::ranges::stable_sort(
+      spikes, [](const LossSpike& a, const LossSpike& b) { return a.loss / a.median > b.loss / b.median; });
+  for (std::size_t i = 0; i < std::min(spikes.size(), kMaxListed); ++i)
     lines.push_back(fmt::format("loss spike at {}: {:.4f}, median before it {:.4f}",
-                                steps_text(spikes[i].first, spikes[i].last), spikes[i].loss, spikes[i].usual));
-  if (spikes.size() > kMostListed) lines.push_back(fmt::format("{} more loss spikes", spikes.size() - kMostListed));
+                                steps_text(spikes[i].first, spikes[i].last), spikes[i].loss, spikes[i].median));
+  if (spikes.size() > kMaxListed) lines.push_back(fmt::format("{} more loss spikes", spikes.size() - kMaxListed));
 }
 
 // Counts the steps for which `is_counted` holds, and names the first of them.
@@ -85,21 +85,21 @@ void add_slowest_rank(const PlottedRun& run, std::vector<std::string>& lines) {
 std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps) {
   std::vector<LossSpike> spikes;
   std::deque<double> window;
-  bool is_open = false;  // the step before belongs to the last spike
+  bool is_open = false;  // the previous step belongs to the last spike
   for (const StepMetrics& step : steps) {
     if (!std::isfinite(step.loss)) {
       is_open = false;
       continue;
     }
-    const double usual = window.empty() ? step.loss : median({window.begin(), window.end()});
-    const double excess = step.loss - usual;
-    const bool is_spike = window.size() >= kFewest && excess > kLeastShare * std::abs(usual) &&
-                          excess > kDeviations * deviation(window, usual);
+    const double typical = window.empty() ? step.loss : median({window.begin(), window.end()});
+    const double excess = step.loss - typical;
+    const bool is_spike = window.size() >= kFewest && excess > kMinShare * std::abs(typical) &&
+                          excess > kDeviations * deviation(window, typical);
     if (is_spike && is_open) {
       spikes.back().last = step.step;
       spikes.back().loss = std::max(spikes.back().loss, step.loss);
     } else if (is_spike) {
-      spikes.push_back({.first = step.step, .last = step.step, .loss = step.loss, .usual = usual});
+      spikes.push_back({.first = step.step, .last = step.step, .loss = step.loss, .median = typical});
     }
     is_open = is_spike;
     if (is_spike) continue;
@@ -109,7 +109,7 @@ std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps) {
   return spikes;
 }
 
-std::vector<std::string> remarks_on(const PlottedRun& run) {
+std::vector<std::string> remarks_of(const PlottedRun& run) {
   if (run.steps.empty()) return {"no step has finished"};
   std::vector<std::string> lines{summary_of(run)};
   add_spikes(run, lines);

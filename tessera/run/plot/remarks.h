@@ -12,7 +12,7 @@ namespace tessera::run {
 struct LossSpike {
   std::int64_t first = 0, last = 0;  // steps
   double loss = 0;                   // the highest loss of these steps
-  double usual = 0;                  // the median of the losses before `first`
+  double median = 0;                 // the median of the losses before `first`
   bool operator==(const LossSpike&) const = default;
 };
 
@@ -25,6 +25,6 @@ std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps);
 // Returns lines of text about a run: steps and losses, held-out loss, spikes (the highest 5), losses that are not
 // finite, skipped and suppressed steps, the rank that was slowest in most steps, and whether the last line is
 // incomplete.
-std::vector<std::string> remarks_on(const PlottedRun& run);
+std::vector<std::string> remarks_of(const PlottedRun& run);
 
 }  // namespace tessera::run

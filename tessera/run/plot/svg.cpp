@@ -53,8 +53,7 @@ struct Frame {
   double y(double value) const { return top + (1 - values.position(value)) * kPanel; }
 };
 
-// Returns the points of a stretch of finite values: for each column of pixels the first, lowest, highest and last
-// value.
+// Returns the points of consecutive finite values: for each column of pixels the first, lowest, highest and last value.
 std::string line_of(const std::vector<Point>& points, const Frame& frame, const char* colour) {
   std::string path;
   std::size_t begin = 0;
@@ -81,7 +80,7 @@ std::string line_of(const std::vector<Point>& points, const Frame& frame, const 
 std::string curve_of(const std::vector<Point>& curve, const Frame& frame, const char* colour) {
   std::string text;
   std::vector<Point> stretch;
-  std::map<double, bool> ticks;  // by column of pixels
+  std::map<double, bool> ticks;  // index: the column of pixels
   const auto end_stretch = [&] {
     if (!stretch.empty()) text += line_of(stretch, frame, colour);
     stretch.clear();

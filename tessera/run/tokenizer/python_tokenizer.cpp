@@ -35,7 +35,7 @@ json.dump(answer, sys.stdout)
 )";
 
 // Returns the answer of the first interpreter that has the package.
-std::optional<json> ask(const std::vector<std::string>& pythons, const json& request, const std::string& file) {
+std::optional<json> call_python(const std::vector<std::string>& pythons, const json& request, const std::string& file) {
   for (const std::string& python : pythons) {
     const ChildResult child = run_child({python, "-c", kScript}, request.dump());
     if (!child.started || child.code == kNoPackage) continue;
@@ -56,14 +56,14 @@ PythonTokenizer::PythonTokenizer(std::filesystem::path file, std::vector<std::st
     : file_(std::move(file)), pythons_(std::move(pythons)) {}
 
 std::optional<std::vector<std::int64_t>> PythonTokenizer::encode(const std::string& text) const {
-  const auto answer = ask(pythons_, {{"file", file_.string()}, {"text", text}}, file_.string());
+  const auto answer = call_python(pythons_, {{"file", file_.string()}, {"text", text}}, file_.string());
   if (!answer) return std::nullopt;
   return answer->at("ids").get<std::vector<std::int64_t>>();
 }
 
 std::optional<std::vector<std::string>> PythonTokenizer::decode(
     const std::vector<std::vector<std::int64_t>>& lists) const {
-  const auto answer = ask(pythons_, {{"file", file_.string()}, {"lists", lists}}, file_.string());
+  const auto answer = call_python(pythons_, {{"file", file_.string()}, {"lists", lists}}, file_.string());
   if (!answer) return std::nullopt;
   return answer->at("texts").get<std::vector<std::string>>();
 }

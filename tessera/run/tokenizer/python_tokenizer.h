@@ -1,5 +1,5 @@
-// Text as tokens and back, with a Hugging Face tokenizer. The Python package `tokenizers`, in a process of its own,
-// does the work, so that every tokenizer of Hugging Face gives the same ids as in Python.
+// Text as tokens and back, with a Hugging Face tokenizer. A separate process runs the Python package `tokenizers`, so
+// that every tokenizer of Hugging Face gives the same ids as in Python.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -24,7 +24,7 @@ struct TextTokens {
   std::optional<std::int64_t> begin;
   std::vector<std::int64_t> end;  // empty: unknown
 };
-// Reads them from generation_config.json, or else from config.json, or else from tokenizer_config.json and
+// Reads these tokens from generation_config.json, or else from config.json, or else from tokenizer_config.json and
 // tokenizer.json of the folder. Throws InputError for a file that is not valid.
 TextTokens text_tokens_of(const std::filesystem::path& folder);
 
@@ -32,8 +32,8 @@ TextTokens text_tokens_of(const std::filesystem::path& folder);
 nlohmann::ordered_json generation_config(const TextTokens& tokens);
 
 // Copies the tokenizer's files and generation_config.json. If the source lacks that file and the token that ends a text
-// is known, writes a generation_config.json with the tokens. A tokenizer.json without tokenizer_config.json gets one.
-// Each file is complete or absent. Creates `target`. Throws Error if a file cannot be copied.
+// is known, writes a generation_config.json with the tokens. If a tokenizer.json has no tokenizer_config.json, writes
+// one. Each file is complete or absent. Creates `target`. Throws Error if a file cannot be copied.
 void copy_tokenizer(const std::filesystem::path& source, const std::filesystem::path& target);
 
 }  // namespace tessera::run

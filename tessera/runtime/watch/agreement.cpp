@@ -15,21 +15,22 @@ namespace tessera::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kSearch = 10s;  // how long others may take to say what they did
+constexpr auto kSearch = 10s;  // the time that other ranks have to post their events
 
-// The last stage before which both ranks have done the same, where they may differ. Nothing when the step is over and
-// went alike, or they parted before what the other still posts.
-std::optional<std::size_t> last_alike(const StepRecord& own, const PostedSteps::Step& theirs) {
-  std::size_t alike = theirs.first;
-  while (alike < own.hashes() && alike < theirs.end() && own.hash_before(alike) == theirs.hashes[alike - theirs.first])
-    ++alike;
-  if (alike == theirs.first) return std::nullopt;
+// Returns the last stage before which both ranks recorded the same events. The ranks may differ in this stage. Returns
+// nullopt if the step is over on both ranks without a difference, or if the ranks differed before the oldest hash that
+// the other rank still posts.
+std::optional<std::size_t> last_equal(const StepRecord& own, const PostedSteps::Step& theirs) {
+  std::size_t equal = theirs.first;
+  while (equal < own.hashes() && equal < theirs.end() && own.hash_before(equal) == theirs.hashes[equal - theirs.first])
+    ++equal;
+  if (equal == theirs.first) return std::nullopt;
   const bool both_over = own.is_over() && theirs.is_over;
-  if (both_over && alike == own.hashes() && alike == theirs.end()) return std::nullopt;
-  return alike - 1;
+  if (both_over && equal == own.hashes() && equal == theirs.end()) return std::nullopt;
+  return equal - 1;
 }
 
-// Two ranks in a stage before which they did the same.
+// Two ranks and a stage; before this stage both ranks recorded the same events.
 struct Pair {
   const StepRecord& own;
   int own_rank = 0;
@@ -39,17 +40,17 @@ struct Pair {
   std::size_t stage = 0;
 };
 
-// The first event in which they differ; empty while both may go on alike.
+// Returns the first event in which the ranks differ, or an empty text if both may still record the same events.
 std::string difference_in(const Pair& pair, const std::vector<std::string>& names) {
   const std::size_t begin = pair.own.begin_of(pair.stage), end = pair.own.end_of(pair.stage);
   const std::span<const schedule::Event> own(pair.own.trace().begin() + static_cast<std::ptrdiff_t>(begin),
                                              end - begin);
   const std::span<const schedule::Event> theirs(pair.theirs.events);
-  std::size_t alike = 0;
-  while (alike < own.size() && alike < theirs.size() && is_same(own[alike], theirs[alike])) ++alike;
-  // A rank whose events end may continue, unless it has ended the stage.
+  std::size_t equal = 0;
+  while (equal < own.size() && equal < theirs.size() && is_same(own[equal], theirs[equal])) ++equal;
+  // If a rank has no further event, it may still record one, unless it has ended the stage.
   const auto text_at = [&](std::span<const schedule::Event> events, bool ended, bool is_last) -> std::string {
-    if (alike < events.size()) return to_string(events[alike], names);
+    if (equal < events.size()) return to_string(events[equal], names);
     if (!ended) return {};
     return is_last ? "the end of the step" : "the end of the microbatch";
   };
@@ -57,9 +58,9 @@ std::string difference_in(const Pair& pair, const std::vector<std::string>& name
   const std::string ours = text_at(own, next < hashes || pair.own.is_over(), next == hashes);
   const std::string other =
       text_at(theirs, pair.theirs.is_whole && (next < their_hashes || pair.their_step.is_over), next == their_hashes);
-  if ((alike == own.size() && alike == theirs.size()) || ours.empty() || other.empty()) return {};
+  if ((equal == own.size() && equal == theirs.size()) || ours.empty() || other.empty()) return {};
   return fmt::format("the ranks of a step must do the same: event {} is '{}' on rank {}, '{}' on rank {}",
-                     begin + alike, ours, pair.own_rank, other, pair.their_rank);
+                     begin + equal, ours, pair.own_rank, other, pair.their_rank);
 }
 
 }  // namespace
@@ -78,14 +79,15 @@ std::string Agreement::difference() const {
     const PostedSteps posted = parse_posted_steps(parallel_.board->read(rank));
     for (const StepRecord& own : history_.steps()) {
       const PostedSteps::Step* theirs = posted.find(own.number());
-      const auto stage = theirs ? last_alike(own, *theirs) : std::nullopt;
+      const auto stage = theirs ? last_equal(own, *theirs) : std::nullopt;
       if (!stage) continue;
       const Stage place{.step = own.number(), .index = static_cast<std::int64_t>(*stage)};
       wanted = wanted ? std::min(*wanted, place) : place;
       std::string found;
       if (posted.dumped == place) found = difference_in({own, parallel_.rank, posted, *theirs, rank, *stage}, names);
       if (!found.empty()) {
-        parallel_.board->post(encode_posted_steps(history_.steps(), place));  // so that the other sees it too
+        parallel_.board->post(
+            encode_posted_steps(history_.steps(), place));  // so that the other rank sees the difference too
         return found;
       }
       break;
@@ -95,36 +97,36 @@ std::string Agreement::difference() const {
   return {};
 }
 
-void Agreement::look() {
+void Agreement::poll() {
   try {
     const std::string found = difference();
     if (found.empty()) return;
-    std::this_thread::sleep_for(200ms);  // the others read what this rank has posted
+    std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // Peers and lanes use memory of functions that end now.
+    // Peers and lanes use memory of functions that return now.
     parallel_.cancel();
     parallel_.drain();
     throw;
   }
 }
 
-void Agreement::look_until(const base::Fence& fence, std::chrono::milliseconds patience) {
-  for (auto limit = patience; !fence.wait_for(limit); limit = kPatience) look();
-  // A collective that the peers called otherwise, or not at all, may have failed because of such a difference.
+void Agreement::poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after) {
+  for (auto limit = poll_after; !fence.wait_for(limit); limit = kPollInterval) poll();
+  // If the peers made another call or no call, the collective may have failed because of such a difference.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
-    look();
+    poll();
     std::this_thread::sleep_for(50ms);
   }
 }
 
 void Agreement::wait(const base::Fence& fence) {
-  look_until(fence, kPatience);
+  poll_until(fence, kPollInterval);
   parallel_.compute->wait(fence);
 }
 
-void Agreement::wait_on_host(const base::Fence& fence, std::chrono::milliseconds patience) {
-  look_until(fence, patience);
+void Agreement::wait_on_host(const base::Fence& fence, std::chrono::milliseconds poll_after) {
+  poll_until(fence, poll_after);
   fence.synchronize();
 }
 
@@ -143,7 +145,7 @@ void Agreement::finish(const Comparison& comparison) {
   if (other == comparison.all.end()) return;
   const auto until = std::chrono::steady_clock::now() + kSearch;
   while (std::chrono::steady_clock::now() < until) {
-    look();
+    poll();
     std::this_thread::sleep_for(20ms);
   }
   throw Error("{} differs in {}: {:x} on its rank {}, {:x} on its rank {}", comparison.what, comparison.group->name(),
@@ -168,7 +170,7 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   wait_on_host(world.all_gather(&own_size, sizes.data(), comm::equal_counts(world.size(), 1), quant::DType::i64));
   std::string all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())), ' ');
   wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8));
-  // The world's members stand in the order of their places.
+  // The world's members are in the order of their places.
   const std::vector<int> members = parallel_.mesh.group_of(parallel_.rank, parallel_.mesh.all_axes());
   std::vector<schedule::CallOrder> orders(static_cast<std::size_t>(std::ranges::max(class_of)) + 1);
   std::size_t begin = 0;
@@ -182,19 +184,20 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
 }
 
 void Agreement::compare_later() {
-  if (parallel_.alike->size() == 1) return;
-  settle(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // while the step is still remembered
-  // Devices come there together; hosts do not, and a device would stand by for the last of them.
-  parallel_.alike->lane().wait(parallel_.compute->record());
+  if (parallel_.rank_class->size() == 1) return;
+  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) +
+               1);  // while the record of the step is still kept
+  // Devices reach this point at about the same time. Hosts do not, and a device would wait for the slowest host.
+  parallel_.rank_class->lane().wait(parallel_.compute->record());
   begin(open_.emplace_back(Comparison{.step = history_.step(),
-                                      .group = parallel_.alike,
+                                      .group = parallel_.rank_class,
                                       .what = "what a step did",
                                       .own = history_.hash(),
                                       .all = {},
                                       .done = {}}));
 }
 
-void Agreement::settle(std::int64_t step) {
+void Agreement::finish_until(std::int64_t step) {
   for (; !open_.empty() && open_.front().step <= step; open_.pop_front()) finish(open_.front());
 }
 

@@ -1,4 +1,4 @@
-// Stretches of a lane between two timed fences each.
+// Intervals of a lane; each is between two timed fences.
 #pragma once
 #include <utility>
 #include <vector>
@@ -9,7 +9,7 @@ namespace tessera::runtime {
 
 using FencePairs = std::vector<std::pair<base::Fence, base::Fence>>;  // begin, end
 
-// Together. The lane has passed them.
+// Returns the total seconds of the intervals. Called when the lane has passed all these fences.
 inline double seconds_of(const FencePairs& stretches) {
   double seconds = 0;
   for (const auto& [begin, end] : stretches) seconds += end.seconds_since(begin);

@@ -80,15 +80,16 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   all.insert(all.end(), gathers_.begin(), gathers_.end());
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
   all.push_back(-static_cast<double>(room));
-  agreement.wait(parallel_.alike->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
-                                             comm::ReduceOp::max));
+  agreement.wait(parallel_.rank_class->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
+                                                  comm::ReduceOp::max));
   auto at = all.begin();
   agreed_.segment_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
   agreed_.comm_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
-  // A collective that compute waited for lasted through the work before the wait, and through the wait. The host of a
-  // GPU runs ahead and may not have seen that one was done before: then this is too much. One seen as done counts as 0.
+  // The time of a collective that compute waited for is the time of the work before the wait plus the time of the wait.
+  // The host of a GPU runs ahead and may not have noticed that a collective was already done. The measured time is then
+  // too long. A collective that the host saw as done counts as 0.
   for (std::size_t i = 0; i < trace.size(); ++i)
     if (double& seconds = agreed_.comm_seconds[i]; seconds > 0)
       for (int meanwhile = static_cast<int>(i) + 1; meanwhile <= agreed_.comm_waits[i]; ++meanwhile)
@@ -107,7 +108,7 @@ schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Sch
       trace, sizes, schedule,
       [this](int, schedule::Activity, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; },
       costs);
-  // Gathers were measured themselves, with all their hops.
+  // The time of each gather was measured, including all its hops.
   costs.gather_seconds.clear(), costs.gather_compute_seconds.clear();
   for (const schedule::Unit& unit : schedule.gather_units) {
     double seconds = 0;

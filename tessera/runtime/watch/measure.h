@@ -17,10 +17,11 @@ class Measure {
   explicit Measure(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   void begin_step();
-  // The event at this index of the trace is recorded. waits: of compute's lane since the step began.
+  // Called when the event at this index of the trace is recorded. waits: of compute's lane since the step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
-  // Compute waited for a collective of the program. collective: the index of its event. behind: the index of the last
-  // event before the wait. seconds: of the host's wait; waits: of compute's lane, on a GPU.
+  // Called when compute has waited for a collective of the program. collective: the index of its event. behind: the
+  // index of the last event before the wait. seconds: the time of the host's wait. waits: the waits of compute's lane,
+  // on a GPU.
   void waited(int collective, int behind, double seconds, FencePairs waits);
   // Compute continues after the work that followed an event.
   void passed(const FencePairs& waits);
@@ -57,7 +58,7 @@ class Measure {
   std::vector<double> segments_;  // by event, before it
   std::vector<Stretch> stretches_;
   std::vector<CollectiveWait> collective_waits_;
-  base::Fence begin_;            // of the next; default-made before the first
+  base::Fence begin_;            // beginning of the next segment; default-constructed before the first
   std::size_t waits_seen_ = 0;   // before it
   std::vector<double> gathers_;  // by parameter
   double reduce_seconds_ = 0, reduce_bytes_ = 0;

@@ -12,7 +12,8 @@ struct StepStatistics {
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;  // received from other ranks
   // The gathered bytes by number format. Weights without a format count as bf16, whatever their type.
   std::array<std::int64_t, quant::kFormats> gathered_by_format{};
-  // Received by collectives of the program, by number format; activations and gradients without one count as bf16.
+  // Bytes received by collectives of the program, by number format. Activations and gradients without a format count as
+  // bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   // Operations of this rank's matrix products with weights, by the format of the product.
   std::array<std::int64_t, quant::kFormats> flops_by_format{};

@@ -108,7 +108,7 @@ std::vector<TimelineSpan> Timeline::spans() const {
 
 shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::size_t event,
                         std::span<const schedule::ParameterId> weights, bool is_ahead) {
-  if (!timeline.is_on()) return {};
+  if (!timeline.is_enabled()) return {};
   TimelineSpan what{.event = static_cast<int>(event), .weights = {weights.begin(), weights.end()}};
   if (event < trace.size()) {
     what.microbatch = trace[event].microbatch;
@@ -123,8 +123,8 @@ shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::s
       });
 }
 
-Waiting::Waiting(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline,
-                 schedule::Activity activity, std::span<const schedule::ParameterId> weights)
+TimedWait::TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline,
+                     schedule::Activity activity, std::span<const schedule::ParameterId> weights)
     : parallel_(parallel),
       seconds_(seconds),
       timeline_(timeline),
@@ -132,7 +132,7 @@ Waiting::Waiting(const shard::ParallelGroups& parallel, double& seconds, Timelin
       weights_(weights),
       begin_(compute_now(parallel)) {}
 
-Waiting::~Waiting() {
+TimedWait::~TimedWait() {
   const Moment end = compute_now(parallel_);
   seconds_ += end.seconds - begin_.seconds;
   timeline_.waited(begin_, end, activity_, weights_);

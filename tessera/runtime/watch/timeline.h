@@ -1,5 +1,6 @@
-// A measured timeline of a step: spans of compute, of its waits, and of the work of each lane. It is off by default.
-// When it is on, the host notes its own times, and lanes mark theirs between their work.
+// A measured timeline of a step: spans of compute, of its waits, and of the work of each lane. No timeline is recorded
+// by default. When recording is enabled, the host stores its own times, and lanes mark the times between their
+// operations.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -27,10 +28,10 @@ struct TimelineSpan {
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
   std::int64_t bytes = 0;     // received from other ranks; for comm, the event's bytes
-  double begin = 0, end = 0;  // seconds from the beginning of the step; gathers for it may begin before
+  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for gathers that begin earlier
 };
 
-// A point in time that compute has reached: seconds of the host's clock on a CPU, a timed fence on a GPU.
+// A point in time of compute: seconds of the host's clock on a CPU, a timed fence on a GPU.
 struct Moment {
   double seconds = 0;
   base::Fence fence;
@@ -43,17 +44,18 @@ class Timeline {
   // `parallel` outlives the timeline; pending marks do not need it.
   explicit Timeline(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
-  // Turned on, it is complete from the next begin_step on, including earlier gathers for that step. Turned off, it
-  // drops its spans.
+  // Enables or disables recording. Timelines are complete from the next begin_step on, including earlier gathers for
+  // that step. Disabling drops the spans.
   void record(bool on);
-  bool is_on() const { return on_; }
+  bool is_enabled() const { return on_; }
 
   void begin_step();
-  void begin_event(std::size_t event);  // compute has reached it
+  void begin_event(std::size_t event);  // compute has reached the event
   void end_event(std::size_t next);     // compute continues
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
-  // The last event is a collective; later, compute has waited for it. event: its index.
+  // began: the last event is a collective. finished: compute has waited for that collective. event: the index of the
+  // collective.
   void began(int event);
   void finished(int event, const schedule::Event& comm);
 
@@ -83,18 +85,18 @@ class Timeline {
   std::vector<Marked> marked_;
 };
 
-// Returns the recording of an operation for `trace[event]`. It records nothing while `timeline` is off.
+// Returns the recording of an operation for `trace[event]`. The recording does nothing while `timeline` is disabled.
 shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::size_t event,
                         std::span<const schedule::ParameterId> weights, bool is_ahead = false);
 
 // Measures a wait of the host: adds its lifetime to `seconds` and makes a span of it.
-class Waiting {
+class TimedWait {
  public:
-  Waiting(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
-          std::span<const schedule::ParameterId> weights = {});
-  ~Waiting();
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
+  TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
+            std::span<const schedule::ParameterId> weights = {});
+  ~TimedWait();
+  TimedWait(const TimedWait&) = delete;
+  TimedWait& operator=(const TimedWait&) = delete;
 
  private:
   const shard::ParallelGroups& parallel_;

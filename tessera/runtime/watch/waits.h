@@ -32,20 +32,20 @@ class Waits {
   void until_done(const base::Fence& fence, schedule::Activity activity,
                   std::span<const schedule::ParameterId> weights = {}) {
     if (fence.done() && !parallel_.clock) return fence.synchronize();
-    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
+    const TimedWait waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
     agreement_.wait(fence);
   }
   // Waits until the ranks of the group have compared the step so far.
   void for_agreement(comm::Communicator& group) {
-    const Waiting waiting(parallel_, statistics_.exposed_seconds, timeline_, schedule::Activity::agreement);
+    const TimedWait waiting(parallel_, statistics_.exposed_seconds, timeline_, schedule::Activity::agreement);
     agreement_.compare(group, recorder_.history().hash(), "what a step did");
   }
 
-  // measured: whether the waits of compute's lane are measured in this step. Each costs a GPU two events and some
-  // microseconds.
+  // measured: whether the waits of compute's lane are measured in this step. Each measured wait costs a GPU two events
+  // and some microseconds.
   void begin_step(bool measured) {
     on_device_.clear();
-    is_measured_ = measured || timeline_.is_on();
+    is_measured_ = measured || timeline_.is_enabled();
   }
   bool is_measured() const { return is_measured_; }
   // The points before and after each wait of compute's lane in this step; empty on a CPU.

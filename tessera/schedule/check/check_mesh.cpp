@@ -12,7 +12,7 @@ namespace tessera::schedule {
 namespace {
 
 // Returns the first role that shares the communicators of `role`.
-const std::string& first_alike(const RoleGroups& groups, const std::string& role) {
+const std::string& first_equal(const RoleGroups& groups, const std::string& role) {
   const auto own = groups.find(role);
   TESSERA_CHECK(own != groups.end(), "the schedule calls collectives of the role '{}', which has no groups", role);
   return std::ranges::find_if(groups, [&](const auto& other) { return other.second == own->second; })->first;
@@ -25,7 +25,7 @@ void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
   for (CallOrder& order : orders) {
     std::vector<int> merged;  // by role of this order
     for (const std::string& role : order.roles) {
-      const std::string& first = first_alike(groups, role);
+      const std::string& first = first_equal(groups, role);
       const auto at = std::ranges::find(roles, first);
       merged.push_back(static_cast<int>(at - roles.begin()));
       if (at == roles.end()) roles.push_back(first);

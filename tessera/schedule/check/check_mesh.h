@@ -22,8 +22,8 @@ using RoleGroups = std::map<std::string, RoleGroup>;  // by role of a call order
 // Throws Error if `groups` lacks a role.
 RankOrders rank_orders(const RoleGroups& groups, std::vector<CallOrder> orders, const std::vector<int>& class_of);
 
-// Runs check() on the schedule, then check_together() for `ranks` ranks that all execute it. Returns the faults; an
-// empty vector means that the schedule is correct.
+// Runs check() on the schedule, then check_together() for `ranks` ranks that all execute this schedule. Returns the
+// faults; an empty vector means that the schedule is correct.
 std::vector<std::string> check_mesh(const RoleGroups& groups, int ranks, const Trace& trace,
                                     const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 

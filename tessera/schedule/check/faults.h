@@ -13,7 +13,7 @@ namespace tessera::schedule {
 
 class CheckFaults {
  public:
-  static constexpr std::size_t kMost = 10;
+  static constexpr std::size_t kMaxFaults = 10;
 
   CheckFaults(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule)
       : trace_(trace), schedule_(schedule) {
@@ -24,7 +24,7 @@ class CheckFaults {
   void add(fmt::format_string<Args...> format, Args&&... args) {
     if (!full()) found_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  bool full() const { return found_.size() >= kMost; }
+  bool full() const { return found_.size() >= kMaxFaults; }
   bool none() const { return found_.empty(); }
   std::vector<std::string> take() { return std::move(found_); }
 

@@ -10,20 +10,20 @@ namespace tessera::schedule {
 namespace {
 
 template <typename Item>
-Agenda agenda_of(const std::vector<Item>& items, int Item::*event) {
+ItemsByEvent agenda_of(const std::vector<Item>& items, int Item::*event) {
   std::vector<int> due_at;
   for (const Item& item : items) due_at.push_back(item.*event);
-  return Agenda(due_at);
+  return ItemsByEvent(due_at);
 }
 
 }  // namespace
 
-Agenda::Agenda(const std::vector<int>& due_at) {
+ItemsByEvent::ItemsByEvent(const std::vector<int>& due_at) {
   for (std::size_t item = 0; item < due_at.size(); ++item) items_.emplace_back(due_at[item], static_cast<int>(item));
   std::ranges::sort(items_);
 }
 
-int Agenda::next(int event) {
+int ItemsByEvent::next(int event) {
   return next_ < items_.size() && items_[next_].first <= event ? items_[next_++].second : -1;
 }
 
@@ -67,7 +67,7 @@ void CheckedLanes::run_step(bool publishes) {
 }
 
 void CheckedLanes::begin_step() {
-  for (Agenda* agenda : {&waits_, &unpacked_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
+  for (ItemsByEvent* agenda : {&waits_, &unpacked_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
   std::ranges::fill(current_, -1);
   step_begin_ = on(kCompute).clock;
   issue_gathers(-1);

@@ -12,11 +12,11 @@
 namespace tessera::schedule {
 
 // Returns the indices of items in the order of the events at which they are due.
-class Agenda {
+class ItemsByEvent {
  public:
-  Agenda() = default;
+  ItemsByEvent() = default;
   // `due_at[item]` is the item's event. Items of the same event keep their order.
-  explicit Agenda(const std::vector<int>& due_at);
+  explicit ItemsByEvent(const std::vector<int>& due_at);
 
   void restart() { next_ = 0; }
   // Returns the next item that is due at or before `event`, or -1 if no item is due.
@@ -68,7 +68,8 @@ class CheckedLanes {
   const VectorClock& fence(int position) const;
   void read_weights(int residency, int index);
   void read_shard(ParameterId id, int residency, const ClockedAccess& access);
-  // The bytes of a residency where the gather writes, and where compute reads. They are equal without unpacking.
+  // The bytes of a residency where the gather writes, and where compute reads. Without unpacking the two ranges are
+  // equal.
   CheckedArena::Range arrived(int residency) const;
   CheckedArena::Range used(int residency) const;
   bool unpacks(int residency) const;
@@ -90,21 +91,22 @@ class CheckedLanes {
   std::vector<VectorClock> clocks_{kCheckedLanes};
   VectorClock step_begin_{};
   bool prefetched_ = false;          // this step's prefetches were issued at the previous optimizer's events
-  std::vector<VectorClock> fences_;  // by event: when compute passed it, in the newest step with the event
+  std::vector<VectorClock> fences_;  // by event: the clock when compute last passed the event
   std::size_t next_gather_ = 0;
 
-  Agenda waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
+  ItemsByEvent waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
   CheckedArena gather_arena_, reduce_arena_, scratch_;
   std::vector<AccessHistory> shards_, main_grads_;  // by parameter, by reduce unit
   std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard
   std::vector<int> gather_unit_;                    // by parameter
 
-  std::vector<Gathered> gathered_;  // by residency: its newest gather
+  std::vector<Gathered> gathered_;  // by residency: the newest gather of the residency
   std::vector<int> current_;        // by gather unit: the last residency of this step that compute waited for, or -1
   std::vector<int> users_, held_;   // by parameter: number of open consumes; the residency that they use
   std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish
   std::int64_t publishes_ = 0;           // number of publishes, of all parameters
-  // By reduction, the newest one: when its sum is in main_grad; when its sum over replicas is there.
+  // By reduction: the clock when the newest sum of this reduction is in main_grad, and the clock when its sum over
+  // replicas is there.
   std::vector<VectorClock> summed_, finished_;
 };
 

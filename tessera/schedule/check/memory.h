@@ -1,6 +1,6 @@
 // An arena in the checker: the tenant that last wrote each byte, and the lanes that have read it since. Accesses come
-// in the order in which the host enqueues them. An access conflicts with an earlier access of another lane if the two
-// may execute in the other order.
+// in the order in which the host enqueues them. An access conflicts with an earlier access of another lane if the lanes
+// may execute the two in the opposite order.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,7 +22,8 @@ class CheckedArena {
   struct Conflict {
     int tenant = kNoTenant;  // the tenant that wrote the bytes last
     bool ended = false;      // the tenant's interval has ended
-    bool unordered = false;  // true: no wait orders the tenant's access before this access; false: wrong contents
+    bool unordered =
+        false;  // true: no wait orders the tenant's access before this access; false: the bytes have the wrong contents
   };
 
   // Records that `tenant` writes the bytes, or, with `ends`, that the tenant's interval ends. Returns a conflict if an

@@ -79,9 +79,9 @@ void check_domains(const char* kind, const std::vector<Unit>& units, const std::
   if (domains.size() != units.size())
     return faults.add("{} units: expected one domain each ({}), got {}", kind, units.size(), domains.size());
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    if (domains[unit] < 0 || domains[unit] >= kMostCheckedDomains)
+    if (domains[unit] < 0 || domains[unit] >= kMaxCheckedDomains)
       faults.add("{} unit {} {}: expected a domain from 0 to {}, got {}", kind, unit, faults.unit(units[unit]),
-                 kMostCheckedDomains - 1, domains[unit]);
+                 kMaxCheckedDomains - 1, domains[unit]);
     for (const ParameterId id : units[unit])
       if (const int domain = sizes[static_cast<std::size_t>(id)].domain; domain != domains[unit])
         faults.add("{} unit {} {}: expected members of domain {}, got {} of domain {}", kind, unit,

@@ -12,7 +12,7 @@
 namespace tessera::schedule {
 namespace {
 
-constexpr std::size_t kMostFaults = 10;
+constexpr std::size_t kMaxFaults = 10;
 
 // Returns, by role, the indices of its calls in order.calls.
 std::vector<std::vector<int>> calls_by_role(const CallOrder& order) {
@@ -31,7 +31,7 @@ std::string describe(const CollectiveCall& call) {
 struct Chain {
   int order = 0;
   std::vector<int> spaces;  // by role: a communicator, or a set of equal communicators
-  int rank = 0;             // an example of the ranks with this order
+  int rank = 0;             // one of the ranks with this order
 
   auto key() const { return std::tie(order, spaces); }
 };
@@ -43,7 +43,7 @@ struct Step {
   const CollectiveCall* after = nullptr;
 };
 
-// The graph of all instances. Its edges go from each call of a chain to the next call.
+// The graph of all instances. The graph has an edge from each call of a chain to the next call.
 class Merge {
  public:
   Merge(const std::vector<CallOrder>& orders, const std::vector<Chain>& chains, int spaces)
@@ -144,7 +144,7 @@ class TogetherCheck {
     check_members();
     if (!faults_.empty()) return std::move(faults_);
     classify();
-    for (std::size_t c = 0; c < input_.communicators.size() && faults_.size() < kMostFaults; ++c)
+    for (std::size_t c = 0; c < input_.communicators.size() && faults_.size() < kMaxFaults; ++c)
       compare_members(static_cast<int>(c));
     if (!faults_.empty()) return std::move(faults_);
     check_cycles();
@@ -195,7 +195,7 @@ class TogetherCheck {
     }
   }
 
-  // Equal orders are one class. Its number is the index of the first of these orders.
+  // Equal orders are one class. The number of a class is the index of the first of its orders.
   void classify() {
     for (std::size_t order = 0; order < input_.orders.size(); ++order) {
       const auto same = std::ranges::find(input_.orders, input_.orders[order]);
@@ -275,7 +275,7 @@ class TogetherCheck {
     if (steps.empty()) return;
     const auto turn = std::ranges::adjacent_find(steps, std::not_equal_to{}, &Step::rank);
     if (turn != steps.end()) std::ranges::rotate(steps, turn + 1);
-    std::vector<std::string> parts;  // per run of steps of one rank: its first and its last collective
+    std::vector<std::string> parts;  // for each run of steps of one rank: the first and the last collective of the run
     for (auto first = steps.begin(); first != steps.end();) {
       const auto end = std::find_if(first, steps.end(), [&](const Step& step) { return step.rank != first->rank; });
       parts.push_back(fmt::format("rank {} calls {} before {}", first->rank, on(first->rank, *first->before),

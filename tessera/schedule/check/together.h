@@ -2,14 +2,14 @@
 //
 // Each rank enqueues the collectives of all its lanes in one order, the order of its host. The order of a lane follows
 // the host's order, and so does every wait that check.h accepts. A proof for the host's order therefore holds for the
-// lanes. It also holds for a GPU that delays any later work until any earlier work is done. The k-th calls of all
-// members of a communicator are one instance. The checker proves two properties. On every communicator, all members
+// lanes. The proof also holds for a GPU that delays any later work until any earlier work is done. The k-th calls of
+// all members of a communicator are one instance. The checker proves two properties. On every communicator, all members
 // make the same calls in the same order. The instances form no cycle, where an instance depends on all earlier
 // instances of its ranks.
 //
-// It is enough to check one step: the optimizer's events with the prefetches, then the body. All members of a
-// communicator make the same number of calls on it in a step. The k-th calls in a step therefore match on all members,
-// and no instance depends on an instance of a later step.
+// Checking one step is enough: the optimizer's events with the prefetches, then the body. All members of a communicator
+// make the same number of calls on it in a step. The k-th calls in a step therefore match on all members, and no
+// instance depends on an instance of a later step.
 //
 // Equal ranks are merged, which keeps the check fast. Ranks with the same call order become one rank. Communicators
 // whose members have the same orders become one communicator. Merging keeps all dependencies, so a cycle among ranks is

@@ -1,4 +1,5 @@
-// Vector clocks over the lanes of one rank. They give the order of operations that holds at every speed of the lanes.
+// Vector clocks over the lanes of one rank. Vector clocks give the order of operations that holds at every speed of the
+// lanes.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -7,10 +8,10 @@
 
 namespace tessera::schedule {
 
-// Compute, and of each domain: gathers, exchanges of gradients, their sums, sums over replicas. Where the sums of all
-// domains share a lane, they are ordered by more than is assumed here.
-inline constexpr int kMostCheckedDomains = 5;
-inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMostCheckedDomains;
+// The lanes are compute, and for each domain the lanes of gathers, of exchanges of gradients, of their sums, and of
+// sums over replicas. If the sums of all domains share one lane, they have more order than this assumes.
+inline constexpr int kMaxCheckedDomains = 5;
+inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMaxCheckedDomains;
 enum class DomainLane : std::uint8_t { gather, exchange, sum, replicas };
 
 using CheckedLane = std::size_t;  // below kCheckedLanes

@@ -21,7 +21,7 @@ std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first, Side side
   return std::nullopt;
 }
 
-// Extends [begin, end) by the adjacent opened runs and gaps. An opened run includes the gaps at its ends.
+// Extends [begin, end) by the adjacent opened runs and gaps. An opened run also includes the gaps at its two ends.
 std::pair<std::int64_t, std::int64_t> Arena::widened(std::int64_t begin, std::int64_t end, Gaps& opened) const {
   for (const Gaps* runs : {static_cast<const Gaps*>(&opened), &gaps_}) {
     if (const auto above = runs->find(end); above != runs->end()) end = above->second;

@@ -19,7 +19,7 @@ struct Tenant {
   std::int64_t offset = 0, bytes = 0;
   int owner = 0;      // defined by the caller
   int last = 0;       // in use until this event ...
-  int next = kNever;  // ... and again from this event
+  int next = kNever;  // ... and next used from this event
 };
 
 class Arena {
@@ -32,8 +32,8 @@ class Arena {
   // selects the end of the found bytes if they are more than needed.
   enum class Side : std::uint8_t { low, high };
   std::optional<std::int64_t> find(std::int64_t bytes, int first, Side side = Side::low) const;
-  // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. Their
-  // remaining bytes become free.
+  // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. Other
+  // bytes of the evicted tenants become free.
   std::vector<Tenant> put(const Tenant& tenant);
   Tenant remove(std::int64_t offset);
   // Records another use of the tenant at this offset.
@@ -41,7 +41,8 @@ class Arena {
 
  private:
   using Gaps = std::map<std::int64_t, std::int64_t>;  // begin -> end
-  using Order = std::tuple<int, int, std::int64_t>;   // -next, last, offset: in order of eviction
+  using Order =
+      std::tuple<int, int, std::int64_t>;  // (-next, last, offset): tenants in this order are evicted first to last
   static Order order_of(const Tenant& tenant) { return {-tenant.next, tenant.last, tenant.offset}; }
   std::pair<std::int64_t, std::int64_t> widened(std::int64_t begin, std::int64_t end, Gaps& opened) const;
   std::map<std::int64_t, Tenant>::const_iterator first_above(std::int64_t begin) const;

@@ -44,7 +44,7 @@ class Chooser {
   }
 
   // Returns the largest budgets that the room allows. Gradients get a quarter of the room, but not more than they would
-  // use. Weights get the rest.
+  // use. Weights get the bytes that gradients leave free.
   ScheduleOptions within_room(const Schedule& free) const {
     const Schedule smallest = planned(with(kMinimum));
     std::int64_t reductions = reduce_bytes(smallest);

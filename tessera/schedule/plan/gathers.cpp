@@ -57,8 +57,8 @@ struct Spots {
   std::int64_t gathered = 0, unpacked = 0;
 };
 
-// For each byte of the arena, the last use by a weight that has left. Gathers of other domains, and gathers into bytes
-// that compute reuses by unpacking, wait for that use. Nothing else orders them after it.
+// For each byte of the arena, the last use by an evicted weight. Gathers of other domains, and gathers into bytes that
+// compute reuses by unpacking, wait for that use. No other wait orders these gathers after that use.
 class LastUses {
  public:
   // The last use of the tenant is later than every earlier use of its bytes.
@@ -69,7 +69,7 @@ class LastUses {
     uses_.erase(uses_.lower_bound(begin), uses_.lower_bound(end));
     uses_[begin] = {end, gone.last};
   }
-  // The latest in [begin, end); `otherwise` where no weight has left these bytes.
+  // Returns the latest use of a byte in [begin, end), or `otherwise` if no weight was evicted from these bytes.
   int latest(std::int64_t begin, std::int64_t end, int otherwise) const {
     auto at = uses_.upper_bound(begin);
     if (at != uses_.begin() && std::prev(at)->second.end > begin) --at;
@@ -165,7 +165,8 @@ class Placer {
     return true;
   }
 
-  // Places the bytes that compute writes. Compute writes them after all earlier uses, so it needs no wait.
+  // Places the bytes that compute writes. Compute writes the unpacked bytes after all earlier uses, so no wait is
+  // needed.
   bool put_unpacked(const Use& use, const Spots* given, Residency& next) {
     const std::int64_t bytes = schedule_.unpacked_bytes[static_cast<std::size_t>(use.unit)];
     const auto found = given ? given->unpacked : arena_.find(bytes, use.first);
@@ -175,7 +176,7 @@ class Placer {
     return true;
   }
 
-  // The tenants whose bytes it takes leave the arena.
+  // Tenants whose bytes are taken are evicted from the arena.
   void put(const Tenant& tenant) {
     for (const Tenant& gone : arena_.put(tenant)) {
       last_uses_.add(gone);

@@ -1,8 +1,8 @@
-// The planner computes a schedule from a trace, sizes and budgets. It is pure and uses no tensors, no communication, no
-// clock and no costs. The same input gives the same schedule on every rank.
+// The planner computes a schedule from a trace, sizes and budgets. The planner is pure and uses no tensors, no
+// communication, no clock and no costs. The same input gives the same schedule on every rank.
 //
-// The planner places gathers in the order of need. A weight that is still in the arena when it is needed again stays
-// there. If bytes are needed, the planner evicts the weights whose next use is farthest away (Belady's rule). Among
+// The planner places gathers in the order of need. A weight that is still in the arena at its next use is not gathered
+// again. If bytes are needed, the planner evicts the weights whose next use is farthest away (Belady's rule). Among
 // weights that are not used again, it evicts the weight that was released first. A gather is issued as soon as its
 // bytes are free and its weights are published, but not before an earlier gather. Packed bytes become free when they
 // are unpacked. Unpacked bytes are assigned at that time. Gradient staging takes the bytes whose reduction was issued
@@ -31,8 +31,8 @@ struct ScheduleOptions {
 // the body.
 Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const ScheduleOptions& options);
 
-// The parts of plan(). Each sets its own fields of the schedule. plan_units needs the trace fields. plan_gathers and
-// plan_reductions also need the units and their bytes.
+// The parts of plan(). Each of the three functions sets its own fields of the schedule. plan_units needs the trace
+// fields. plan_gathers and plan_reductions also need the units and their bytes.
 void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std::int64_t coalesce_bytes,
                 Schedule& schedule);
 void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule);

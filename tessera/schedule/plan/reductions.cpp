@@ -37,8 +37,8 @@ std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedul
 }
 
 // Places the reductions in `limit` bytes, in the order of first writes (`order`), at the given offsets. If `offsets` is
-// empty, a reduction takes the bytes whose reductions were issued longest ago. A reduction whose bytes are reused must
-// be summed before. Returns false if a reduction finds no space.
+// empty, a reduction takes the bytes whose reductions were issued longest ago. A reduction must be summed before its
+// bytes are reused. Returns false if a reduction finds no space.
 bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, const Schedule& schedule,
            std::int64_t limit, std::span<const std::int64_t> offsets = {}) {
   Arena arena(limit);
@@ -55,10 +55,11 @@ bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, co
   return true;
 }
 
-// Exchanges take the scratch by turns: each behind the one before it, or at the beginning again. The next one so begins
-// while earlier ones are still summed.
+// Exchanges take consecutive ranges of the scratch, and continue at its beginning after its end. An exchange can
+// therefore begin while earlier exchanges are still summed.
 void place_scratch(Schedule& schedule) {
-  // The bytes of a reduction that no later one has taken. domain: whose lane took the rest, and waits for its sum.
+  // The bytes of a reduction that no later reduction has taken. domain: the domain whose lane took the other bytes and
+  // waits for the reduction's sum.
   struct Turn {
     std::int64_t begin = 0, end = 0;
     int reduction = 0, domain = -1;
@@ -76,7 +77,7 @@ void place_scratch(Schedule& schedule) {
       if (turn.end <= begin || end <= turn.begin) continue;
       if (turn.domain != schedule.reduce_domains[unit]) reduction.scratch_waits.push_back(turn.reduction);
       turn.domain = schedule.reduce_domains[unit];
-      turn.begin = std::min(end, turn.end);  // no turn begins before these bytes and reaches into them
+      turn.begin = std::min(end, turn.end);  // no turn that begins before these bytes overlaps them
     }
     std::erase_if(turns, [](const Turn& turn) { return turn.begin == turn.end; });
     turns.push_back({begin, end, i});

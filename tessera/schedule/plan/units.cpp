@@ -9,7 +9,8 @@
 namespace tessera::schedule {
 namespace {
 
-// The microbatches and passes in which a parameter has events of one kind. They are equal for all parameters of a unit.
+// The microbatches and passes in which a parameter has events of one kind. All parameters of a unit have equal
+// occurrences.
 struct Occurrences {
   ParameterId parameter = kNoParameter;
   std::vector<std::pair<int, Pass>> places;
@@ -83,12 +84,12 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
     largest_staging = std::max(largest_staging, staging(id));
   }
   const auto of_one_domain = [&](ParameterId a, ParameterId b) { return size(a).domain == size(b).domain; };
-  const auto join_alike = [&](ParameterId a, ParameterId b) {
+  const auto join_equal = [&](ParameterId a, ParameterId b) {
     return size(a).joins() && size(b).joins() && of_one_domain(a, b) &&
            (size(a).unpacked > 0) == (size(b).unpacked > 0);
   };
   schedule.gather_units =
-      join(occurrences(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_alike);
+      join(occurrences(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_equal);
   schedule.gather_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::gathered);
   schedule.unpacked_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::unpacked);
   schedule.reduce_units =

@@ -114,7 +114,7 @@ class HostRowKernels final : public RowKernels {
     const ByRank<std::byte> messages{.others = a.messages, .size = a.most * a.row_bytes, .rank = a.rank};
     for (int rank = 0; rank < a.ranks; ++rank)
       for (std::int64_t at = 0; at < a.most && rank != a.rank; ++at) {
-        const std::int64_t row = a.asked[rank * a.most + at];
+        const std::int64_t row = a.requested[rank * a.most + at];
         if (a.is_own(row))
           std::memcpy(messages.of(rank) + at * a.row_bytes, a.stored + (row - a.begins[a.rank]) * a.row_bytes,
                       to_size(a.row_bytes));
@@ -125,7 +125,7 @@ class HostRowKernels final : public RowKernels {
     const ByRank<std::byte> messages{.others = a.messages, .size = a.most * a.row_bytes, .rank = a.rank};
     for (std::int64_t at = 0; at < a.count; ++at) {
       std::byte* to = a.out + at * a.row_bytes;
-      const std::int64_t row = a.asked[a.rank * a.most + at];
+      const std::int64_t row = a.requested[a.rank * a.most + at];
       if (row < 0)
         std::memset(to, 0, to_size(a.row_bytes));
       else if (a.is_own(row))

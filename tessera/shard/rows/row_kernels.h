@@ -1,5 +1,5 @@
-// Operations on rows of a table by index: at once on the host, or as work of a stream on a CUDA device. Both give the
-// same bits, except for the kind of NaN in a sum.
+// Operations on rows of a table by index: at once on the host, or as work of a stream on a CUDA device. Host and device
+// give the same bits, except for the kind of NaN in a sum.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ struct RowIds {
   }
 };
 
-// Data of each rank, `size` elements: this rank's own, and those of the other ranks one after another.
+// Data of each rank, `size` elements: this rank's own elements, and those of the other ranks one after another.
 template <typename T>
 struct ByRank {
   T* own = nullptr;
@@ -56,13 +56,13 @@ struct RowSlots {
 // A read of rows. A message has `most` rows. A row has the same index in the message as in the request.
 struct RowReading {
   std::int64_t most = 0, row_bytes = 0;
-  int ranks = 1, rank = 0;               // ranks that exchange rows; this rank
-  const std::int64_t* begins = nullptr;  // [ranks + 1]: the first row that each rank stores
-  const std::int64_t* asked = nullptr;   // [ranks, most]: the requested rows, -1: no row
-  const std::byte* stored = nullptr;     // this rank's rows
-  std::byte* messages = nullptr;         // [ranks - 1, most, row_bytes]: to the other ranks, or from them
-  std::int64_t count = 0;                // number of rows that this rank requests
-  std::byte* out = nullptr;              // [count, row_bytes]
+  int ranks = 1, rank = 0;                  // ranks that exchange rows; this rank
+  const std::int64_t* begins = nullptr;     // [ranks + 1]: the first row that each rank stores
+  const std::int64_t* requested = nullptr;  // [ranks, most]: the requested rows, -1: no row
+  const std::byte* stored = nullptr;        // this rank's rows
+  std::byte* messages = nullptr;            // [ranks - 1, most, row_bytes]: messages to or from the other ranks
+  std::int64_t count = 0;                   // number of rows that this rank requests
+  std::byte* out = nullptr;                 // [count, row_bytes]
 
   TESSERA_HOST_DEVICE int owner_of(std::int64_t row) const {
     int owner = 0;
@@ -80,7 +80,7 @@ struct RowSum {
   quant::DType wire = quant::DType::fp32, accumulator = quant::DType::fp32;
   std::int64_t columns = 0, most = 0;  // most: rows of a message
   int ranks = 1;
-  int node = 1;                        // consecutive ranks that are added first (reduction_tree.h)
+  int node = 1;                        // the number of consecutive ranks whose parts are added first (reduction_tree.h)
   std::int64_t begin = 0, count = 0;   // the rows stored here
   ByRank<const std::int64_t> indices;  // [most] each: every row at most once, -1: no row
   ByRank<const std::byte> rows;        // [most, columns] each, of the wire type
@@ -109,8 +109,8 @@ class RowKernels {
   virtual void sum(const RowSum& sum) const = 0;
 };
 
-// Returns the host kernels, or for a CUDA device kernels that enqueue on `stream`, which must outlive them. Throws
-// Error for a CUDA device in a build without CUDA.
+// Returns the host kernels, or, for a CUDA device, kernels that enqueue on `stream`. `stream` must outlive the kernels.
+// Throws Error for a CUDA device in a build without CUDA.
 std::unique_ptr<RowKernels> make_row_kernels(base::Device device, base::CudaStream stream);
 
 namespace detail {

@@ -15,7 +15,7 @@ using quant::DType;
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kAhead = 4;       // accesses of a lane in flight
-constexpr int kFarAway = 0x7F;  // every byte of an index that is above all others
+constexpr int kFarAway = 0x7F;  // every byte of an index that is greater than all valid indices
 constexpr int kNowhere = 0xFF;  // every byte of the index -1
 
 __global__ void __launch_bounds__(kThreads)
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) give_rows(const RowReading a) {
   const std::int64_t place = warp_of_grid();  // in the messages to all other ranks
   if (place >= (a.ranks - 1) * a.most) return;
   const std::int64_t peer = place / a.most, at = place % a.most;
-  const std::int64_t row = a.asked[(peer < a.rank ? peer : peer + 1) * a.most + at];
+  const std::int64_t row = a.requested[(peer < a.rank ? peer : peer + 1) * a.most + at];
   if (!a.is_own(row)) return;
   copy_row<Word>(a.stored + (row - a.begins[a.rank]) * a.row_bytes, a.messages + place * a.row_bytes,
                  a.row_bytes / static_cast<std::int64_t>(sizeof(Word)));
@@ -74,7 +74,8 @@ template <typename Word>
 __global__ void __launch_bounds__(kThreads) take_rows(const RowReading a) {
   const std::int64_t at = warp_of_grid();
   if (at >= a.count) return;
-  const std::int64_t row = a.asked[a.rank * a.most + at], words = a.row_bytes / static_cast<std::int64_t>(sizeof(Word));
+  const std::int64_t row = a.requested[a.rank * a.most + at],
+                     words = a.row_bytes / static_cast<std::int64_t>(sizeof(Word));
   std::byte* to = a.out + at * a.row_bytes;
   if (row < 0) {
     for (std::int64_t i = threadIdx.x % kWarp; i < words; i += kWarp) reinterpret_cast<Word*>(to)[i] = Word{};
@@ -101,7 +102,7 @@ __device__ bool is_negative_zero(double value) {
   return static_cast<std::uint64_t>(__double_as_longlong(value)) == std::uint64_t{1} << 63;
 }
 
-// Loads N elements of a rank's part of a row, from `column` on. Zeros if the rank does not have the row.
+// Loads N elements of a rank's part of a row, from `column` on. Loads zeros if the rank does not have the row.
 template <typename Wire, typename Acc, int N>
 __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank, std::int64_t column, Acc (&part)[N]) {
   Wire values[N] = {};

@@ -63,29 +63,29 @@ RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t
           .ranks = owners_.ranks(),
           .rank = owners_.rank(),
           .begins = reinterpret_cast<const std::int64_t*>(begins_.data()),
-          .asked = reinterpret_cast<std::int64_t*>(asked_.data()),
+          .requested = reinterpret_cast<std::int64_t*>(requested_.data()),
           .stored = parameter.weight().data(),
           .messages = sent_.data(),
           .count = count,
           .out = nullptr};
 }
 
-void RowGather::bring(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
-                      const base::Fence& after) {
+void RowGather::gather_early(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
+                             const base::Fence& after) {
   const std::size_t ranks = to_size(owners_.ranks()), message = to_size(messages_.row_bytes(type_));
-  if (asked_.size() == 0) {
+  if (requested_.size() == 0) {
     begins_ = base::Buffer(owners_.begins().size() * sizeof(std::int64_t), device_);
     base::copy_bytes(begins_.data(), owners_.begins().data(), begins_.size());
-    asked_ = base::Buffer(ranks * to_size(messages_.index_bytes()), device_);
+    requested_ = base::Buffer(ranks * to_size(messages_.index_bytes()), device_);
     sent_ = base::Buffer((ranks - 1) * message, device_);
     arrived_ = base::Buffer((ranks - 1) * message, device_);
   }
-  auto* asked = reinterpret_cast<std::int64_t*>(asked_.data());
-  std::int64_t* own = asked + owners_.rank() * messages_.rows;
+  auto* requested = reinterpret_cast<std::int64_t*>(requested_.data());
+  std::int64_t* own = requested + owners_.rank() * messages_.rows;
   base::Lane& lane = group.lane();
   lane.wait(after);
   lane.run([this, ids, own] { kernels_->list(ids, owners_.rows(), own, messages_.rows); });
-  group.all_gather(own, asked, comm::equal_counts(owners_.ranks(), messages_.rows), quant::DType::i64);
+  group.all_gather(own, requested, comm::equal_counts(owners_.ranks(), messages_.rows), quant::DType::i64);
   lane.run([this, reading = reading_of(parameter, ids.count)] { kernels_->give(reading); });
   std::vector<comm::Send> sends;
   std::vector<comm::Receive> receives;
@@ -111,7 +111,7 @@ base::Fence RowGather::place(const ShardedParameter& parameter, comm::Communicat
 base::Fence RowGather::start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                              const base::Fence& written, void* out, const base::Fence& free) {
   group.lane().wait(written);
-  bring(parameter, group, ids, parameter.published());
+  gather_early(parameter, group, ids, parameter.published());
   return place(parameter, group, ids.count, out, free);
 }
 

@@ -37,8 +37,8 @@ struct RowMessages {
   // Returns the bytes of a gradient's staging: rows in the accumulator type, their indices, the slots of the tokens,
   // and a map to find the slots.
   std::int64_t staging(const ParameterTypes& types) const;
-  // Returns the bytes of the scratch of its exchange: the rounded rows, the received rows and indices, and a map of the
-  // rows that are stored here.
+  // Returns the bytes of the scratch of a gradient's exchange: the rounded rows, the received rows and indices, and a
+  // map of the rows that are stored here.
   std::int64_t scratch(const ParameterTypes& types) const;
 };
 // Returns the messages between `parts` ranks, for each compute rank.
@@ -69,14 +69,16 @@ class RowGather {
 
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
   // Enqueues a read of rows of the compute part into out [ids.count, columns], in the model's type. The values are
-  // exact copies; a row outside the part gives zeros. There are at most reads.per_microbatch ids, which are read after
-  // `written`. The rows travel after `written` and the parameter's publish. `out` is written after `free`. Collective
-  // over the group. `out` is complete when the returned fence is done; `ids` and `out` must stay valid until then.
+  // exact copies; a row outside the part gives zeros. `ids` has at most reads.per_microbatch entries, which are read
+  // after `written`. The rows travel after `written` and the parameter's publish. `out` is written after `free`.
+  // Collective over the group. When the returned fence is done, `out` is complete. `ids` and `out` must stay valid
+  // until that time.
   base::Fence start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
                     const base::Fence& written, void* out, const base::Fence& free);
-  // The two halves of start(). bring() sends the rows after `after`. place() then writes the same number of rows to
-  // `out`.
-  void bring(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids, const base::Fence& after);
+  // The two halves of start(). gather_early() sends the rows after `after`. place() then writes the same number of rows
+  // to `out`.
+  void gather_early(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,
+                    const base::Fence& after);
   base::Fence place(const ShardedParameter& parameter, comm::Communicator& group, std::int64_t count, void* out,
                     const base::Fence& free);
 
@@ -87,8 +89,8 @@ class RowGather {
   RowOwners owners_;
   quant::DType type_;
   base::Device device_;
-  std::unique_ptr<RowKernels> kernels_;           // on the lane of the group
-  base::Buffer begins_, asked_, sent_, arrived_;  // begins_: owners_.begins(); indices by rank; rows by peer
+  std::unique_ptr<RowKernels> kernels_;               // on the lane of the group
+  base::Buffer begins_, requested_, sent_, arrived_;  // owners_.begins(); indices by rank; rows to and from each peer
 };
 
 // Adds rows to main_grad.
@@ -97,9 +99,9 @@ class RowReducer {
   RowReducer(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
   const RowMessages& messages() const { return messages_; }
-  // Finds on compute the slot of each id: the row of the staging to which its gradient is added. Returns the slots,
-  // which are stored in the staging. Also writes the table row of each slot into the staging. There are at most
-  // reads.per_microbatch ids.
+  // Finds the slot of each id on compute's lane. The slot is the row of the staging to which the id's gradient is
+  // added. Returns the slots, which are stored in the staging. Also writes the table row of each slot into the staging.
+  // `ids` has at most reads.per_microbatch entries.
   const std::int64_t* find_slots(const RowIds& ids, std::byte* staging) const;
   // `wire` contains the rounded rows.
   void add_messages(std::byte* staging, const std::byte* wire, std::byte* scratch, std::vector<comm::Send>& sends,
@@ -121,7 +123,7 @@ class RowReducer {
   RowMessages messages_;
   RowOwners owners_;
   ParameterTypes types_;
-  bool clears_ = false;  // replicas also sum into main_grad
+  bool clears_ = false;  // whether replicas also sum into main_grad
   std::unique_ptr<RowKernels> on_compute_, on_reduce_;
 };
 

@@ -43,7 +43,7 @@ class NcclTest : public testing::Test {
   static int rank() { return nccl_run_of_tests().launch.rank; }
   static int ranks() { return nccl_run_of_tests().launch.size; }
   static base::Device device() { return nccl_run_of_tests().device; }
-  // Makes a world for this test. If a test makes several, each needs another `name`.
+  // Makes a world for this test. If a test makes several worlds, each needs another `name`.
   static std::unique_ptr<World> make_world(const WorldOptions& options, const std::string& name = {}) {
     return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name() + name, options));
   }

@@ -40,7 +40,7 @@ std::shared_ptr<Store> make_pair_of_stores() {
 INSTANTIATE_TEST_SUITE_P(Tcp, Stores, testing::Values(StoreKind{"tcp", make_pair_of_stores}));
 
 TEST(TcpStore, ErrorsContainTheAddress) {
-  quieten_store();
+  disable_store_log();
   const ReservedPort nobodys;
   const Launch client{.rank = 1, .size = 2, .port = nobodys.port()};
   try {
