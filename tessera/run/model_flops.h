@@ -4,8 +4,8 @@
 //
 // Model flops are the additions and multiplications of the model's matrix products and of causal attention, forward and
 // backward: about 6 for each token and each weight of a product, plus attention. Recomputed activations, padding and
-// the optimizer do not count. A token counts only the experts that it chooses. The peak is that of dense products in the
-// run's --dtype, whatever the number format of the products (--gemm-format), so fp8 products raise the mfu.
+// the optimizer do not count. A token counts only the experts that it chooses. The peak is that of dense products in
+// the run's --dtype, whatever the number format of the products (--gemm-format), so fp8 products raise the mfu.
 #pragma once
 #include <cstdint>
 

@@ -28,7 +28,7 @@ StepSeconds seconds_of(const StepPlan& step) {
   return {.compute = p.compute_seconds,
           .gathers = p.gather_exposed_seconds,
           .gradients = p.reduce_exposed_seconds,
-          .activations = step.activations_seconds(),
+          .activations = std::max(0.0, step.activations_seconds()),  // not below 0 by rounding
           .slowest = step.slowest_rank_seconds()};
 }
 
