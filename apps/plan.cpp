@@ -59,9 +59,9 @@ int threads_of_host() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
 }
 
-// Exit code 1 means that the plan needs more memory than a processor has. A plan of a finished run always has 0.
+// Exit code 1 means that no mesh fits. The plan of a given mesh has code 0; its output says whether the mesh fits.
 int code_of(const run::PlanCommandInputs& task, const run::MemoryUse& memory) {
-  return task.run || fits(memory, task.request.machine) ? 0 : 1;
+  return !task.propose || fits(memory, task.request.machine) ? 0 : 1;
 }
 
 int print_search(const run::StepPlanRequest& request, const std::vector<run::MeshPlan>& meshes, const Output& output) {

@@ -82,7 +82,7 @@ class Imports(unittest.TestCase):
         tessera("convert", self.folder / "initial", self.folder / "shards", "--max-shard-size", "20KB")
         for path in (self.folder / "shards").glob("model*"):
             shutil.copy(path, hf)
-        self.refused(run("convert", hf, self.folder / "x"), "model.safetensors,", "model.safetensors.index.json")
+        self.refused(run("convert", hf, self.folder / "x"), "holds model.safetensors and model.safetensors.index.json")
         self.assertFalse((self.folder / "x").exists())
 
     def test_control_bytes_of_files_are_escaped(self):

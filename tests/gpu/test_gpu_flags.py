@@ -48,12 +48,13 @@ class Run:
     nodes: int = 0
     backend: str = "nccl"
     steps: int = STEPS
+    unused: int = 0  # places of the mesh without a rank
 
     def plus(self, *flags, **changes):
         return dataclasses.replace(self, flags=(*self.flags, *flags), **changes)
 
     def ranks(self):
-        return self.mesh[0] * self.mesh[1] * self.mesh[2]
+        return self.mesh[0] * self.mesh[1] * self.mesh[2] - self.unused
 
     def name(self):
         words = [self.backend, self.model, *self.mesh, self.steps, self.nodes, *self.flags]
@@ -81,7 +82,7 @@ class GpuFlags(unittest.TestCase):
         if run.backend == "local":
             tessera("train", "--backend", "local", *flags)
         else:
-            gpu_ranks.train(tp * gtp * dp, "--deterministic", "on", *flags, nodes=run.nodes)
+            gpu_ranks.train(run.ranks(), "--deterministic", "on", *flags, nodes=run.nodes)
 
     def take(self, runs):
         """Trains the runs that are not trained yet. Ranks that share a GPU are slow, so their runs follow one by one."""
@@ -138,6 +139,17 @@ class GpuFlags(unittest.TestCase):
             split = one.plus(*SPLIT)
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"))
+
+    def test_unused_places(self):
+        """Groups that shrink have the bits of the smaller mesh. Ranks that adopt parts of dead places are close to CPUs."""
+        for more in ((), ("--pushes", "off"), FP8):
+            small = Run((1, 1, 2), more)
+            self.check_same([small, dataclasses.replace(small.plus("--dead", "dp0.gtp1:0"), mesh=(1, 2, 2), unused=1)])
+        slot = ("--dead", "dp0:1", "--reduced-batch", "auto")
+        self.check_like_cpus(Run((2, 1, 2), slot, unused=1), Run((2, 1, 2), (*slot, *SPLIT, "--pushes", "off"), unused=1),
+                             Run((2, 1, 2), (*slot, *FP8), model="odd", unused=1))
+        spares = ("--dead", "dp0:0", "--idle", "dp1:2", "--tp-spares", "auto")
+        self.check_like_cpus(Run((3, 1, 2), spares, model="odd", unused=2))
 
     def test_wire_formats_over_tp(self):
         for wire in ("mxfp8", "nvfp4"):
