@@ -133,13 +133,17 @@ json other_values() {
           {"ranks_per_node", 4},
           {"zero", false},
           {"embedding", "rows"},
+          {"dead", "dp0.gtp0:1"},
+          {"idle", "dp1.gtp0:0"},
+          {"tp_spares", "2"},
+          {"reduced_batch", "3"},
           {"save_every", 6}};
 }
 
 const std::set<std::string_view> kOfOneCall{"threads",       "gather_budget",  "reduce_budget", "coalesce",
                                             "deterministic", "pushes",         "cuda_graph",    "debug_poison",
                                             "debug_delays",  "debug_suppress", "trace_step",    "keep",
-                                            "eval_every",    "timeout_s",      "expert_counts"};
+                                            "eval_every",    "timeout_s",      "expert_counts",  "peak_flops"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   const json before = other_values(), defaults = to_json(TrainConfig{});
