@@ -59,7 +59,7 @@ int threads_of_host() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
 }
 
-// Exit code 1 means that no mesh fits. The plan of a given mesh has code 0; its output says whether the mesh fits.
+// Exit code 1 means that no mesh fits. The plan of a given mesh has code 0; its output contains whether the mesh fits.
 int code_of(const run::PlanCommandInputs& task, const run::MemoryUse& memory) {
   return !task.propose || fits(memory, task.request.machine) ? 0 : 1;
 }

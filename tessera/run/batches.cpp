@@ -61,7 +61,8 @@ TpUnits units_of(const models::ModelConfig& model) {
 
 train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step) {
   const TrainConfig& config = setup.config;
-  const data::BatchShape shape = batch_shape(config, units_of(*setup.model));
+  const data::BatchShape shape =
+      batch_shape(config, config.reduced_batch == "auto" ? units_of(*setup.model) : TpUnits());
   const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
   std::vector<int> by_replica;
   for (std::size_t replica = 0; replica < shape.replicas.size(); ++replica)

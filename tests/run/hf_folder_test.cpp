@@ -195,7 +195,7 @@ TEST_F(HfShards, AreOpenedByTheIndex) {
 
 TEST_F(HfShards, BesideASingleFileAreRefused) {
   fs::copy_file(folder() / shard_, folder() / "model.safetensors");
-  EXPECT_TRUE(says(fault(), "holds model.safetensors, and model.safetensors.index.json that names model-000"));
+  EXPECT_TRUE(says(fault(), "holds model.safetensors and model.safetensors.index.json, which names model-000"));
   fs::remove(folder() / kIndex);
   EXPECT_TRUE(says(fault(), "model-00001-of-"));
   EXPECT_TRUE(says(fault(), "no index names"));

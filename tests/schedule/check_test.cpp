@@ -142,10 +142,9 @@ TEST(CheckSteps, ARecomputeConsumeNeedsItsOwnWeights) {
   whole.last = 1;
   schedule.residencies.push_back(
       {.unit = whole.unit, .issue = 10, .free = 10, .wait = 16, .last = 18, .offset = whole.offset});
-  EXPECT_THAT(
-      check(made.trace, made.sizes, schedule),
-      Contains(HasSubstr("event 9 (train mb 0 recompute consume a (0)): expected a residency of its unit around "
-                         "it, got none")));
+  EXPECT_THAT(check(made.trace, made.sizes, schedule),
+              Contains(HasSubstr("event 9 (train mb 0 recompute consume a (0)): expected a position inside a residency "
+                                 "of its unit, got none")));
 }
 
 // A layer is used twice. Its gradients accumulate and are then reduced once.
@@ -177,15 +176,18 @@ TEST_F(Check, AGatherIntoBytesThatAreStillRead) {
 
 TEST_F(Check, AResidencyThatEndsBeforeItsLastRelease) {
   schedule_.residencies[1].last = 3;
-  EXPECT_THAT(faults(), Contains(HasSubstr("event 4 (train mb 0 backward consume b (0)): expected a position inside a residency of its unit, "
-"got none")));
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr(
+                  "event 4 (train mb 0 backward consume b (0)): expected a position inside a residency of its unit, "
+                  "got none")));
 }
 
 TEST_F(Check, AConsumeBeforeItsWait) {
   schedule_.residencies[1].wait = 4;
   EXPECT_THAT(faults(),
-              Contains(HasSubstr("event 2 (train mb 0 forward consume b (0)): expected a position inside a residency of its unit, "
-"got none")));
+              Contains(HasSubstr(
+                  "event 2 (train mb 0 forward consume b (0)): expected a position inside a residency of its unit, "
+                  "got none")));
 }
 
 TEST_F(Check, AWaitForAGatherIssuedLater) {
@@ -370,8 +372,10 @@ TEST_F(CheckStages, UnpackingOverUnpackedBytesThatAreInUse) {
 
 TEST_F(CheckStages, UnpackingBeforeTheGatherOrAfterTheFirstUse) {
   schedule_.residencies[2].wait = 10;
-  EXPECT_THAT(faults(), Contains(HasSubstr("event 7 (train mb 0 backward consume a (0)): expected a position inside a residency of its unit, "
-"got none")));
+  EXPECT_THAT(faults(),
+              Contains(HasSubstr(
+                  "event 7 (train mb 0 backward consume a (0)): expected a position inside a residency of its unit, "
+                  "got none")));
   schedule_.residencies[2].wait = 7;
   schedule_.residencies[4].wait = 7;
   EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume that waits for it")));

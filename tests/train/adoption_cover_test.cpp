@@ -1,5 +1,6 @@
 // Runs of meshes with dead places against uniform runs, over a pairwise covering set of models, meshes and options. The
-// seed is printed. TESSERA_COVER_SEED sets it; TESSERA_COVER_SETS repeats the set with further seeds.
+// seed is printed. TESSERA_COVER_SEED sets it; TESSERA_COVER_SETS repeats the set with further
+// seeds and runs of 20 steps.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -120,7 +121,11 @@ models::DecoderConfig model_of(const Choice& choice) {
 
 RunOptions options_of(const Choice& choice) {
   const int dp = value(choice, kDp) + 1;
-  RunOptions options{.model = model_of(choice), .dp = dp, .dtype = quant::DType::fp64, .blocks = 6 * dp, .steps = 20};
+  RunOptions options{.model = model_of(choice),
+                     .dp = dp,
+                     .dtype = quant::DType::fp64,
+                     .blocks = 6 * dp,
+                     .steps = std::getenv("TESSERA_COVER_SETS") == nullptr ? 5 : 20};
   options.seq_len = 5;
   options.clip = value(choice, kClip) == 0 ? 1.0 : 0.05;
   return options;
