@@ -52,9 +52,10 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   options.check_mismatch = run.check_mismatch;
   options.rank = place.rank;
   options.size = place.size;
-  const bool is_chosen = place.is_self_started && !run.devices.empty();
-  options.device = base::cuda_device(is_chosen ? run.devices.at(static_cast<std::size_t>(place.rank))
-                                               : rendezvous::device_of(place, base::cuda_device_count()));
+  const int visible = base::cuda_device_count();
+  options.device = base::cuda_device(place.is_self_started && run.devices
+                                         ? run.devices(visible).at(static_cast<std::size_t>(place.rank))
+                                         : rendezvous::device_of(place, visible));
   base::set_device(options.device);
   rendezvous::disable_store_log();
   const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
@@ -100,6 +101,7 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the number of visible GPUs", ranks, devices);
+  if (run.devices) run.devices(devices);  // throws before a rank is started
   return rendezvous::run_processes(ranks, run.timeout + kExitGrace, run.stop_requested);
 }
 

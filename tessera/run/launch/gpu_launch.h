@@ -16,7 +16,9 @@ struct NcclRun {
   int ranks = 0;                              // number to start without a launcher; 0: one per visible GPU
   // Returns what process `rank` of `processes` of a launcher does (places.h). Empty: all take part.
   std::function<StartedRank(int rank, int processes)> started = {};
-  std::vector<int> devices = {};  // without a launcher: the device of each rank; empty: in order
+  // Without a launcher: returns the device of each rank, given the number of visible GPUs. Empty: in order. Not called
+  // under a launcher, whose local ranks are the devices.
+  std::function<std::vector<int>(int visible)> devices = {};
 };
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without
