@@ -11,6 +11,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/run/config/flags.h"
+#include "tessera/run/plan/places_report.h"
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
@@ -32,6 +33,9 @@ void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_flag("--search", flags.search, "list the meshes of --ranks for --global-batch, best first");
+  app.add_option("--dead-share", flags.dead_share,
+                 "compare the ways to continue with this share of the places dead at random, such as 0.001");
+  app.add_option("--dead-seeds", flags.dead_seeds, "draws of --dead-share, with the seeds 1, 2 ... (5)");
   app.add_flag("--evaluate", flags.evaluate, "plan an evaluation instead of a training step");
   app.add_option("--expert-load", flags.expert_load,
                  "experts: tokens of the busiest --ep rank, divided by the mean (1)");
@@ -72,6 +76,41 @@ int print_search(const run::StepPlanRequest& request, const std::vector<run::Mes
   return meshes.front().fits ? 0 : 1;
 }
 
+void write_files(const run::StepPlan& step, const Output& output) {
+  if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
+  if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());
+}
+
+int print_draws(const run::PlanCommandInputs& task, const Output& output) {
+  run::ReplicaPlans plans(task.request);
+  const std::vector<run::Draw> drawn = run::draw_dead_places(task.request, *task.draws, plans);
+  if (output.json)
+    fmt::print("{}\n", run::draws_json(task.request, *task.draws, drawn).dump(2));
+  else
+    fmt::print("{}", run::draws_text(task.request, *task.draws, drawn));
+  return 0;
+}
+
+// Prints the plan of a mesh with unused places. The files are those of the slowest replica. Returns the exit code.
+int print_places(const run::PlanCommandInputs& task, const std::string& measured, const Output& output) {
+  run::ReplicaPlans plans(task.request);
+  const run::PlacesPlan plan = run::plan_places(task.request, plans);
+  if (!output.events.empty() || !output.timeline.empty()) {
+    const run::KindStep& slowest = plan.step.slowest();
+    write_files(plans.plan(plan.step.kinds, slowest.kind, slowest.microbatches), output);
+  }
+  nlohmann::ordered_json comparison;
+  if (task.run) comparison = run::comparison_json(plan.step, *task.run, measured);
+  if (output.json) {
+    nlohmann::ordered_json report = run::places_json(task.request, plan);
+    if (task.run) report["measured"] = comparison;
+    return fmt::print("{}\n", report.dump(2)), 0;
+  }
+  fmt::print("{}", run::places_text(task.request, plan));
+  if (task.run) fmt::print("{}", run::comparison_text(comparison));
+  return 0;
+}
+
 }  // namespace
 
 int run_plan(const Arguments& arguments) {
@@ -83,10 +122,14 @@ int run_plan(const Arguments& arguments) {
   check_output("--trace", output.timeline);
   check_output("--save-events", output.events);
   for (const auto& [flag, file] : {std::pair{"--trace", output.timeline}, {"--save-events", output.events}})
-    if (flags.search && !file.empty()) throw InputError("{}: got {} with --search, which plans many steps", flag, file);
+    if ((flags.search || flags.dead_share) && !file.empty())
+      throw InputError("{}: got {} with {}, which plans many steps", flag, file,
+                       flags.search ? "--search" : "--dead-share");
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
   run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
+  if (task.draws) return print_draws(task, output);
+  if (task.has_unused) return print_places(task, flags.measured, output);
   std::string reason;
   if (task.search) {
     const std::vector<run::MeshPlan> meshes = run::search_meshes(task.request, threads_of_host());
@@ -95,8 +138,7 @@ int run_plan(const Arguments& arguments) {
     reason = run::reason_for(meshes);
   }
   const run::StepPlan step = plan_of(task, flags.events);
-  if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
-  if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());
+  write_files(step, output);
   nlohmann::ordered_json comparison;
   if (task.run) comparison = run::comparison_json(step, *task.run, flags.measured);
   if (output.json) {

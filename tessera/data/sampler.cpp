@@ -64,12 +64,13 @@ BatchShape equal_shares(std::int64_t micro_batch, std::int64_t global_batch, con
 }
 
 std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica) {
-  const std::int64_t readers = shape.replicas.at(static_cast<std::size_t>(replica)).readers;
+  const ReplicaShare& own = shape.replicas.at(static_cast<std::size_t>(replica));
+  const std::int64_t readers = own.readers;
   TESSERA_CHECK(readers > 0 && shape.micro_batch > 0, "replica {} has {} readers of {} sequences", replica, readers,
                 shape.micro_batch);
   std::int64_t most = 0;
   for (const ReplicaShare& share : shape.replicas)
-    if (share.readers == readers) most = std::max(most, share.sequences);
+    if (share.readers == readers && share.schedule == own.schedule) most = std::max(most, share.sequences);
   const std::int64_t blocks = (most + shape.micro_batch - 1) / shape.micro_batch;
   return std::max<std::int64_t>(1, (blocks + readers - 1) / readers);
 }

@@ -44,9 +44,10 @@ class Permutation {
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
 // A replica's part of the global batch: consecutive sequences, and the number of readers that compute them. Readers
-// compute different samples.
+// compute different samples. The ranks of replicas with equal numbers `schedule` execute one schedule.
 struct ReplicaShare {
   std::int64_t sequences = 0, readers = 1;
+  int schedule = 0;
 };
 // How the global batch is split over the replicas of the model. The shares add up to global_batch; both batch sizes
 // count sequences.
@@ -63,8 +64,8 @@ struct Block {
   std::int64_t step = 1;  // from 1
   std::int64_t replica = 0, reader = 0, microbatch = 0;
 };
-// Returns the number of microbatches of a replica. Replicas with equal numbers of readers have the same number, because
-// their ranks may execute one schedule.
+// Returns the number of microbatches of a replica: the same number for all replicas that execute its schedule and have
+// as many readers.
 std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica);
 struct Positions {
   std::int64_t first = 0, count = 0;

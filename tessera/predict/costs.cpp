@@ -26,12 +26,27 @@ struct DomainRanks {
   int adding = 1;
 };
 
-DomainRanks ranks_of(const shard::RankLayout& layout, int domain) {
+// Returns the compute groups of the replica that has most of them.
+int parts_of(const mesh::Mesh& mesh, const shard::Domain& domain) {
+  if (!mesh.has_dead_places()) return mesh.size(domain.storage);
+  std::size_t most = 0;
+  for (const std::vector<int>& group : mesh.groups(domain.storage)) most = std::max(most, group.size());
+  return static_cast<int>(most);
+}
+
+DomainRanks domain_ranks(const shard::RankLayout& layout, int domain) {
   const shard::Domain& axes = layout.domains[static_cast<std::size_t>(domain)];
   const mesh::Mesh& mesh = layout.mesh;
-  const int compute = mesh.size(axes.compute), parts = mesh.size(axes.storage);
+  const int compute = mesh.size(axes.compute), parts = parts_of(mesh, axes);
   const int adding = parts * mesh.size(axes.duplicates);
   return {.compute = compute, .stored = compute * parts, .reduced = compute * adding, .adding = adding};
+}
+
+// Returns the domain whose collectives an event names. Throws Error if no domain has the name.
+std::vector<shard::Domain>::const_iterator domain_of(const shard::RankLayout& layout, const std::string& group) {
+  const auto domain = std::ranges::find(layout.domains, group, [](const auto& it) { return program_name(it); });
+  TESSERA_CHECK(domain != layout.domains.end(), "an event names the group '{}', which no domain has", group);
+  return domain;
 }
 
 // Computes the seconds of operators on one rank.
@@ -42,7 +57,7 @@ class Operators {
     const auto flops = machine.flops.find(input.types.model);
     if (flops == machine.flops.end())
       throw InputError("machine '{}': flops of {} are missing", machine.name, name_of(input.types.model));
-    const std::int64_t on_node = std::min<std::int64_t>(input.layout.mesh.world_size(), machine.ranks_per_node);
+    const std::int64_t on_node = std::min<std::int64_t>(input.world_size(), machine.ranks_per_node);
     const double share = std::min(1.0, static_cast<double>(machine.processors) / static_cast<double>(on_node));
     flops_ = flops->second * share;
     fp8_flops_ = machine.fp8_flops > 0 ? machine.fp8_flops * share : flops_;
@@ -117,7 +132,7 @@ class Placer {
         result.costs.comm_waits[at] = static_cast<int>(last);
     }
     update();
-    if (input_.layout.mesh.world_size() > 1) result.costs.end_seconds = wait_for_slowest();
+    if (input_.world_size() > 1) result.costs.end_seconds = wait_for_slowest();
   }
 
   StepCosts result;
@@ -184,13 +199,21 @@ class Placer {
     return input_.machine.rank_spread * std::accumulate(segments.begin(), segments.end(), 0.0);
   }
 
+  // Returns the ranks of the group of this rank, which may lack ranks.
+  std::int64_t ranks_of(const std::string& group) const {
+    if (group == schedule::kCastGroup) return input_.world_size();
+    const auto domain = domain_of(input_.layout, group) - input_.layout.domains.begin();
+    return dry_.compute_ranks[static_cast<std::size_t>(domain)];
+  }
+
   double collective(const Event& event) const {
     if (event.parameter >= 0) {  // two messages: the indices, then the rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
-      const MachineLink& link = input_.machine.link(ranks_of(input_.layout, domain).stored);
+      const MachineLink& link = input_.machine.link(domain_ranks(input_.layout, domain).stored);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
-    const int ranks = ranks_of_group(input_.layout, event.group);
+    const std::int64_t ranks = ranks_of(event.group);
+    if (ranks == 1) return 0;
     const MachineLink& link = input_.machine.collective_link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
@@ -225,9 +248,17 @@ double seconds_of(const MachineLink& link, double received) {
 
 int ranks_of_group(const shard::RankLayout& layout, const std::string& group) {
   if (group == schedule::kCastGroup) return layout.mesh.world_size();
-  const auto domain = std::ranges::find(layout.domains, group, [](const auto& it) { return program_name(it); });
-  TESSERA_CHECK(domain != layout.domains.end(), "an event names the group '{}', which no domain has", group);
-  return layout.mesh.size(domain->compute);
+  return layout.mesh.size(domain_of(layout, group)->compute);
+}
+
+void raise(StepCosts& costs, const StepCosts& other) {
+  const auto raise_each = [](std::vector<double>& seconds, const std::vector<double>& more) {
+    TESSERA_CHECK(seconds.size() == more.size(), "steps of {} and {} events", seconds.size(), more.size());
+    for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] = std::max(seconds[i], more[i]);
+  };
+  raise_each(costs.costs.segment_seconds, other.costs.segment_seconds);
+  raise_each(costs.costs.comm_seconds, other.costs.comm_seconds);
+  costs.costs.end_seconds = std::max(costs.costs.end_seconds, other.costs.end_seconds);
 }
 
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
@@ -242,9 +273,12 @@ void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         schedule::Costs& costs) {
   std::vector<schedule::ParameterSize> sizes;
   for (const PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
-  const MachineLink& outer = input.machine.link(input.layout.mesh.world_size());
+  const MachineLink& outer = input.machine.link(input.world_size());
+  std::vector<DomainRanks> by_domain;
+  for (std::size_t domain = 0; domain < input.layout.domains.size(); ++domain)
+    by_domain.push_back(domain_ranks(input.layout, static_cast<int>(domain)));
   const auto link_of = [&](int domain, schedule::Activity activity) -> const MachineLink& {
-    const DomainRanks ranks = ranks_of(input.layout, domain);
+    const DomainRanks& ranks = by_domain[static_cast<std::size_t>(domain)];
     if (activity == schedule::Activity::gather || activity == schedule::Activity::reduce)
       return input.machine.link(activity == schedule::Activity::gather ? ranks.stored : ranks.reduced);
     if (activity == schedule::Activity::replicas || activity == schedule::Activity::publish) return outer;
@@ -263,12 +297,15 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     schedule::Costs& costs) {
   set_transfer_costs(input, trace, parameters, schedule, costs);
   const Operators operators(input);
+  std::vector<int> adding;  // by domain
+  for (std::size_t domain = 0; domain < input.layout.domains.size(); ++domain)
+    adding.push_back(domain_ranks(input.layout, static_cast<int>(domain)).adding);
   for (std::size_t unit = 0; unit < schedule.reduce_units.size(); ++unit) {
     std::int64_t shards = 0;
     for (const ParameterId id : schedule.reduce_units[unit])
       shards += parameters[static_cast<std::size_t>(id)].summed_elements();
     const int domain = schedule.reduce_domains[unit];
-    costs.reduce_seconds[unit] += operators.ordered_sum(shards, ranks_of(input.layout, domain).adding);
+    costs.reduce_seconds[unit] += operators.ordered_sum(shards, adding[static_cast<std::size_t>(domain)]);
   }
 }
 

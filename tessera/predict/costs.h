@@ -4,6 +4,7 @@
 // event that passes a weight or a gradient between compute and a transfer takes Machine::handover_s. At the end of a
 // step, ranks wait for the slowest (Machine::rank_spread).
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct CostInput {
   const shard::RankLayout& layout;
   shard::ParameterTypes types;
   double expert_load = 1;  // rows of the busiest owner of experts, divided by the mean
+  std::int64_t ranks = 0;  // of the run, if the layout is that of one replica of the run; 0: those of the layout
+
+  std::int64_t world_size() const { return ranks > 0 ? ranks : layout.mesh.world_size(); }
 };
 
 struct StepCosts {
@@ -35,6 +39,9 @@ int ranks_of_group(const shard::RankLayout& layout, const std::string& group);
 // machine has no flops for the type.
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters);
+// Sets the durations of `costs` to those of `other` where these are longer. The steps have the same events. The result
+// has the durations of the slowest of several ranks, segment by segment.
+void raise(StepCosts& costs, const StepCosts& other);
 // Sets the durations of the transfers of the schedule's units and of publishes in `costs`.
 void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,

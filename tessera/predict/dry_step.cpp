@@ -28,6 +28,8 @@ DryStep dry_step(const DryOptions& options) {
   step.activations = program.activations();
   step.parameters = program.parameters().specs();
   step.cuts = program.parameters().cuts();
+  for (int domain = 0; domain < static_cast<int>(options.layout.domains.size()); ++domain)
+    step.compute_ranks.push_back(program.compute_group(domain).size);
   step.backward_weights = program.parameters().backward_weights();
   if (!trains) return step;
   model.update(step.microbatch, step.backward_weights);

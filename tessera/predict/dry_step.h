@@ -31,6 +31,7 @@ struct DryStep {
   std::vector<shard::ParameterSpec> parameters;         // by id; weights first, then backward weights
   std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
   std::vector<shard::Cuts> cuts;                        // by domain: the cuts on the rank of the options
+  std::vector<int> compute_ranks;                       // by domain: ranks of the compute group of this rank
   // The events of one microbatch (all microbatches are equal), and the optimizer's events after the last microbatch.
   schedule::Trace microbatch, optimizer;
   std::vector<int> waits;              // by event of the microbatch: runtime::DryRun::waits()

@@ -73,6 +73,12 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
 }
 
 std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types) {
+  return planned_each(dry, [&](const shard::ParameterSpec& spec, const shard::Cuts& cuts) {
+    return planned_parameter(spec, types, cuts);
+  });
+}
+
+std::vector<PlannedParameter> planned_each(const DryStep& dry, const PlanParameter& plan) {
   const std::vector<shard::ParameterSpec>& specs = dry.parameters;
   std::vector<PlannedParameter> all;
   std::vector<std::size_t> measured;  // one parameter of each kind
@@ -80,7 +86,7 @@ std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard
     const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_equal(specs[id], spec); });
     if (like == measured.end()) {
       measured.push_back(all.size());
-      all.push_back(planned_parameter(spec, types, dry.cuts[static_cast<std::size_t>(spec.domain)]));
+      all.push_back(plan(spec, dry.cuts[static_cast<std::size_t>(spec.domain)]));
       continue;
     }
     all.push_back(all[*like]);

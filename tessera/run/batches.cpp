@@ -51,12 +51,6 @@ data::Batch padded_block(const data::TrainingData& data, const data::BatchShape&
   return batch;
 }
 
-TpUnits units_of(const models::ModelConfig& model) {
-  const nlohmann::json sizes = model.to_json();
-  return {.heads = sizes.value("num_attention_heads", std::int64_t{1}),
-          .ffn = sizes.value("intermediate_size", std::int64_t{1})};
-}
-
 }  // namespace
 
 train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step) {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <set>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/predict/dry_step.h"
@@ -44,30 +47,80 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   return blocks_at(enough, blocks);
 }
 
+// A rank of a group that computes with parts of one weight.
+struct TpRank {
+  int rank = 0;
+  int number = 0;      // in its tp group
+  shard::Slots slots;  // of the ranks of its tp group
+};
+
+// Returns ranks of every kind: those of one tp group of each shape. Without unused places, the first ranks of the mesh,
+// as many as the largest compute group has.
+std::vector<TpRank> tp_ranks(const shard::RankLayout& layout) {
+  const mesh::Mesh& mesh = layout.mesh;
+  const mesh::Axes& compute = layout.domains.front().compute;
+  std::vector<TpRank> ranks;
+  if (!mesh.has_dead_places()) {
+    const int tp = mesh.size(compute);
+    int count = tp;
+    for (const shard::Domain& domain : layout.domains) count = std::max(count, mesh.size(domain.compute));
+    shard::Slots slots(static_cast<std::size_t>(tp));
+    std::iota(slots.begin(), slots.end(), 0);
+    for (int rank = 0; rank < count; ++rank) ranks.push_back({.rank = rank, .number = rank % tp, .slots = slots});
+    return ranks;
+  }
+  std::set<shard::Slots> known;
+  for (const std::vector<int>& group : mesh.groups(compute)) {
+    shard::Slots slots;
+    for (const int rank : group) slots.push_back(mesh.coordinate(rank, compute));
+    if (!known.insert(slots).second) continue;
+    for (std::size_t number = 0; number < group.size(); ++number)
+      ranks.push_back({.rank = group[number], .number = static_cast<int>(number), .slots = slots});
+  }
+  return ranks;
+}
+
 }  // namespace
 
-std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
-  const shard::RankLayout& layout = options.layout;
-  const int tp = layout.mesh.size(layout.domains.front().compute);
-  int ranks_of_group = tp;  // ranks that may have different parts
-  for (const shard::Domain& domain : layout.domains)
-    ranks_of_group = std::max(ranks_of_group, layout.mesh.size(domain.compute));
+std::vector<RankKind> rank_kinds(const predict::DryOptions& options) {
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
-  std::map<std::vector<std::int64_t>, int> kinds;
-  for (int rank = 0; rank < ranks_of_group; ++rank) {
+  std::map<std::pair<int, std::vector<std::int64_t>>, int> kinds;
+  for (const TpRank& tp_rank : tp_ranks(options.layout)) {
+    const auto ranks = static_cast<int>(tp_rank.slots.size());
     std::vector<std::int64_t> sizes;
     for (const shard::ParameterSpec& spec : specs) {
-      const shard::Domain& domain = layout.domains[static_cast<std::size_t>(spec.domain)];
-      const int compute = layout.mesh.coordinate(rank, domain.compute);
-      sizes.push_back(spec.compute.ranks[static_cast<std::size_t>(compute)].size);
+      const auto of_slots = spec.compute_by_slots.find(tp_rank.slots);
+      const layout::Layout& compute = of_slots == spec.compute_by_slots.end() ? spec.compute : of_slots->second;
+      const shard::Domain& domain = options.layout.domains[static_cast<std::size_t>(spec.domain)];
+      const int number =
+          spec.domain == 0 ? tp_rank.number : options.layout.mesh.coordinate(tp_rank.rank, domain.compute);
+      sizes.push_back(compute.ranks[static_cast<std::size_t>(number)].size);
     }
     if (options.sequence_parallel)
-      sizes.push_back(options.split.part(options.sequences * options.seq_len, rank % tp, tp).size());
-    kinds.emplace(std::move(sizes), rank);
+      sizes.push_back(options.split.part(options.sequences * options.seq_len, tp_rank.number, ranks).size());
+    kinds.emplace(std::pair(ranks, std::move(sizes)), tp_rank.rank);
   }
+  std::vector<RankKind> list;
+  for (const auto& [key, rank] : kinds) list.push_back({.rank = rank, .group_ranks = key.first, .sizes = key.second});
+  return list;
+}
+
+std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
   std::vector<int> ranks;
-  for (const auto& [sizes, rank] : kinds) ranks.push_back(rank);
+  for (const RankKind& kind : rank_kinds(options)) ranks.push_back(kind.rank);
   return ranks;
+}
+
+std::vector<RankKind> busiest(const std::vector<RankKind>& kinds) {
+  std::vector<RankKind> most;
+  for (const RankKind& kind : kinds) {
+    const auto exceeds = [&](const RankKind& other) {
+      return other.group_ranks == kind.group_ranks && other.sizes != kind.sizes &&
+             std::ranges::equal(kind.sizes, other.sizes, std::ranges::less_equal{});
+    };
+    if (std::ranges::none_of(kinds, exceeds)) most.push_back(kind);
+  }
+  return most;
 }
 
 std::int64_t max_stashed(predict::DryOptions options, const std::vector<int>& ranks) {

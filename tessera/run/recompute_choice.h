@@ -19,9 +19,20 @@ namespace tessera::run {
 // both numbers.
 std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::ModelConfig& model);
 
-// Returns one tp rank of each kind. Ranks of one kind have equally large parts of all weights and of the tokens, so
-// they keep equally many bytes.
+// A kind of ranks. Ranks of one kind have equally large parts of all weights and of the tokens, so they keep equally
+// many bytes.
+struct RankKind {
+  int rank = 0;                     // one of the kind
+  int group_ranks = 1;              // ranks of its tp group
+  std::vector<std::int64_t> sizes;  // of its parts
+};
+// Returns the kinds of the ranks of a mesh.
+std::vector<RankKind> rank_kinds(const predict::DryOptions& options);
+// Returns one rank of each kind.
 std::vector<int> kinds_of_ranks(const predict::DryOptions& options);
+// Returns the kinds without those whose parts are all at most as large as those of another kind with as many ranks in
+// the tp group.
+std::vector<RankKind> busiest(const std::vector<RankKind>& kinds);
 // Returns the largest number of bytes that any rank of `ranks` keeps for backward at a time.
 std::int64_t max_stashed(predict::DryOptions options, const std::vector<int>& ranks);
 

@@ -64,9 +64,11 @@ nn::MeshDegrees mesh_of(const TrainConfig& config) {
 
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute) {
+  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
+  const int last = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1;
   return {.model = builder_of(config, model),
-          .layout = nn::rank_layout(mesh_of(config)),
-          .rank = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1,
+          .layout = layout,
+          .rank = std::min(last, layout.mesh.world_size() - 1),
           .types = types_of(config),
           .sequence_parallel = config.sequence_parallel,
           .recompute = std::move(recompute),

@@ -14,7 +14,8 @@ shard::ParameterTypes types_of(const TrainConfig& config);
 nn::MeshDegrees mesh_of(const TrainConfig& config);
 // Returns the options of a dry step of the last tp rank. No other tp rank has more query heads, columns of the
 // feed-forward part or rows of the vocabulary, but another rank may read more key/value heads (recompute_choice.h,
-// kinds_of_ranks). `config`: as in types_of. `model` must outlive the options and the objects made from them.
+// kinds_of_ranks). If places of the mesh are unused, the rank is any rank (busiest). `config`: as in types_of. `model`
+// must outlive the options and the objects made from them.
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute);
 // `config`: resolved (config/resolve.h). `model` must outlive the trainer. Throws InputError as recompute_choice does.

@@ -157,6 +157,10 @@ TEST(Blocks, EqualReplicasHaveEqualNumbersOfMicrobatches) {
       .replicas = {{.sequences = 8, .readers = 2}, {.sequences = 1, .readers = 2}, {.readers = 1}}};
   EXPECT_EQ(microbatches_per_step(unequal, 1), 4);
   EXPECT_EQ(microbatches_per_step(unequal, 2), 1) << "a replica without sequences computes a masked block";
+  BatchShape reduced = unequal;
+  reduced.replicas[1].schedule = 1;
+  EXPECT_EQ(microbatches_per_step(reduced, 0), 4);
+  EXPECT_EQ(microbatches_per_step(reduced, 1), 1) << "a replica with another schedule needs no masked blocks";
 }
 
 TEST(Blocks, OutsideTheBatchAreErrors) {

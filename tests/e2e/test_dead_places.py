@@ -125,6 +125,34 @@ class DeadPlaces(unittest.TestCase):
                          [(place["group"], place["active"], place["dead"], place["retired"]) for place in places])
         self.assertRegex(tessera(*words), r"(?m)^  dp1.gtp0 +- +0 +1$")
 
+    def test_a_plan_lists_replicas_and_compares_the_ways_to_continue(self):
+        words = ("plan", "--model", "llama-tiny-odd", "--tp", 2, "--gtp", 2, "--dp", 2, "--seq-len", 16, "--global-batch", 12)
+        (self.folder / "plan.json").write_text('{"dp1": [0]}')
+        for dead in ("dp1.gtp0:0", self.folder / "plan.json"):
+            plan = json.loads(tessera(*words, "--dead", dead, "--reduced-batch", 4, "--json"))
+            self.assertEqual((7, "dp1.gtp0:0"), (plan["mesh"]["ranks"], plan["mesh"]["dead"]))
+            self.assertEqual([([0], [2, 2], 8, 4), ([1], [2, 1], 4, 2)],
+                             [(kind["dp"], kind["groups"], kind["sequences"], kind["microbatches"]) for kind in plan["kinds"]])
+            ways = plan["comparison"]["ways"]
+            self.assertEqual(["drop the replica", "drop the gtp place", "adopt", "adopt with shares"], [way["way"] for way in ways])
+            self.assertEqual([4, 6, 7, 7], [way["ranks"] for way in ways])
+            self.assertTrue(all(0 < way["kept"] < 1 for way in ways), ways)
+            best = max(ways, key=lambda way: way["kept"])
+            self.assertAlmostEqual(best["kept"], next(way["kept"] for way in ways if way["way"] == plan["comparison"]["recommended"]), delta=2e-3)
+        self.assertIn("recommended: ", tessera(*words, "--dead", dead))
+        whole = json.loads(tessera(*words, "--dead-share", 0, "--dead-seeds", 1, "--json"))
+        self.assertEqual([1, 1, 1, 1], [way["kept"] for way in whole["mean"]])
+        drawn = [tessera(*words, "--dead-share", 0.2, "--dead-seeds", 2) for _ in range(2)]
+        self.assertEqual(*drawn)
+        self.assertIn("seed 2: 2 dead places", drawn[0])
+        for more, expected in [(("--dead", "dp5:0"), "--dead: place dp5.gtp0:0 is in replica 5, expected one below --dp 2"),
+                               (("--dead", "dp0:1", "--wire-format", "mxfp8", "--dtype", "bf16"), "--wire-format: got mxfp8 with place dp0.gtp0:1"),
+                               (("--dead", "dp0:1", "--search", "--ranks", 8), "--search: got it with --dead")]:
+            with self.subTest(more):
+                result = run(*words, *more)
+                self.assertEqual(2, result.returncode)
+                self.assertIn(expected, result.stderr)
+
     def test_maps_that_do_not_fit_change_nothing(self):
         dead = ("--dead", "dp0.gtp1:0")
         for words, expected in [

@@ -55,6 +55,31 @@ TEST(PlanMachine, BadFilesAreRefusedByPlace) {
               HasSubstr("--machine: 'none' not found"));
 }
 
+TEST(PlanCommandFlags, OfUnusedPlacesAreCheckedAsInTraining) {
+  const SettingWords mesh{{"model", {"llama-tiny"}}, {"tp", {"2"}}, {"dp", {"2"}}};
+  const auto refused = [&](PlanCommandFlags flags, const SettingWords& more) {
+    flags.settings = mesh;
+    for (const auto& [name, words] : more) flags.settings[name] = words;
+    return base::refusal([&] { plan_command_inputs(flags, configs()); });
+  };
+  EXPECT_THAT(refused({}, {{"dead", {"dp2:0"}}}), HasSubstr("--dead: place dp2.gtp0:0 is in replica 2"));
+  EXPECT_THAT(refused({}, {{"dead", {"none.json"}}}), HasSubstr("none.json"));
+  EXPECT_THAT(refused({}, {{"dead", {"dp0:0"}}, {"idle", {"dp0:0"}}}), HasSubstr("is also named by --dead"));
+  EXPECT_THAT(refused({}, {{"reduced_batch", {"1"}}}), HasSubstr("--reduced-batch: got 1 without --dead"));
+  EXPECT_THAT(refused({.search = true}, {{"dead", {"dp0:0"}}}), HasSubstr("--search: got it with --dead"));
+  EXPECT_THAT(refused({.evaluate = true}, {{"idle", {"dp0:0"}}}), HasSubstr("--evaluate: got it with --idle"));
+  EXPECT_THAT(refused({.dead_share = 0.1}, {{"dead", {"dp0:0"}}}), HasSubstr("--dead-share: got 0.1 with --dead"));
+  EXPECT_THAT(refused({.dead_share = 1.0}, {}), HasSubstr("--dead-share: got 1, expected 0 to 1"));
+  EXPECT_THAT(refused({.dead_seeds = 3}, {}), HasSubstr("--dead-seeds: got 3 without --dead-share"));
+  EXPECT_THAT(refused({.dead_share = 0.1, .dead_seeds = 0}, {}), HasSubstr("--dead-seeds: got 0, expected 1 to 1000"));
+  PlanCommandFlags flags{.settings = mesh};
+  flags.settings["dead"] = {"dp0:0"};
+  const PlanCommandInputs task = plan_command_inputs(flags, configs());
+  EXPECT_TRUE(task.has_unused);
+  EXPECT_EQ(task.request.config.ranks, 3);
+  EXPECT_EQ(task.request.config.global_batch, 2) << "one microbatch for each reader of the whole mesh";
+}
+
 TEST(PlanCommandFlags, FlagsThatDoNotFitTogetherAreRefused) {
   const auto task = [](const PlanCommandFlags& flags) { return plan_command_inputs(flags, configs()); };
   EXPECT_THAT(base::refusal([&] { task({}); }), HasSubstr("--model is missing"));

@@ -104,5 +104,35 @@ TEST(RecomputeChoice, HasAShortText) {
   EXPECT_EQ(recompute_text({Policy::full, Policy::full}), "2 full of 2 blocks");
 }
 
+// Ranks that adopt keep more activations than the ranks of full tp groups.
+TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
+  const models::LlamaConfig model(model_of(2));
+  TrainConfig config = config_of(3);
+  config.recompute = RecomputeSetting::none;
+  config.dp = 2, config.ranks = 5;
+  std::int64_t full = 0;
+  for (const char* dead : {"", "dp0:1", "dp1:2", "dp1:0,2"}) {
+    config.dead = dead;
+    predict::DryOptions options = dry_options(config, model, {});
+    std::int64_t most = 0;
+    for (int rank = 0; rank < options.layout.mesh.world_size(); ++rank)
+      most = std::max(most, max_stashed(options, {rank}));
+    EXPECT_EQ(max_stashed(options, kinds_of_ranks(options)), most) << dead;
+    if (config.dead.empty()) full = most;
+    EXPECT_EQ(most > full, !config.dead.empty()) << dead;
+  }
+}
+
+// Of two kinds, one may have more query heads and the other more columns.
+TEST(RankKinds, ThatHaveLessOfEverythingAreNotBusiest) {
+  const RankKind first{.rank = 0, .group_ranks = 3, .sizes = {2, 5}},
+      second{.rank = 1, .group_ranks = 3, .sizes = {3, 4}};
+  const RankKind less{.rank = 2, .group_ranks = 3, .sizes = {2, 4}},
+      other{.rank = 3, .group_ranks = 4, .sizes = {1, 1}};
+  std::vector<int> ranks;
+  for (const RankKind& kind : busiest({first, second, less, other})) ranks.push_back(kind.rank);
+  EXPECT_EQ(ranks, (std::vector<int>{0, 1, 3}));
+}
+
 }  // namespace
 }  // namespace tessera::run

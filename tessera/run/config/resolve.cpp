@@ -185,18 +185,21 @@ std::string start_text(Backend backend, std::int64_t ranks) {
   return backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
 }
 
+std::int64_t nominal_replicas(const TrainConfig& config) {
+  const std::int64_t part = config.tp * config.gtp;
+  std::int64_t replicas = std::max<std::int64_t>(1, (config.ranks + part - 1) / part);
+  for (const std::string& text : {config.dead, config.idle})
+    for (const auto& [group, slots] : parse_slots(text, "--dead"))
+      replicas = std::max<std::int64_t>(replicas, group.dp + 1);
+  return replicas;
+}
+
 namespace {
 
 // Checks settings that a mesh with unused places does not support. Fills in ranks and dp.
 TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
-  if (config.dp == 0) {
-    config.dp = 1;
-    for (const std::string& text : {config.dead, config.idle})
-      for (const auto& [group, slots] : parse_slots(text, "--dead"))
-        config.dp = std::max<std::int64_t>(config.dp, group.dp + 1);
-    if (config.ranks > 0) config.dp = std::max(config.dp, (config.ranks + part - 1) / part);
-  }
+  if (config.dp == 0) config.dp = nominal_replicas(config);
   const PlaceMap unused = inactive_slots(config);
   const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
   const std::int64_t ranks = world_size ? *world_size : config.ranks;

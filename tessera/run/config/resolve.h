@@ -29,6 +29,9 @@ void check_graph(const TrainConfig& config);
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
 // Returns whether --dead, --idle or --tp-spares leaves places without a rank.
 bool has_unused_places(const TrainConfig& config);
+// Returns the number of replicas of a mesh with unused places if --dp is not given: the smallest that has all places of
+// --dead and --idle, and a place for each of --ranks.
+std::int64_t nominal_replicas(const TrainConfig& config);
 // Returns "1 process was started" or "3 processes were started".
 std::string started_text(std::int64_t processes);
 // Returns " (mpirun -n 4 tessera train ...)", the command that starts this number of processes. Returns "" for backends

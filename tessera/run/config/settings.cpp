@@ -30,6 +30,7 @@ constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
 constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // commands that run a stored model
 constexpr Commands kMeshes = kPlans | kFrozen;
+constexpr Commands kPlaces = Commands(Command::train) | Command::plan;  // of meshes with unused places
 constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
 
 constexpr std::array kSettings{
@@ -61,15 +62,13 @@ constexpr std::array kSettings{
     Setting{
         "dead", &C::dead, kAny, kMesh, "PLACES",
         "dead places, such as dp0.gtp1:0,3;dp2:1 (replica, gtp rank, tp slots; without gtp: gtp 0), or a .json file",
-        Commands(Command::train)},
-    Setting{"idle", &C::idle, kAny, kMesh, "PLACES", "live places that do not take part, as --dead",
-            Commands(Command::train)},
+        kPlaces},
+    Setting{"idle", &C::idle, kAny, kMesh, "PLACES", "live places that do not take part, as --dead", kPlaces},
     Setting{"tp_spares", &C::tp_spares, kAny, kMesh, "auto|N",
-            "tp groups with dead slots use N slots less than --tp (auto: the most dead slots of a group)",
-            Commands(Command::train)},
+            "tp groups with dead slots use N slots less than --tp (auto: the most dead slots of a group)", kPlaces},
     Setting{"reduced_batch", &C::reduced_batch, kAny, kMesh, "auto|N",
             "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)",
-            Commands(Command::train)},
+            kPlaces},
     Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once",
             kPlans | Command::evaluate},
     Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},

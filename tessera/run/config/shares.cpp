@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/run/config/places.h"
@@ -13,7 +15,8 @@ namespace {
 
 struct Replica {
   std::int64_t readers = 0;
-  double work = 1;  // of the rank with most units, as a multiple of its work in a full group
+  int schedule = 0;  // data::ReplicaShare::schedule
+  double work = 1;   // of the rank with most units, as a multiple of its work in a full group
   bool is_reduced = false;
 };
 
@@ -32,17 +35,22 @@ double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
 std::vector<Replica> replicas_of(const TrainConfig& config, const TpUnits& units) {
   const PlaceMap unused = has_unused_places(config) ? inactive_slots(config) : PlaceMap();
   std::vector<Replica> replicas;
+  std::map<std::vector<std::vector<int>>, int> schedules;  // by the slots of each tp group with a rank
   for (int dp = 0; dp < config.dp; ++dp) {
     Replica replica;
+    std::vector<std::vector<int>> shape;
     for (int gtp = 0; gtp < config.gtp; ++gtp) {
-      const auto live =
-          static_cast<std::int64_t>(active_slots(unused, {.dp = dp, .gtp = gtp}, static_cast<int>(config.tp)).size());
+      std::vector<int> slots = active_slots(unused, {.dp = dp, .gtp = gtp}, static_cast<int>(config.tp));
+      const auto live = static_cast<std::int64_t>(slots.size());
       if (live < config.tp) replica.is_reduced = true;
       if (live == 0) continue;
       ++replica.readers;
       replica.work = std::max(replica.work, work_of(units, live, config.tp));
+      shape.push_back(std::move(slots));
     }
-    if (replica.readers > 0) replicas.push_back(replica);
+    if (replica.readers == 0) continue;
+    replica.schedule = schedules.try_emplace(std::move(shape), static_cast<int>(schedules.size())).first->second;
+    replicas.push_back(replica);
   }
   return replicas;
 }
@@ -89,11 +97,20 @@ std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vec
 
 }  // namespace
 
+TpUnits units_of(const models::ModelConfig& model) {
+  const nlohmann::json sizes = model.to_json();
+  return {.heads = sizes.value("num_attention_heads", std::int64_t{1}),
+          .ffn = sizes.value("intermediate_size", std::int64_t{1}),
+          .vocabulary = sizes.value("vocab_size", std::int64_t{1})};
+}
+
 data::BatchShape batch_shape(const TrainConfig& config, const TpUnits& units) {
   const std::vector<Replica> replicas = replicas_of(config, units);
   std::vector<std::int64_t> readers;
   for (const Replica& replica : replicas) readers.push_back(replica.readers);
   data::BatchShape shape = data::equal_shares(config.micro_batch, config.global_batch, readers);
+  for (std::size_t replica = 0; replica < replicas.size(); ++replica)
+    shape.replicas[replica].schedule = replicas[replica].schedule;
   if (config.reduced_batch.empty()) return shape;
   std::vector<std::int64_t> shares;
   if (config.reduced_batch == "auto") {

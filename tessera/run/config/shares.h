@@ -4,14 +4,16 @@
 #include <vector>
 
 #include "tessera/data/sampler.h"
+#include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
 
 namespace tessera::run {
 
 // Units of a model that a tp group divides among its ranks.
 struct TpUnits {
-  std::int64_t heads = 1, ffn = 1;
+  std::int64_t heads = 1, ffn = 1, vocabulary = 1;
 };
+TpUnits units_of(const models::ModelConfig& model);
 
 // Returns how the global batch is split over the replicas that have a rank, in their order. The readers of a replica
 // are its tp groups with a rank. Without --reduced-batch the shares are equal. With a number, each reduced replica (one

@@ -86,6 +86,14 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   return run;
 }
 
+ordered_json comparison_json(const MeshStep& mesh, const MeasuredRun& run, const std::string& folder) {
+  const StepSeconds& slowest = mesh.slowest().step.seconds;
+  ordered_json rows = ordered_json::array();
+  add_row(rows, "step_ms", slowest.total() * 1e3, run.step_ms);
+  add_row(rows, "exposed_comm_ms", (slowest.total() - slowest.compute) * 1e3, run.exposed_comm_ms);
+  return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};
+}
+
 ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder) {
   ordered_json rows = ordered_json::array();
   add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.step_ms);

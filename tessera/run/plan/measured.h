@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/run/plan/failure_ways.h"
 #include "tessera/run/plan/step_plan.h"
 
 namespace tessera::run {
@@ -26,6 +27,8 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder);
 
 // Returns {"run", "steps", "rows": [{"name", "predicted", "measured"}]}.
 nlohmann::ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder);
+// The same for a mesh with unused places, without the rows of bytes.
+nlohmann::ordered_json comparison_json(const MeshStep& mesh, const MeasuredRun& run, const std::string& folder);
 std::string comparison_text(const nlohmann::ordered_json& comparison);
 
 }  // namespace tessera::run

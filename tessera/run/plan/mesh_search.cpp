@@ -23,27 +23,10 @@ namespace {
 // leaves more memory to arenas, cannot pay.
 constexpr double kHidden = 0.01;
 
-StepSeconds seconds_of(const StepPlan& step) {
-  const schedule::Prediction& p = step.prediction;
-  return {.compute = p.compute_seconds,
-          .gathers = p.gather_exposed_seconds,
-          .gradients = p.reduce_exposed_seconds,
-          .activations = std::max(0.0, step.activations_seconds()),  // not below 0 by rounding
-          .slowest = step.slowest_rank_seconds()};
-}
-
 StepPlanRequest with_microbatches(StepPlanRequest request, std::int64_t microbatches) {
   TrainConfig& config = request.config;
   config.global_batch = microbatches * config.micro_batch * config.gtp * config.dp;
   return request;
-}
-
-// Adds `times` times what the longer step takes beyond the shorter one.
-void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer) {
-  const auto add = [&](double StepSeconds::*part) { longer.*part += times * (longer.*part - shorter.*part); };
-  for (const auto part : {&StepSeconds::compute, &StepSeconds::gathers, &StepSeconds::gradients,
-                          &StepSeconds::activations, &StepSeconds::slowest})
-    add(part);
 }
 
 bool has_degree(const TrainConfig& config, const char* name, std::int64_t asked, std::int64_t degree) {
@@ -156,6 +139,22 @@ std::string milliseconds(double seconds) {
 }
 
 }  // namespace
+
+StepSeconds seconds_of(const StepPlan& step) {
+  const schedule::Prediction& p = step.prediction;
+  return {.compute = p.compute_seconds,
+          .gathers = p.gather_exposed_seconds,
+          .gradients = p.reduce_exposed_seconds,
+          .activations = std::max(0.0, step.activations_seconds()),  // not below 0 by rounding
+          .slowest = step.slowest_rank_seconds()};
+}
+
+void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer) {
+  const auto add = [&](double StepSeconds::*part) { longer.*part += times * (longer.*part - shorter.*part); };
+  for (const auto part : {&StepSeconds::compute, &StepSeconds::gathers, &StepSeconds::gradients,
+                          &StepSeconds::activations, &StepSeconds::slowest})
+    add(part);
+}
 
 MeshPlan plan_mesh(const StepPlanRequest& request) {
   const std::int64_t microbatches = microbatches_of(request.config);

@@ -15,6 +15,9 @@ struct StepSeconds {
   double slowest = 0;                                  // the mean rank waits for the slowest
   double total() const { return compute + gathers + gradients + activations + slowest; }
 };
+StepSeconds seconds_of(const StepPlan& step);
+// Adds `times` times what the longer step takes beyond the shorter one.
+void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer);
 
 // A mesh with its predicted step.
 struct MeshPlan {

@@ -8,6 +8,8 @@
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
 #include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/places.h"
+#include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/schedule/events_json.h"
 
@@ -115,10 +117,41 @@ void check_search(const PlanCommandFlags& flags) {
 
 }  // namespace
 
+namespace {
+
+// Throws InputError for flags that do not apply to a mesh with unused places.
+void check_places(const PlanCommandFlags& flags, const TrainConfig& config) {
+  std::string_view given = "--dead-share";
+  if (!flags.dead_share) given = !config.dead.empty() ? "--dead" : "--idle";
+  for (const auto& [flag, is_given] : {std::pair{"--search", flags.search},
+                                       {"--evaluate", flags.evaluate},
+                                       {"--events", !flags.events.empty()},
+                                       {"--measured", flags.dead_share && !flags.measured.empty()}})
+    if (is_given) throw InputError("{}: got it with {}, expected one of them", flag, given);
+}
+
+DeadDraws checked_draws(const PlanCommandFlags& flags, const TrainConfig& config) {
+  if (has_unused_places(config) || !config.reduced_batch.empty())
+    throw InputError("--dead-share: got {} with {}, expected one of them", *flags.dead_share,
+                     !config.dead.empty()        ? "--dead"
+                     : !config.idle.empty()      ? "--idle"
+                     : !config.tp_spares.empty() ? "--tp-spares"
+                                                 : "--reduced-batch");
+  if (!(*flags.dead_share >= 0 && *flags.dead_share < 1))
+    throw InputError("--dead-share: got {}, expected 0 to 1, such as 0.001", *flags.dead_share);
+  const DeadDraws draws{.share = *flags.dead_share, .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
+  if (draws.seeds < 1 || draws.seeds > 1000) throw InputError("--dead-seeds: got {}, expected 1 to 1000", draws.seeds);
+  return draws;
+}
+
+}  // namespace
+
 PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
   PlanCommandInputs task;
   StepPlanRequest& request = task.request;
   apply(request.config, flags);
+  request.config.dead = to_text(read_slots(request.config.dead, "--dead"));
+  request.config.idle = to_text(read_slots(request.config.idle, "--idle"));
   check_search(flags);
   if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
     throw InputError("--evaluate: got it with {}, which determines the kind of step",
@@ -135,7 +168,16 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
     request.model = models::read_model_config(models::find_model_config(request.config.model, configs));
   }
   if (flags.layers) request.model = with_layers(flags, *request.model);
-  task.propose = flags.may_propose && !flags.search && proposes_mesh(flags, request.config);
+  if (flags.dead_seeds && !flags.dead_share)
+    throw InputError("--dead-seeds: got {} without --dead-share", *flags.dead_seeds);
+  if (flags.dead_share) task.draws = checked_draws(flags, request.config);
+  if (task.draws && request.model->sizes().num_experts > 0)
+    throw InputError("--dead-share: model '{}' has experts, which need a whole mesh in this version",
+                     request.config.model);
+  task.has_unused = has_unused_places(request.config);
+  if (task.draws || task.has_unused) check_places(flags, request.config);
+  task.propose =
+      flags.may_propose && !flags.search && !task.draws && !task.has_unused && proposes_mesh(flags, request.config);
   task.search = flags.search || task.propose;
   if (task.search)
     request.config = searched_config(std::move(request.config), *request.model, task.propose);
@@ -147,7 +189,7 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(request.config.reduce_budget, "--reduce-budget");
   request.coalesce_bytes = parse_byte_size(request.config.coalesce, "--coalesce");
-  if (task.run) keep_arenas(*task.run, request);
+  if (task.run && !task.has_unused) keep_arenas(*task.run, request);
   if (flags.events.empty()) return task;
   request.trace = load_events(flags, request);
   request.kind = request.trace->front().step;

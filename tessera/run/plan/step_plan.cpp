@@ -1,11 +1,16 @@
 #include "tessera/run/plan/step_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/shares.h"
+#include "tessera/run/plan/replica_kinds.h"
 #include "tessera/run/plan/traffic.h"
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
@@ -46,22 +51,25 @@ schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep&
 }
 
 // A recorded trace contains only the activations that its own rank keeps.
-std::int64_t activations_of(const StepPlanRequest& request, const predict::DryOptions& options) {
+std::int64_t activations_of(const StepPlanRequest& request, const PreparedStep& prepared) {
   if (request.trace) return peak_stashed(*request.trace);
-  return max_stashed(options, kinds_of_ranks(options));
+  if (!request.replica) return max_stashed(prepared.options, kinds_of_ranks(prepared.options));
+  std::int64_t bytes = 0;
+  for (const predict::DryStep& dry : prepared.dry) bytes = std::max(bytes, peak_stashed(dry.microbatch));
+  return bytes;
 }
 
-std::int64_t overhead_of(const predict::Machine& machine, int ranks) {
+std::int64_t overhead_of(const predict::Machine& machine, std::int64_t ranks) {
   const predict::MemoryOverhead& overhead = machine.overhead;
   if (ranks == 1) return overhead.context_bytes;
-  const int peers = std::min(ranks, machine.ranks_per_node) - 1;
+  const std::int64_t peers = std::min<std::int64_t>(ranks, machine.ranks_per_node) - 1;
   return overhead.context_bytes + overhead.communicator_bytes + peers * overhead.peer_bytes;
 }
 
 // Returns all memory except the arenas.
-MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptions& options,
-                         const predict::DryStep& dry, const StepPlan& step) {
-  MemoryUse memory{.activations = activations_of(request, options)};
+MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& prepared, const StepPlan& step) {
+  const predict::DryStep& dry = prepared.dry.front();
+  MemoryUse memory{.activations = activations_of(request, prepared)};
   for (std::size_t id = 0; id < step.parameters.size(); ++id) {
     const predict::PlannedParameter& parameter = step.parameters[id];
     const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.config));
@@ -79,14 +87,33 @@ MemoryUse lasting_memory(const StepPlanRequest& request, const predict::DryOptio
     memory.gradients += kind->gradients;
     memory.optimizer += kind->masters + kind->moments;
   }
-  memory.overhead = overhead_of(request.machine, options.layout.mesh.world_size());
+  memory.overhead = overhead_of(request.machine, cost_input_of(request, prepared.options.layout).world_size());
   return memory;
 }
 
-std::vector<schedule::ParameterSize> sizes_of(const StepPlan& step) {
+std::vector<schedule::ParameterSize> sizes_of(const std::vector<predict::PlannedParameter>& parameters) {
   std::vector<schedule::ParameterSize> sizes;
-  for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
+  for (const predict::PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
   return sizes;
+}
+
+// Sets the durations of the step's events. Each segment takes as long as on the slowest rank, because the ranks of a
+// replica wait for each other at every layer.
+void set_event_costs(const StepPlanRequest& request, const PreparedStep& prepared, const predict::CostInput& input,
+                     StepPlan& step) {
+  step.costs = event_costs(input, prepared.dry.front(), step.trace, step.parameters);
+  if (!request.replica) return;
+  std::map<int, RankWork, std::greater<>> by_group;
+  for (const predict::DryStep& dry : prepared.dry) {
+    const predict::StepCosts costs = event_costs(input, dry, trace_of(request, dry), step.parameters);
+    raise(step.costs, costs);
+    const std::vector<double>& segments = costs.costs.segment_seconds;
+    RankWork& work = by_group[dry.compute_ranks.front()];
+    work.group_ranks = dry.compute_ranks.front();
+    work.compute_seconds = std::max(work.compute_seconds, std::accumulate(segments.begin(), segments.end(), 0.0));
+    work.activations = std::max(work.activations, peak_stashed(dry.microbatch));
+  }
+  for (const auto& [ranks, work] : by_group) step.ranks.push_back(work);
 }
 
 // Returns the bytes left for arenas, with the same margin as a run on GPUs.
@@ -108,12 +135,20 @@ bool fits(const MemoryUse& memory, const predict::Machine& machine) {
 }
 
 std::int64_t microbatches_of(const TrainConfig& config) {
+  if (has_unused_places(config)) {
+    const data::BatchShape shape = batch_shape(config, {});
+    std::int64_t most = 0;
+    for (std::size_t replica = 0; replica < shape.replicas.size(); ++replica)
+      most = std::max(most, data::microbatches_per_step(shape, static_cast<std::int64_t>(replica)));
+    return most;
+  }
   return config.global_batch / (config.micro_batch * config.gtp * config.dp);
 }
 
 predict::DryOptions dry_options_of(const StepPlanRequest& request) {
-  predict::DryOptions options =
-      dry_options(request.config, *request.model, nn::BlockRecompute(recompute_choice(request.config, *request.model)));
+  const std::vector<nn::Recompute> blocks =
+      request.recompute.empty() ? recompute_choice(request.config, *request.model) : request.recompute;
+  predict::DryOptions options = dry_options(request.config, *request.model, nn::BlockRecompute(blocks));
   options.kind = request.kind;
   return options;
 }
@@ -123,7 +158,8 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
   return {.machine = request.machine,
           .layout = layout,
           .types = types_of(request.config),
-          .expert_load = request.config.ep > 1 ? request.expert_load : 1};
+          .expert_load = request.config.ep > 1 ? request.expert_load : 1,
+          .ranks = request.replica ? request.replica->ranks : 0};
 }
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
@@ -131,39 +167,72 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
   // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks has a backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
+  if (has_unused_places(config) && config.dp == 0) config.dp = nominal_replicas(config);
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
   return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
 }
 
+PreparedStep prepare_step(const StepPlanRequest& request) {
+  PreparedStep prepared{.options = dry_options_of(request), .dry = {}, .parameters = {}};
+  const shard::ParameterTypes types = types_of(request.config);
+  if (!request.replica) {
+    prepared.dry.push_back(dry_step(prepared.options));
+    prepared.parameters = planned_parameters(prepared.dry.front(), types);
+    return prepared;
+  }
+  for (const RankKind& kind : busiest(rank_kinds(prepared.options))) {
+    prepared.options.rank = kind.rank;
+    prepared.dry.push_back(dry_step(prepared.options));
+  }
+  prepared.parameters = planned_parameters(prepared.dry.front(), types, *request.replica);
+  return prepared;
+}
+
 StepPlan plan_step(const StepPlanRequest& request) {
-  const TrainConfig& config = request.config;
-  StepPlan step;
-  const predict::DryOptions options = dry_options_of(request);
-  const predict::DryStep dry = dry_step(options);
-  step.parameters = planned_parameters(dry, types_of(config));
-  step.trace = trace_of(request, dry);
-  step.memory = lasting_memory(request, options, dry, step);
-  const predict::CostInput input = cost_input_of(request, options.layout);
-  step.costs = event_costs(input, dry, step.trace, step.parameters);
-  check_budgets_of(request, step.trace, sizes_of(step));
+  return plan_step(request, prepare_step(request));
+}
+
+namespace {
+
+// Returns the schedule of a step whose events have costs. Sets the costs of its transfers.
+schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedStep& prepared,
+                               const predict::CostInput& input, StepPlan& step) {
+  const std::vector<schedule::ParameterSize> sizes = sizes_of(step.parameters);
+  check_budgets_of(request, step.trace, sizes);
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
                                       .reduce = request.reduce_budget,
                                       .coalesce_bytes = request.coalesce_bytes,
                                       .room = room_beside(step.memory, request.machine)};
-  step.schedule = schedule::plan_within(step.trace, sizes_of(step), choice, [&](const schedule::Schedule& tried) {
+  schedule::Schedule planned = schedule::plan_within(step.trace, sizes, choice, [&](const schedule::Schedule& tried) {
     set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
     return step.costs.costs;
   });
-  set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
-  const mesh::Mesh& mesh = options.layout.mesh;
-  const std::vector<std::string> faults = check_mesh(shard::role_groups(mesh, options.layout.domains),
-                                                     mesh.world_size(), step.trace, sizes_of(step), step.schedule);
+  const shard::RankLayout& layout = prepared.options.layout;
+  const std::vector<std::string> faults =
+      check_mesh(shard::role_groups(layout.mesh, layout.domains), layout.mesh.world_size(), step.trace, sizes, planned);
   TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
+  return planned;
+}
+
+}  // namespace
+
+StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared, const schedule::Schedule* schedule) {
+  const predict::DryOptions& options = prepared.options;
+  const predict::DryStep& dry = prepared.dry.front();
+  StepPlan step;
+  step.parameters = prepared.parameters;
+  step.trace = trace_of(request, dry);
+  step.memory = lasting_memory(request, prepared, step);
+  const predict::CostInput input = cost_input_of(request, options.layout);
+  set_event_costs(request, prepared, input, step);
+  step.schedule = schedule ? *schedule : schedule_of(request, prepared, input, step);
+  set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
   step.memory.gathered = step.schedule.gather_arena;
   for (const predict::PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;
   step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
   step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
+  if (schedule) return step;
   step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
   count_traffic(options.layout, dry, step);
   return step;
@@ -175,10 +244,13 @@ void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& mode
   request.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   request.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   if (!request.gather_budget && !request.reduce_budget) return;
-  const predict::DryStep dry = dry_step(dry_options_of(request));
-  StepPlan step;
-  step.parameters = planned_parameters(dry, types_of(config));
-  check_budgets_of(request, trace_of(request, dry), sizes_of(step));
+  const auto check = [](const StepPlanRequest& each) {
+    const PreparedStep prepared = prepare_step(each);
+    check_budgets_of(each, trace_of(each, prepared.dry.front()), sizes_of(prepared.parameters));
+  };
+  if (!has_unused_places(config)) return check(request);
+  const ReplicaKinds kinds = replica_kinds(inactive_slots(config), config);
+  for (const ReplicaKind& kind : kinds.kinds) check(request_of(kind, kinds, request, microbatches_of(config)));
 }
 
 }  // namespace tessera::run

@@ -47,6 +47,18 @@ TEST(Shares, OfReducedReplicasCanBeGiven) {
               ThrowsMessage<InputError>(HasSubstr("2 reduced replicas of 2, which leaves 2 of --global-batch 12")));
 }
 
+// A reduced replica with a small share needs fewer microbatches, although it has as many readers.
+TEST(Shares, OfReducedReplicasHaveTheirOwnNumberOfMicrobatches) {
+  const data::BatchShape shape = batch_shape(mesh(2, 1, 4, "dp1:0;dp2:1", 12, "2"), {});
+  const auto microbatches = [&](std::int64_t replica) { return data::microbatches_per_step(shape, replica); };
+  EXPECT_EQ(microbatches(0), 4);
+  EXPECT_EQ(microbatches(1), 2);
+  EXPECT_EQ(microbatches(2), 2);
+  EXPECT_EQ(microbatches(3), 4);
+  EXPECT_EQ(shape.replicas[0].schedule, shape.replicas[3].schedule);
+  EXPECT_NE(shape.replicas[1].schedule, shape.replicas[2].schedule) << "other slots live";
+}
+
 // 8 heads over 4 slots are 2 each; over 3 slots the busiest rank has 3.
 TEST(Shares, FollowTheSpeedOfReplicas) {
   EXPECT_THAT(shares(mesh(4, 1, 2, "dp0:1", 10, "auto")), ElementsAre(4, 6));
