@@ -153,6 +153,28 @@ void add_norms(Cases& c) {
        }});
 }
 
+void add_norms_with_dropout(Cases& c) {
+  const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden;
+  const double row = c.rows(hidden);
+  const auto dropout = [](const at::Tensor& step) {
+    return ops::Dropout{.probability = 0.1, .step = step.const_data_ptr<std::int64_t>()};
+  };
+  c.cases.push_back(
+      {"rms_norm_forward_dropout", 4 * row, [=, &c](std::uint64_t seed) {
+         const at::Tensor x = c.normal({tokens, hidden}, seed), other = c.normal({tokens, hidden}, seed + 1);
+         const at::Tensor weight = c.normal({hidden}, seed + 2), step = c.empty({1}, quant::DType::i64);
+         return [=] { ops::rms_norm_forward(x, other, weight, 1e-5, dropout(step)); };
+       }});
+  c.cases.push_back(
+      {"rms_norm_backward_dropout", 5 * row, [=, &c](std::uint64_t seed) {
+         const at::Tensor dy = c.normal({tokens, hidden}, seed), dsum = c.normal({tokens, hidden}, seed + 1);
+         const at::Tensor sum = c.normal({tokens, hidden}, seed + 2), weight = c.normal({hidden}, seed + 3);
+         const at::Tensor rstd = c.normal({tokens}, c.wide(), seed + 4), step = c.empty({1}, quant::DType::i64);
+         at::Tensor dweight = c.empty({hidden}, c.wide());
+         return [=]() mutable { ops::rms_norm_backward(dy, dsum, sum, rstd, weight, dweight, false, dropout(step)); };
+       }});
+}
+
 void add_rope_and_swiglu(Cases& c) {
   const KernelBench& b = c.bench();
   const std::int64_t tokens = b.tokens, width = (b.q_heads + 2 * b.kv_heads) * b.head_dim, ffn = b.ffn;
@@ -333,6 +355,7 @@ std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy
   add_products(c);
   add_attention(c);
   add_norms(c);
+  add_norms_with_dropout(c);
   add_rope_and_swiglu(c);
   add_cross_entropy(c);
   add_embedding(c);

@@ -61,7 +61,7 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
     blocks_.push_back(make_block(block, heads));
     blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
   }
-  norm_ = norm(ids.norm);
+  norm_ = stream_norm(ids.norm, 2 * blocks_.size());
   output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
 
   const at::ScalarType type = ops::to_scalar_type(context.program.parameters().types().model);
@@ -74,14 +74,16 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
 
 nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {
   nn::Block block;
-  block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = norm(ids.attention_norm), .bias = {}};
+  const nn::Norm attention_norm = stream_norm(ids.attention_norm, 2 * blocks_.size());
+  block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = attention_norm, .bias = {}};
   if (config_.has_qkv_bias) block.qkv.bias = vector(ids.qkv_bias);
   if (config_.has_head_norms) block.head_norms = nn::HeadNorms{.q = norm(ids.q_norm), .k = norm(ids.k_norm)};
   block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
   if (ids.router != schedule::kNoParameter) {
     block.experts = make_experts(ids);
   } else {
-    block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = norm(ids.mlp_norm), .bias = {}};
+    const nn::Norm mlp_norm = stream_norm(ids.mlp_norm, 2 * blocks_.size() + 1);
+    block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = mlp_norm, .bias = {}};
     block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
   }
 
@@ -118,11 +120,17 @@ nn::Norm Decoder::norm(schedule::ParameterId id) const {
   return {.weight = vector(id), .eps = config_.rms_norm_eps};
 }
 
+nn::Norm Decoder::stream_norm(schedule::ParameterId id, std::size_t site) const {
+  nn::Norm result = norm(id);
+  result.dropout = nn::input_dropout(context_.dropout.options, static_cast<std::uint32_t>(site));
+  return result;
+}
+
 nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
   const ExpertsConfig& experts = *config_.experts;
   const layout::Range own =
       layout::even_part(experts.count, context_.program.group_rank(nn::kExpertDomain) / etp_, ep_);
-  nn::Experts layers{.norm = norm(ids.mlp_norm),
+  nn::Experts layers{.norm = stream_norm(ids.mlp_norm, 2 * blocks_.size() + 1),
                      .router = weight(ids.router, Cut::rows),
                      .gate_up = weight(ids.experts_gate_up, Cut::rows),
                      .down = weight(ids.experts_down, Cut::cols),
@@ -136,6 +144,8 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
 }
 
 at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache) {
+  context_.dropout.first_token =
+      batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
   nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
   nn::TokenLayout layout = batch.layout;
   if (config_.experts) layout.counted = batch.targets.ge(0);

@@ -37,6 +37,8 @@ class Decoder final : public Model {
   nn::Weight weight(schedule::ParameterId id, Cut cut) const;
   nn::Weight vector(schedule::ParameterId id) const;
   nn::Norm norm(schedule::ParameterId id) const;
+  // A norm that adds a tensor to the residual stream. `site`: see nn::input_dropout.
+  nn::Norm stream_norm(schedule::ParameterId id, std::size_t site) const;
   nn::Block make_block(const DecoderBlockIds& ids, const HeadPart& heads);
   // Returns the ids of a weight's local rows.
   ops::IdRanges ids_of(schedule::ParameterId id) const;

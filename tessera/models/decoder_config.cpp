@@ -21,7 +21,8 @@ void refuse_partial_rotation(const Fields& fields) {
 void refuse_unknown_arithmetic(const Fields& fields) {
   if (const json* act = fields.find("hidden_act"); act && *act != "silu") fields.fail("hidden_act", "\"silu\"");
   if (fields.number_or("attention_dropout", 0, true) != 0)
-    fields.fail("attention_dropout", "0: dropout is not supported");
+    fields.fail("attention_dropout",
+                "0: attention dropout is not supported (--hidden-dropout and --embedding-dropout are)");
   refuse_partial_rotation(fields);
   if (fields.find("quantization_config"))
     fields.fail("quantization_config", "the field to be absent: quantized weights are not supported");

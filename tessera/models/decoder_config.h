@@ -48,9 +48,9 @@ struct DecoderDefaults {
   double rms_norm_eps = 1e-6;
 };
 // Parses the fields that all decoders share. RoPE is read from "rope_scaling" and "rope_theta", or from
-// "rope_parameters" in newer files. Refuses options that no architecture supports: dropout, another activation, another
-// kind of RoPE, quantized weights. Ignores fields that do not change the model's arithmetic. Throws InputError, see
-// Fields.
+// "rope_parameters" in newer files. Refuses options that no architecture supports: attention dropout, another
+// activation, another kind of RoPE, quantized weights. Ignores fields that do not change the model's arithmetic. Throws
+// InputError, see Fields.
 DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults);
 // Throws InputError, which gives the number, for a model with more parameters than can be counted.
 void check_size(const DecoderConfig& config, const Fields& fields);

@@ -18,6 +18,7 @@ struct Batch {
   // unchanged until the step ends. Undefined: use `tokens`.
   at::Tensor early_tokens;
   nn::TokenLayout layout;
+  std::int64_t first_token = 0;  // position of the first token in the step's global batch; only dropout reads it
 };
 
 // One rank's part of a model. Used by one thread. A model is neither copied nor moved, since graphs contain its

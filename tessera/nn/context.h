@@ -1,6 +1,7 @@
 // The state that the modules of one model share on one rank.
 #pragma once
 #include "tessera/nn/delayed_scales.h"
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
 #include "tessera/runtime/program.h"
@@ -20,11 +21,17 @@ struct Context {
   ProductOptions products;                        // options of products in number formats
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
+  DropoutState dropout = {};                      // of the microbatch that is running
 
   // Whether activations have collectives over tp.
   bool has_tp() const { return program.nominal_size() > 1; }
   int tp_rank() const { return program.group_rank(); }
   int tp_size() const { return program.group_size(); }
+  // Returns the tokens of a microbatch that this rank holds between blocks.
+  layout::Range own_tokens(std::int64_t tokens) const {
+    if (!sequence_parallel || !has_tp()) return {.begin = 0, .end = tokens};
+    return split.part(tokens, tp_rank(), tp_size());
+  }
   // Returns the number of a microbatch's tokens that tp rank `rank` holds under sequence parallelism.
   std::int64_t tokens_of(int rank, std::int64_t tokens) const { return split.part(tokens, rank, tp_size()).size(); }
 };

@@ -73,8 +73,8 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     const Factor gradient = activated_backward(ctx, context, layers, gradients[0], tokens);
     const variable_list saved = ctx->get_saved_variables();
     fetch(ctx, context, kGateUpStash);
-    at::Tensor dx = column_backward(context, layers.gate_up, {gradient, gradients[1]}, saved, tokens);
-    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
+    const ops::RmsNormGradients dx = column_backward(context, layers.gate_up, {gradient, gradients[1]}, saved, tokens);
+    return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}};
   }
 };
 

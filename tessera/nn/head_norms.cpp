@@ -43,8 +43,8 @@ at::Tensor recompute_head_norms(Context& context, const HeadNorms& norms, const 
 at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
                                const HeadStatistics& kept, const at::Tensor& gradient) {
   const HeadRows rows = rows_of(heads, gradient);
-  const at::Tensor q = norm_backward(context, norms.q, rows.q, {}, kept.q, kept.q_rstd);
-  const at::Tensor k = norm_backward(context, norms.k, rows.k, {}, kept.k, kept.k_rstd);
+  const at::Tensor q = norm_backward(context, norms.q, rows.q, {}, kept.q, kept.q_rstd).x;
+  const at::Tensor k = norm_backward(context, norms.k, rows.k, {}, kept.k, kept.k_rstd).x;
   return stacked(heads, q, k, rows.v);
 }
 

@@ -49,8 +49,9 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     const Factor dy = factor_of_columns(context, linear.weight, Role::gradient, gradients[0], schedule::Pass::backward,
                                         ops::Sides::both);
     const at::Tensor dsum = linear.norm ? gradients[1] : at::Tensor();
-    at::Tensor dx = column_backward(context, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
-    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}};
+    const ops::RmsNormGradients dx =
+        column_backward(context, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
+    return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}};
   }
 };
 
@@ -119,10 +120,10 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, const
   return column;
 }
 
-at::Tensor column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
-                           const std::vector<at::Tensor>& saved, std::int64_t tokens) {
+ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
+                                      const std::vector<at::Tensor>& saved, std::int64_t tokens) {
   at::Tensor dx = linear_backward(context, linear.weight, gradients.y, start_input_of(context, linear, saved, tokens));
-  if (!linear.norm) return dx;
+  if (!linear.norm) return {.residual = {}, .x = dx};
   return norm_backward(context, *linear.norm, dx, gradients.sum, saved[kSum], saved[kRstd]);
 }
 

@@ -59,9 +59,9 @@ struct ColumnGradients {
   const Factor& y;  // quantized by rows and by columns
   at::Tensor sum;   // may be undefined
 };
-// Returns the gradient of x, which is also the gradient of the residual. Produces the gradients of the weights.
-at::Tensor column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
-                           const std::vector<at::Tensor>& saved, std::int64_t tokens);
+// Returns the gradients of x and of the residual. Produces the gradients of the weights.
+ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
+                                      const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
 // The backward products of a column-parallel weight, without autograd. gradient: of y [tokens, local out]. `input`
 // returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. While dx leaves tp,

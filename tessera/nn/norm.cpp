@@ -25,8 +25,8 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& norm = *saved_pointer<const Norm>(ctx, "norm");
     fetch(ctx, context);
-    at::Tensor dsum = norm_backward(context, norm, gradients[0], {}, saved[0], saved[1]);
-    return {dsum, ctx->saved_data["residual"].toBool() ? dsum : at::Tensor(), {}, {}, {}};
+    const ops::RmsNormGradients result = norm_backward(context, norm, gradients[0], {}, saved[0], saved[1]);
+    return {result.x, ctx->saved_data["residual"].toBool() ? result.residual : at::Tensor(), {}, {}, {}};
   }
 };
 
@@ -34,7 +34,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
 
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
   ConsumedWeight weight(context, norm.weight, context.pass);
-  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps);
+  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps, dropout_of(context.dropout, norm.dropout));
 }
 
 at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
@@ -42,18 +42,19 @@ at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& 
   return ops::rms_norm_apply(sum, rstd, weight.tensor());
 }
 
-at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
-                         const at::Tensor& sum, const at::Tensor& rstd) {
+ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
+                                    const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
-  at::Tensor dx;
+  const ops::Dropout dropout = dropout_of(context.dropout, norm.dropout);
   if (!is_trainable(context, norm.weight)) {
-    at::Tensor dropped = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes this gradient
-    return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), dropped, false);
+    at::Tensor unused = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes this gradient
+    return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), unused, false, dropout);
   }
+  ops::RmsNormGradients result;
   produce_gradient(context, norm.weight, [&](at::Tensor& gradient, bool accumulate) {
-    dx = ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), gradient, accumulate);
+    result = ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), gradient, accumulate, dropout);
   });
-  return dx;
+  return result;
 }
 
 at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {

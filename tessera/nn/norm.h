@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/norm/rms_norm.h"
 
@@ -10,6 +11,7 @@ namespace tessera::nn {
 struct Norm {
   Weight weight;  // [hidden]
   double eps = 1e-5;
+  InputDropout dropout = {};  // of x
 };
 
 // The forward and backward of the norm without autograd, for functions that fuse a norm. x, residual: [own tokens,
@@ -17,11 +19,11 @@ struct Norm {
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
 // Returns y again, with the same bits, from the saved sum and rstd.
 at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
-// Produces the weight's gradient and returns the gradient of x + residual. dsum may be undefined.
-at::Tensor norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
-                         const at::Tensor& sum, const at::Tensor& rstd);
+// Produces the weight's gradient and returns the gradients of x and residual. dsum may be undefined.
+ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
+                                    const at::Tensor& sum, const at::Tensor& rstd);
 
-// Returns y = norm(x + residual), with autograd.
+// Returns y = norm(dropout(x) + residual), with autograd.
 at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
 
 }  // namespace tessera::nn

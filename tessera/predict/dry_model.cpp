@@ -31,7 +31,8 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
-               .split = options.split},
+               .split = options.split,
+               .dropout = {.options = options.dropout}},
       model_(options.model(context_)),
       sequences_(options.sequences),
       seq_len_(options.seq_len) {
@@ -40,6 +41,7 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
 
 void DryModel::microbatch(bool trains) {
   const at::AutoGradMode gradients(trains);
+  context_.dropout.step = trains ? &number_ : nullptr;
   program_.begin_microbatch();
   const nn::Loss loss = model_->forward(dry_batch(sequences_, seq_len_), trains ? 1.0 : 0.0);
   if (trains) loss.objective.backward();

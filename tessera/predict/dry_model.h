@@ -26,6 +26,7 @@ class DryModel {
  private:
   runtime::Program& program_;
   nn::DelayedScales scales_;
+  std::int64_t number_ = 1;  // of the step; no kernel reads it
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   std::int64_t sequences_, seq_len_;

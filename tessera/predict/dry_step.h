@@ -23,6 +23,7 @@ struct DryOptions {
   nn::BlockRecompute recompute;
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;
+  nn::DropoutOptions dropout;
   schedule::StepKind kind = schedule::StepKind::train;
   std::int64_t sequences = 1, seq_len = 1;  // of one microbatch
 };

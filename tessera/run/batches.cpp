@@ -15,13 +15,15 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& values) {
   return tensor;
 }
 
-models::Batch to_tensors(const data::Batch& batch, std::int64_t sequences, std::int64_t seq_len) {
+models::Batch to_tensors(const data::Batch& batch, std::int64_t sequences, std::int64_t seq_len,
+                         std::int64_t first_sequence) {
   return {.tokens = tensor_of(batch.tokens),
           .targets = tensor_of(batch.targets),
           .layout = {.batch = sequences,
                      .seq_len = seq_len,
                      .positions = tensor_of(batch.positions),
-                     .cu_seqlens = batch.cu_seqlens}};
+                     .cu_seqlens = batch.cu_seqlens},
+          .first_token = first_sequence * seq_len};
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -64,12 +66,15 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
   return {.microbatches = by_replica.at(static_cast<std::size_t>(block.replica)),
           .microbatches_by_replica = by_replica,
           .tokens = setup.data->step_loss_tokens(shape, step),
-          .batch = [&setup, shape, block](int microbatch) {
-            data::Block own = block;
-            own.microbatch = microbatch;
-            return to_tensors(padded_block(*setup.data, shape, own, setup.config.seq_len), shape.micro_batch,
-                              setup.config.seq_len);
-          }};
+          .batch =
+              [&setup, shape, block](int microbatch) {
+                data::Block own = block;
+                own.microbatch = microbatch;
+                const std::int64_t first = positions_of(shape, own).first - (own.step - 1) * shape.global_batch;
+                return to_tensors(padded_block(*setup.data, shape, own, setup.config.seq_len), shape.micro_batch,
+                                  setup.config.seq_len, first);
+              },
+          .step = step};
 }
 
 train::StepInput evaluation_input(const data::TrainingData& data, const EvaluationShape& shape,
@@ -91,7 +96,7 @@ train::StepInput evaluation_input(const data::TrainingData& data, const Evaluati
           .batch = [&data, shape, first_block, end, readers, reader](int microbatch) {
             const std::int64_t block = first_block + microbatch * readers + reader;
             const data::Batch batch = held_out_block(data, shape, block * shape.micro_batch, end);
-            return to_tensors(batch, shape.micro_batch, shape.seq_len);
+            return to_tensors(batch, shape.micro_batch, shape.seq_len, block * shape.micro_batch);
           }};
 }
 

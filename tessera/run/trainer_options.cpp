@@ -35,6 +35,10 @@ nn::ProductOptions product_options(const TrainConfig& config) {
           .tp_wire = config.tp_wire_format};
 }
 
+nn::DropoutOptions dropout_options(const TrainConfig& config) {
+  return {.hidden = config.hidden_dropout, .embedding = config.embedding_dropout, .seed = config.seed};
+}
+
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
   return [&model, positions = config.seq_len, reads = embedding_reads(config), etp = static_cast<int>(config.etp),
           ep = static_cast<int>(config.ep), z_loss = config.router_z_loss, aux = config.moe_aux](nn::Context& context) {
@@ -78,6 +82,7 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
                       .products = product_policy(config),
                       .wire_backward = backward_policy(config)},
           .products = product_options(config),
+          .dropout = dropout_options(config),
           .sequences = config.micro_batch,
           .seq_len = config.seq_len};
 }
@@ -93,6 +98,7 @@ train::TrainerOptions trainer_options(const TrainConfig& config, const models::M
       .clip = config.clip,
       .runtime = runtime_options(config),
       .products = product_options(config),
+      .dropout = dropout_options(config),
       .graph = config.cuda_graph};
 }
 

@@ -62,6 +62,7 @@ bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const nn::TokenLayout &given = batches[i].layout, &own = inputs_[i].layout;
     if (given.batch != own.batch || given.seq_len != own.seq_len || !given.cu_seqlens.empty()) return false;
+    if (batches[i].first_token != inputs_[i].first_token) return false;
   }
   return true;
 }

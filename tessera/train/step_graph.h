@@ -2,9 +2,9 @@
 // later steps that fit.
 //
 // The graph fixes the step's work, addresses and constants. Later steps can use the graph because the schedule assigns
-// addresses once, and the learning rate and the number of updates are in device memory. Samples are copied to the
-// buffers that the graph reads. A step fits if it has the same number of microbatches of the same shape, no document
-// boundaries, and the same number of tokens.
+// addresses once, and the learning rate, the number of updates and the number of the step are in device memory. Samples
+// are copied to the buffers that the graph reads. A step fits if it has the same number of microbatches of the same
+// shape and place in the global batch, no document boundaries, and the same number of tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 

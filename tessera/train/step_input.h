@@ -17,6 +17,8 @@ struct StepInput {
   std::vector<int> microbatches_by_replica = {};
   std::int64_t tokens = 0;                             // number of unmasked targets of the whole step, over all ranks
   std::function<models::Batch(int microbatch)> batch;  // returns this rank's block of a microbatch
+  // The number of the step in the run, from 1. Only dropout uses it. A step that runs again has the same number.
+  std::int64_t step = 1;
 };
 
 // Returns the batch with the tensors that the device reads in the device's memory. The copies are enqueued.

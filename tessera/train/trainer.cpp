@@ -35,14 +35,19 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .recompute = options.recompute,
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
-               .split = options.split},
+               .split = options.split,
+               .dropout = {.options = options.dropout}},
       model_(options.model(context_)),
       optimizer_(runtime_, options.adamw, options.cast_order),
       finite_check_(runtime_, scales_),
       norm_(runtime_, &finite_check_) {
-  for (Pending& pending : steps_)
-    pending.clip =
-        parallel_.is_asynchronous() ? base::Buffer::pinned(sizeof(ops::Clip)) : base::Buffer(sizeof(ops::Clip));
+  const auto host_buffer = [&](std::size_t bytes) {
+    return parallel_.is_asynchronous() ? base::Buffer::pinned(bytes) : base::Buffer(bytes);
+  };
+  for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
+  if (!options_.dropout.drops()) return;
+  for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
+  number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
 }
 
 Trainer::~Trainer() {
@@ -82,6 +87,7 @@ const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pe
 
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
+  if (options_.dropout.drops()) context_.dropout.step = number_.as<std::int64_t>().data();
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.program().begin_microbatch();
     const nn::Loss loss = model_->forward(batches(microbatch), scale);
@@ -89,8 +95,16 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
     loss.objective.backward();
     runtime_.program().end_microbatch();
   }
+  context_.dropout.step = nullptr;  // evaluations drop nothing
   runtime_.program().end_step();
   return losses;
+}
+
+void Trainer::set_number(std::int64_t step, Pending& pending) {
+  if (!options_.dropout.drops()) return;
+  // The previous copy from this buffer has finished, because the step that used it has finished.
+  pending.number.as<std::int64_t>()[0] = step;
+  parallel_.kernels().copy(pending.number.data(), number_.data(), sizeof(std::int64_t));
 }
 
 void Trainer::update_weights() {
@@ -152,6 +166,7 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
   const double scale = 1.0 / pending.tokens;
   optimizer_.begin_update(lr);
+  set_number(input.step, pending);
   runtime_.program().begin_step(schedule::StepKind::train, input.microbatches);
   if (options_.graph && !waits_for_scales() && runtime_.graph().can_be_graph()) {
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)

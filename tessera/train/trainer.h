@@ -37,6 +37,7 @@ struct TrainerOptions {
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
+  nn::DropoutOptions dropout;
   // On GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h).
   bool graph = false;
 };
@@ -111,8 +112,9 @@ class Trainer {
   struct Pending {
     double tokens = 1;
     LossSum losses;
-    base::Fence summed;  // done when the sum of losses is complete
-    base::Buffer clip;   // ops::Clip; pinned for a GPU
+    base::Fence summed;   // done when the sum of losses is complete
+    base::Buffer clip;    // ops::Clip; pinned for a GPU
+    base::Buffer number;  // StepInput::step, with dropout; pinned for a GPU
     // By microbatch: the samples in pinned memory, which a GPU reads.
     std::vector<base::Buffer> pinned;
     std::vector<models::Batch> samples;
@@ -122,6 +124,9 @@ class Trainer {
   };
   // Copies a microbatch to pinned memory, which a GPU can read while the host continues.
   static const models::Batch& pin(const models::Batch& batch, int microbatch, Pending& pending);
+  // With dropout, copies the step's number to the device. Kernels read the number there, so that launches of one graph
+  // use the number of their step.
+  void set_number(std::int64_t step, Pending& pending);
   // Runs the step up to end_step. Returns each microbatch's loss.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   StepResult finish_oldest();
@@ -142,6 +147,7 @@ class Trainer {
   std::array<Pending, kMaxPending> steps_;
   std::unique_ptr<StepGraph> graph_;  // null: not captured yet
   std::int64_t graph_steps_ = 0;
+  base::Buffer number_;  // with dropout: the number of the current step, on the device
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
   base::Fence counted_from_;                           // timed: start of the oldest pending step's time

@@ -29,6 +29,7 @@ SPLIT = ("--sequence-parallel", "on")  # shards tokens over tp
 FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
 CURRENT = ("--fp8-scaling", "current")
 CODES = ("--tp-wire-format", "fp8")
+DROPOUT = ("--hidden-dropout", 0.2, "--embedding-dropout", 0.1)
 # whole: products read stored bytes directly, because all sizes are multiples of 128. odd: operands are padded copies.
 SIZES = {
     "whole": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -223,6 +224,25 @@ class GpuFlags(unittest.TestCase):
                               "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "cosine", "--micro-batch", 2))
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
         self.check_like_cpus(one)
+
+    def test_dropout(self):
+        """Graphs, gtp degrees, policies, repeated and resumed steps have the same masks, which are the masks of CPUs."""
+        one = Run((1, 1, 1), DROPOUT)
+        full = one.plus("--recompute", "full", *GRAPH)
+        self.check_same([one, one.plus(*GRAPH), full, full.plus(*POISON, mesh=(1, 2, 1)),
+                         one.plus("--debug-suppress", "2,5", *GRAPH)])
+        split = Run((2, 1, 1), (*DROPOUT, *SPLIT))
+        self.check_same([split, split.plus(*GRAPH), split.plus(*POISON, mesh=(2, 2, 1))])
+        self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"), Run((1, 1, 1), (*DROPOUT, *FP8)))
+        plain = Run((1, 1, 1))
+        self.check_same([plain, plain.plus("--hidden-dropout", 0, "--embedding-dropout", 0)])
+        self.assertNotEqual(self.done[plain], self.done[one], "dropout does not change the result")
+        out = self.folder / "resumed_dropout"
+        part = Run((1, 1, 1), (*DROPOUT, "--schedule-steps", STEPS, *GRAPH), steps=STEPS // 2)
+        self.take([part])
+        gpu_ranks.train(1, "--deterministic", "on", "--resume", self.folder / part.name() / "checkpoints" / f"step-{STEPS // 2:08}",
+                        "--steps", STEPS, "--out", out, *GRAPH)
+        self.assertEqual(self.done[one]["tensors"], bits(out)["tensors"])
 
     def test_evaluations_between_steps(self):
         for flags in ((), FP8):

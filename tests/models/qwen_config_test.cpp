@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Refused{"qwen2", "rope_parameters", R"({"rope_type":"yarn","factor":4.0})", "\"llama3\" or"},
                       Refused{"qwen3", "rope_scaling", R"({"type":"dynamic","factor":4.0})", "\"llama3\" or"},
                       Refused{"qwen3", "head_dim", "7", "an even number"},
-                      Refused{"qwen2", "attention_dropout", "0.1", "dropout is not supported"},
+                      Refused{"qwen2", "attention_dropout", "0.1", "attention dropout is not supported"},
                       Refused{"qwen3", "num_key_value_heads", "5", "a divisor of num_attention_heads 32"},
                       Refused{"qwen2", "hidden_act", R"("gelu")", "\"silu\""}));
 

@@ -220,6 +220,31 @@ TEST_F(OnCuda, RepeatedGradientsOfANormAreTheSame) {
   }
 }
 
+TEST_F(OnCuda, DropoutIsTheSame) {
+  const at::Tensor step = ids_tensor({12}), same = on_device(step);
+  Dropout here{.probability = 0.3, .seed = 5, .site = 7, .first_token = 19}, there = here;
+  here.step = step.const_data_ptr<std::int64_t>();
+  there.step = same.const_data_ptr<std::int64_t>();
+  for (const at::ScalarType type : kTypes)
+    for (const std::int64_t hidden : {9, 128, 9000, 40000}) {
+      const at::Tensor x = random_tensor({5, hidden}, 1, type), residual = random_tensor({5, hidden}, 2, type);
+      const at::Tensor weight = random_tensor({hidden}, 3, type), on_x = on_device(x), on_weight = on_device(weight);
+      for (const bool has_residual : {false, true}) {
+        const RmsNorm norm = rms_norm_forward(x, has_residual ? residual : at::Tensor(), weight, 1e-5, here);
+        const RmsNorm other =
+            rms_norm_forward(on_x, has_residual ? on_device(residual) : at::Tensor(), on_weight, 1e-5, there);
+        EXPECT_TRUE(same_bits(other.sum, norm.sum)) << type << " " << hidden;
+      }
+      // The gradient of the sum has another order of sums. A norm whose input is this gradient drops its elements.
+      const RmsNorm norm = rms_norm_forward(on_x, at::Tensor(), on_weight, 1e-5, there);
+      at::Tensor dweight = on_device(random_tensor({hidden}, 4, accumulator(type)));
+      const RmsNormGradients dx =
+          rms_norm_backward(on_x, on_device(residual), norm.sum, norm.rstd, on_weight, dweight, false, there);
+      const at::Tensor dropped = rms_norm_forward(dx.residual.cpu(), at::Tensor(), weight, 1e-5, here).sum;
+      EXPECT_TRUE(same_bits(dx.x, dropped)) << type << " " << hidden;
+    }
+}
+
 TEST_F(OnCuda, OperandsOnTwoDevicesAreRejected) {
   const at::Tensor x = random_tensor({2, 4}, 1, at::kFloat), weight = random_tensor({4}, 2, at::kFloat);
   EXPECT_THROW(rms_norm_forward(on_device(x), at::Tensor(), weight, 1e-5), Error);

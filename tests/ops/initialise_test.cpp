@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/ops/initialise/normal.h"
-#include "tessera/ops/initialise/philox.h"
+#include "tessera/ops/philox.h"
 #include "tessera/quant/bfloat16.h"
 
 namespace tessera::ops {

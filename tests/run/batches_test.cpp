@@ -66,13 +66,17 @@ RunSetup plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) 
 
 // The data that the ranks of a mesh read together.
 struct Read {
-  std::map<std::int64_t, int> times;             // by target that counts: how often it is read
-  std::map<std::int64_t, Tokens> replicas;       // by sample: which replicas read targets of it
-  Tokens token_counts, numbers_of_microbatches;  // of the ranks' inputs
+  std::map<std::int64_t, int> times;               // by target that counts: how often it is read
+  std::map<std::int64_t, Tokens> replicas;         // by sample: which replicas read targets of it
+  Tokens token_counts, numbers_of_microbatches;    // of the ranks' inputs
+  std::map<std::int64_t, std::int64_t> sequences;  // by place in the global batch, from first_token: the sample
 };
 
 void add_batch(Read& read, const models::Batch& batch, int replica) {
   const auto *tokens = batch.tokens.data_ptr<std::int64_t>(), *targets = batch.targets.data_ptr<std::int64_t>();
+  EXPECT_EQ(batch.first_token % kLength, 0);
+  for (std::int64_t i = 0; i < batch.layout.batch; ++i)
+    read.sequences[batch.first_token / kLength + i] = tokens[i * kLength] / kLength;
   for (std::int64_t i = 0; i < batch.tokens.numel(); ++i) {
     if (targets[i] < 0) continue;
     EXPECT_EQ(targets[i], tokens[i] + 1);
@@ -145,10 +149,18 @@ TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
   const base::TempFolder folder;
   on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunSetup& plan) {
     for (const std::int64_t step : {1, 2}) {
-      const Read read = read_all(plan, [&](const auto& parallel) { return training_input(plan, parallel, step); });
+      const Read read = read_all(plan, [&](const auto& parallel) {
+        train::StepInput input = training_input(plan, parallel, step);
+        EXPECT_EQ(input.step, step);
+        return input;
+      });
       Tokens samples;
-      for (std::int64_t i = 0; i < plan.config.global_batch; ++i)
-        samples.insert(plan.data->sample((step - 1) * plan.config.global_batch + i).index);
+      for (std::int64_t i = 0; i < plan.config.global_batch; ++i) {
+        const std::int64_t sample = plan.data->sample((step - 1) * plan.config.global_batch + i).index;
+        samples.insert(sample);
+        EXPECT_EQ(read.sequences.at(i), sample) << "place " << i;
+      }
+      EXPECT_EQ(read.sequences.size(), samples.size());
       EXPECT_EQ(samples.size(), static_cast<std::size_t>(plan.config.global_batch));
       expect_read_once(read, tokens.targets_of(samples, plan.config.mask_documents));
     }

@@ -74,9 +74,14 @@ StepInput input_of(const RunOptions& options, const shard::ParallelGroups& paral
   const std::int64_t first = static_cast<std::int64_t>(step) * options.blocks + parallel.place().replica * share;
   return {.microbatches = static_cast<int>(share / gtp),
           .tokens = options.masked ? 0 : options.blocks * options.seq_len,
-          .batch = [&options, &parallel, first, gtp](int microbatch) {
-            return make_batch(options, first + microbatch * gtp + parallel.place().part);
-          }};
+          .batch =
+              [&options, &parallel, first, gtp, step](int microbatch) {
+                const std::int64_t sample = first + microbatch * gtp + parallel.place().part;
+                models::Batch batch = make_batch(options, sample);
+                batch.first_token = (sample - static_cast<std::int64_t>(step) * options.blocks) * options.seq_len;
+                return batch;
+              },
+          .step = step + 1};
 }
 
 // During its lifetime, compute reads an infinite weight of the last norm, which every rank has.
@@ -138,6 +143,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
                       .wire_backward = backward,
                       .domain_of = options.domain_of},
           .products = options.product_options,
+          .dropout = options.dropout,
           .graph = options.graph};
 }
 

@@ -43,6 +43,7 @@ struct RunOptions {
   quant::Format products = quant::Format::bf16;  // format of the products with these matrices and with the output layer
   std::optional<quant::Format> wire_backward;    // format of the weights that backward passes read; absent: `wire`
   nn::ProductOptions product_options;
+  nn::DropoutOptions dropout;
   double clip = 1.0;
   // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
   std::optional<int> ahead;

@@ -30,9 +30,8 @@ enum StashOfExperts : int { kOwnStash, kGroupStash };
 
 // This rank's own part of a tensor over the microbatch's tokens.
 at::Tensor own_part(const Context& context, const at::Tensor& all, std::int64_t tokens) {
-  if (!context.sequence_parallel || context.tp_size() == 1) return all;
-  const layout::Range part = context.split.part(tokens, context.tp_rank(), context.tp_size());
-  return all.narrow(0, part.begin, part.size());
+  const layout::Range part = context.own_tokens(tokens);
+  return part.size() == tokens ? all : all.narrow(0, part.begin, part.size());
 }
 
 ops::Routing route_tokens(Context& context, const Experts& layers, const at::Tensor& x) {
@@ -151,10 +150,11 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
                              : recompute_norm(context, layers.norm, saved[kNormedSum], saved[kNormScale]);
     const ExpertGradients experts = backward_of_experts(context, layers, group, kept, gradients[0], x);
     fetch(ctx, context, kOwnStash);
-    at::Tensor dx =
+    const at::Tensor dnormed =
         backward_of_router(context, layers, kept, x, {experts.weights, gradients[2], gradients[3]}, experts.x);
-    dx = norm_backward(context, layers.norm, dx, gradients[1], saved[kNormedSum], saved[kNormScale]);
-    return {dx, ctx->saved_data["residual"].toBool() ? dx : at::Tensor(), {}, {}, {}, {}, {}};
+    const ops::RmsNormGradients dx =
+        norm_backward(context, layers.norm, dnormed, gradients[1], saved[kNormedSum], saved[kNormScale]);
+    return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}, {}};
   }
 
  private:

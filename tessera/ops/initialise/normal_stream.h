@@ -3,7 +3,7 @@
 #include "tessera/base/host_device.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/ops/initialise/normal.h"
-#include "tessera/ops/initialise/philox.h"
+#include "tessera/ops/philox.h"
 
 namespace tessera::ops {
 

@@ -1,5 +1,6 @@
 #include "tessera/ops/norm/rms_norm.h"
 
+#include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/tensor.h"
@@ -11,30 +12,44 @@ RmsNormShape shape_of(const at::Tensor& x) {
   return {.type = to_dtype(x.scalar_type()), .tokens = x.size(0), .hidden = x.size(1)};
 }
 
-RmsNorm forward_dry(const at::Tensor& input, const at::Tensor& residual) {
+void check_dropout(const Dropout& dropout, const at::Tensor& x) {
+  TESSERA_CHECK(dropout.probability >= 0 && dropout.probability < 1, "rms_norm: dropout {}, expected [0, 1)",
+                dropout.probability);
+  TESSERA_CHECK(!dropout.drops() || dropout.step != nullptr || is_dry(x), "rms_norm: dropout without a step");
+}
+
+bool writes_sum(const at::Tensor& residual, const Dropout& dropout) {
+  return residual.defined() || dropout.drops();
+}
+
+RmsNorm forward_dry(const at::Tensor& input, const at::Tensor& residual, const Dropout& dropout) {
+  const bool writes = writes_sum(residual, dropout);
   RmsNorm result{.y = make(input.sizes(), input.scalar_type(), input.device()),
-                 .sum = residual.defined() ? make(input.sizes(), input.scalar_type(), input.device()) : input,
+                 .sum = writes ? make(input.sizes(), input.scalar_type(), input.device()) : input,
                  .rstd = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device())};
-  const at::Tensor sum = residual.defined() ? result.sum : at::Tensor();
+  const at::Tensor sum = writes ? result.sum : at::Tensor();
   report(memory_work("norm", bytes_of({input, residual, sum, result.y})));
   return result;
 }
 
 // Uses one kernel instead of two.
-RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, const at::Tensor& weight, double eps) {
+RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                        const Dropout& dropout) {
   const at::ScalarType type = input.scalar_type();
   const at::Tensor scale = dense_like(weight, {input.size(1)}, type, "rms_norm weight");
   at::Tensor other;
   if (residual.defined()) other = dense_like(residual, input.sizes(), type, "rms_norm residual");
+  const bool writes = writes_sum(other, dropout);
   RmsNorm result{.y = make(input.sizes(), type, input.device()),
-                 .sum = other.defined() ? make(input.sizes(), type, input.device()) : input,
+                 .sum = writes ? make(input.sizes(), type, input.device()) : input,
                  .rstd = make({input.size(0)}, accumulator_type(type), input.device())};
   cuda::rms_norm_forward(shape_of(input),
                          {.x = input.const_data_ptr(),
                           .residual = other.defined() ? other.const_data_ptr() : nullptr,
                           .weight = scale.const_data_ptr(),
+                          .dropout = dropout,
                           .eps = eps,
-                          .sum = other.defined() ? result.sum.mutable_data_ptr() : nullptr,
+                          .sum = writes ? result.sum.mutable_data_ptr() : nullptr,
                           .y = result.y.mutable_data_ptr(),
                           .rstd = result.rstd.mutable_data_ptr()},
                          stream_of(input));
@@ -43,20 +58,24 @@ RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, con
 
 }  // namespace
 
-RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) {
+RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                         const Dropout& dropout) {
   require_one_device({x, residual, weight}, "rms_norm_forward");
   const at::Tensor input = dense(x, 2, "rms_norm x");
-  if (is_dry(input)) return forward_dry(input, residual);
-  if (on_cuda(input)) return forward_on_cuda(input, residual, weight, eps);
+  check_dropout(dropout, input);
+  if (is_dry(input)) return forward_dry(input, residual, dropout);
+  if (on_cuda(input)) return forward_on_cuda(input, residual, weight, eps, dropout);
   at::Tensor other;
   if (residual.defined()) other = dense_like(residual, input.sizes(), input.scalar_type(), "rms_norm residual");
   RmsNorm result;
-  result.sum = other.defined() ? make(input.sizes(), input.scalar_type()) : input;
+  const bool writes = writes_sum(other, dropout);
+  result.sum = writes ? make(input.sizes(), input.scalar_type()) : input;
   result.rstd = make({input.size(0)}, accumulator_type(input.scalar_type()));
   cpu::rms_norm_statistics(shape_of(input), {.x = input.const_data_ptr(),
                                              .residual = other.defined() ? other.const_data_ptr() : nullptr,
+                                             .dropout = dropout,
                                              .eps = eps,
-                                             .sum = other.defined() ? result.sum.mutable_data_ptr() : nullptr,
+                                             .sum = writes ? result.sum.mutable_data_ptr() : nullptr,
                                              .rstd = result.rstd.mutable_data_ptr()});
   result.y = rms_norm_apply(result.sum, result.rstd, weight);
   return result;
@@ -78,8 +97,9 @@ at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const a
   return y;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
-                             const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate) {
+RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
+                                   const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight,
+                                   bool accumulate, const Dropout& dropout) {
   require_one_device({dy, dsum, sum, rstd, weight, dweight}, "rms_norm_backward");
   const at::Tensor input = dense(sum, 2, "rms_norm sum");
   const at::ScalarType type = input.scalar_type(), accumulator = accumulator_type(type);
@@ -89,30 +109,41 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const
   at::Tensor other;
   if (dsum.defined()) other = dense_like(dsum, input.sizes(), type, "rms_norm dsum");
   require_writable(dweight, {input.size(1)}, accumulator, "rms_norm dweight");
-  at::Tensor dx = make(input.sizes(), type, input.device());
+  check_dropout(dropout, input);
+  const at::Tensor dx = make(input.sizes(), type, input.device());
+  const at::Tensor dinput = dropout.drops() ? make(input.sizes(), type, input.device()) : dx;
+  const RmsNormGradients result{.residual = dx, .x = dinput};
   if (is_dry(input)) {
-    report(memory_work("norm backward", bytes_of({gradient, other, input, dx})));
-    return dx;
+    report(
+        memory_work("norm backward", bytes_of({gradient, other, input, dx, dropout.drops() ? dinput : at::Tensor()})));
+    return result;
   }
   RmsNormBackward arguments{.dy = gradient.const_data_ptr(),
                             .dsum = other.defined() ? other.const_data_ptr() : nullptr,
                             .sum = input.const_data_ptr(),
                             .rstd = statistics.const_data_ptr(),
                             .weight = scale.const_data_ptr(),
+                            .dropout = dropout,
                             .dx = dx.mutable_data_ptr(),
+                            .dinput = dropout.drops() ? dinput.mutable_data_ptr() : nullptr,
                             .dweight = dweight.mutable_data_ptr()};
   const RmsNormShape shape = shape_of(input);
   if (on_cuda(input)) {
     at::Tensor scratch = make({cuda::rms_norm_backward_scratch(shape)}, accumulator, input.device());
     cuda::rms_norm_backward(shape, arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate},
                             stream_of(input));
-    return dx;
+    return result;
   }
   at::Tensor alone = accumulate ? make({input.size(1)}, accumulator) : dweight;
   arguments.dweight = alone.mutable_data_ptr();
   cpu::rms_norm_backward(shape, arguments);
   if (accumulate) add_to(dweight, alone);
-  return dx;
+  return result;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
+                             const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate) {
+  return rms_norm_backward(dy, dsum, sum, rstd, weight, dweight, accumulate, {}).residual;
 }
 
 }  // namespace tessera::ops

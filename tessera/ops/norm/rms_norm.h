@@ -1,24 +1,36 @@
-// Root-mean-square norm, with an optional residual addition before it.
-//   sum = x + residual;  y = sum * rstd * weight,  rstd = 1 / sqrt(mean(sum^2) + eps)   (Zhang & Sennrich 2019)
+// Root-mean-square norm, with optional dropout and an optional residual addition before it.
+//   sum = dropout(x) + residual;  y = sum * rstd * weight,  rstd = 1 / sqrt(mean(sum^2) + eps)   (Zhang & Sennrich
+//   2019)
 // x, residual, sum and y are [tokens, hidden] in the model's type. rstd is [tokens], and weight is [hidden]. Statistics
-// are fp32 (fp64 for fp64). The result of a row depends only on that row.
+// are fp32 (fp64 for fp64). The result of a row depends only on that row, and with dropout on the row's logical token.
 #pragma once
 #include <ATen/core/Tensor.h>
+
+#include "tessera/ops/dropout.h"
 
 namespace tessera::ops {
 
 struct RmsNorm {
   at::Tensor y;
-  at::Tensor sum;   // x itself if there is no residual
+  at::Tensor sum;   // x itself if there is neither a residual nor dropout; rounded once
   at::Tensor rstd;  // accumulator type
 };
-// `residual` may be undefined.
-RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps);
+// `residual` may be undefined. Throws Error unless the dropout's probability is in [0, 1), and its step is given if it
+// drops.
+RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                         const Dropout& dropout = {});
 // Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.
 at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const at::Tensor& weight);
-// Returns the gradient of sum, which is also the gradient of x and of residual: norm backward + dsum. `dsum` may be
-// undefined. `dweight` [hidden] has the accumulator type and is summed in token order; the sum overwrites it, or is
-// added to it if `accumulate` is true.
+struct RmsNormGradients {
+  at::Tensor residual;  // the gradient of sum: norm backward + dsum
+  at::Tensor x;         // dropout(residual); without dropout the same tensor
+};
+// `dsum` may be undefined. `dweight` [hidden] has the accumulator type and is summed in token order; the sum overwrites
+// it, or is added to it if `accumulate` is true. `dropout`: as in forward.
+RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
+                                   const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight,
+                                   bool accumulate, const Dropout& dropout);
+// The same without dropout. Returns the gradient of sum, which is also the gradient of x and of residual.
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
                              const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate);
 

@@ -1,5 +1,6 @@
 // A fixed number of blocks process the rows. Each block sums its own part of dweight, and a second kernel adds the
 // parts in order.
+#include "tessera/ops/norm/dropout_factors.cuh"
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/packs.cuh"
 
@@ -24,6 +25,8 @@ struct Rows {
   T* dx;
   Accumulator<T>* parts;  // [blocks, hidden]
   std::int64_t tokens, hidden;
+  T* dinput;         // written if there is dropout
+  DropoutMask mask;  // read if there is dropout
 };
 
 // The values of a row that a thread loads in advance.
@@ -63,6 +66,18 @@ __device__ __forceinline__ Pack<T, N> gradient(const Pack<T, N>& dy, const Pack<
   return rounded<T>(values);
 }
 
+// Writes dropout(dx) for the columns from `first`.
+template <bool kWhole, typename T, int N>
+__device__ __forceinline__ void drop(const Rows<T>& rows, std::int64_t token, std::int64_t first,
+                                     const Pack<T, N>& dx) {
+  if (first >= rows.hidden) return;
+  const Factors<T, N> factors = factors_of<T, N>(rows.mask, token, first);
+  Accumulator<T> values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = dx[i] * factors.values[i];
+  store_pack<kWhole>(rows.dinput + token * rows.hidden, first, rows.hidden, rounded<T>(values));
+}
+
 template <typename T, int N>
 __device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T, N>& weight, const Pack<T, N>& sum,
                                              Accumulator<T>& product) {
@@ -71,7 +86,7 @@ __device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T,
 }
 
 // For rows of at most kPacks packs per thread. The next row is loaded while the current row is processed.
-template <bool kWhole, typename T>
+template <bool kWhole, bool kDrops, typename T>
 __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -106,6 +121,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
       const auto dx = rows.dsum == nullptr ? gradient(part.dy[i], part.sum[i], weight[i], rstd, factor)
                                            : gradient(part.dy[i], part.sum[i], weight[i], rstd, factor, dsum[i]);
       store_pack<kWhole>(rows.dx + token * rows.hidden, first + i * step, rows.hidden, dx);
+      if constexpr (kDrops) drop<kWhole>(rows, token, first + i * step, dx);
     }
     part = next;
   }
@@ -118,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
 }
 
 // For rows of any length. Computes only dx.
-template <bool kWhole, typename T>
+template <bool kWhole, bool kDrops, typename T>
 __global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -138,6 +154,7 @@ __global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows
                         ? gradient(dy, sum, weight, rstd, factor)
                         : gradient(dy, sum, weight, rstd, factor, load_pack<kWhole, N>(rows.dsum + row, i, hidden));
     store_pack<kWhole>(rows.dx + row, i, hidden, dx);
+    if constexpr (kDrops) drop<kWhole>(rows, blockIdx.x, i, dx);
   }
 }
 // Computes dweight for rows of any length, with one column per thread. Part blockIdx.y sums every gridDim.y-th token.
@@ -178,20 +195,17 @@ std::int64_t blocks_of(std::int64_t tokens) {
   return std::min(tokens, kBlocks);
 }
 
-template <typename T>
-void backward(const RmsNormShape& shape, const Rows<T>& rows, bool whole, base::CudaStream stream) {
+template <bool kWhole, bool kDrops, typename T>
+void backward(const RmsNormShape& shape, const Rows<T>& rows, base::CudaStream stream) {
   const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
   const auto blocks = static_cast<unsigned>(blocks_of(shape.tokens));
-  dispatch_bool(whole, [&](auto is_whole) {
-    constexpr bool kWhole = decltype(is_whole)::value;
-    if (packs <= kPacks * kThreads) {
-      backward_kept<kWhole><<<blocks, row_threads(packs, kPacks, kThreads), 0, stream>>>(rows);
-      return;
-    }
-    backward_long<kWhole><<<blocks_for(shape.tokens, 1), kLongThreads, 0, stream>>>(rows);
+  if (packs <= kPacks * kThreads) {
+    backward_kept<kWhole, kDrops><<<blocks, row_threads(packs, kPacks, kThreads), 0, stream>>>(rows);
+  } else {
+    backward_long<kWhole, kDrops><<<blocks_for(shape.tokens, 1), kLongThreads, 0, stream>>>(rows);
     const dim3 grid(blocks_for(shape.hidden, kLongThreads), blocks);
     dweight_long<<<grid, kLongThreads, 0, stream>>>(rows);
-  });
+  }
   check_launch("rms_norm_backward");
 }
 
@@ -215,9 +229,15 @@ void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a, cons
                        .dx = static_cast<T*>(a.dx),
                        .parts = static_cast<A*>(parts.scratch),
                        .tokens = shape.tokens,
-                       .hidden = shape.hidden};
+                       .hidden = shape.hidden,
+                       .dinput = static_cast<T*>(a.dinput),
+                       .mask = DropoutMask(a.dropout)};
     if (shape.tokens > 0)
-      backward(shape, rows, rows_whole<T>(shape.hidden, a.dy, a.dsum, a.sum, a.weight, a.dx), stream);
+      dispatch_bool(rows_whole<T>(shape.hidden, a.dy, a.dsum, a.sum, a.weight, a.dx, a.dinput), [&](auto whole) {
+        dispatch_bool(a.dropout.drops(), [&](auto drops) {
+          backward<decltype(whole)::value, decltype(drops)::value>(shape, rows, stream);
+        });
+      });
     launch_early(add_parts<A>, dim3(blocks_for(shape.hidden, kColumns)), dim3(kColumns, kGroups), stream, rows.parts,
                  static_cast<int>(blocks_of(shape.tokens)), shape.hidden, static_cast<A*>(a.dweight), parts.accumulate);
   });

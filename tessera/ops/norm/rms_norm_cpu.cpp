@@ -22,6 +22,34 @@ void add_rows(const T* __restrict x, const T* __restrict residual, T* __restrict
   for (std::int64_t i = 0; i < hidden; ++i) sum[i] = round_to<T>(load(x[i]) + load(residual[i]));
 }
 
+// Calls function(i, factor) for each column i of a row.
+template <typename A, typename Function>
+void for_factors(const DropoutMask& mask, std::int64_t row, std::int64_t hidden, Function&& function) {
+  const std::uint32_t step = mask.step();
+  for (std::int64_t first = 0; first < hidden; first += DropoutMask::kColumns) {
+    A factors[DropoutMask::kColumns];
+    mask.factors(step, row, static_cast<std::uint32_t>(first / DropoutMask::kColumns), factors);
+    const std::int64_t end = std::min<std::int64_t>(first + DropoutMask::kColumns, hidden);
+    for (std::int64_t i = first; i < end; ++i) function(i, factors[i - first]);
+  }
+}
+
+template <typename T>
+void drop_and_add_rows(const DropoutMask& mask, std::int64_t row, const T* x, const T* residual, T* sum,
+                       std::int64_t hidden) {
+  using A = Accumulator<T>;
+  for_factors<A>(mask, row, hidden, [&](std::int64_t i, A factor) {
+    const A kept = load(x[i]) * factor;
+    sum[i] = round_to<T>(residual == nullptr ? kept : kept + load(residual[i]));
+  });
+}
+
+template <typename T>
+void drop_row(const DropoutMask& mask, std::int64_t row, const T* dx, T* dinput, std::int64_t hidden) {
+  using A = Accumulator<T>;
+  for_factors<A>(mask, row, hidden, [&](std::int64_t i, A factor) { dinput[i] = round_to<T>(load(dx[i]) * factor); });
+}
+
 template <typename T>
 struct NormBackwardRow {
   const T* __restrict dy;
@@ -73,6 +101,9 @@ void backward(const RmsNormShape& shape, const RmsNormBackward& a) {
                                     .dweight = dweight,
                                     .rstd = static_cast<const A*>(a.rstd)[token],
                                     .hidden = shape.hidden});
+    if (a.dropout.drops())
+      drop_row(DropoutMask(a.dropout), token, static_cast<const T*>(a.dx) + at, static_cast<T*>(a.dinput) + at,
+               shape.hidden);
   }
 }
 
@@ -82,10 +113,14 @@ void rms_norm_statistics(const RmsNormShape& shape, const RmsNormStatistics& a) 
   dispatch_floating(shape.type, [&](auto element) {
     using T = decltype(element);
     for (std::int64_t token = 0; token < shape.tokens; ++token) {
-      const T* row = static_cast<const T*>(a.x) + token * shape.hidden;
-      if (a.residual != nullptr) {
-        T* sum = static_cast<T*>(a.sum) + token * shape.hidden;
-        add_rows(row, static_cast<const T*>(a.residual) + token * shape.hidden, sum, shape.hidden);
+      const std::int64_t at = token * shape.hidden;
+      const T* row = static_cast<const T*>(a.x) + at;
+      const T* residual = a.residual == nullptr ? nullptr : static_cast<const T*>(a.residual) + at;
+      if (T* sum = a.sum == nullptr ? nullptr : static_cast<T*>(a.sum) + at; sum != nullptr) {
+        if (a.dropout.drops())
+          drop_and_add_rows(DropoutMask(a.dropout), token, row, residual, sum, shape.hidden);
+        else
+          add_rows(row, residual, sum, shape.hidden);
         row = sum;
       }
       static_cast<Accumulator<T>*>(a.rstd)[token] = reciprocal_rms(row, shape.hidden, a.eps);

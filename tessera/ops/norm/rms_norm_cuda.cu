@@ -1,4 +1,5 @@
 // Forward uses one block per row and keeps the row in registers if it fits. Backward is in rms_norm_backward_cuda.cu.
+#include "tessera/ops/norm/dropout_factors.cuh"
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/packs.cuh"
 
@@ -12,11 +13,12 @@ struct Rows {
   const T* x;
   const T* residual;  // may be null
   const T* weight;
-  T* sum;  // written if there is a residual
+  T* sum;  // written if there is a residual or dropout
   T* y;
   Accumulator<T>* rstd;
   std::int64_t hidden;
   Accumulator<T> eps;
+  DropoutMask mask;  // read if there is dropout
 };
 
 template <typename T, int N>
@@ -24,6 +26,19 @@ __device__ __forceinline__ Pack<T, N> added(const Pack<T, N>& a, const Pack<T, N
   Accumulator<T> values[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) values[i] = a[i] + b[i];
+  return rounded<T>(values);
+}
+
+// Returns dropout(a) + b, or dropout(a) if kAdds is false, rounded once.
+template <bool kAdds, typename T, int N>
+__device__ __forceinline__ Pack<T, N> added(const Pack<T, N>& a, const Pack<T, N>& b,
+                                            const Accumulator<T> (&factors)[N]) {
+  Accumulator<T> values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    values[i] = a[i] * factors[i];
+    if (kAdds) values[i] = values[i] + b[i];
+  }
   return rounded<T>(values);
 }
 
@@ -47,7 +62,7 @@ __device__ __forceinline__ A reciprocal_rms(A squares, std::int64_t hidden, A ep
 }
 
 // For rows of at most kPacks packs per thread.
-template <bool kWhole, int kPacks, typename T>
+template <bool kWhole, bool kDrops, int kPacks, typename T>
 __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -64,7 +79,16 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
       other[i] = load_pack<kWhole, N>(rows.residual + row, first + i * step, rows.hidden);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      kept[i] = added(kept[i], other[i]);
+      if constexpr (kDrops)
+        kept[i] = added<true>(kept[i], other[i], factors_of<T, N>(rows.mask, blockIdx.x, first + i * step).values);
+      else
+        kept[i] = added(kept[i], other[i]);
+      store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
+    }
+  } else if constexpr (kDrops) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      kept[i] = added<false>(kept[i], kept[i], factors_of<T, N>(rows.mask, blockIdx.x, first + i * step).values);
       store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
     }
   }
@@ -81,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
 }
 
 // For rows of any length. Each thread reads its stored values again.
-template <bool kWhole, typename T>
+template <bool kWhole, bool kDrops, typename T>
 __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -90,15 +114,21 @@ __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
   A squares = 0;
   for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
     Pack<T, N> pack = load_pack<kWhole, N>(rows.x + row, i, rows.hidden);
-    if (rows.residual != nullptr) {
-      pack = added(pack, load_pack<kWhole, N>(rows.residual + row, i, rows.hidden));
-      store_pack<kWhole>(rows.sum + row, i, rows.hidden, pack);
+    Pack<T, N> other;
+    if (rows.residual != nullptr) other = load_pack<kWhole, N>(rows.residual + row, i, rows.hidden);
+    if constexpr (kDrops) {
+      const Factors<T, N> factors = factors_of<T, N>(rows.mask, blockIdx.x, i);
+      pack = rows.residual != nullptr ? added<true>(pack, other, factors.values)
+                                      : added<false>(pack, pack, factors.values);
+    } else if (rows.residual != nullptr) {
+      pack = added(pack, other);
     }
+    if (kDrops || rows.residual != nullptr) store_pack<kWhole>(rows.sum + row, i, rows.hidden, pack);
     add_squares(pack, squares);
   }
   const A rstd = reciprocal_rms(block_sum(squares, scratch), rows.hidden, rows.eps);
   if (threadIdx.x == 0) rows.rstd[blockIdx.x] = rstd;
-  const T* sum = rows.residual != nullptr ? rows.sum : rows.x;
+  const T* sum = kDrops || rows.residual != nullptr ? rows.sum : rows.x;
   for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
     const auto weight = load_pack<kWhole, N>(rows.weight, i, rows.hidden);
     store_pack<kWhole>(rows.y + row, i, rows.hidden,
@@ -132,18 +162,21 @@ void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& a, base::
                        .y = static_cast<T*>(a.y),
                        .rstd = static_cast<Accumulator<T>*>(a.rstd),
                        .hidden = shape.hidden,
-                       .eps = static_cast<Accumulator<T>>(a.eps)};
+                       .eps = static_cast<Accumulator<T>>(a.eps),
+                       .mask = DropoutMask(a.dropout)};
     const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
     const unsigned blocks = blocks_for(shape.tokens, 1), threads = row_threads(packs, 2, kThreads);
-    dispatch_bool(rows_whole<T>(shape.hidden, a.x, a.residual, a.weight, a.sum, a.y), [&](auto whole) {
-      constexpr bool kWhole = decltype(whole)::value;
+    const auto launch = [&](auto whole, auto drops) {
+      constexpr bool kWhole = decltype(whole)::value, kDrops = decltype(drops)::value;
       if (packs <= 2 * kThreads)
-        forward_kept<kWhole, 2><<<blocks, threads, 0, stream>>>(rows);
+        forward_kept<kWhole, kDrops, 2><<<blocks, threads, 0, stream>>>(rows);
       else if (packs <= 4 * kThreads)
-        forward_kept<kWhole, 4><<<blocks, kThreads, 0, stream>>>(rows);
+        forward_kept<kWhole, kDrops, 4><<<blocks, kThreads, 0, stream>>>(rows);
       else
-        forward_long<kWhole><<<blocks, kThreads, 0, stream>>>(rows);
-    });
+        forward_long<kWhole, kDrops><<<blocks, kThreads, 0, stream>>>(rows);
+    };
+    dispatch_bool(rows_whole<T>(shape.hidden, a.x, a.residual, a.weight, a.sum, a.y),
+                  [&](auto whole) { dispatch_bool(a.dropout.drops(), [&](auto drops) { launch(whole, drops); }); });
   });
   check_launch("rms_norm_forward");
 }

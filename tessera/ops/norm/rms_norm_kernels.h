@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
+#include "tessera/ops/dropout.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -11,19 +12,21 @@ struct RmsNormShape {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
 };
-struct RmsNormStatistics {  // computes sum = x + residual if there is a residual, then rstd of sum
+struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd of sum
   const void* x = nullptr;
-  const void* residual = nullptr;  // null: sum is x and is not written
+  const void* residual = nullptr;  // may be null
+  Dropout dropout = {};
   double eps = 0;
-  void* sum = nullptr;
+  void* sum = nullptr;   // not written if there is neither a residual nor dropout, because sum is x
   void* rstd = nullptr;  // [tokens]
 };
 struct RmsNormForward {  // statistics and apply in one pass
   const void* x = nullptr;
-  const void* residual = nullptr;  // null: sum is x and is not written
+  const void* residual = nullptr;  // may be null
   const void* weight = nullptr;
+  Dropout dropout = {};
   double eps = 0;
-  void* sum = nullptr;
+  void* sum = nullptr;  // as in RmsNormStatistics
   void* y = nullptr;
   void* rstd = nullptr;
 };
@@ -39,7 +42,9 @@ struct RmsNormBackward {
   const void* sum = nullptr;
   const void* rstd = nullptr;
   const void* weight = nullptr;
-  void* dx = nullptr;
+  Dropout dropout = {};     // of x
+  void* dx = nullptr;       // the gradient of sum
+  void* dinput = nullptr;   // with dropout: the gradient of x, which is dropout(dx)
   void* dweight = nullptr;  // [hidden], overwritten
 };
 namespace cpu {

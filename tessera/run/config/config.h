@@ -85,7 +85,8 @@ struct TrainConfig {
   std::int64_t warmup_steps = 0;
   train::RateShape lr_schedule = train::RateShape::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  double clip = 1.0;  // largest norm of the gradient
+  double clip = 1.0;                                 // largest norm of the gradient
+  double hidden_dropout = 0, embedding_dropout = 0;  // probabilities
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "tessera/base/error.h"
+#include "tessera/run/config/suggestion.h"
 
 namespace tessera::run {
 namespace {

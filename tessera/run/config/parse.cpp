@@ -7,6 +7,7 @@
 #include "tessera/run/config/flags.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/config/suggestion.h"
 
 namespace tessera::run {
 namespace {

@@ -22,7 +22,7 @@ constexpr Range kCountOrZero{.low = 0, .high = kMax32};
 constexpr Range kRanks{.low = 1, .high = kMaxRanks};
 constexpr Range kNotNegative{.low = 0};
 constexpr Range kPositive{.low = 0, .open_low = true};
-constexpr Range kBeta{.low = 0, .high = 1, .open_high = true};
+constexpr Range kBelowOne{.low = 0, .high = 1, .open_high = true};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
                    kFixed = OnResume::fixed;
 using C = TrainConfig;
@@ -121,11 +121,14 @@ constexpr std::array kSettings{
     Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
     Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
     Setting{"lr_schedule", &C::lr_schedule, kAny, kKept, "constant|cosine", "shape after the warm-up"},
-    Setting{"beta1", &C::beta1, kBeta, kKept, "X", "AdamW: decay of the first moment"},
-    Setting{"beta2", &C::beta2, kBeta, kKept, "X", "AdamW: decay of the second moment"},
+    Setting{"beta1", &C::beta1, kBelowOne, kKept, "X", "AdamW: decay of the first moment"},
+    Setting{"beta2", &C::beta2, kBelowOne, kKept, "X", "AdamW: decay of the second moment"},
     Setting{"eps", &C::eps, kPositive, kKept, "X", "AdamW: added to the root of the second moment"},
     Setting{"weight_decay", &C::weight_decay, kNotNegative, kKept, "X", "AdamW: decoupled decay of matrices"},
     Setting{"clip", &C::clip, kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
+    Setting{"hidden_dropout", &C::hidden_dropout, kBelowOne, kKept, "P",
+            "dropout of the outputs of attention and of the feed-forward part", kPlans},
+    Setting{"embedding_dropout", &C::embedding_dropout, kBelowOne, kKept, "P", "dropout of the embeddings", kPlans},
     Setting{"mask_documents", &C::mask_documents, kAny, kKept, "on|off", "attention and positions restart at documents",
             Commands(Command::train) | Command::evaluate},
     Setting{"recompute", &C::recompute, kAny, kKept, "none|selective|full|auto", "activations to recompute in backward",
@@ -183,6 +186,7 @@ constexpr std::array kSettings{
 constexpr std::array kReserved{
     ReservedSetting{"cp", "1", "context parallelism"},
     ReservedSetting{"pp", "1", "pipeline parallelism"},
+    ReservedSetting{"attention_dropout", "0", "dropout of attention's probabilities"},
 };
 
 template <typename E>
@@ -378,22 +382,6 @@ json get(const std::optional<E>& value) {
   return value ? json(word_of(*value)) : json();
 }
 
-// Returns the number of insertions, deletions, replacements and swaps of neighbours between two short names.
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i)
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      int& best = cost[i][j];
-      if (i == 0 || j == 0) {
-        best = static_cast<int>(i + j);
-        continue;
-      }
-      best = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = std::min(best, cost[i - 2][j - 2] + 1);
-    }
-  return cost.back().back();
-}
-
 }  // namespace
 
 std::string_view name_of(Backend value) {
@@ -483,17 +471,6 @@ json to_json(const TrainConfig& config) {
   json out = json::object();
   for (const Setting& setting : kSettings) out[std::string(setting.name)] = value_of(config, setting);
   return out;
-}
-
-std::string suggestion(std::string_view name, const std::vector<std::string>& candidates) {
-  int best = name.size() > 8 ? 4 : 3;
-  std::string nearest;
-  for (const std::string& candidate : candidates)
-    if (const int distance = edit_distance(name, candidate); distance < best) {
-      best = distance;
-      nearest = candidate;
-    }
-  return nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest);
 }
 
 }  // namespace tessera::run

@@ -104,7 +104,4 @@ nlohmann::json value_of(const TrainConfig& config, const Setting& setting);
 // Returns every setting by key.
 nlohmann::json to_json(const TrainConfig& config);
 
-// Returns ": did you mean 'X'?" for the candidate nearest to `name` within two edits (three for long names), else "".
-std::string suggestion(std::string_view name, const std::vector<std::string>& candidates);
-
 }  // namespace tessera::run

@@ -125,6 +125,8 @@ json other_values() {
           {"eps", 0.125},
           {"weight_decay", 0.375},
           {"clip", 0.625},
+          {"hidden_dropout", 0.25},
+          {"embedding_dropout", 0.5},
           {"mask_documents", true},
           {"recompute", "auto"},
           {"activation_budget", "1GB"},
