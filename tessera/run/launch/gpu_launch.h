@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -16,7 +17,10 @@ struct NcclRun {
   int ranks = 0;                              // number to start without a launcher; 0: one per visible GPU
   // Returns what process `rank` of `processes` of a launcher does (places.h). Empty: all take part.
   std::function<StartedRank(int rank, int processes)> started = {};
-  std::vector<int> devices = {};  // without a launcher: the device of each rank; empty: in order
+  // Without a launcher: returns the device of each rank. Empty, or an empty list: in order.
+  std::function<std::vector<int>()> devices = {};
+  // Called on any thread before the process of a failed rank ends, with the error.
+  std::function<void(const std::string& error)> before_exit = {};
 };
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without
