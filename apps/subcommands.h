@@ -16,6 +16,7 @@ int run_generate(const Arguments& arguments);
 int run_evaluate(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
 int run_plot(const Arguments& arguments);
+int run_resume_command(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
 
 }  // namespace tessera::apps

@@ -30,13 +30,14 @@ constexpr Subcommand kSubcommands[] = {
      tessera::apps::run_convert},
     {"plan", "plan a training step without running it", tessera::apps::run_plan},
     {"plot", "show the metrics of runs as an SVG and in the terminal", tessera::apps::run_plot},
+    {"resume-command", "print the command that continues a run without lost ranks", tessera::apps::run_resume_command},
     {"bench", "measure this machine and this program", tessera::apps::run_bench},
 };
 
 void print_usage(std::FILE* to) {
   fmt::print(to,
              "usage: tessera SUBCOMMAND [ARGUMENTS]; tessera SUBCOMMAND --help lists its flags; tessera --version\n\n");
-  for (const Subcommand& subcommand : kSubcommands) fmt::print(to, "  {:10} {}\n", subcommand.name, subcommand.summary);
+  for (const Subcommand& subcommand : kSubcommands) fmt::print(to, "  {:14} {}\n", subcommand.name, subcommand.summary);
 }
 
 // Libraries add backtraces to their messages; the user gets only the first line.
@@ -51,8 +52,8 @@ int run_subcommand(const Arguments& words) {
   for (const Subcommand& subcommand : kSubcommands)
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
   throw tessera::InputError(
-      "unknown subcommand '{}': expected train, generate, evaluate, inspect, convert, plan, plot or bench (see "
-      "tessera --help)",
+      "unknown subcommand '{}': expected train, generate, evaluate, inspect, convert, plan, plot, resume-command or "
+      "bench (see tessera --help)",
       words[0]);
 }
 

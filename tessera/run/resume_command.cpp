@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <set>
+#include <algorithm>
+#include <iterator>
 
 #include "tessera/run/config/settings.h"
 
@@ -40,17 +41,39 @@ std::string shell_word(const std::string& text) {
   return quoted + "'";
 }
 
-std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch) {
-  const std::set<std::string_view> named{"resume", "out", "trace_step"};
-  std::string command =
-      call_of(launch) + shell_word(std::string(program)) + " train --resume latest --out " + shell_word(config.out);
+namespace {
+
+bool is_in_command(const TrainConfig& config, const Setting& setting, const ResumeChanges* changes) {
+  static constexpr std::string_view elsewhere[] = {"resume", "out", "trace_step"};
+  if (changes != nullptr && changes->kept.contains(std::string(setting.name))) return true;
+  if (changes != nullptr && setting.on_resume == OnResume::mesh)
+    return setting.name != "ranks" && value_of(config, setting) != value_of(TrainConfig(), setting);
+  return setting.on_resume == OnResume::command_line && config.given.contains(std::string(setting.name)) &&
+         std::ranges::find(elsewhere, setting.name) == std::end(elsewhere);
+}
+
+std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch,
+                           const ResumeChanges* changes) {
+  std::string command = changes == nullptr ? "" : changes->before;
+  command += fmt::format("{}{} train --resume {} --out {}", call_of(launch), shell_word(std::string(program)),
+                         shell_word(changes == nullptr ? "latest" : changes->from), shell_word(config.out));
   for (const Setting& setting : settings()) {
-    if (setting.on_resume != OnResume::command_line || named.contains(setting.name)) continue;
-    if (!config.given.contains(std::string(setting.name))) continue;
+    if (!is_in_command(config, setting, changes)) continue;
     const json value = value_of(config, setting);
     if (!value.is_null()) command += fmt::format(" {}{}", flag_of(setting.name), words_of(value));
   }
   return command;
+}
+
+}  // namespace
+
+std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch) {
+  return resume_command(config, program, launch, nullptr);
+}
+
+std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch,
+                           const ResumeChanges& changes) {
+  return resume_command(config, program, launch, &changes);
 }
 
 }  // namespace tessera::run

@@ -1,5 +1,6 @@
 // The command line that resumes a run from its latest checkpoint.
 #pragma once
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,16 @@ namespace tessera::run {
 // a step again. `program` is the name by which this program was called. `launch` describes the launcher of the ranks;
 // the command calls the same launcher without its other options.
 std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch);
+
+// Changes of a command that resumes on another mesh.
+struct ResumeChanges {
+  std::string from = "latest";  // checkpoint
+  std::set<std::string> kept;   // settings that a resumed run keeps and that the command changes
+  std::string before;           // variables of the environment: "NAME=VALUE "
+};
+// As above. The command also contains all settings of the mesh of `config` except ranks.
+std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch,
+                           const ResumeChanges& changes);
 
 // Returns whether the command calls a launcher.
 bool calls_launcher(const rendezvous::Launch& launch);

@@ -1,5 +1,5 @@
 // The folder of a run, `--out`: config.json, metrics.jsonl, events.out.tfevents.*, summary.json, checkpoints/,
-// tokenizer/, trace-step-N.json.
+// tokenizer/, trace-step-N.json, resume-without.json.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -20,6 +20,7 @@ class RunDirectory {
   std::filesystem::path summary() const { return root_ / "summary.json"; }
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   std::filesystem::path tokenizer() const { return root_ / kTokenizerFolder; }
+  std::filesystem::path resume_without() const { return root_ / "resume-without.json"; }
   std::filesystem::path step_trace(std::int64_t step) const;
   bool holds_run() const;  // whether any of these files exists, except traces and an empty folder of checkpoints
 

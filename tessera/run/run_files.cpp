@@ -119,6 +119,8 @@ void RunFiles::open() {
   create_run_directory(setup_.config.out, setup_.config.resume);
   if (lock_.get() < 0) lock_ = lock_folder(directory_.root());
   if (lock_.get() < 0) note("the file system of --out has no locks: another run can write to the same folder");
+  std::error_code ignored;
+  std::filesystem::remove(directory_.resume_without(), ignored);
   if (setup_.checkpoint) {
     checkpoint::restore_set_aside(*setup_.checkpoint);
     checkpoint::set_aside_after(directory_.checkpoints(), setup_.first_step - 1);

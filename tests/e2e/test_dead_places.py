@@ -101,6 +101,16 @@ class DeadPlaces(unittest.TestCase):
         resumed = self.train("mpi-4", (1, 2, 2), "--resume", "latest", *dead, mpi_ranks=4, steps=STEPS + 2)[1]
         self.assertIn("place dp0.gtp0:0 is dead", resumed)
 
+    def test_mpi_processes_adopt_with_the_bits_of_threads(self):
+        for number, (mesh, dead, ranks, more) in enumerate([((2, 2, 1), "dp0.gtp0:1", 3, ()),
+                                                            ((2, 1, 2), "dp1:0", 4, ("--sequence-parallel", "on", "--reduced-batch", 5))]):
+            with self.subTest(dead):
+                flags = ("--dead", dead, *more)
+                expected, _ = self.train(f"threads-{number}", mesh, *flags, steps=6)
+                found, text = self.train(f"processes-{number}", mesh, *flags, "--backend", "mpi", mpi_ranks=ranks, steps=6)
+                self.assertEqual(expected, found)
+                self.assertEqual(ranks == 4, f"place {dead.replace(':', '.gtp0:')} is dead" in text, text)
+
     def test_other_numbers_of_processes_are_refused(self):
         result = run(*self.flags((1, 2, 2), "--dead", "dp0.gtp0:0", "--backend", "mpi"), "--out", self.folder / "two", mpi_ranks=2)
         self.assertIn("2 processes were started, expected 3 active ranks or all 4 places of tp 1 x gtp 2 x dp 2 (--dead dp0.gtp0:0)",

@@ -196,7 +196,7 @@ class Messages(unittest.TestCase):
                 if flags[0] != "--backend" or self.is_cpu_build():
                     self.check("train", "--model", "llama-tiny-odd", "--data", self.data, "--steps", 1, *flags, expect=expect)
         self.check(*self.train, "--steps", 1, "--out", self.made, expect=["--out", self.made, "another run", "--resume latest"])
-        self.check("trian", expect=["trian", "train, generate, evaluate, inspect, convert, plan, plot or bench"])
+        self.check("trian", expect=["trian", "train, generate, evaluate, inspect, convert, plan, plot, resume-command or bench"])
 
     def is_cpu_build(self):
         return "no CUDA" in run("train", "--backend", "nccl", "--ranks", 10**6).stderr

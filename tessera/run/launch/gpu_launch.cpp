@@ -30,10 +30,12 @@ constexpr std::chrono::seconds kReportDelay{3};
 // Ends the process of a failed rank. Operations on the device may never finish, so no resource is released.
 class FailureExit {
  public:
-  explicit FailureExit(int rank) : rank_(rank) {}
+  FailureExit(int rank, std::function<void(const std::string&)> before_exit)
+      : rank_(rank), before_exit_(std::move(before_exit)) {}
   // The first caller prints the line and ends the process.
   [[noreturn]] void report_and_exit(const std::string& error) {
     if (!reported_.test_and_set()) {
+      if (before_exit_) before_exit_(error);
       fmt::print(stderr, "{}\n", failure_line(rank_, error));
       std::fflush(nullptr);
       std::_Exit(1);
@@ -43,6 +45,7 @@ class FailureExit {
 
  private:
   const int rank_;
+  const std::function<void(const std::string&)> before_exit_;
   std::atomic_flag reported_;
 };
 
@@ -64,7 +67,7 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   // own prefix.
   options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
                                                 fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
-  const auto failure_exit = std::make_shared<FailureExit>(place.rank);
+  const auto failure_exit = std::make_shared<FailureExit>(place.rank, run.before_exit);
   options.on_failure = [failure_exit](const std::string& error) {
     std::this_thread::sleep_for(kReportDelay);
     failure_exit->report_and_exit(error);
@@ -78,13 +81,16 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   }
 }
 
-}  // namespace
-
-int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
+void check_nccl() {
   if (!comm::nccl_available())
     throw InputError(
         "ranks on GPUs (--backend nccl): this build has no CUDA, expected --backend local or mpi, or a build by ./run "
         "build cuda");
+}
+
+}  // namespace
+
+int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body) {
   rendezvous::Launch place = rendezvous::read_launch(rendezvous::own_variables());
   if (!place.launcher.empty()) {
     if (run.started && !place.is_self_started) {
@@ -95,13 +101,15 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
       }
       place.rank = started.rank, place.size = started.size;  // the lowest active rank hosts the store
     }
+    check_nccl();
     join(run, place, body);
     return 0;
   }
+  check_nccl();
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the number of visible GPUs", ranks, devices);
-  if (run.devices) run.devices(devices);  // throws before a rank is started
+  if (run.devices) run.devices(devices);  // reports an error once, not once for each rank
   return rendezvous::run_processes(ranks, run.timeout + kExitGrace, run.stop_requested);
 }
 

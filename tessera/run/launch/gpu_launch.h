@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -19,6 +20,8 @@ struct NcclRun {
   // Without a launcher: returns the device of each rank, given the number of visible GPUs. Empty: in order. Not called
   // under a launcher, whose local ranks are the devices.
   std::function<std::vector<int>(int visible)> devices = {};
+  // Called on any thread before the process of a failed rank ends, with the error.
+  std::function<void(const std::string& error)> before_exit = {};
 };
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without

@@ -20,6 +20,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/rank_watch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/run_setup.h"
 #include "tessera/run/stored_run.h"
@@ -50,7 +51,7 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
 // All ranks plan the run together: a fault on any rank is an error on every rank. Only rank 0 checks and opens the
 // run's folder.
 void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
-                          const StopRequested& stop_requested) {
+                          const StopRequested& stop_requested, RankWatch& watch) {
   RunSetup setup;
   std::unique_ptr<RunFiles> files;
   std::vector<int> everyone;
@@ -63,7 +64,14 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(setup);
   });
-  run_training(world, setup, files.get(), stop_requested);
+  watch.start(*group, setup, stop_requested);
+  try {
+    run_training(world, setup, files.get(), stop_requested);
+  } catch (const std::exception& error) {
+    watch.leave(error.what());
+    throw;
+  }
+  watch.leave();
 }
 
 // Throws InputError if a launcher other than MPI's started the processes, because each process would train alone.
@@ -107,7 +115,8 @@ int launch_mpi(const TrainConfig& command, const TrainConfig& known, const std::
   }
   check_mpi_processes(*world);
   try {
-    train_with_processes(*world, command, configs, stop_requested);
+    RankWatch watch;
+    train_with_processes(*world, command, configs, stop_requested, watch);
     return 0;
   } catch (const InputError&) {
     throw;
@@ -144,13 +153,16 @@ std::vector<int> devices_of(const TrainConfig& known, int visible) {
 
 int launch_nccl(const TrainConfig& command, const TrainConfig& known, const std::filesystem::path& configs,
                 bool check_mismatch, int ranks, const StopRequested& stop_requested) {
+  RankWatch watch;
   NcclRun run{.timeout = timeout_of(command),
               .check_mismatch = check_mismatch,
               .stop_requested = stop_requested,
               .ranks = ranks,
-              .started = [&known](int rank, int processes) { return started_rank(known, rank, processes); }};
+              .started = [&known](int rank, int processes) { return started_rank(known, rank, processes); },
+              .before_exit = [&](const std::string& error) { watch.leave(error); }};
   if (has_unused_places(known)) run.devices = [&known](int visible) { return devices_of(known, visible); };
-  return run_with_nccl(run, [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested); });
+  return run_with_nccl(
+      run, [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested, watch); });
 }
 
 }  // namespace

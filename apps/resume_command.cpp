@@ -1,0 +1,31 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+
+#include "command_line.h"
+#include "subcommands.h"
+#include "tessera/run/launch/lost_ranks.h"
+
+namespace tessera::apps {
+
+int run_resume_command(const Arguments& arguments) {
+  CLI::App app(
+      "Prints the dead places and the command that continues a run without lost ranks, and writes them to "
+      "RUN/resume-without.json",
+      "tessera resume-command");
+  std::string run;
+  std::vector<int> ranks;
+  app.add_option("run", run, "folder of the run")->required();
+  app.add_option("--lost", ranks, "numbers of the ranks that have ended, such as 5,6")->required()->delimiter(',');
+  if (!parse(app, arguments)) return 0;
+  std::ranges::sort(ranks);
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  const run::LostRanks lost = run::lost_ranks_of_run(run, ranks, program_invocation_name);
+  run::write_lost_ranks(lost, run);
+  fmt::print("{}", run::lost_ranks_text(lost));
+  return lost.config ? 0 : 1;
+}
+
+}  // namespace tessera::apps

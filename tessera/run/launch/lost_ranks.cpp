@@ -1,0 +1,217 @@
+#include "tessera/run/launch/lost_ranks.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/models/registry.h"
+#include "tessera/rendezvous/rank_text.h"
+#include "tessera/run/config/parse.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/run/resume_command.h"
+#include "tessera/run/run_directory.h"
+
+namespace tessera::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the places of the ranks, in rank order.
+std::vector<int> active_places(const TrainConfig& config) {
+  std::vector<int> all(static_cast<std::size_t>(config.tp * config.gtp * config.dp)), active;
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int> unused;
+  if (has_unused_places(config)) unused = places_of(inactive_slots(config), config);
+  std::ranges::sort(unused);
+  std::ranges::set_difference(all, unused, std::back_inserter(active));
+  return active;
+}
+
+void add_place(PlaceMap& slots, int place, const TrainConfig& config) {
+  const int tp = static_cast<int>(config.tp), gtp = static_cast<int>(config.gtp);
+  std::vector<int>& known = slots[{.dp = place / tp / gtp, .gtp = place / tp % gtp}];
+  const auto at = std::ranges::lower_bound(known, place % tp);
+  if (at == known.end() || *at != place % tp) known.insert(at, place % tp);
+}
+
+PlaceMap dead_with(const TrainConfig& config, const std::vector<int>& ranks) {
+  PlaceMap dead = parse_slots(config.dead, "--dead");
+  const std::vector<int> active = active_places(config);
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= static_cast<int>(active.size()))
+      throw InputError("--lost: got rank {}, expected one below {}, the number of ranks of the run", rank,
+                       active.size());
+    add_place(dead, active[static_cast<std::size_t>(rank)], config);
+  }
+  return dead;
+}
+
+// How much of the mesh is retired together with a lost rank.
+enum class Extent { place, tp_group, replica };
+
+// Returns the idle places of the run and the live places beside the lost ranks.
+PlaceMap idle_with(const TrainConfig& config, const std::vector<int>& ranks, const PlaceMap& dead, Extent extent) {
+  PlaceMap idle = parse_slots(config.idle, "--idle");
+  if (extent == Extent::place) return idle;
+  const int size = static_cast<int>(extent == Extent::tp_group ? config.tp : config.tp * config.gtp);
+  const std::vector<int> active = active_places(config);
+  const std::vector<int> dead_places = places_of(dead, config);
+  for (const int rank : ranks) {
+    const int first = active[static_cast<std::size_t>(rank)] / size * size;
+    for (int place = first; place < first + size; ++place)
+      if (std::ranges::find(dead_places, place) == dead_places.end()) add_place(idle, place, config);
+  }
+  return idle;
+}
+
+// Returns --tp-spares, or auto if the number is below the count of dead slots of a tp group.
+std::string spares_with(const TrainConfig& config, const PlaceMap& dead) {
+  int spares = 0;
+  const std::string& text = config.tp_spares;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), spares).ec == std::errc();
+  return is_number && spares < uniform_spares(dead, static_cast<int>(config.tp)).count ? "auto" : text;
+}
+
+// Returns the part of CUDA_VISIBLE_DEVICES that the remaining ranks use, as "CUDA_VISIBLE_DEVICES=0,2 ". Ranks that the
+// program itself starts have devices in order, or those of their places (launch.cpp).
+std::string devices_text(const TrainConfig& before, const TrainConfig& after, const CommandPlace& place) {
+  if (before.backend != Backend::nccl || !place.launch.is_self_started) return "";
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at <= place.visible.size() && !place.visible.empty();) {
+    const std::size_t end = std::min(place.visible.find(',', at), place.visible.size());
+    names.push_back(place.visible.substr(at, end - at));
+    at = end + 1;
+  }
+  const std::vector<int> old = active_places(before), remaining = active_places(after);
+  const bool by_place = has_unused_places(before) && place.devices == before.tp * before.gtp * before.dp;
+  std::vector<std::string> used;
+  for (std::size_t rank = 0; rank < old.size(); ++rank) {
+    if (std::ranges::find(remaining, old[rank]) == remaining.end()) continue;
+    const std::size_t device = by_place ? static_cast<std::size_t>(old[rank]) : rank;
+    used.push_back(device < names.size() ? names[device] : std::to_string(device));
+  }
+  return fmt::format("CUDA_VISIBLE_DEVICES={} ", fmt::join(used, ","));
+}
+
+// Returns the launch of the smaller run. On GPUs, a launcher that has started a process for each place does so again,
+// because each process keeps its GPU.
+rendezvous::Launch launch_of(const TrainConfig& after, rendezvous::Launch launch) {
+  const auto places = static_cast<int>(after.tp * after.gtp * after.dp);
+  if (after.backend != Backend::nccl || launch.size != places) launch.size = static_cast<int>(after.ranks);
+  return launch;
+}
+
+std::set<std::string> changed_settings(const TrainConfig& before, const TrainConfig& after) {
+  std::set<std::string> changed;
+  if (before.reduce_order != after.reduce_order) changed.insert("reduce_order");
+  return changed;
+}
+
+nlohmann::ordered_json json_of(const PlaceMap& slots) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [group, named] : slots) json[fmt::format("dp{}.gtp{}", group.dp, group.gtp)] = named;
+  return json;
+}
+
+}  // namespace
+
+TrainConfig without_ranks(const TrainConfig& config, const models::ModelConfig& model, const std::vector<int>& ranks) {
+  TrainConfig smaller = config;
+  const PlaceMap dead = dead_with(config, ranks);
+  smaller.dead = to_text(dead);
+  smaller.tp_spares = spares_with(config, dead);
+  smaller.cuda_graph = false;
+  if (config.reduce_order == ReduceOrder::hierarchical)
+    smaller.reduce_order = ReduceOrder::sequential, smaller.ranks_per_node = 0;
+  smaller.ranks = 0;
+  std::optional<InputError> refusal;
+  for (const Extent extent : {Extent::place, Extent::tp_group, Extent::replica})
+    for (const std::string& shares : {config.reduced_batch, std::string("auto")}) {
+      TrainConfig candidate = smaller;
+      candidate.idle = to_text(idle_with(config, ranks, dead, extent));
+      candidate.reduced_batch = config.reduced_batch.empty() ? "" : shares;
+      try {
+        return resolve_model(resolve_ranks(candidate, std::nullopt), model);
+      } catch (const InputError& error) {
+        if (!refusal) refusal = error;
+      }
+    }
+  throw InputError(*refusal);
+}
+
+LostRanks lost_ranks(const TrainConfig& config, const models::ModelConfig& model, const std::vector<int>& ranks,
+                     const CommandPlace& place, const fs::path& started_from) {
+  LostRanks lost{.ranks = ranks, .dead = dead_with(config, ranks)};
+  ResumeChanges changes;
+  if (const auto latest = checkpoint::latest_checkpoint(RunDirectory(config.out).checkpoints()))
+    lost.checkpoint = latest->path.string();
+  else if (!started_from.empty())
+    lost.checkpoint = changes.from = started_from.string();
+  try {
+    lost.config = without_ranks(config, model, ranks);
+  } catch (const InputError& error) {
+    lost.reason = error.what();
+    return lost;
+  }
+  changes.kept = changed_settings(config, *lost.config);
+  changes.before = devices_text(config, *lost.config, place);
+  const rendezvous::Launch launch = launch_of(*lost.config, place.launch);
+  lost.command = resume_command(*lost.config, place.program, launch, changes);
+  if (calls_launcher(launch)) lost.launcher = launch.launcher;
+  return lost;
+}
+
+std::string lost_ranks_text(const LostRanks& lost) {
+  const bool is_one = lost.ranks.size() == 1;
+  std::string text = fmt::format("tessera: {} {} {} ended during the run; dead places: {}\n", is_one ? "rank" : "ranks",
+                                 rendezvous::rank_list(lost.ranks), is_one ? "has" : "have", to_text(lost.dead));
+  if (!lost.config)
+    return text + fmt::format("tessera: the run cannot continue without {}: {}\n", is_one ? "it" : "them", lost.reason);
+  return text +
+         fmt::format("tessera: to continue {} with {} ranks{}:\n  {}\n",
+                     lost.checkpoint.empty() ? "from step 0 (no checkpoint is complete)" : "from " + lost.checkpoint,
+                     lost.config->ranks,
+                     lost.launcher.empty() ? "" : fmt::format(" (add the other options of {})", lost.launcher),
+                     lost.command);
+}
+
+void write_lost_ranks(const LostRanks& lost, const fs::path& out) {
+  nlohmann::ordered_json json = {{"lost_ranks", lost.ranks}, {"dead", json_of(lost.dead)}};
+  if (lost.config) {
+    json["idle"] = json_of(parse_slots(lost.config->idle, "--idle"));
+    json["ranks"] = lost.config->ranks;
+    json["command"] = lost.command;
+  } else {
+    json["reason"] = lost.reason;
+  }
+  json["checkpoint"] = lost.checkpoint;
+  write_json_atomically(RunDirectory(out).resume_without(), json);
+}
+
+LostRanks lost_ranks_of_run(const fs::path& run, const std::vector<int>& ranks, std::string_view program) {
+  const fs::path file = RunDirectory(run).config();
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored))
+    throw InputError("{}: not found, expected the folder of a run with config.json", file.string());
+  const nlohmann::json state = base::read_json_file(file);
+  if (!state.is_object() || !state.contains("config") || !state.contains("model"))
+    throw InputError("{}: expected the settings and the model of a run ('config', 'model')", file.string());
+  TrainConfig config;
+  apply_json(config, state["config"], file.string());
+  config.out = run.string();
+  for (const Setting& setting : settings())
+    if (value_of(config, setting) == value_of(TrainConfig(), setting)) config.given.erase(std::string(setting.name));
+  const models::ModelConfigPtr model = models::parse_model_config(state["model"], file.string() + ": model");
+  CommandPlace place{.program = std::string(program), .launch = {}};
+  if (config.backend == Backend::mpi) place.launch.launcher = "mpirun";
+  return lost_ranks(config, *model, ranks, place, config.resume == "latest" ? "" : config.resume);
+}
+
+}  // namespace tessera::run

@@ -1,0 +1,73 @@
+#include "tessera/run/launch/rank_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tessera/base/device.h"
+#include "tessera/rendezvous/launcher.h"
+#include "tessera/run/launch/lost_ranks.h"
+
+namespace tessera::run {
+namespace {
+
+// Rank 0 passes its text to all ranks of the group.
+std::string share_text(comm::Communicator& group, const std::string& text) {
+  std::array<char, rendezvous::PeerWatch::kLongestAddress + 1> buffer{};
+  std::copy_n(text.begin(), std::min(text.size(), buffer.size() - 1), buffer.begin());
+  group.broadcast(buffer.data(), static_cast<std::int64_t>(buffer.size()), quant::DType::u8, 0).wait();
+  return buffer.data();
+}
+
+void report_lost(const RunSetup& setup, const std::vector<int>& ranks) {
+  try {
+    CommandPlace place{.program = program_invocation_name,
+                       .launch = rendezvous::read_ranks(rendezvous::own_variables()),
+                       .devices = static_cast<int>(base::cuda_device_count())};
+    if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) place.visible = visible;
+    const LostRanks lost =
+        lost_ranks(setup.config, *setup.model, ranks, place, setup.checkpoint.value_or(std::filesystem::path()));
+    fmt::print(stderr, "{}", lost_ranks_text(lost));
+    std::fflush(stderr);
+    write_lost_ranks(lost, setup.config.out);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tessera: no command to continue without the lost ranks: {}\n", error.what());
+  }
+}
+
+}  // namespace
+
+RankWatch::~RankWatch() {
+  leave();
+}
+
+void RankWatch::start(comm::Communicator& group, const RunSetup& setup, const StopRequested& stop_requested) {
+  if (group.size() == 1) return;
+  auto watch = std::make_unique<rendezvous::PeerWatch>(
+      rendezvous::PeerWatch::Options{.rank = group.rank(),
+                                     .ranks = group.size(),
+                                     .share = [&](const std::string& text) { return share_text(group, text); },
+                                     .lost = [&setup](const std::vector<int>& ranks) { report_lost(setup, ranks); },
+                                     .stop_requested = stop_requested});
+  const std::lock_guard lock(mutex_);
+  watch_ = std::move(watch);
+}
+
+void RankWatch::leave(std::string_view error) {
+  const std::lock_guard lock(mutex_);
+  has_failed_device_ = has_failed_device_ || is_device_failure(error);
+  if (watch_ != nullptr && !has_failed_device_) watch_->leave();
+}
+
+bool is_device_failure(std::string_view message) {
+  const auto contains = [&](std::string_view word) { return message.find(word) != std::string_view::npos; };
+  const bool is_cuda = contains("(cudaError") || contains("CUDA error");
+  return is_cuda && !contains("cudaErrorMemoryAllocation") && !contains("out of memory");
+}
+
+}  // namespace tessera::run
