@@ -1,5 +1,7 @@
 #include "tessera/nn/linear_products.h"
 
+#include <ATen/ops/empty.h>
+
 #include <memory>
 
 #include "tessera/base/error.h"
@@ -179,35 +181,72 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
   return {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operand)}};
 }
 
+std::int64_t tokens_of(const Factor& factor) {
+  return factor.matrix.defined() ? factor.matrix.size(0) : factor.operands.rows.extent.rows;
+}
+
 namespace {
+
 // Counts the product's multiplications and additions.
-void count(Context& context, const Weight& weight, const Factor& factor, ops::Sides side) {
-  const bool by_rows = side == ops::Sides::rows;
-  const ops::Operand& operand = by_rows ? factor.operands.rows : factor.operands.columns;
-  const std::int64_t tokens = factor.matrix.defined() ? factor.matrix.size(0)
-                              : by_rows               ? operand.extent.rows
-                                                      : operand.extent.cols;
+void count(Context& context, const Weight& weight, std::int64_t tokens) {
   context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
 }
-}  // namespace
 
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x) {
-  count(context, weight, x, ops::Sides::rows);
-  ConsumedWeight consumed(context, weight, context.pass);
-  if (weight.product == Format::bf16) return ops::gemm_fprop(x.matrix, consumed.tensor());
-  return multiply(x.operands.rows, consumed.operand(ops::Sides::rows), /*fast=*/weight.product == Format::fp8);
+Factor rows_of(const Factor& factor, const layout::Range& tokens) {
+  if (factor.matrix.defined()) return {.matrix = factor.matrix.narrow(0, tokens.begin, tokens.size()), .operands = {}};
+  return {.matrix = {},
+          .operands = {.rows = operand_of_rows(factor.operands.rows, tokens.begin, tokens.size()), .columns = {}}};
 }
 
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy) {
-  count(context, weight, dy, ops::Sides::rows);
+// Calls multiply(factor, result) for each chunk. Returns the results as one tensor [tokens, columns].
+template <typename Multiply>
+at::Tensor in_chunks(const Factor& factor, std::int64_t columns, Chunks chunks, Multiply multiply) {
+  const at::Tensor& like =
+      factor.matrix.defined()
+          ? factor.matrix
+          : (factor.operands.rows.codes.defined() ? factor.operands.rows.codes : factor.operands.rows.values);
+  const at::ScalarType type = factor.matrix.defined() ? factor.matrix.scalar_type() : at::kBFloat16;
+  at::Tensor result = at::empty({tokens_of(factor), columns}, like.options().dtype(type));
+  for (const TokenChunk& chunk : chunks) {
+    at::Tensor part = result.narrow(0, chunk.tokens.begin, chunk.tokens.size());
+    multiply(rows_of(factor, chunk.tokens), part);
+  }
+  return result;
+}
+
+}  // namespace
+
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, Chunks chunks) {
+  count(context, weight, tokens_of(x));
+  ConsumedWeight consumed(context, weight, context.pass);
+  const bool is_bf16 = weight.product == Format::bf16, fast = weight.product == Format::fp8;
+  if (chunks.size() < 2)
+    return is_bf16 ? ops::gemm_fprop(x.matrix, consumed.tensor())
+                   : multiply(x.operands.rows, consumed.operand(ops::Sides::rows), fast);
+  const ops::Operand w = is_bf16 ? ops::Operand() : consumed.operand(ops::Sides::rows);
+  return in_chunks(x, weight.rows, chunks, [&](const Factor& part, at::Tensor& y) {
+    if (is_bf16) return ops::gemm_fprop_to(part.matrix, consumed.tensor(), y);
+    multiply_to(part.operands.rows, w, y, fast);
+  });
+}
+
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, Chunks chunks) {
+  count(context, weight, tokens_of(dy));
   ConsumedWeight consumed(context, weight, schedule::Pass::backward);
-  if (weight.product == Format::bf16) return ops::gemm_dgrad(dy.matrix, consumed.tensor());
-  return multiply(dy.operands.rows, consumed.operand(ops::Sides::columns));
+  const bool is_bf16 = weight.product == Format::bf16;
+  if (chunks.size() < 2)
+    return is_bf16 ? ops::gemm_dgrad(dy.matrix, consumed.tensor())
+                   : multiply(dy.operands.rows, consumed.operand(ops::Sides::columns));
+  const ops::Operand w = is_bf16 ? ops::Operand() : consumed.operand(ops::Sides::columns);
+  return in_chunks(dy, weight.cols, chunks, [&](const Factor& part, at::Tensor& dx) {
+    if (is_bf16) return ops::gemm_dgrad_to(part.matrix, consumed.tensor(), dx);
+    multiply_to(part.operands.rows, w, dx);
+  });
 }
 
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {
   produce_gradient(context, weight, [&](at::Tensor& gradient, bool accumulate) {
-    count(context, weight, dy, ops::Sides::columns);
+    count(context, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
     if (weight.product == Format::bf16)
       ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
     else

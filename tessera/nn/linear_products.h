@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <span>
 
+#include "tessera/nn/token_chunks.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/gemm/operand.h"
 
@@ -60,10 +62,15 @@ std::int64_t bytes_of_columns(const Factor& input);  // as a GPU stores them
 // Returns the factor of an input with `tokens` rows from its kept columns.
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 
-// Returns y = x w^T. Reads x by rows. Consumes the weight in the context's pass.
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);
-// Returns dx = dy w. Reads dy by rows.
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy);
+// Returns the number of rows of a factor that has its rows.
+std::int64_t tokens_of(const Factor& factor);
+// Computes a product of all rows, or one product for each chunk of rows; `chunks` cover all rows. The bits depend on
+// the chunks. Both functions read the factor by rows.
+using Chunks = std::span<const TokenChunk>;
+// Returns y = x w^T. Consumes the weight in the context's pass.
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, Chunks chunks = {});
+// Returns dx = dy w.
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, Chunks chunks = {});
 // Computes dw = dy^T x. Reads dy and x by columns. Produces the weight's gradient; does nothing for a frozen weight.
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
 

@@ -81,6 +81,7 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
       json[std::string(setting.name)] = value_of(config, setting);
   json["flops"] = by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;
+  json["tp_chunks"] = config.tp_chunks;
   json["tp_wire_format"] = name_in_run(config.tp_wire_format, config.dtype);
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
 }

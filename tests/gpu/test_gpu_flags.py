@@ -140,6 +140,13 @@ class GpuFlags(unittest.TestCase):
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"))
 
+    def test_products_in_chunks(self):
+        """Products in chunks of tokens have the same bits in every mesh and in graphs, and are close to CPUs."""
+        for formats in ((), FP8, ("--gemm-format", "fp8_block")):
+            chunks = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
+            self.check_same([chunks, chunks.plus(*GRAPH, *POISON, mesh=(2, 2, 1))])
+            self.check_like_cpus(chunks, dataclasses.replace(chunks, model="odd"))
+
     def test_unused_places(self):
         """Groups that shrink have the bits of the smaller mesh. Ranks that adopt parts of dead places are close to CPUs."""
         for more in ((), ("--pushes", "off"), FP8):

@@ -32,6 +32,7 @@ std::vector<LayerCase> layer_cases() {
         if (tp == 1 && sequence_parallel) continue;
         LayerCase how{.tp = tp, .gtp = gtp, .sequence_parallel = sequence_parallel};
         if (tp == 3 && sequence_parallel) how.split.weights = {0, 2, 1};
+        if (gtp == 2 && sequence_parallel) how.chunks = tp;
         cases.push_back(how);
       }
   return cases;
@@ -400,6 +401,7 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
     Context context{.program = runtime.program(), .sequence_parallel = how.sequence_parallel};
     context.policy = how.recompute;
     context.split = how.split;
+    context.products.tp_chunks = how.chunks;
     LayerRank rank = register_weights(layer, how, context, runtime);
     RankRecord training = run_step(layer, how, runtime, rank, expected, schedule::StepKind::train);
     const RankRecord evaluation = run_step(layer, how, runtime, rank, expected, schedule::StepKind::evaluate);

@@ -129,6 +129,7 @@ json other_values() {
           {"recompute", "auto"},
           {"activation_budget", "1GB"},
           {"sequence_parallel", true},
+          {"tp_chunks", "3"},
           {"reduce_order", "hierarchical"},
           {"ranks_per_node", 4},
           {"zero", false},
@@ -180,6 +181,9 @@ TEST(Resume, DropsSettingsWithoutMeaning) {
   EXPECT_EQ(resolved(wire, {}).tp_wire_format, quant::Format::fp8);
   EXPECT_EQ(resolved(wire, {"--gtp", "2"}).tp_wire_format, quant::Format::bf16);
   EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).tp_wire_format, quant::Format::bf16);
+  const std::vector<std::string> chunks{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "2"};
+  EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
+  EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");
 }
 
 TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
