@@ -9,7 +9,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/lane.h"
-#include "tessera/nn/token_chunks.h"
+#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/formats/delayed_scaling.h"

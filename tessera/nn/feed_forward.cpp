@@ -1,6 +1,6 @@
 #include "tessera/nn/feed_forward.h"
 
-#include "tessera/nn/parallel_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 #include "tessera/nn/stash.h"
 
 namespace tessera::nn {

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/ones.h>
 
-#include "tessera/nn/parallel_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/gemm/gemm.h"
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "tessera/nn/token_chunks.h"
+#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/gemm/operand.h"
 

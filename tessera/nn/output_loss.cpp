@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "tessera/nn/linear.h"
-#include "tessera/nn/parallel_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 

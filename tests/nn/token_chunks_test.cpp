@@ -1,4 +1,4 @@
-#include "tessera/nn/token_chunks.h"
+#include "tessera/nn/parallel/token_chunks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

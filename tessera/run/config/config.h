@@ -91,7 +91,8 @@ struct TrainConfig {
   RecomputeSetting recompute = RecomputeSetting::none;
   std::string activation_budget;  // bytes, such as 20GB, for recompute automatic
   bool sequence_parallel = false;
-  std::string tp_chunks = "auto";  // auto or N: chunks of a product whose tokens travel over tp (nn/token_chunks.h)
+  std::string tp_chunks =
+      "auto";  // auto or N: chunks of a product whose tokens travel over tp (nn/parallel/token_chunks.h)
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none

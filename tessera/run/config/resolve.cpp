@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/nn/token_chunks.h"
+#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"

@@ -58,8 +58,8 @@ struct WeightFormats {
 // have bf16, which here means the type of --dtype. `config`: with tp and seq_len filled in. Throws InputError for a
 // format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
-// Returns whether a setting applies only to fp8 products, or to products whose tokens travel over tp, and these products
-// are missing.
+// Returns whether a setting applies only to fp8 products, or to products whose tokens travel over tp, and these
+// products are missing.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
 // Returns the greatest number of chunks of a product (nn::ProductOptions::tp_chunks). Throws InputError if --tp-chunks
 // is neither auto nor a number above 0.

@@ -1,4 +1,4 @@
-#include "tessera/nn/parallel_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 
 namespace tessera::nn {
 namespace {
