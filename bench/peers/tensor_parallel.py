@@ -2,8 +2,8 @@
 
 Activations between products are sharded by tokens (sequence parallelism), blocks are compiled, products are bf16 by
 autocast, and weights and AdamW's state are fp32. With `--async on`, torch.compile divides products and their transfers
-into pieces that overlap (micro-pipelined tensor parallelism); the JSON line counts the fused operators of a step, and
-the program fails if there are none. Each GPU's part of a stacked projection is stacked alone (q | k | v, gate | up),
+into pieces that overlap (micro-pipelined tensor parallelism). The JSON line counts the fused operators of a step, and
+the program fails if it counts 0. Each GPU's part of a stacked projection is stacked alone (q | k | v, gate | up),
 which only permutes random rows. Example:
   torchrun --standalone --nproc-per-node 2 bench/peers/tensor_parallel.py --model llama3-8b --layers 8 --async on
 """

@@ -18,7 +18,7 @@ namespace tessera::nn {
 
 enum class Fp8Scaling : std::uint8_t { delayed, current };
 
-// Options of a layer's products. All except tp_chunks apply to products in number formats.
+// Options of a layer's products. All except tp_chunks and tp_overlap apply to products in number formats.
 struct ProductOptions {
   quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
   Fp8Scaling scaling = Fp8Scaling::delayed;
@@ -30,6 +30,8 @@ struct ProductOptions {
   quant::Format tp_wire = quant::Format::bf16;
   // Under sequence parallelism: the greatest number of chunks of tokens of a product (token_chunks.h).
   std::int64_t tp_chunks = kAutomaticChunks;
+  // Under sequence parallelism: whether tokens travel in pieces beside products (token_pieces.h). Changes no bit.
+  bool tp_overlap = false;
 };
 
 // Delayed scales of one rank's layer inputs and output gradients. Used by one thread. The values are in device memory;

@@ -75,18 +75,6 @@ std::optional<ops::Quantization> known_quantization(Context& context, const Weig
   return quantization(context, weight, role, sides, context.scales->scale(scale_number(weight, role)));
 }
 
-// Quantizes this rank's tokens and gathers the codes.
-std::function<Factor()> start_codes(Context& context, const Weight& weight, Role role, const at::Tensor& own,
-                                    std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
-  const Encoding encoding = encoding_of(context, weight, role);
-  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
-  const at::Tensor codes = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role));
-  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes, tokens, pass));
-  return [arriving, encoding, scale, sides]() -> Factor {
-    return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
-  };
-}
-
 bool travels_quantized(const Context& context, const Weight& weight) {
   return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
          context.has_tp();
@@ -101,9 +89,24 @@ void add_scales(Context& context, Weight& weight) {
   weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
 }
 
+std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                          schedule::Pass pass) {
+  if (!travels_quantized(context, weight)) return std::nullopt;
+  const Encoding encoding = encoding_of(context, weight, role);
+  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
+  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role)),
+                    .encoding = encoding,
+                    .scale = scale};
+}
+
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
-  if (travels_quantized(context, weight)) return start_codes(context, weight, role, own, tokens, pass, sides);
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass)) {
+    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass));
+    return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
+      return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
+    };
+  }
   auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass));
   return [arriving, &context, &weight, role, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
@@ -198,50 +201,74 @@ Factor rows_of(const Factor& factor, const layout::Range& tokens) {
           .operands = {.rows = operand_of_rows(factor.operands.rows, tokens.begin, tokens.size()), .columns = {}}};
 }
 
-// Calls multiply(factor, result) for each chunk. Returns the results as one tensor [tokens, columns].
-template <typename Multiply>
-at::Tensor in_chunks(const Factor& factor, std::int64_t columns, Chunks chunks, Multiply multiply) {
-  const at::Tensor& like =
-      factor.matrix.defined()
-          ? factor.matrix
-          : (factor.operands.rows.codes.defined() ? factor.operands.rows.codes : factor.operands.rows.values);
-  const at::ScalarType type = factor.matrix.defined() ? factor.matrix.scalar_type() : at::kBFloat16;
-  at::Tensor result = at::empty({tokens_of(factor), columns}, like.options().dtype(type));
-  for (const TokenChunk& chunk : chunks) {
-    at::Tensor part = result.narrow(0, chunk.tokens.begin, chunk.tokens.size());
-    multiply(rows_of(factor, chunk.tokens), part);
+std::int64_t tokens_of(const Factor& factor, const ChunkedProduct& how) {
+  if (how.chunks.empty()) return tokens_of(factor);
+  std::int64_t tokens = 0;
+  for (const TokenChunk& chunk : how.chunks) tokens += chunk.tokens.size();
+  return tokens;
+}
+
+// Returns an uninitialised result of a product of rows like `part`.
+at::Tensor result_like(const Factor& part, std::int64_t tokens, std::int64_t columns) {
+  if (part.matrix.defined()) return at::empty({tokens, columns}, part.matrix.options());
+  const ops::Operand& rows = part.operands.rows;
+  return at::empty({tokens, columns},
+                   (rows.values.defined() ? rows.values : rows.codes).options().dtype(at::kBFloat16));
+}
+
+// Multiplies in chunks, with whole(factor) for one chunk or part(factor, result) for each chunk.
+template <typename Whole, typename Part>
+at::Tensor in_chunks(const Factor& factor, std::int64_t columns, const ChunkedProduct& how, Whole whole, Part part) {
+  at::Tensor result;
+  const auto multiplied = [&](const TokenChunk& chunk) {
+    if (how.after) how.after(chunk, result);
+  };
+  if (how.chunks.size() < 2) {
+    result = whole(how.rows ? how.rows(how.chunks.front()) : factor);
+    if (!how.chunks.empty()) multiplied(how.chunks.front());
+    return result;
+  }
+  for (const TokenChunk& chunk : how.chunks) {
+    const Factor rows = how.rows ? how.rows(chunk) : rows_of(factor, chunk.tokens);
+    if (!result.defined()) result = result_like(rows, tokens_of(factor, how), columns);
+    at::Tensor own = result.narrow(0, chunk.tokens.begin, chunk.tokens.size());
+    part(rows, own);
+    multiplied(chunk);
   }
   return result;
 }
 
 }  // namespace
 
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, Chunks chunks) {
-  count(context, weight, tokens_of(x));
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how) {
+  count(context, weight, tokens_of(x, how));
   ConsumedWeight consumed(context, weight, context.pass);
-  const bool is_bf16 = weight.product == Format::bf16, fast = weight.product == Format::fp8;
-  if (chunks.size() < 2)
-    return is_bf16 ? ops::gemm_fprop(x.matrix, consumed.tensor())
-                   : multiply(x.operands.rows, consumed.operand(ops::Sides::rows), fast);
-  const ops::Operand w = is_bf16 ? ops::Operand() : consumed.operand(ops::Sides::rows);
-  return in_chunks(x, weight.rows, chunks, [&](const Factor& part, at::Tensor& y) {
-    if (is_bf16) return ops::gemm_fprop_to(part.matrix, consumed.tensor(), y);
-    multiply_to(part.operands.rows, w, y, fast);
-  });
+  if (weight.product == Format::bf16) {
+    const at::Tensor& w = consumed.tensor();
+    return in_chunks(
+        x, weight.rows, how, [&](const Factor& all) { return ops::gemm_fprop(all.matrix, w); },
+        [&](const Factor& part, at::Tensor& y) { ops::gemm_fprop_to(part.matrix, w, y); });
+  }
+  const ops::Operand w = consumed.operand(ops::Sides::rows);
+  const bool fast = weight.product == Format::fp8;
+  return in_chunks(
+      x, weight.rows, how, [&](const Factor& all) { return multiply(all.operands.rows, w, fast); },
+      [&](const Factor& part, at::Tensor& y) { multiply_to(part.operands.rows, w, y, fast); });
 }
 
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, Chunks chunks) {
-  count(context, weight, tokens_of(dy));
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how) {
+  count(context, weight, tokens_of(dy, how));
   ConsumedWeight consumed(context, weight, schedule::Pass::backward);
-  const bool is_bf16 = weight.product == Format::bf16;
-  if (chunks.size() < 2)
-    return is_bf16 ? ops::gemm_dgrad(dy.matrix, consumed.tensor())
-                   : multiply(dy.operands.rows, consumed.operand(ops::Sides::columns));
-  const ops::Operand w = is_bf16 ? ops::Operand() : consumed.operand(ops::Sides::columns);
-  return in_chunks(dy, weight.cols, chunks, [&](const Factor& part, at::Tensor& dx) {
-    if (is_bf16) return ops::gemm_dgrad_to(part.matrix, consumed.tensor(), dx);
-    multiply_to(part.operands.rows, w, dx);
-  });
+  if (weight.product == Format::bf16) {
+    const at::Tensor& w = consumed.tensor();
+    return in_chunks(
+        dy, weight.cols, how, [&](const Factor& all) { return ops::gemm_dgrad(all.matrix, w); },
+        [&](const Factor& part, at::Tensor& dx) { ops::gemm_dgrad_to(part.matrix, w, dx); });
+  }
+  const ops::Operand w = consumed.operand(ops::Sides::columns);
+  return in_chunks(
+      dy, weight.cols, how, [&](const Factor& all) { return multiply(all.operands.rows, w); },
+      [&](const Factor& part, at::Tensor& dx) { multiply_to(part.operands.rows, w, dx); });
 }
 
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {

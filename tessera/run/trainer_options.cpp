@@ -33,7 +33,8 @@ nn::ProductOptions product_options(const TrainConfig& config) {
           .choice = config.fp8_amax,
           .margin = static_cast<int>(config.fp8_margin),
           .tp_wire = config.tp_wire_format,
-          .tp_chunks = tp_chunks_of(config)};
+          .tp_chunks = tp_chunks_of(config),
+          .tp_overlap = config.tp_overlap};
 }
 
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {

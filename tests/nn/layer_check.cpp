@@ -33,6 +33,7 @@ std::vector<LayerCase> layer_cases() {
         LayerCase how{.tp = tp, .gtp = gtp, .sequence_parallel = sequence_parallel};
         if (tp == 3 && sequence_parallel) how.split.weights = {0, 2, 1};
         if (gtp == 2 && sequence_parallel) how.chunks = tp;
+        how.overlap = tp == 3 && sequence_parallel;
         cases.push_back(how);
       }
   return cases;
@@ -371,7 +372,7 @@ void expect_same_outputs(const RankRecord& training, const RankRecord& evaluatio
   for (const schedule::Event& event : evaluation.trace) {
     EXPECT_EQ(event.pass, schedule::Pass::forward) << to_string(event, training.names);
     EXPECT_TRUE(event.kind == schedule::EventKind::consume || event.kind == schedule::EventKind::release ||
-                event.kind == schedule::EventKind::comm)
+                event.kind == schedule::EventKind::comm || event.kind == schedule::EventKind::need)
         << to_string(event, training.names);
   }
 }
@@ -402,6 +403,7 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
     context.policy = how.recompute;
     context.split = how.split;
     context.products.tp_chunks = how.chunks;
+    context.products.tp_overlap = how.overlap;
     LayerRank rank = register_weights(layer, how, context, runtime);
     RankRecord training = run_step(layer, how, runtime, rank, expected, schedule::StepKind::train);
     const RankRecord evaluation = run_step(layer, how, runtime, rank, expected, schedule::StepKind::evaluate);

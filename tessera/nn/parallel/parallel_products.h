@@ -5,6 +5,10 @@
 //
 // Under sequence parallelism a product is computed in chunks of tokens (token_chunks.h), whose number the context's
 // ProductOptions::tp_chunks sets. Without sequence parallelism a product is one chunk, and a factor has all tokens.
+//
+// With ProductOptions::tp_overlap, tokens travel in pieces (token_pieces.h) beside the products: a chunk is multiplied
+// as soon as its tokens have arrived, and its sums leave while later chunks are multiplied. The bits are the same. A
+// gathered factor that is quantized after the transfer is multiplied when all tokens have arrived.
 #pragma once
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear_products.h"
@@ -16,7 +20,7 @@ std::vector<TokenChunk> product_chunks(const Context& context, std::int64_t toke
 
 struct GatheredProduct {
   at::Tensor product;  // [tokens, columns]
-  Factor factor;       // of all tokens, with the requested sides
+  Factor factor;       // of all tokens; in a number format by columns, if `sides` contains them
 };
 // own: this rank's tokens of the factor, as in factor_of_tokens. sides: contains the rows. An input gives x w^T in the
 // context's pass; a gradient gives dy w in the backward pass. Collective over tp.

@@ -50,4 +50,26 @@ std::vector<TokenChunk> token_chunks(std::span<const std::int64_t> tokens, std::
   return divide(tokens, busy, 1);
 }
 
+std::vector<TokenChunk> in_order_of_arrival(std::vector<TokenChunk> chunks, int rank, int size) {
+  const auto last_piece = [&](const TokenChunk& chunk) {
+    std::int64_t last = 0;
+    for (std::int64_t source = chunk.ranks.begin; source < chunk.ranks.end; ++source)
+      last = std::max(last, (rank - source + size) % size);
+    return last;
+  };
+  std::ranges::stable_sort(chunks, {}, last_piece);
+  return chunks;
+}
+
+std::vector<TokenChunk> in_order_of_departure(std::vector<TokenChunk> chunks, int rank, int size) {
+  const auto first_piece = [&](const TokenChunk& chunk) {
+    std::int64_t first = size;  // this rank's own rows stay
+    for (std::int64_t target = chunk.ranks.begin; target < chunk.ranks.end; ++target)
+      if (target != rank) first = std::min(first, (target - rank + size) % size);
+    return first;
+  };
+  std::ranges::stable_sort(chunks, {}, first_piece);
+  return chunks;
+}
+
 }  // namespace tessera::nn

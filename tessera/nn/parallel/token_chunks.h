@@ -28,4 +28,9 @@ inline constexpr std::int64_t kChunkTiles = 264, kTileTokens = 128, kTileColumns
 // one chunk; the chunks cover all ranks and all tokens in order. Throws Error if `wanted` is negative.
 std::vector<TokenChunk> token_chunks(std::span<const std::int64_t> tokens, std::int64_t columns, std::int64_t wanted);
 
+// The orders in which rank `rank` of `size` ranks multiplies chunks if tokens travel in pieces (token_pieces.h): by the
+// last piece that brings tokens of a chunk, and by the first piece that takes rows of a chunk away.
+std::vector<TokenChunk> in_order_of_arrival(std::vector<TokenChunk> chunks, int rank, int size);
+std::vector<TokenChunk> in_order_of_departure(std::vector<TokenChunk> chunks, int rank, int size);
+
 }  // namespace tessera::nn

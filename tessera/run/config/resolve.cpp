@@ -183,6 +183,8 @@ TrainConfig resolve_settings(TrainConfig config) {
   parse_byte_size(config.coalesce, "--coalesce");
   if (tp_chunks_of(config) != nn::kAutomaticChunks && !splits_tokens(config))
     throw InputError("--tp-chunks: got {}, expected it with --tp above 1 and --sequence-parallel on", config.tp_chunks);
+  if (config.tp_overlap && !splits_tokens(config))
+    throw InputError("--tp-overlap: got on, expected it with --tp above 1 and --sequence-parallel on");
   return config;
 }
 

@@ -128,6 +128,8 @@ constexpr std::array kSettings{
             "shard activations outside the tensor-parallel parts by tokens", kPlans},
     Setting{"tp_chunks", &C::tp_chunks, kAny, kKept, "auto|N",
             "sequence parallelism: products are computed in at most N chunks of tokens (auto: by size)", kPlans},
+    Setting{"tp_overlap", &C::tp_overlap, kAny, kRun, "on|off",
+            "sequence parallelism: tokens travel in pieces beside the products", kPlans},
     Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled",
             "experts: auxiliary loss of each layer, or of all layers together as in transformers", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},

@@ -267,6 +267,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--coalesce", "0"}, {"--coalesce: '0'", "2GiB"}},
                       BadFlags{{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "0"},
                                {"--tp-chunks: got 0", "auto or a number above 0"}},
+                      BadFlags{{"--tp", "2", "--tp-overlap", "on"}, {"--tp-overlap: got on", "--sequence-parallel on"}},
                       BadFlags{{"--tp", "2", "--tp-chunks", "2"}, {"--tp-chunks: got 2", "--sequence-parallel on"}},
                       BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},
                       BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
