@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Compares a step of `tessera bench step` with the same step of PyTorch's FSDP2 (fsdp2.py).
+"""Compares a step of `tessera bench step` with the same step of PyTorch on the same GPUs.
 
+The peer is FSDP2 (fsdp2.py), with resharding on and off. With --tp N above 1, the weights are sharded over N GPUs by
+tensor parallelism, and the peer is DTensor's tensor parallelism (tensor_parallel.py), with async on and off.
 The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the ratios of the
 step times and one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
 1 if Tessera failed. Example:
@@ -20,6 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESSERA, ON, OFF = "tessera", "FSDP2, resharding on", "FSDP2, resharding off"
+TP_ON, TP_OFF = "DTensor TP, async on", "DTensor TP, async off"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
 OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
 GRACE_S = 60  # between SIGTERM and SIGKILL; torchrun ends its processes in half of this time
@@ -50,6 +53,7 @@ def parse_arguments(argv):
     parser = argparse.ArgumentParser(prog="bench/compare.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=at_least(1), help="default: all GPUs that nvidia-smi lists")
+    parser.add_argument("--tp", type=at_least(1), default=1, help="1, or all GPUs: tensor parallelism (default: 1)")
     parser.add_argument("--model", default="llama3-8b")
     parser.add_argument("--layers", type=at_least(1), help="number of layers (default: the model's)")
     for name, default, what in (("seq-len", 8192, "tokens"), ("micro-batch", 1, "sequences per GPU"),
@@ -62,6 +66,8 @@ def parse_arguments(argv):
     cut = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_args(argv[:cut])
     options.gpus = options.gpus or count_gpus() or parser.error("nvidia-smi lists no GPU: expected --gpus N")
+    if options.tp not in (1, options.gpus):
+        parser.error(f"argument --tp: is {options.tp}, expected 1 or --gpus {options.gpus}")
     return options, argv[cut + 1:]
 
 
@@ -71,10 +77,18 @@ def commands(options, extra):
             "--steps", options.steps, "--warmup", options.warmup]
     if options.layers:
         task += ["--layers", options.layers]
-    fsdp2 = [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", options.gpus,
-             ROOT / "bench" / "peers" / "fsdp2.py", *task, "--reshard"]
-    ours = [options.tessera, "bench", "step", *task, "--tp", 1, "--gtp", options.gpus, "--dtype", "bf16", "--json"]
-    return {TESSERA: ours + extra, ON: [*fsdp2, "on"], OFF: [*fsdp2, "off"]}
+    def peer(program, flag):
+        start = [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", options.gpus]
+        return [[*start, ROOT / "bench" / "peers" / program, *task, flag, value] for value in ("on", "off")]
+
+    ours = [options.tessera, "bench", "step", *task, "--tp", options.tp, "--gtp", options.gpus // options.tp,
+            "--dtype", "bf16", "--json"]
+    if options.tp > 1:
+        ours += ["--sequence-parallel", "on"]
+        names, peers = (TP_ON, TP_OFF), peer("tensor_parallel.py", "--async")
+    else:
+        names, peers = (ON, OFF), peer("fsdp2.py", "--reshard")
+    return {TESSERA: ours + extra, **dict(zip(names, peers))}
 
 
 def last_object(text):
@@ -134,9 +148,9 @@ def result_of(command, options):
     if not isinstance(loss, (int, float)) or not math.isfinite(loss):
         raise Failure(f"measured steps whose loss is not finite: loss is {loss}")
     tokens = result["tokens_per_second_per_gpu"] * result["median_ms"] / 1e3
-    expected = options.seq_len * options.micro_batch
+    expected = options.seq_len * options.micro_batch / options.tp
     if not 0.7 < tokens / expected < 1.4:  # a rate from the mean differs slightly from a rate from the median
-        raise Failure(f"did {tokens:.0f} tokens a GPU and step, expected {expected}")
+        raise Failure(f"did {tokens:.0f} tokens a GPU and step, expected {expected:.0f}")
     return result
 
 
@@ -170,8 +184,8 @@ def summarize(results):
 
 
 def ratios(summary):
-    """speed_to_*: FSDP2's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / FSDP2's."""
-    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF) if name in summary]
+    """speed_to_*: a peer's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / FSDP2's."""
+    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF, TP_ON, TP_OFF) if name in summary]
     if not ours or not peers:
         return {}
     best = min(peers, key=lambda name: summary[name]["median_ms"])
@@ -210,7 +224,7 @@ def main():
     summary = summarize(results)
     print("\n".join(report(summary, failures)))
     print(json.dumps({"programs": summary, **ratios(summary), "gpus": options.gpus, "model": options.model,
-                      "layers": options.layers, "seq_len": options.seq_len, "micro_batch": options.micro_batch,
+                      "tp": options.tp, "layers": options.layers, "seq_len": options.seq_len, "micro_batch": options.micro_batch,
                       "rounds": options.rounds}))
     return 1 if failures[TESSERA] else 0
 

@@ -46,9 +46,9 @@ class Block(nn.Module):
         self.gate_up, self.down = nn.Linear(hidden, 2 * ffn, bias=False), nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x, cosine, sine):
-        batch, length, _ = x.shape
-        qkv = self.qkv(self.attention_norm(x)).split(self.parts, dim=-1)
-        q, k, v = (part.view(batch, length, -1, self.dim).transpose(1, 2) for part in qkv)
+        qkv = self.qkv(self.attention_norm(x))
+        batch, length, _ = qkv.shape
+        q, k, v = (part.view(batch, length, -1, self.dim).transpose(1, 2) for part in qkv.split(self.parts, dim=-1))
         q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
             attention = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -158,23 +158,20 @@ def read_config(options):
     return config
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description):
+    """Returns a parser of the flags of all peers."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama3-8b", help="a name under configs/, or a config.json")
     parser.add_argument("--layers", type=int, help="number of layers (default: the model's)")
-    parser.add_argument("--reshard", choices=("on", "off"), default="on", help="gather the weights again in backward")
     for name, default in (("seq-len", 8192), ("micro-batch", 1), ("steps", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    return parser.parse_args()
+    return parser
 
 
-def main():
-    options = parse_arguments()
-    config = read_config(options)
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-    torch.manual_seed(dist.get_rank())
-    times, memory, losses = measure(training_step(config, options), options)
+def print_result(measured, options, words, tokens):
+    """Prints the JSON line on the first GPU. measured: the result of measure(). words: what the line also contains. tokens: of
+    a GPU and step. Ends the program if a loss is not finite."""
+    times, memory, losses = measured
     most = torch.tensor(memory, device="cuda")
     dist.all_reduce(most, dist.ReduceOp.MAX)
     dist.all_reduce(losses)
@@ -184,10 +181,22 @@ def main():
             sys.exit(f"error: the loss of step {step} of {len(losses)} is {loss}: no figure is reported")
     if dist.get_rank() == 0:
         p10, median, p90 = (quantile(times, part) for part in (0.1, 0.5, 0.9))
-        print(json.dumps({"peer": "fsdp2", "torch": torch.__version__, "median_ms": median, "p10_ms": p10,
-                          "p90_ms": p90, "peak_memory_bytes": most.item(), "steps": options.steps,
-                          "tokens_per_second_per_gpu": options.micro_batch * options.seq_len / median * 1e3,
-                          "gpus": dist.get_world_size(), "reshard": options.reshard, "loss": losses[-1]}), flush=True)
+        print(json.dumps(words | {"torch": torch.__version__, "median_ms": median, "p10_ms": p10, "p90_ms": p90,
+                                  "peak_memory_bytes": most.item(), "steps": options.steps,
+                                  "tokens_per_second_per_gpu": tokens / median * 1e3, "gpus": dist.get_world_size(),
+                                  "loss": losses[-1]}), flush=True)
+
+
+def main():
+    parser = parser_of(__doc__)
+    parser.add_argument("--reshard", choices=("on", "off"), default="on", help="gather the weights again in backward")
+    options = parser.parse_args()
+    config = read_config(options)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    torch.manual_seed(dist.get_rank())
+    print_result(measure(training_step(config, options), options), options, {"peer": "fsdp2", "reshard": options.reshard},
+                 options.micro_batch * options.seq_len)
     dist.destroy_process_group()
 
 

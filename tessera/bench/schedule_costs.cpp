@@ -25,6 +25,7 @@ double compare_seconds(const comm::Link& link, int ranks) {
 // Returns the time of a collective of the program whose ranks have equal parts.
 double collective_seconds(const comm::Link& link, int ranks, const Event& event) {
   if (ranks == 1) return 0;
+  if (schedule::is_piece_op(event.op)) return link.seconds(event.bytes);
   if (event.op == "all_gather") return link.seconds((ranks - 1) * event.bytes);
   if (event.op == "reduce_scatter") return link.seconds((ranks - 1) * event.bytes / ranks);
   return link.seconds(comm::all_reduce_received(event.bytes, ranks));

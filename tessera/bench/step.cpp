@@ -67,7 +67,8 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 // The times of this rank's steps, in seconds.
 struct Times {
   std::vector<double> steps, exposed, host;
-  double loss = 0;  // loss of the last step
+  double loss = 0;                               // loss of the last step
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // of the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
@@ -96,6 +97,8 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       times.exposed.push_back(result.statistics.exposed_seconds);
       times.host.push_back(result.host_seconds);
       times.loss = result.loss;
+      times.tp_pieces = result.statistics.tp_pieces;
+      times.tp_fallbacks = result.statistics.tp_fallbacks;
     }
   };
   for (int step = 0; step < count; ++step) {
@@ -197,6 +200,9 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.scratch_bytes = schedules.scratch_bytes;
   report.transport = run::transport_of(config, schedules);
   report.indirect = schedules.indirect;
+  report.tp_transport = run::tp_transport_of(config, schedules);
+  report.tp_pieces = times.tp_pieces;
+  report.tp_fallbacks = times.tp_fallbacks;
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
       take_steps(trainer, input, 2);
@@ -252,6 +258,11 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
           {"least_exposed_comm_ms", report.least_exposed_comm_ms},
           {"host_ms", report.host_ms},
           {"transport", report.transport},
+          {"tp_overlap", bench.config.tp_overlap},
+          {"tp_chunks", bench.config.tp_chunks},
+          {"tp_pieces", report.tp_pieces},
+          {"tp_fallbacks", report.tp_fallbacks},
+          {"tp_transport", report.tp_transport},
           {"cuda_graph", bench.config.cuda_graph},
           {"limit_ms", limit_ms},
           {"limit_products_ms", report.limit.products * 1e3},

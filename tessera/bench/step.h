@@ -50,8 +50,11 @@ struct StepReport {
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
   std::string transport;  // run::transport_of
-  std::string indirect;   // why pushes do not move the weights
-  StepLimit limit;        // of the rank with the longest limit, for which the other ranks wait
+  // Counters of this rank's last step (runtime/watch/statistics.h), and run::tp_transport_of.
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0;
+  std::string tp_transport;
+  std::string indirect;  // why pushes do not move the weights
+  StepLimit limit;       // of the rank with the longest limit, for which the other ranks wait
   int ranks = 1;
 };
 

@@ -102,10 +102,11 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   const std::span<const std::int64_t> counts = collective.counts;
   const auto size = static_cast<std::int64_t>(quant::size_of(collective.type));
   const std::int64_t all = size * std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  const bool is_cut =
-      collective.kind == ProgramCollectiveKind::all_gather || collective.kind == ProgramCollectiveKind::reduce_scatter;
+  const bool gathers =
+      collective.kind == ProgramCollectiveKind::all_gather || collective.kind == ProgramCollectiveKind::gather_piece;
+  const bool is_cut = gathers || collective.kind == ProgramCollectiveKind::reduce_scatter ||
+                      collective.kind == ProgramCollectiveKind::scatter_piece;
   const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank(collective.domain))] : 0;
-  const bool gathers = collective.kind == ProgramCollectiveKind::all_gather;
   std::pair<base::Buffer, base::Buffer> memory(zeros(gathers || !is_cut ? own : all),
                                                zeros(gathers || !is_cut ? all : own));
   ProgramCollective real = collective;
@@ -121,6 +122,7 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
 
 void TimedProgram::wait(const Issued& issued) {
   if (issued.event < 0) return;
+  if (schedule::is_piece_op(trace()[static_cast<std::size_t>(issued.event)].op)) compute();  // until the need
   program_.wait(issued);
   DryRun::wait(issued);
   in_flight_.erase(issued.event);

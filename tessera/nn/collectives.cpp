@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "tessera/nn/parallel/token_pieces.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
@@ -25,6 +26,7 @@ PendingTensor::~PendingTensor() {
 }
 
 at::Tensor PendingTensor::take() {
+  if (result_) return result_->take();
   if (Context* context = std::exchange(context_, nullptr)) context->program.wait(issued_);
   return out_;
 }
@@ -49,6 +51,7 @@ PendingTensor start_with_tokens(Context& context, runtime::ProgramCollectiveKind
 
 PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
   if (!context.has_tp() || !context.sequence_parallel) return PendingTensor(x);
+  if (travels_in_pieces(context)) return PendingTensor(std::make_unique<GatherInPieces>(context, x, tokens, pass));
   const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
 }
@@ -75,6 +78,11 @@ PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule:
   if (!context.has_tp()) return PendingTensor(part);
   const at::Tensor whole = part.contiguous();
   if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
+  if (travels_in_pieces(context)) {
+    auto pieces = std::make_unique<ScatterInPieces>(context, whole, pass);
+    pieces->written({.begin = 0, .end = context.tp_size()});
+    return PendingTensor(std::move(pieces));
+  }
   const std::int64_t tokens = part.size(0), width = part.size(1);
   const at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
   return start_with_tokens(context, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens, pass);

@@ -5,10 +5,11 @@
 // sequence parallelism, each rank holds a copy of all tokens. enter_tp and leave_tp are each other's backward; with one
 // tp rank, both return their argument. Work that is enqueued on compute later runs after the result is ready; on a CPU
 // the host blocks until then. start_enter_tp and start_leave_tp only start the collective, so that compute can do other
-// work meanwhile.
+// work meanwhile. With ProductOptions::tp_overlap, tokens travel in pieces (parallel/token_pieces.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,19 +18,30 @@
 
 namespace tessera::nn {
 
+// The result of a transfer that may still be running. The destructor of a class waits for the transfer if take() was
+// not called, because an error occurred.
+class PendingResult {
+ public:
+  virtual ~PendingResult() = default;
+  // Makes compute wait for the transfer and returns the result. Called once.
+  virtual at::Tensor take() = 0;
+};
+
 // The result of a collective that may still be running. Keeps the collective's input and output alive.
 class PendingTensor {
  public:
   explicit PendingTensor(at::Tensor known) : out_(std::move(known)) {}  // a result that is ready
   PendingTensor(Context& context, runtime::Issued issued, at::Tensor in, at::Tensor out)
       : context_(&context), issued_(std::move(issued)), in_(std::move(in)), out_(std::move(out)) {}
+  explicit PendingTensor(std::unique_ptr<PendingResult> result) : result_(std::move(result)) {}
   // If an error occurred before take(), waits until the collective has finished or failed, then frees its memory.
   ~PendingTensor();
   PendingTensor(PendingTensor&& other) noexcept
       : context_(std::exchange(other.context_, nullptr)),
         issued_(std::move(other.issued_)),
         in_(std::move(other.in_)),
-        out_(std::move(other.out_)) {}
+        out_(std::move(other.out_)),
+        result_(std::move(other.result_)) {}
   PendingTensor& operator=(PendingTensor&&) = delete;
 
   // Waits for the collective and returns the result. Called once.
@@ -39,6 +51,7 @@ class PendingTensor {
   Context* context_ = nullptr;  // null: nothing to wait for
   runtime::Issued issued_;
   at::Tensor in_, out_;
+  std::unique_ptr<PendingResult> result_;  // null: the members above
 };
 PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
 // The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.

@@ -18,7 +18,7 @@ struct Context {
   BlockRecompute recompute;
   Recompute policy = Recompute::none;             // of the block that is running
   schedule::Pass pass = schedule::Pass::forward;  // recompute: a block's forward runs again
-  ProductOptions products;                        // options of products in number formats
+  ProductOptions products;                        // options of products
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
   DropoutState dropout = {};                      // of the microbatch that is running

@@ -1,4 +1,4 @@
-// Options of products in number formats, and delayed scales for fp8 products with one scale per matrix. A delayed scale
+// Options of products, and delayed scales for fp8 products with one scale per matrix. A delayed scale
 // comes from the amaxes of earlier steps and is constant within a step. A product therefore waits neither for a message
 // nor for an extra pass over its matrix.
 #pragma once
@@ -9,6 +9,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/lane.h"
+#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/formats/delayed_scaling.h"
@@ -17,6 +18,7 @@ namespace tessera::nn {
 
 enum class Fp8Scaling : std::uint8_t { delayed, current };
 
+// Options of a layer's products. All except tp_chunks and tp_overlap apply to products in number formats.
 struct ProductOptions {
   quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
   Fp8Scaling scaling = Fp8Scaling::delayed;
@@ -26,6 +28,10 @@ struct ProductOptions {
   // Number format of activations and gradients whose tokens are gathered over tp for a product: bf16, or fp8 for fp8
   // products.
   quant::Format tp_wire = quant::Format::bf16;
+  // Under sequence parallelism: the greatest number of chunks of tokens of a product (token_chunks.h).
+  std::int64_t tp_chunks = kAutomaticChunks;
+  // Under sequence parallelism: whether tokens travel in pieces beside products (token_pieces.h). Changes no bit.
+  bool tp_overlap = false;
 };
 
 // Delayed scales of one rank's layer inputs and output gradients. Used by one thread. The values are in device memory;

@@ -1,7 +1,6 @@
 #include "tessera/nn/feed_forward.h"
 
-#include "tessera/nn/collectives.h"
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 #include "tessera/nn/stash.h"
 
 namespace tessera::nn {
@@ -17,7 +16,7 @@ at::Tensor activated_forward(AutogradContext* ctx, Context& context, const Weigh
                              bool kept) {
   const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
   const Factor activated = factor_of_swiglu(context, down, gate_up, context.pass, sides);
-  at::Tensor y = leave_tp(context, fprop(context, down, activated), context.pass);
+  at::Tensor y = scattered_product(context, down, Role::input, activated);
   if (!kept) return y;
   variable_list own{gate_up, context.policy != Recompute::selective ? activated.matrix : at::Tensor()};
   stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
@@ -36,8 +35,7 @@ Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForw
   const variable_list kept = ctx->saved_data["kept"].toTensorVector();
   ctx->saved_data.erase("kept");
   fetch(ctx, context, kDownStash);
-  const Factor gradient = factor_of_tokens(context, down, Role::gradient, dy, tokens, kPass, ops::Sides::both);
-  const at::Tensor dout = dgrad(context, down, gradient);
+  const auto [dout, gradient] = gathered_product(context, down, Role::gradient, dy, tokens, ops::Sides::both);
   const bool recomputes = !kept[kActivated].defined() && !kept[kColumns].defined();
   SwigluFactors swiglu =
       factors_of_swiglu_backward(context, layers.gate_up.weight, recomputes ? &down : nullptr, dout, kept[kGateUp]);

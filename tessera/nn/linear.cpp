@@ -2,8 +2,7 @@
 
 #include <ATen/ops/ones.h>
 
-#include "tessera/nn/collectives.h"
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/gemm/gemm.h"
 
@@ -62,7 +61,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const Weight& weight = linear->weight;
     const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
     const Factor input = factor_of_columns(*context, weight, Role::input, x, context->pass, sides);
-    at::Tensor y = leave_tp(*context, fprop(*context, weight, input), context->pass);
+    at::Tensor y = scattered_product(*context, weight, Role::input, input);
     const KeptColumns columns = kept_columns(input);
     ctx->save_for_backward({x, columns.data, columns.scales});
     stash(ctx, *context, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
@@ -78,9 +77,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const Weight& weight = saved_pointer<const RowLinear>(ctx, "linear")->weight;
     const at::Tensor& x = saved[0];
     fetch(ctx, context);
-    const Factor dy =
-        factor_of_tokens(context, weight, Role::gradient, gradients[0], x.size(0), kPass, ops::Sides::both);
-    const at::Tensor dx = dgrad(context, weight, dy);
+    const auto [dx, dy] = gathered_product(context, weight, Role::gradient, gradients[0], x.size(0), ops::Sides::both);
     wgrad(context, weight, dy,
           saved[1].defined() ? factor_of_kept(context, weight, {saved[1], saved[2]}, x.size(0))
                              : factor_of_columns(context, weight, Role::input, x, kPass, ops::Sides::columns));
@@ -110,9 +107,9 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, const
   if (linear.norm) normed = norm_forward(context, *linear.norm, x, residual);
   const bool keep_columns = kept && keeps_columns(context, linear.weight, Tokens::own);
   const bool keep_input = !keep_columns && (!linear.norm || context.policy != Recompute::selective);
-  const Factor input = factor_of_tokens(context, linear.weight, Role::input, normed.y, tokens, context.pass,
-                                        keep_columns ? ops::Sides::both : ops::Sides::rows);
-  ColumnForward column{.result = {fprop(context, linear.weight, input), normed.sum}, .saved = {}};
+  const auto [y, input] = gathered_product(context, linear.weight, Role::input, normed.y, tokens,
+                                           keep_columns ? ops::Sides::both : ops::Sides::rows);
+  ColumnForward column{.result = {y, normed.sum}, .saved = {}};
   column.saved = {keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
   column.stashed = kept_bytes(column.saved) + bytes_of_columns(input);
   const KeptColumns columns = kept_columns(input);
@@ -129,7 +126,7 @@ ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& line
 
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input) {
-  PendingTensor dx = start_leave_tp(context, dgrad(context, weight, gradient), schedule::Pass::backward);
+  PendingTensor dx = start_scattered_product(context, weight, Role::gradient, gradient);
   wgrad(context, weight, gradient, input());
   return dx.take();
 }

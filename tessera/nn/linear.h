@@ -1,8 +1,10 @@
 // Linear layers sharded over tp. In a column-parallel layer each rank has some of the out features. In a row-parallel
 // layer each rank has some of the in features.
 //
-//   column:  y = enter_tp(norm(x)) w^T         backward: dx = norm'(leave_tp(dy w))
-//   row:     y = leave_tp(x w^T)               backward: dx = enter_tp(dy) w
+//   column:  y = gathered(norm(x)) w^T         backward: dx = norm'(scattered(dy w))
+//   row:     y = scattered(x w^T)              backward: dx = gathered(dy) w
+//
+// gathered and scattered are the transfers of gathered_product and scattered_product (parallel_products.h).
 //
 // A column-parallel layer may add a bias to y. The bias is treated as the weight of a constant input 1. The bias
 // gradient db = dy^T 1 is summed like other weight gradients.

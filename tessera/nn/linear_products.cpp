@@ -1,5 +1,7 @@
 #include "tessera/nn/linear_products.h"
 
+#include <ATen/ops/empty.h>
+
 #include <memory>
 
 #include "tessera/base/error.h"
@@ -73,18 +75,6 @@ std::optional<ops::Quantization> known_quantization(Context& context, const Weig
   return quantization(context, weight, role, sides, context.scales->scale(scale_number(weight, role)));
 }
 
-// Quantizes this rank's tokens and gathers the codes.
-std::function<Factor()> start_codes(Context& context, const Weight& weight, Role role, const at::Tensor& own,
-                                    std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
-  const Encoding encoding = encoding_of(context, weight, role);
-  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
-  const at::Tensor codes = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role));
-  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes, tokens, pass));
-  return [arriving, encoding, scale, sides]() -> Factor {
-    return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
-  };
-}
-
 bool travels_quantized(const Context& context, const Weight& weight) {
   return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
          context.has_tp();
@@ -99,9 +89,24 @@ void add_scales(Context& context, Weight& weight) {
   weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
 }
 
+std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                          schedule::Pass pass) {
+  if (!travels_quantized(context, weight)) return std::nullopt;
+  const Encoding encoding = encoding_of(context, weight, role);
+  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
+  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role)),
+                    .encoding = encoding,
+                    .scale = scale};
+}
+
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
-  if (travels_quantized(context, weight)) return start_codes(context, weight, role, own, tokens, pass, sides);
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass)) {
+    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass));
+    return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
+      return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
+    };
+  }
   auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass));
   return [arriving, &context, &weight, role, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
@@ -179,35 +184,96 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
   return {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operand)}};
 }
 
+std::int64_t tokens_of(const Factor& factor) {
+  return factor.matrix.defined() ? factor.matrix.size(0) : factor.operands.rows.extent.rows;
+}
+
 namespace {
+
 // Counts the product's multiplications and additions.
-void count(Context& context, const Weight& weight, const Factor& factor, ops::Sides side) {
-  const bool by_rows = side == ops::Sides::rows;
-  const ops::Operand& operand = by_rows ? factor.operands.rows : factor.operands.columns;
-  const std::int64_t tokens = factor.matrix.defined() ? factor.matrix.size(0)
-                              : by_rows               ? operand.extent.rows
-                                                      : operand.extent.cols;
+void count(Context& context, const Weight& weight, std::int64_t tokens) {
   context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
 }
-}  // namespace
 
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x) {
-  count(context, weight, x, ops::Sides::rows);
-  ConsumedWeight consumed(context, weight, context.pass);
-  if (weight.product == Format::bf16) return ops::gemm_fprop(x.matrix, consumed.tensor());
-  return multiply(x.operands.rows, consumed.operand(ops::Sides::rows), /*fast=*/weight.product == Format::fp8);
+Factor rows_of(const Factor& factor, const layout::Range& tokens) {
+  if (factor.matrix.defined()) return {.matrix = factor.matrix.narrow(0, tokens.begin, tokens.size()), .operands = {}};
+  return {.matrix = {},
+          .operands = {.rows = operand_of_rows(factor.operands.rows, tokens.begin, tokens.size()), .columns = {}}};
 }
 
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy) {
-  count(context, weight, dy, ops::Sides::rows);
+std::int64_t tokens_of(const Factor& factor, const ChunkedProduct& how) {
+  if (how.chunks.empty()) return tokens_of(factor);
+  std::int64_t tokens = 0;
+  for (const TokenChunk& chunk : how.chunks) tokens += chunk.tokens.size();
+  return tokens;
+}
+
+// Returns an uninitialised result of a product of rows like `part`.
+at::Tensor result_like(const Factor& part, std::int64_t tokens, std::int64_t columns) {
+  if (part.matrix.defined()) return at::empty({tokens, columns}, part.matrix.options());
+  const ops::Operand& rows = part.operands.rows;
+  return at::empty({tokens, columns},
+                   (rows.values.defined() ? rows.values : rows.codes).options().dtype(at::kBFloat16));
+}
+
+// Multiplies in chunks, with whole(factor) for one chunk or part(factor, result) for each chunk.
+template <typename Whole, typename Part>
+at::Tensor in_chunks(const Factor& factor, std::int64_t columns, const ChunkedProduct& how, Whole whole, Part part) {
+  at::Tensor result;
+  const auto multiplied = [&](const TokenChunk& chunk) {
+    if (how.after) how.after(chunk, result);
+  };
+  if (how.chunks.size() < 2) {
+    result = whole(how.rows ? how.rows(how.chunks.front()) : factor);
+    if (!how.chunks.empty()) multiplied(how.chunks.front());
+    return result;
+  }
+  for (const TokenChunk& chunk : how.chunks) {
+    const Factor rows = how.rows ? how.rows(chunk) : rows_of(factor, chunk.tokens);
+    if (!result.defined()) result = result_like(rows, tokens_of(factor, how), columns);
+    at::Tensor own = result.narrow(0, chunk.tokens.begin, chunk.tokens.size());
+    part(rows, own);
+    multiplied(chunk);
+  }
+  return result;
+}
+
+}  // namespace
+
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how) {
+  count(context, weight, tokens_of(x, how));
+  ConsumedWeight consumed(context, weight, context.pass);
+  if (weight.product == Format::bf16) {
+    const at::Tensor& w = consumed.tensor();
+    return in_chunks(
+        x, weight.rows, how, [&](const Factor& all) { return ops::gemm_fprop(all.matrix, w); },
+        [&](const Factor& part, at::Tensor& y) { ops::gemm_fprop_to(part.matrix, w, y); });
+  }
+  const ops::Operand w = consumed.operand(ops::Sides::rows);
+  const bool fast = weight.product == Format::fp8;
+  return in_chunks(
+      x, weight.rows, how, [&](const Factor& all) { return multiply(all.operands.rows, w, fast); },
+      [&](const Factor& part, at::Tensor& y) { multiply_to(part.operands.rows, w, y, fast); });
+}
+
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how) {
+  count(context, weight, tokens_of(dy, how));
   ConsumedWeight consumed(context, weight, schedule::Pass::backward);
-  if (weight.product == Format::bf16) return ops::gemm_dgrad(dy.matrix, consumed.tensor());
-  return multiply(dy.operands.rows, consumed.operand(ops::Sides::columns));
+  if (weight.product == Format::bf16) {
+    const at::Tensor& w = consumed.tensor();
+    return in_chunks(
+        dy, weight.cols, how, [&](const Factor& all) { return ops::gemm_dgrad(all.matrix, w); },
+        [&](const Factor& part, at::Tensor& dx) { ops::gemm_dgrad_to(part.matrix, w, dx); });
+  }
+  const ops::Operand w = consumed.operand(ops::Sides::columns);
+  return in_chunks(
+      dy, weight.cols, how, [&](const Factor& all) { return multiply(all.operands.rows, w); },
+      [&](const Factor& part, at::Tensor& dx) { multiply_to(part.operands.rows, w, dx); });
 }
 
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {
   produce_gradient(context, weight, [&](at::Tensor& gradient, bool accumulate) {
-    count(context, weight, dy, ops::Sides::columns);
+    count(context, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
     if (weight.product == Format::bf16)
       ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
     else

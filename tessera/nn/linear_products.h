@@ -4,7 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
+#include <vector>
 
+#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/gemm/operand.h"
 
@@ -26,6 +29,16 @@ void add_scales(Context& context, Weight& weight);
 // rows of the whole matrix. Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
+// This rank's tokens as fp8 codes.
+struct TokenCodes {
+  at::Tensor own;
+  quant::Encoding encoding;
+  ops::WholeScale scale;
+};
+// Returns the codes that are gathered over tp instead of this rank's tokens, or nullopt if the tokens themselves are
+// gathered (ProductOptions::tp_wire). Collective over tp.
+std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                          schedule::Pass pass);
 // factor_of_tokens in two halves: the call starts the gather, and the returned function, which is called once, waits
 // for it.
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
@@ -60,10 +73,21 @@ std::int64_t bytes_of_columns(const Factor& input);  // as a GPU stores them
 // Returns the factor of an input with `tokens` rows from its kept columns.
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 
+// Returns the number of rows of a factor that has its rows.
+std::int64_t tokens_of(const Factor& factor);
+// How a product is divided. The bits depend on the chunks and not on their order.
+struct ChunkedProduct {
+  std::vector<TokenChunk> chunks;  // in the order of the products; together all rows; empty: one product of all rows
+  // Returns the chunk's rows of the factor, by rows; called directly before the chunk's product. Null: the rows of the
+  // given factor, which is not read otherwise.
+  std::function<Factor(const TokenChunk& chunk)> rows;
+  // Called after the chunk's product. `result` has all rows. May be null.
+  std::function<void(const TokenChunk& chunk, const at::Tensor& result)> after;
+};
 // Returns y = x w^T. Reads x by rows. Consumes the weight in the context's pass.
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x);
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how = {});
 // Returns dx = dy w. Reads dy by rows.
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy);
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how = {});
 // Computes dw = dy^T x. Reads dy and x by columns. Produces the weight's gradient; does nothing for a frozen weight.
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
 

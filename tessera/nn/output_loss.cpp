@@ -6,9 +6,8 @@
 #include <functional>
 #include <limits>
 
-#include "tessera/nn/collectives.h"
 #include "tessera/nn/linear.h"
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/parallel/parallel_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 
@@ -20,9 +19,8 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
   // Returns the sum of the losses in `sum`. A `scale` of 0 means that no backward follows.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
                             const VocabOutput* output, double scale, at::Tensor* sum) {
-    at::Tensor logits = fprop(*context, output->weight,
-                              factor_of_tokens(*context, output->weight, Role::input, hidden, targets.size(0),
-                                               context->pass, ops::Sides::rows));
+    at::Tensor logits =
+        gathered_product(*context, output->weight, Role::input, hidden, targets.size(0), ops::Sides::rows).product;
     at::Tensor maximum = ops::cross_entropy_maximum(logits);
     all_reduce_tp(*context, maximum, comm::ReduceOp::max, context->pass);
     at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->part);

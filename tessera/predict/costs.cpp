@@ -217,7 +217,9 @@ class Placer {
     const MachineLink& link = input_.machine.collective_link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
-    const double received = event.op == "all_gather" ? others * given : others / all * given;
+    const double received = schedule::is_piece_op(event.op) ? given
+                            : event.op == "all_gather"      ? others * given
+                                                            : others / all * given;
     return link.latency_s + (event.op.starts_with("all_reduce") ? 2 : 1) * received / link.bytes_per_second;
   }
 

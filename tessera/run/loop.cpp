@@ -223,6 +223,8 @@ class Loop {
     summary_.loss = result.loss;
     ++summary_.trained_steps;
     summary_.unproduced_gradients += result.statistics.unproduced;
+    summary_.tp_pieces += result.statistics.tp_pieces;
+    summary_.tp_fallbacks += result.statistics.tp_fallbacks;
     rates_of_tokens_.push_back(metrics.tokens_per_second);
     if (metrics.mfu) mfus_.push_back(*metrics.mfu);
     if (!result.skipped) {

@@ -81,7 +81,13 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
       json[std::string(setting.name)] = value_of(config, setting);
   json["flops"] = by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;
+  json["tp_chunks"] = config.tp_chunks;
   json["tp_wire_format"] = name_in_run(config.tp_wire_format, config.dtype);
+  json["tp_overlap"] = config.tp_overlap;
+  json["tp_pieces"] = summary.tp_pieces;
+  json["tp_fallbacks"] = summary.tp_fallbacks;
+  if (const std::string_view transport = tp_transport_of(config, summary.schedules); !transport.empty())
+    json["tp_transport"] = transport;
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
 }
 
@@ -93,6 +99,7 @@ void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& j
   json["gather_peak_bytes"] = schedules.gather_peak_bytes;
   json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
   json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
+  json["transfer_arena_bytes"] = schedules.transfer_arena_bytes;
   json["exchange_scratch_bytes"] = schedules.scratch_bytes;
   json["on_demand_peak_bytes"] = schedules.on_demand_peak_bytes;
   json["on_demand_staged_peak_bytes"] = schedules.on_demand_staged_peak_bytes;

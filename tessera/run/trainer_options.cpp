@@ -32,7 +32,9 @@ nn::ProductOptions product_options(const TrainConfig& config) {
           .history = config.fp8_history,
           .choice = config.fp8_amax,
           .margin = static_cast<int>(config.fp8_margin),
-          .tp_wire = config.tp_wire_format};
+          .tp_wire = config.tp_wire_format,
+          .tp_chunks = tp_chunks_of(config),
+          .tp_overlap = config.tp_overlap};
 }
 
 nn::DropoutOptions dropout_options(const TrainConfig& config) {

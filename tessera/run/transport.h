@@ -11,5 +11,7 @@ namespace tessera::run {
 // reason). Returns "" if the weights are not sharded over gtp or the ranks are not on GPUs, and before a schedule is
 // planned.
 std::string_view transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
+// The same for activations that travel in pieces over tp. Returns "" without --tp-overlap.
+std::string_view tp_transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
 
 }  // namespace tessera::run

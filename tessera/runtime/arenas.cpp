@@ -4,9 +4,10 @@
 
 namespace tessera::runtime {
 
-void Arenas::unshare(shard::ParallelGroups& parallel) {
+void Arenas::unshare(shard::ParallelGroups& parallel) const {
   for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
     for (comm::Communicator* group : parallel.made(via)) group->share({});
+  if (transfers->was_used()) parallel.program().share({});
 }
 
 std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes) {
@@ -19,6 +20,8 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   grown(gather, schedule.gather_arena);
   grown(reduce, schedule.reduce_arena);
   grown(scratch, schedule.scratch);
+  transfers->grow();
+  transfer_problem = "not requested";
   if (!pushes) return "not requested";
   std::string first_problem;
   const auto share = [&](shard::Via via, const base::Buffer& memory) {
@@ -29,6 +32,8 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   };
   share(shard::Via::gather, gather);
   share(shard::Via::reduce, scratch);
+  base::Buffer& received = transfers->memory();
+  if (transfers->was_used()) transfer_problem = parallel.program().share({received.data(), received.size()});
   return first_problem;
 }
 

@@ -10,18 +10,26 @@ namespace tessera::runtime {
 CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::ComputeGroup& group) {
   const std::int64_t all = shard::bytes_of(
       std::accumulate(collective.counts.begin(), collective.counts.end(), std::int64_t{0}), collective.type);
-  const auto own = [&] {
-    return shard::bytes_of(collective.counts[static_cast<std::size_t>(group.rank)], collective.type);
+  const auto part_of = [&](int rank) {
+    return shard::bytes_of(collective.counts[static_cast<std::size_t>(rank)], collective.type);
   };
+  // A gather of bytes carries fp8 codes.
+  const quant::Format format = collective.type == quant::DType::u8 ? quant::Format::fp8 : quant::Format::bf16;
+  const auto [to, from] = piece_peers(collective.piece, group.rank, group.size);
   switch (collective.kind) {
     case ProgramCollectiveKind::all_gather:
-      // An all_gather of bytes carries fp8 codes.
-      return {.op = "all_gather",
-              .given = own(),
-              .received = all - own(),
-              .format = collective.type == quant::DType::u8 ? quant::Format::fp8 : quant::Format::bf16};
+      return {
+          .op = "all_gather", .given = part_of(group.rank), .received = all - part_of(group.rank), .format = format};
+    case ProgramCollectiveKind::gather_piece:
+      return {.op = schedule::piece_op("gather", collective.piece),
+              .given = part_of(group.rank),
+              .received = part_of(from),
+              .format = format};
+    case ProgramCollectiveKind::scatter_piece:
+      return {
+          .op = schedule::piece_op("scatter", collective.piece), .given = part_of(to), .received = part_of(group.rank)};
     case ProgramCollectiveKind::reduce_scatter:
-      return {.op = "reduce_scatter", .given = all, .received = (group.size - 1) * own()};
+      return {.op = "reduce_scatter", .given = all, .received = (group.size - 1) * part_of(group.rank)};
     case ProgramCollectiveKind::all_reduce_sum:
       return {.op = "all_reduce sum", .given = all, .received = comm::all_reduce_received(all, group.size)};
     case ProgramCollectiveKind::all_reduce_max:

@@ -116,7 +116,10 @@ Issued DryRun::issue(const ProgramCollective& collective) {
 }
 
 void DryRun::wait(const Issued& issued) {
-  if (issued.event >= 0) waits_[static_cast<std::size_t>(issued.event)] = recorder_.last();
+  if (issued.event < 0) return;
+  const schedule::Event event = trace()[static_cast<std::size_t>(issued.event)];
+  if (schedule::is_piece_op(event.op)) record(recorder_.need_event(event));
+  waits_[static_cast<std::size_t>(issued.event)] = recorder_.last();
 }
 
 void DryRun::stash(std::int64_t bytes, Pass pass, std::string_view way) {

@@ -51,6 +51,9 @@ class DryRun : public Program {
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
+  TransferMemory take_transfer(std::int64_t /*bytes*/) override { return {}; }
+  void add_in_order(void* /*out*/, std::span<const void* const> /*parts*/, quant::DType /*type*/,
+                    std::int64_t /*count*/) override {}
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {

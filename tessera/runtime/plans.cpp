@@ -125,6 +125,7 @@ void Plans::make_schedule() {
                 faults.front());
   compare(schedule);
   totals_.indirect = step_.arenas.grow(schedule, step_.parallel, step_.options.pushes);
+  totals_.tp_indirect = step_.arenas.transfer_problem;
   Plan& plan = plan_of_step();
   plan.departures = 0;
   plan.replay = std::make_unique<Replay>(trace, std::move(schedule), step_);
@@ -145,6 +146,7 @@ ScheduleStatistics Plans::statistics() const {
   statistics.gather_arena_bytes = static_cast<std::int64_t>(step_.arenas.gather.size());
   statistics.reduce_arena_bytes = static_cast<std::int64_t>(step_.arenas.reduce.size());
   statistics.scratch_bytes = static_cast<std::int64_t>(step_.arenas.scratch.size());
+  statistics.transfer_arena_bytes = static_cast<std::int64_t>(step_.arenas.transfers->memory().size());
   statistics.gather_peak_bytes = step_.arenas.gather_peak;
   statistics.reduce_peak_bytes = step_.arenas.reduce_peak;
   statistics.on_demand_peak_bytes = static_cast<std::int64_t>(step_.pool.peak_bytes());

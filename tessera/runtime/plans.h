@@ -29,7 +29,9 @@ struct ScheduleStatistics {
   std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;  // the largest number of allocated bytes in use
   std::int64_t on_demand_peak_bytes = 0;         // peak bytes of weights, gradients and exchanges on demand
   std::int64_t on_demand_staged_peak_bytes = 0;  // of gradients alone
-  std::string indirect;  // why some GPUs do not write to each other's arenas; empty where they do, and without GPUs
+  std::int64_t transfer_arena_bytes = 0;         // allocated for pieces of activations
+  std::string tp_indirect;  // why some tp peers do not write to each other's transfer arenas; as `indirect`
+  std::string indirect;     // why some GPUs do not write to each other's arenas; empty where they do, and without GPUs
 };
 
 // Belongs to one rank; used by one thread.

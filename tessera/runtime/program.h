@@ -28,6 +28,7 @@
 #include "tessera/quant/formats/quantize.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/runtime/parameter_table.h"
+#include "tessera/runtime/transfers/transfer_arena.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/rows/row_kernels.h"
 
@@ -109,6 +110,11 @@ class Program {
   // Starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses `out`.
   virtual Issued issue(const ProgramCollective& collective) = 0;
   virtual void wait(const Issued& issued) = 0;
+  // Returns memory of the device into which peers write: the `out` of pieces. The memory is in use until `hold` is
+  // released; work that is then enqueued on compute may still read it. Called in the same order on every rank.
+  virtual TransferMemory take_transfer(std::int64_t bytes) = 0;
+  // Enqueues on compute: out = the sum of the parts in their order, in the accumulator type, rounded once to `type`.
+  virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
   // Record that autograd keeps these bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;

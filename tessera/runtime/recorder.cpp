@@ -70,6 +70,10 @@ schedule::Event Recorder::collective_event(const ProgramCollective& collective, 
                         collective.pass);
 }
 
+schedule::Event Recorder::need_event(const schedule::Event& piece) {
+  return numbers_.other(EventKind::need, piece.group, piece.op, 0, piece.pass);
+}
+
 schedule::Event Recorder::activation_event(EventKind kind, std::int64_t bytes, Pass pass, std::string_view way) {
   return numbers_.other(kind, {}, std::string(way), bytes, pass);
 }

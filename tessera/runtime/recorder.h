@@ -47,6 +47,7 @@ class Recorder {
   // kind: stash or fetch. way: "shard" (own tokens only) or "keep".
   schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::Pass pass,
                                    std::string_view way);
+  schedule::Event need_event(const schedule::Event& piece);
   schedule::Event amaxes_event(std::int64_t count);
 
   void record(const schedule::Event& event);         // records an event of a step

@@ -7,6 +7,8 @@
 // is produced once in a microbatch, otherwise at end_microbatch. The reduction adds the ranks' parts to main_grad.
 // After the last microbatch main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
 #pragma once
+#include <random>
+
 #include "tessera/runtime/on_demand.h"
 #include "tessera/runtime/plans.h"
 #include "tessera/runtime/program.h"
@@ -16,7 +18,11 @@ namespace tessera::runtime {
 // Belongs to one rank; used by one thread.
 class RunningProgram final : public Program {
  public:
-  RunningProgram(StepContext& step, Plans& plans) : step_(step), plans_(plans), on_demand_(step) {}
+  RunningProgram(StepContext& step, Plans& plans)
+      : step_(step),
+        plans_(plans),
+        on_demand_(step),
+        random_(step.options.replay.delay_seed + static_cast<std::uint64_t>(step.parallel.rank)) {}
 
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
@@ -52,6 +58,8 @@ class RunningProgram final : public Program {
 
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
+  TransferMemory take_transfer(std::int64_t bytes) override;
+  void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {
@@ -65,12 +73,14 @@ class RunningProgram final : public Program {
   bool record_update(const schedule::Event& event);
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
   comm::Communicator& rows_group(const ParameterEntry& entry);
+  base::Fence start(comm::Communicator& group, const ProgramCollective& collective);
   void check_produced();
   void fill_unproduced();
 
   StepContext& step_;
   Plans& plans_;
   OnDemand on_demand_;
+  std::mt19937_64 random_;  // of delays
   bool measures_waits_ = true;
 };
 

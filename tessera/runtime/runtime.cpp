@@ -27,7 +27,7 @@ Runtime::~Runtime() {
   step_.parallel.drain();
   if (std::uncaught_exceptions() > exceptions_ || !step_.options.pushes) return;
   try {
-    Arenas::unshare(step_.parallel);
+    step_.arenas.unshare(step_.parallel);
   } catch (const std::exception&) {
     // A peer has failed and reports its own error.
   }

@@ -18,6 +18,7 @@ StepContext::StepContext(shard::ParallelGroups& parallel, const shard::Parameter
       measure(parallel),
       timeline(parallel),
       waits(parallel, agreement, recorder, statistics, timeline),
+      arenas{.transfers = std::make_shared<TransferArena>(parallel.device)},
       pool(parallel.device),
       early_rows(parallel) {}
 

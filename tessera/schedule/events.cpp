@@ -57,6 +57,14 @@ std::string_view name_of(Pass pass) {
   return "?";
 }
 
+std::string piece_op(std::string_view transfer, int piece) {
+  return fmt::format("{} piece {}", transfer, piece);
+}
+
+bool is_piece_op(std::string_view op) {
+  return op.find(" piece ") != std::string_view::npos;
+}
+
 std::string_view name_of(EventKind kind) {
   switch (kind) {
     case EventKind::consume:
@@ -69,6 +77,8 @@ std::string_view name_of(EventKind kind) {
       return "publish";
     case EventKind::comm:
       return "comm";
+    case EventKind::need:
+      return "need";
     case EventKind::stash:
       return "stash";
     case EventKind::fetch:
@@ -84,6 +94,8 @@ std::string to_string(const Event& event, const std::vector<std::string>& names)
   if (event.kind == EventKind::comm)
     return fmt::format("{}{} comm {} {} {}{} bytes", name_of(event.step), place, event.group, event.op,
                        event.parameter < 0 ? "" : name + " ", event.bytes);
+  if (event.kind == EventKind::need)
+    return fmt::format("{}{} need {} {} ({})", name_of(event.step), place, event.group, event.op, event.ordinal);
   if (event.kind == EventKind::stash || event.kind == EventKind::fetch)
     return fmt::format("{}{} {} {} {} bytes", name_of(event.step), place, name_of(event.kind), event.op, event.bytes);
   return fmt::format("{}{} {} {} ({})", name_of(event.step), place, name_of(event.kind), name, event.ordinal);

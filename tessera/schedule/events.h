@@ -22,6 +22,7 @@ enum class EventKind : std::uint8_t {
             // Outside the microbatches: the optimizer's collective (kCastGroup)
   stash,    // bytes of activations are kept for backward (`op` is "keep" or "shard") ...
   fetch,    // ... and backward takes them back
+  need,     // the program waits for a piece of a transfer, which a comm event with the same group, pass and op began
 };
 
 // Index of a parameter in its runtime, in the order of registration.
@@ -35,7 +36,7 @@ struct Event {
   Pass pass = Pass::forward;
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
-  std::string group, op;  // group and operation of comm; for stash and fetch, `op` is "keep" or "shard"
+  std::string group, op;  // group and operation of comm and need; for stash and fetch, `op` is "keep" or "shard"
   // For comm: the bytes that this rank contributes; for stash and fetch: the bytes that it keeps.
   std::int64_t bytes = 0;
 
@@ -52,6 +53,11 @@ inline constexpr const char* kAmaxOp = "all_reduce max";
 // Group and op of the collective that reads rows by index, in the first domain (role_name() in check/together.h).
 inline constexpr const char* kRowGroup = "rows";
 inline constexpr const char* kRowOp = "gather_rows";
+
+// The op of a piece: transfer 1 of "gather" or "scatter" over n ranks has the pieces "gather piece 1" to "gather piece
+// n-1", in this order. Piece k goes from each rank r to rank r + k. The k-th need of an op waits for its k-th piece.
+std::string piece_op(std::string_view transfer, int piece);
+bool is_piece_op(std::string_view op);
 
 // Returns whether two events are the same event of their step. Compares everything except the bytes, which differ
 // between ranks whose shards have different sizes.

@@ -18,9 +18,13 @@ constexpr std::string_view kFormat = "tessera trace";
 constexpr int kVersion = 1;
 constexpr std::array<StepKind, 2> kSteps{StepKind::train, StepKind::evaluate};
 constexpr std::array<Pass, 3> kPasses{Pass::forward, Pass::recompute, Pass::backward};
-constexpr std::array<EventKind, 7> kKinds{EventKind::consume, EventKind::release, EventKind::produce,
-                                          EventKind::publish, EventKind::comm,    EventKind::stash,
-                                          EventKind::fetch};
+constexpr std::array<EventKind, 8> kKinds{EventKind::consume, EventKind::release, EventKind::produce,
+                                          EventKind::publish, EventKind::comm,    EventKind::need,
+                                          EventKind::stash,   EventKind::fetch};
+
+bool has_group(EventKind kind) {
+  return kind == EventKind::comm || kind == EventKind::need;
+}
 
 bool is_kept(EventKind kind) {
   return kind == EventKind::stash || kind == EventKind::fetch;
@@ -29,7 +33,7 @@ bool is_kept(EventKind kind) {
 std::string event_text(const Event& event) {
   const std::string head =
       fmt::format(R"(["{}", {}, "{}", )", name_of(event.kind), event.microbatch, name_of(event.pass));
-  if (event.kind == EventKind::comm)
+  if (has_group(event.kind))
     return fmt::format("{}{}, {}, {}, {}{}]", head, event.ordinal, json(event.group).dump(), json(event.op).dump(),
                        event.bytes, event.parameter >= 0 ? fmt::format(", {}", event.parameter) : "");
   if (is_kept(event.kind)) return fmt::format("{}{}, {}, {}]", head, event.ordinal, json(event.op).dump(), event.bytes);
@@ -76,7 +80,7 @@ Event event_from(const json& value, StepKind step, std::size_t parameters, const
   constexpr int most = std::numeric_limits<int>::max();
   if (!value.is_array() || value.empty()) refuse(where, value, "an array that begins with the kind of event");
   Event event{.kind = word_of(value[0], kKinds, where), .step = step};
-  const std::size_t fields = event.kind == EventKind::comm ? 7 : is_kept(event.kind) ? 6 : 5;
+  const std::size_t fields = has_group(event.kind) ? 7 : is_kept(event.kind) ? 6 : 5;
   const bool has_rows = event.kind == EventKind::comm && value.size() == fields + 1;
   if (value.size() != fields && !has_rows) refuse(where, value, fmt::format("{} fields", fields));
   event.microbatch = static_cast<int>(integer_of(value[1], -1, most, where + ": microbatch"));
@@ -110,7 +114,7 @@ std::string trace_to_json(const NamedTrace& named) {
   for (std::size_t i = 0; i < named.trace.size(); ++i) {
     const Event& event = named.trace[i];
     TESSERA_CHECK(event.step == step, "event {} has another step kind than the first event", i);
-    const bool may_have_none = event.kind == EventKind::comm && event.parameter == kNoParameter;
+    const bool may_have_none = has_group(event.kind) && event.parameter == kNoParameter;
     TESSERA_CHECK(may_have_none || is_kept(event.kind) ||
                       (event.parameter >= 0 && static_cast<std::size_t>(event.parameter) < named.names.size()),
                   "event {} uses parameter {}, but there are {} names", i, event.parameter, named.names.size());

@@ -104,6 +104,19 @@ class Layouts(unittest.TestCase):
                         "--sequence-parallel", "on", "--dtype", "bf16", "--mask-documents", "on")
         self.check_same("micro-dp2", [((1, 1, 2), "local"), ((1, 3, 2), "local", "--zero", "off")], *flags, "--mask-documents", "on")
 
+    def test_transfers_beside_products(self):
+        """Tokens that travel in pieces over tp give the bits of whole transfers, in threads and in processes."""
+        overlap = ("--tp-overlap", "on", "--debug-delays", 3)
+        self.check_same("pieces", [((2, 1, 1), "local"), ((2, 2, 1), "local", *overlap, "--debug-poison", "on"),
+                                   ((2, 1, 1), "mpi", *overlap)],
+                        *self.common("--steps", 2, "--dtype", "bf16", "--sequence-parallel", "on", "--tp-chunks", 2))
+        keys = ("tp_overlap", "tp_pieces", "tp_fallbacks", "transfer_arena_bytes")
+        whole, pieces = ([json.loads((self.folder / f"pieces-{mesh}-local" / "summary.json").read_text())[key] for key in keys]
+                         for mesh in ("2-1-1", "2-2-1"))
+        self.assertEqual([False, 0, 0, 0], whole)
+        self.assertEqual([True, 0], pieces[::2])
+        self.assertGreater(min(pieces[1::2]), 0)
+
     def test_fp64(self):
         flags = self.common("--steps", 2, "--dtype", "fp64")
         self.check_same("fp64-tp1", [((1, 1, 1), "local"), ((1, 3, 1), "local", "--recompute", "full")], *flags)

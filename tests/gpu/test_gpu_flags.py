@@ -30,6 +30,7 @@ FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
 CURRENT = ("--fp8-scaling", "current")
 CODES = ("--tp-wire-format", "fp8")
 DROPOUT = ("--hidden-dropout", 0.2, "--embedding-dropout", 0.1)
+OVERLAP = ("--tp-overlap", "on")
 # whole: products read stored bytes directly, because all sizes are multiples of 128. odd: operands are padded copies.
 SIZES = {
     "whole": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -140,6 +141,21 @@ class GpuFlags(unittest.TestCase):
             split = one.plus(*SPLIT)
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"))
+
+    def test_products_in_chunks(self):
+        """Products in chunks of tokens have the same bits in every mesh, in graphs, and with overlapping transfers."""
+        for formats in ((), FP8, ("--gemm-format", "fp8_block")):
+            chunks = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
+            pieces = chunks.plus(*OVERLAP)
+            self.check_same([chunks, chunks.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), pieces, pieces.plus(*GRAPH, *POISON),
+                             pieces.plus("--debug-delays", 3, mesh=(2, 2, 1)), pieces.plus("--pushes", "off")])
+            odd = dataclasses.replace(chunks, model="odd")
+            self.check_same([odd, odd.plus(*OVERLAP)])
+            self.check_like_cpus(chunks, odd)
+            for run, transport in ((pieces, "push"), (pieces.plus("--pushes", "off"), "nccl")):
+                with self.subTest(run.name()):
+                    self.assertGreater(self.summary(run)["tp_pieces"], 0)
+                    self.assertEqual((0, transport), tuple(self.summary(run)[key] for key in ("tp_fallbacks", "tp_transport")))
 
     def test_unused_places(self):
         """Groups that shrink have the bits of the smaller mesh. Ranks that adopt parts of dead places are close to CPUs."""

@@ -2,6 +2,7 @@
 #include "tessera/nn/collectives.h"
 
 #include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/runtime/runtime.h"
@@ -24,9 +26,14 @@ struct TpRanks {
   int tp = 1;
   bool sequence_parallel = false;
   std::vector<std::int64_t> weights = {};  // of the token split
+  bool overlap = false;                    // whether tokens travel in pieces
 };
 std::vector<TpRanks> tp_cases() {
-  return {{1, false}, {1, true}, {2, false}, {2, true}, {3, false}, {3, true}, {3, true, {0, 2, 1}}};
+  return {{1, false},           {1, true},
+          {2, false},           {2, true},
+          {3, false},           {3, true},
+          {3, true, {0, 2, 1}}, {2, true, {}, true},
+          {3, true, {}, true},  {3, true, {0, 2, 1}, true}};
 }
 
 // Calls use(context) in a microbatch on each rank; returns the events of collectives as "pass op bytes".
@@ -37,6 +44,7 @@ std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<v
     runtime::Runtime runtime(parallel, {});
     Context context{.program = runtime.program(), .sequence_parallel = ranks.sequence_parallel};
     context.split.weights = ranks.weights;
+    context.products.tp_overlap = ranks.overlap;
     runtime.program().begin_step(schedule::StepKind::train, 1);
     runtime.program().begin_microbatch();
     use(context);
@@ -44,7 +52,8 @@ std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<v
     runtime.program().end_step();
     if (world.rank() != 0) return;
     for (const schedule::Event& event : runtime.trace())
-      events.push_back(std::string(name_of(event.pass)) + " " + event.op + " " + std::to_string(event.bytes));
+      events.push_back(std::string(name_of(event.pass)) + (event.kind == schedule::EventKind::need ? " need " : " ") +
+                       event.op + " " + std::to_string(event.bytes));
   });
   return events;
 }
@@ -153,6 +162,38 @@ TEST(TpCollectives, RecordTheirBytesAndPass) {
   EXPECT_EQ(on_tp_ranks({2, false}, all), (Events{"recompute all_reduce sum 140", "forward all_reduce max 140"}));
   EXPECT_EQ(on_tp_ranks({2, true}, all),
             (Events{"backward all_gather 60", "recompute reduce_scatter 140", "forward all_reduce max 140"}));
+}
+
+TEST(TpCollectives, RecordPiecesAndWhereComputeNeedsThem) {
+  const auto events = on_tp_ranks({.tp = 3, .sequence_parallel = true, .overlap = true}, [](Context& context) {
+    const at::Tensor whole = part_of_sum(0, at::kFloat);
+    enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::backward);
+    leave_tp(context, whole, schedule::Pass::forward);
+  });
+  // The ranks have 2, 2 and 3 tokens of 20 bytes.
+  EXPECT_EQ(events, (std::vector<std::string>{"backward gather piece 1 40", "backward gather piece 2 40",
+                                              "backward need gather piece 1 0", "backward need gather piece 2 0",
+                                              "forward scatter piece 1 40", "forward scatter piece 2 60",
+                                              "forward need scatter piece 1 0", "forward need scatter piece 2 0"}));
+}
+
+// Rank 1 begins the pieces of a gather in another order.
+TEST(TpCollectives, PiecesInAnotherOrderOnOneRankAreAnError) {
+  const auto gather = [](Context& context) {
+    const at::Tensor own = own_rows(context, part_of_sum(0, at::kFloat)).contiguous();
+    const at::Tensor whole = part_of_sum(0, at::kFloat);
+    const std::vector<std::int64_t> counts{10, 10, 15};
+    std::vector<runtime::Issued> issued;
+    for (const int piece : context.tp_rank() == 1 ? std::vector{2, 1} : std::vector{1, 2})
+      issued.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
+                                              .in = own.const_data_ptr(),
+                                              .out = whole.mutable_data_ptr(),
+                                              .counts = counts,
+                                              .piece = piece}));
+    for (const runtime::Issued& piece : issued) context.program.wait(piece);
+  };
+  EXPECT_THAT([&] { on_tp_ranks({.tp = 3, .sequence_parallel = true}, gather); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("the calls do not match: exchange")));
 }
 
 // A collective's memory must stay allocated while other ranks still send, even if the call that started it fails.

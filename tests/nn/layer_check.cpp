@@ -32,6 +32,8 @@ std::vector<LayerCase> layer_cases() {
         if (tp == 1 && sequence_parallel) continue;
         LayerCase how{.tp = tp, .gtp = gtp, .sequence_parallel = sequence_parallel};
         if (tp == 3 && sequence_parallel) how.split.weights = {0, 2, 1};
+        if (gtp == 2 && sequence_parallel) how.chunks = tp;
+        how.overlap = tp == 3 && sequence_parallel;
         cases.push_back(how);
       }
   return cases;
@@ -370,7 +372,7 @@ void expect_same_outputs(const RankRecord& training, const RankRecord& evaluatio
   for (const schedule::Event& event : evaluation.trace) {
     EXPECT_EQ(event.pass, schedule::Pass::forward) << to_string(event, training.names);
     EXPECT_TRUE(event.kind == schedule::EventKind::consume || event.kind == schedule::EventKind::release ||
-                event.kind == schedule::EventKind::comm)
+                event.kind == schedule::EventKind::comm || event.kind == schedule::EventKind::need)
         << to_string(event, training.names);
   }
 }
@@ -400,6 +402,8 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
     Context context{.program = runtime.program(), .sequence_parallel = how.sequence_parallel};
     context.policy = how.recompute;
     context.split = how.split;
+    context.products.tp_chunks = how.chunks;
+    context.products.tp_overlap = how.overlap;
     LayerRank rank = register_weights(layer, how, context, runtime);
     RankRecord training = run_step(layer, how, runtime, rank, expected, schedule::StepKind::train);
     const RankRecord evaluation = run_step(layer, how, runtime, rank, expected, schedule::StepKind::evaluate);

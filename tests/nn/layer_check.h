@@ -43,8 +43,12 @@ struct LayerCase {
   // Number format of matrices. In a number format, all values are integers up to 7 in magnitude, and each matrix
   // contains a 7. fp8 represents them exactly, scaled by a power of two, and sums of few products are exact.
   quant::Format product = quant::Format::bf16;
+  std::int64_t chunks = kAutomaticChunks;  // ProductOptions::tp_chunks
+  bool overlap = false;                    // ProductOptions::tp_overlap
 };
 // Returns cases with tp 1 to 3, gtp 1 and 2, and sequence parallelism on and off. At tp 3 rank 0 has no tokens.
+// With sequence parallelism and gtp 2, products have as many chunks as possible.
+// At tp 3 tokens travel in pieces.
 std::vector<LayerCase> layer_cases();
 std::string name_of(const LayerCase& how);
 

@@ -62,12 +62,13 @@ std::vector<FormatCase> cases_of(const FormatCase& base) {
   return cases;
 }
 
-// Also covers other types of gradients, and codes that travel instead of tokens.
+// Also covers other types of gradients, codes that travel instead of tokens, and products in chunks.
 std::vector<FormatCase> fp8_cases() {
   std::vector<FormatCase> cases;
   for (const quant::Fp8Recipe recipe : {quant::Fp8Recipe::hybrid, quant::Fp8Recipe::e4m3})
     for (const Format wire : {Format::bf16, Format::fp8})
-      for (const FormatCase& how : cases_of({.products = {.recipe = recipe, .history = 2, .tp_wire = wire}}))
+      for (const FormatCase& how :
+           cases_of({.products = {.recipe = recipe, .history = 2, .tp_wire = wire, .tp_chunks = 3}}))
         if (wire == Format::bf16 || how.sequence_parallel) cases.push_back(how);
   return cases;
 }

@@ -108,6 +108,10 @@ TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
       gemm_wgrad(dy2, x2, dw2, false);
       EXPECT_TRUE(same_bits(gemm_fprop(x2, w2), y));
       EXPECT_TRUE(same_bits(gemm_dgrad(dy2, w2), dx));
+      at::Tensor y2 = shifted(y, offset * 3).fill_(77), dx2 = shifted(dx, offset * 3).fill_(77);
+      gemm_fprop_to(x2, w2, y2);
+      gemm_dgrad_to(dy2, w2, dx2);
+      EXPECT_TRUE(same_bits(y2, y) && same_bits(dx2, dx));
       EXPECT_TRUE(same_bits(dw2, dw));
     }
   }

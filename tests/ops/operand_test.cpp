@@ -118,6 +118,28 @@ TEST_P(OperandTest, ThreeProductsOfALayer) {
       }
 }
 
+TEST_P(OperandTest, ProductsOfSomeRowsAreThoseOfAMatrixOfTheseRows) {
+  for (const Format format : formats()) {
+    const Encoding of_x = input_encoding(format);
+    const at::Tensor x = uneven({91, 130}, 1, bf16()), w = uneven({40, 130}, 2, bf16());
+    const WholeScale scale = scale_for(x, of_x);
+    const Operand all = quantize(x, of_x, Sides::rows, scale).rows;
+    const Operand weight = weight_operand(w, format, Sides::rows, scale_for(w, weight_encoding(format)));
+    at::Tensor y = at::empty({91, 40}, bf16());
+    for (const auto& [begin, size] : {std::pair{0, 91}, {0, 32}, {32, 16}, {16, 75}, {5, 20}, {90, 1}, {7, 0}}) {
+      SCOPED_TRACE(testing::Message() << name_of(format) << " rows " << begin << " + " << size);
+      const at::Tensor alone =
+          multiply(quantize(x.narrow(0, begin, size).contiguous(), of_x, Sides::rows, scale).rows, weight);
+      const Operand part = operand_of_rows(all, begin, size);
+      EXPECT_TRUE(same_bits(multiply(part, weight), alone));
+      at::Tensor result = y.narrow(0, begin, size).fill_(77);
+      multiply_to(part, weight, result);
+      EXPECT_TRUE(same_bits(y.narrow(0, begin, size), alone));
+    }
+    EXPECT_THROW(operand_of_rows(all, 80, 12), Error);
+  }
+}
+
 TEST_P(OperandTest, GradientsAreWrittenRoundedOrAdded) {
   for (const Format format : formats()) {
     const Encoding encoding = input_encoding(format);

@@ -209,6 +209,38 @@ TEST(DryStepProducts, WithDelayedScalesAndCodesOverTpEqualTheRecordedSteps) {
                    .kind = kind});
 }
 
+TEST(DryStepPieces, EqualTheRecordedSteps) {
+  for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
+    for (const auto& [product, tp_wire] : {std::pair{quant::Format::bf16, quant::Format::bf16},
+                                           {quant::Format::fp8, quant::Format::bf16},
+                                           {quant::Format::fp8, quant::Format::fp8}})
+      compare({.config = odd_model(false),
+               .tp = 3,
+               .gtp = product == quant::Format::bf16 ? 2 : 1,
+               .microbatches = 2,
+               .dtype = quant::DType::bf16,
+               .product = product,
+               .tp_wire = tp_wire,
+               .chunks = 2,
+               .overlap = true,
+               .recompute = recompute,
+               .sequence_parallel = true});
+}
+
+// A product of n chunks is n products.
+TEST(DryStepPieces, ReportEachChunkOfAProduct) {
+  const auto products = [](std::int64_t chunks) {
+    const Case it{.config = odd_model(false), .tp = 2, .chunks = chunks, .sequence_parallel = true};
+    std::int64_t count = 0;
+    for (const std::vector<ops::Work>& works : dry_step(options_of(it, 0)).work)
+      for (const ops::Work& work : works)
+        count += work.kind == ops::WorkKind::product && std::string(work.name) != "wgrad" ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(products(2), 2 * products(1));
+  EXPECT_EQ(products(nn::kAutomaticChunks), products(1));
+}
+
 TEST(DryStepCopies, AreReadByBackwardPasses) {
   models::DecoderConfig even = odd_model(false);
   even.hidden_size = 12;

@@ -100,7 +100,7 @@ DryOptions options_of(const Case& it, int rank) {
           .split = it.split,
           .recompute = it.recompute,
           .runtime = options,
-          .products = {.scaling = it.scaling, .tp_wire = it.tp_wire},
+          .products = {.scaling = it.scaling, .tp_wire = it.tp_wire, .tp_chunks = it.chunks, .tp_overlap = it.overlap},
           .kind = it.kind,
           .sequences = kSequences,
           .seq_len = kLength};

@@ -27,6 +27,8 @@ struct Case {
   quant::Format product = quant::Format::bf16;  // of the blocks' matrices
   nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
   quant::Format tp_wire = quant::Format::bf16;
+  std::int64_t chunks = nn::kAutomaticChunks;  // ProductOptions::tp_chunks
+  bool overlap = false;                        // ProductOptions::tp_overlap
   shard::Lookup lookup = shard::Lookup::gather;
   std::optional<models::TpParts> parts = std::nullopt;
   nn::Recompute recompute = nn::Recompute::none;

@@ -26,7 +26,7 @@ NamedTrace random_trace(std::mt19937_64& random) {
   for (std::int64_t i = 0; i <= below(5); ++i) named.names.push_back(words[static_cast<std::size_t>(below(6))]);
   const StepKind step = below(2) == 0 ? StepKind::train : StepKind::evaluate;
   for (std::int64_t i = 0; i < below(40); ++i) {
-    Event event{.kind = static_cast<EventKind>(below(7)),
+    Event event{.kind = static_cast<EventKind>(below(8)),
                 .step = step,
                 .microbatch = static_cast<int>(below(4)) - 1,
                 .pass = static_cast<Pass>(below(3)),
@@ -34,8 +34,9 @@ NamedTrace random_trace(std::mt19937_64& random) {
     if (event.kind < EventKind::comm) {
       event.parameter = static_cast<ParameterId>(below(static_cast<std::int64_t>(named.names.size())));
     } else {
-      if (event.kind == EventKind::comm) {
+      if (event.kind == EventKind::comm || event.kind == EventKind::need)
         event.group = words[static_cast<std::size_t>(below(6))];
+      if (event.kind == EventKind::comm) {
         event.parameter = static_cast<ParameterId>(below(static_cast<std::int64_t>(named.names.size()) + 1)) - 1;
       }
       event.op = words[static_cast<std::size_t>(below(6))];
@@ -116,8 +117,9 @@ TEST(EventsJson, ErrorsNameThePlaceInTheFile) {
   EXPECT_EQ(refusal("/more", 1), "FILE: unknown key 'more', expected format, version, step, parameters and events");
   EXPECT_EQ(refusal("/events/0/3", 2), "FILE: event 0: parameter: got 2, expected an integer from 0 to 1");
   EXPECT_EQ(refusal("/events/0/3", 1.5), "FILE: event 0: parameter: got 1.5, expected an integer from 0 to 1");
-  EXPECT_EQ(refusal("/events/1/0", "consumed"),
-            "FILE: event 1: got \"consumed\", expected one of consume, release, produce, publish, comm, stash, fetch");
+  EXPECT_EQ(
+      refusal("/events/1/0", "consumed"),
+      "FILE: event 1: got \"consumed\", expected one of consume, release, produce, publish, comm, need, stash, fetch");
   EXPECT_EQ(refusal("/events/1/0", "stash"),
             R"(FILE: event 1: got ["stash",0,"forward",0,"tp","sum",4], expected 6 fields)");
   EXPECT_EQ(refusal("/events/2/5", -1),

@@ -25,7 +25,7 @@ PROGRAM = textwrap.dedent("""\
     import json, pathlib, sys, time
     folder, name = pathlib.Path({folder!r}), {name!r}
     if name == "peer":
-        name = sys.argv[sys.argv.index("--reshard") + 1]
+        name = sys.argv[sys.argv.index("--async" if "--async" in sys.argv else "--reshard") + 1]
     with open(folder / "log", "a") as log:
         print(json.dumps([name] + sys.argv[1:]), file=log)
     answers = json.loads((folder / name).read_text())
@@ -83,6 +83,19 @@ class Compare(unittest.TestCase):
         self.assertIn("--nproc-per-node 2", " ".join(calls[1]))
         self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/fsdp2.py" for word in calls[1]))
         self.assertNotIn("--json-extra", calls[1])
+
+    def test_tensor_parallelism_has_its_own_peer(self):
+        ours, peer = (result(ms, tokens_per_second_per_gpu=SEQ_LEN * MICRO_BATCH / 2 / ms * 1e3) for ms in (10, 13))
+        code, lines, summary, _ = self.compare([ours], [peer], [peer], "--tp", 2)
+        self.assertEqual(0, code, lines)
+        calls = self.calls()
+        self.assertEqual(["tessera", "on", "off"], [call[0] for call in calls])
+        self.assertTrue(" ".join(calls[0]).endswith("--tp 2 --gtp 1 --dtype bf16 --json --sequence-parallel on"), calls[0])
+        for call, value in zip(calls[1:], ("on", "off")):
+            self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/tensor_parallel.py" for word in call))
+            self.assertEqual(["--async", value], call[-2:])
+        self.assertEqual((compare_gpus.TP_ON, 1.3, 2), tuple(summary[key] for key in ("best_peer", "speed_to_best", "tp")))
+        self.assertNotIn("speed_to_resharding", summary)
 
     def test_ratios_use_medians_and_the_greatest_memory(self):
         code, lines, summary, _ = self.compare(
@@ -150,7 +163,7 @@ class Compare(unittest.TestCase):
 
     def test_invalid_numbers_are_refused(self):
         for flag, value in (("gpus", 0), ("gpus", -1), ("layers", 0), ("limit", 0), ("rounds", 0), ("steps", 0),
-                            ("seq-len", 0), ("micro-batch", -2), ("warmup", -1), ("layers", "x")):
+                            ("seq-len", 0), ("micro-batch", -2), ("warmup", -1), ("layers", "x"), ("tp", 0), ("tp", 3)):
             done = subprocess.run([ROOT / "bench/compare.sh", "--gpus", "1", f"--{flag}", str(value)], capture_output=True,
                                   text=True, check=False)
             self.assertEqual(2, done.returncode)

@@ -42,6 +42,7 @@ TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
   const auto& [model, cls, dtype] = GetParam();
   RunOptions options{
       .model = model.config(), .tp = cls.tp, .dp = cls.dp, .dtype = dtype, .sequence_parallel = cls.sequence_parallel};
+  options.product_options.tp_chunks = model.turn == 1 ? 2 : nn::kAutomaticChunks;
   const RunResult expected = run(options);
   EXPECT_TRUE(std::isfinite(expected.losses.back()));
   EXPECT_LT(expected.losses.back(), expected.losses.front());
@@ -129,6 +130,7 @@ TEST_P(Fp64Bounds, HoldOverTpDegrees) {
       options.tp = tp;
       options.gtp = tp == 3 ? 2 : 1;
       options.sequence_parallel = (tp % 2 == 0) == tied;  // each degree has it with one kind of table
+      options.product_options.tp_chunks = tp - 1;
       testing::expect_within_fp64_bounds(expected, run(options),
                                          std::string(tied ? "tied" : "untied") + " tp " + std::to_string(tp) +
                                              (options.sequence_parallel ? " sequence" : ""));

@@ -138,6 +138,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .runtime = {.zero = options.zero,
                       .nodes = options.nodes,
                       .coalesce_bytes = options.coalesce_bytes,
+                      .replay = options.replay,
                       .wire = {.format = options.wire},
                       .products = {.format = options.products},
                       .wire_backward = backward,

@@ -38,6 +38,7 @@ struct RunOptions {
   bool on_gpu = false;     // true: one rank on the first GPU
   bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
+  runtime::ReplayOptions replay;
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;      // format in which a bf16 model's matrices are stored and gathered
   quant::Format products = quant::Format::bf16;  // format of the products with these matrices and with the output layer

@@ -74,6 +74,11 @@ at::Tensor product(const GemmOperands& it, bool left_transposed, bool right_tran
   return result;
 }
 
+// Returns true if a product of operands of the result's type can write to `result` without a copy.
+bool writes_directly(const at::Tensor& result) {
+  return on_cuda(result) && is_aligned(result);
+}
+
 // result = left^T right
 void transposed_product(const GemmOperands& it, at::Tensor& result) {
   if (on_cuda(result))
@@ -104,6 +109,32 @@ at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w) {
                        dy.scalar_type());
   if (on_cuda(dy)) return product(it, false, false, dy.scalar_type());
   return rounded_to(at::mm(it.left, it.right), dy.scalar_type());
+}
+
+void gemm_fprop_to(const at::Tensor& x, const at::Tensor& w, at::Tensor& y) {
+  require_writable(y, {x.size(0), w.size(0)}, x.scalar_type(), "gemm_fprop_to y");
+  require_one_device({x, y}, "gemm_fprop_to");
+  if (!writes_directly(y)) {
+    y.copy_(gemm_fprop(x, w));
+    return;
+  }
+  const GemmOperands it = operands(x, w, "gemm_fprop_to", "x", "w");
+  TESSERA_CHECK(it.left.size(1) == it.right.size(1), "gemm_fprop_to: x has {} features, expected {} as in w",
+                it.left.size(1), it.right.size(1));
+  multiply(it, false, true, y);
+}
+
+void gemm_dgrad_to(const at::Tensor& dy, const at::Tensor& w, at::Tensor& dx) {
+  require_writable(dx, {dy.size(0), w.size(1)}, dy.scalar_type(), "gemm_dgrad_to dx");
+  require_one_device({dy, dx}, "gemm_dgrad_to");
+  if (!writes_directly(dx)) {
+    dx.copy_(gemm_dgrad(dy, w));
+    return;
+  }
+  const GemmOperands it = operands(dy, w, "gemm_dgrad_to", "dy", "w");
+  TESSERA_CHECK(it.left.size(1) == it.right.size(0), "gemm_dgrad_to: dy has {} features, expected {} as in w",
+                it.left.size(1), it.right.size(0));
+  multiply(it, false, false, dx);
 }
 
 void gemm_wgrad(const at::Tensor& dy, const at::Tensor& x, at::Tensor& dw, bool accumulate) {

@@ -9,6 +9,9 @@ namespace tessera::ops {
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w);   // y = x w^T
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w);  // dx = dy w
+// Write the same products to `y` [tokens, out] and `dx` [tokens, in]: contiguous, of the type of the operands.
+void gemm_fprop_to(const at::Tensor& x, const at::Tensor& w, at::Tensor& y);
+void gemm_dgrad_to(const at::Tensor& dy, const at::Tensor& w, at::Tensor& dx);
 // dw [out, in] = dy^T x. `dw` is contiguous and has the accumulator type of the inputs (fp32 or fp64). Without
 // `accumulate`, `dw` may have another floating type, to which the result is rounded once. With `accumulate` the product
 // is computed separately and then added.

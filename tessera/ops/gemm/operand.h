@@ -83,9 +83,15 @@ Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides sid
 Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
                         Sides side, at::Device device);
 
+// Returns the operand of some rows of a matrix from the matrix's operand by rows. Shares its memory where alignment and
+// padding allow it. Throws Error if a tile of scales covers several rows.
+Operand operand_of_rows(const Operand& rows, std::int64_t begin, std::int64_t size);
+
 // Returns left right^T in bf16. If `fast`, sums have fewer bits on devices that support this; `fast` applies only to
 // encodings with one scale.
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast = false);
+// Writes multiply(left, right, fast) to `result`, which is contiguous and bf16.
+void multiply_to(const Operand& left, const Operand& right, at::Tensor& result, bool fast = false);
 // Writes left right^T to `result` like gemm_wgrad. `result` is contiguous and fp32; without `accumulate` it may have
 // any floating type.
 void multiply_into(const Operand& left, const Operand& right, at::Tensor& result, bool accumulate);

@@ -81,12 +81,22 @@ at::Tensor product_in(const Operand& left, const Operand& right, at::ScalarType 
   return without_padding(padded_product(left, right, type, fast, result), rows, cols);
 }
 
+bool have_one_scale(const Operand& left, const Operand& right) {
+  return left.encoding.tile == quant::ScaleTile{} && right.encoding.tile == quant::ScaleTile{};
+}
+
 }  // namespace
 
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast) {
   require_pair(left, right);
-  const bool has_one_scale = left.encoding.tile == quant::ScaleTile{} && right.encoding.tile == quant::ScaleTile{};
-  return product_in(left, right, at::kBFloat16, fast && has_one_scale, {});
+  return product_in(left, right, at::kBFloat16, fast && have_one_scale(left, right), {});
+}
+
+void multiply_to(const Operand& left, const Operand& right, at::Tensor& result, bool fast) {
+  require_pair(left, right);
+  require_writable(result, {left.extent.rows, right.extent.rows}, at::kBFloat16, "multiply_to result");
+  const at::Tensor alone = product_in(left, right, at::kBFloat16, fast && have_one_scale(left, right), result);
+  if (alone.const_data_ptr() != result.const_data_ptr()) result.copy_(alone);
 }
 
 void multiply_into(const Operand& left, const Operand& right, at::Tensor& result, bool accumulate) {

@@ -92,6 +92,9 @@ struct TrainConfig {
   RecomputeSetting recompute = RecomputeSetting::none;
   std::string activation_budget;  // bytes, such as 20GB, for recompute automatic
   bool sequence_parallel = false;
+  std::string tp_chunks =
+      "auto";               // auto or N: chunks of a product whose tokens travel over tp (nn/parallel/token_chunks.h)
+  bool tp_overlap = false;  // whether these tokens travel in pieces beside the products
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none

@@ -1,10 +1,12 @@
 #include "tessera/run/config/resolve.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
@@ -97,6 +99,11 @@ bool is_of_delayed_scaling(std::string_view setting) {
 }
 
 // Checks the settings that depend on the formats of products.
+// Returns whether the tp ranks divide the tokens of activations.
+bool splits_tokens(const TrainConfig& config) {
+  return config.sequence_parallel && config.tp > 1;
+}
+
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
     if (config.backend == Backend::nccl && has_format(policy, format))
@@ -119,7 +126,7 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
   if (config.tp_wire_format == quant::Format::bf16) return;
   if (config.tp_wire_format != quant::Format::fp8)
     throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.tp_wire_format));
-  if (!has_fp8 || !config.sequence_parallel || config.tp == 1)
+  if (!has_fp8 || !splits_tokens(config))
     throw InputError(
         "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
         "--sequence-parallel on");
@@ -153,6 +160,16 @@ void check_graph(const TrainConfig& config) {
                      config.debug_delays);
 }
 
+std::int64_t tp_chunks_of(const TrainConfig& config) {
+  if (config.tp_chunks == "auto") return nn::kAutomaticChunks;
+  std::int64_t chunks = 0;
+  const char* end = config.tp_chunks.data() + config.tp_chunks.size();
+  const auto [next, error] = std::from_chars(config.tp_chunks.data(), end, chunks);
+  if (error != std::errc() || next != end || chunks < 1)
+    throw InputError("--tp-chunks: got {}, expected auto or a number above 0", config.tp_chunks);
+  return chunks;
+}
+
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
   if (config.schedule_steps < 0) config.schedule_steps = config.steps;
@@ -164,6 +181,10 @@ TrainConfig resolve_settings(TrainConfig config) {
   parse_budget(config.gather_budget, "--gather-budget");
   parse_budget(config.reduce_budget, "--reduce-budget");
   parse_byte_size(config.coalesce, "--coalesce");
+  if (tp_chunks_of(config) != nn::kAutomaticChunks && !splits_tokens(config))
+    throw InputError("--tp-chunks: got {}, expected it with --tp above 1 and --sequence-parallel on", config.tp_chunks);
+  if (config.tp_overlap && !splits_tokens(config))
+    throw InputError("--tp-overlap: got on, expected it with --tp above 1 and --sequence-parallel on");
   return config;
 }
 
@@ -339,7 +360,7 @@ std::string mesh_text(const TrainConfig& config) {
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting) {
   const bool of_fp8 = setting.starts_with("fp8_") || setting == "tp_wire_format";
   if (of_fp8 && !has_format(product_policy(config), quant::Format::fp8)) return true;
-  if (setting == "tp_wire_format") return config.tp == 1 || !config.sequence_parallel;
+  if (setting == "tp_wire_format" || setting == "tp_chunks") return !splits_tokens(config);
   return is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed;
 }
 

@@ -61,9 +61,12 @@ struct WeightFormats {
 // have bf16, which here means the type of --dtype. `config`: with tp and seq_len filled in. Throws InputError for a
 // format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
-// Returns whether a setting applies only to fp8 products, or to their activations over tp, and `config` has no
-// fp8 products.
+// Returns whether a setting applies only to fp8 products, or to products whose tokens travel over tp, and these
+// products are missing.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
+// Returns the greatest number of chunks of a product (nn::ProductOptions::tp_chunks). Throws InputError if --tp-chunks
+// is neither auto nor a number above 0.
+std::int64_t tp_chunks_of(const TrainConfig& config);
 // Returns the tokens of a microbatch and the lookup of the embedding. `config`: with seq_len filled in.
 shard::RowReads embedding_reads(const TrainConfig& config);
 

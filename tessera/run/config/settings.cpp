@@ -23,6 +23,7 @@ constexpr Range kRanks{.low = 1, .high = kMaxRanks};
 constexpr Range kNotNegative{.low = 0};
 constexpr Range kPositive{.low = 0, .open_low = true};
 constexpr Range kBelowOne{.low = 0, .high = 1, .open_high = true};
+constexpr Range kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 64};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
                    kFixed = OnResume::fixed;
 using C = TrainConfig;
@@ -99,22 +100,12 @@ constexpr std::array kSettings{
             "fp8 products: scales from the amaxes of earlier steps, or from a matrix's own amax", kPlans},
     Setting{"fp8_recipe", &C::fp8_recipe, kAny, kKept, "hybrid|e4m3",
             "fp8 products: gradients are E5M2, or all matrices are E4M3", kPlans},
-    Setting{"fp8_history",
-            &C::fp8_history,
-            {.low = 1, .high = 65536},
-            kKept,
-            "N",
-            "delayed scaling: number of earlier steps that it uses",
-            kSteps},
+    Setting{"fp8_history", &C::fp8_history, kHistory, kKept, "N",
+            "delayed scaling: number of earlier steps that it uses", kSteps},
     Setting{"fp8_amax", &C::fp8_amax, kAny, kKept, "newest|greatest",
             "delayed scaling: which amax of these steps counts", kSteps},
-    Setting{"fp8_margin",
-            &C::fp8_margin,
-            {.low = -64, .high = 64},
-            kKept,
-            "N",
-            "delayed scaling: scales leave room for 2^N times the amax",
-            kSteps},
+    Setting{"fp8_margin", &C::fp8_margin, kMargin, kKept, "N",
+            "delayed scaling: scales leave room for 2^N times the amax", kSteps},
     Setting{"tp_wire_format", &C::tp_wire_format, kAny, kKept, "bf16|fp8",
             "format of the activations that sequence parallelism gathers for fp8 products", kPlans},
     Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
@@ -137,6 +128,10 @@ constexpr std::array kSettings{
             "bytes of activations that --recompute auto may keep", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
             "shard activations outside the tensor-parallel parts by tokens", kPlans},
+    Setting{"tp_chunks", &C::tp_chunks, kAny, kKept, "auto|N",
+            "sequence parallelism: products are computed in at most N chunks of tokens (auto: by size)", kPlans},
+    Setting{"tp_overlap", &C::tp_overlap, kAny, kRun, "on|off",
+            "sequence parallelism: tokens travel in pieces beside the products", kPlans},
     Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled",
             "experts: auxiliary loss of each layer, or of all layers together as in transformers", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},

@@ -82,6 +82,7 @@ std::vector<TrainConfig> dense_meshes(const StepPlanRequest& request) {
       TrainConfig mesh = asked;
       mesh.tp = tp, mesh.gtp = gtp, mesh.dp = dp;
       if (!asked.given.contains("sequence_parallel")) mesh.sequence_parallel = tp > 1;
+      if (tp == 1 || !mesh.sequence_parallel) mesh.tp_chunks = "auto", mesh.tp_overlap = false;
       meshes.push_back(std::move(mesh));
     }
   }
@@ -236,6 +237,8 @@ std::string flags_text(const TrainConfig& config) {
     if (axis != "edp") text += fmt::format("{}--{} {}", text.empty() ? "" : " ", axis, degree);
   if (config.recompute != RecomputeSetting::none) text += fmt::format(" --recompute {}", name_of(config.recompute));
   if (config.sequence_parallel) text += " --sequence-parallel on";
+  if (config.tp_chunks != "auto") text += " --tp-chunks " + config.tp_chunks;
+  if (config.tp_overlap) text += " --tp-overlap on";
   return text;
 }
 

@@ -101,6 +101,8 @@ TrainConfig searched_config(TrainConfig config, const models::ModelConfig& model
   alone.reduce_order = ReduceOrder::sequential;
   alone.ranks_per_node = 0;
   alone.tp_wire_format = quant::Format::bf16;
+  alone.tp_chunks = "auto";
+  alone.tp_overlap = false;
   alone.global_batch = alone.micro_batch;
   alone = resolve_plan_config(std::move(alone), model);
   config.seq_len = alone.seq_len, config.grad_wire = alone.grad_wire, config.has_experts = alone.has_experts;

@@ -22,7 +22,10 @@ struct StepStatistics {
   std::int64_t demand_gathers = 0;  // gathers without a schedule
   bool recorded = false;            // whether the step had no schedule
   bool departed = false;            // whether the step departed from its schedule
-  int unproduced = 0;               // trainable parameters without a gradient in the whole step
+  // Pieces of activations that this rank received over tp. Transfers whose pieces were received outside the arena,
+  // although the step has a schedule.
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0;
+  int unproduced = 0;  // trainable parameters without a gradient in the whole step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {
     gathered_bytes += bytes;

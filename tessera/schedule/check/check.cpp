@@ -3,6 +3,7 @@
 #include <array>
 
 #include "tessera/schedule/check/lanes.h"
+#include "tessera/schedule/check/pieces.h"
 #include "tessera/schedule/check/shape.h"
 
 namespace tessera::schedule {
@@ -16,6 +17,7 @@ constexpr std::array<bool, 4> kPublishes = {true, true, false, true};
 std::vector<std::string> check(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   CheckFaults faults(trace, sizes, schedule);
   check_trace(trace, sizes.size(), schedule, faults);
+  check_pieces(trace, faults);
   check_units(sizes, schedule, faults);
   if (!faults.none()) return faults.take();
   check_residencies(trace, schedule, faults);

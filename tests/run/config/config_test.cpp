@@ -265,6 +265,10 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--dtype", "fp64", "--grad-wire", "fp32"}, {"--grad-wire", "fp32", "fp64"}},
                       BadFlags{{"--grad-wire", "fp64"}, {"--grad-wire", "fp64", "fp32"}},
                       BadFlags{{"--coalesce", "0"}, {"--coalesce: '0'", "2GiB"}},
+                      BadFlags{{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "0"},
+                               {"--tp-chunks: got 0", "auto or a number above 0"}},
+                      BadFlags{{"--tp", "2", "--tp-overlap", "on"}, {"--tp-overlap: got on", "--sequence-parallel on"}},
+                      BadFlags{{"--tp", "2", "--tp-chunks", "2"}, {"--tp-chunks: got 2", "--sequence-parallel on"}},
                       BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},
                       BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
                       BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));

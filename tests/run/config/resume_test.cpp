@@ -131,6 +131,7 @@ json other_values() {
           {"recompute", "auto"},
           {"activation_budget", "1GB"},
           {"sequence_parallel", true},
+          {"tp_chunks", "3"},
           {"reduce_order", "hierarchical"},
           {"ranks_per_node", 4},
           {"zero", false},
@@ -142,10 +143,10 @@ json other_values() {
           {"save_every", 6}};
 }
 
-const std::set<std::string_view> kOfOneCall{"threads",       "gather_budget",  "reduce_budget", "coalesce",
-                                            "deterministic", "pushes",         "cuda_graph",    "debug_poison",
-                                            "debug_delays",  "debug_suppress", "trace_step",    "keep",
-                                            "eval_every",    "timeout_s",      "expert_counts", "peak_flops"};
+const std::set<std::string_view> kOfOneCall{
+    "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
+    "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
+    "eval_every", "timeout_s",     "expert_counts", "peak_flops",     "tp_overlap"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   const json before = other_values(), defaults = to_json(TrainConfig{});
@@ -182,6 +183,9 @@ TEST(Resume, DropsSettingsWithoutMeaning) {
   EXPECT_EQ(resolved(wire, {}).tp_wire_format, quant::Format::fp8);
   EXPECT_EQ(resolved(wire, {"--gtp", "2"}).tp_wire_format, quant::Format::bf16);
   EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).tp_wire_format, quant::Format::bf16);
+  const std::vector<std::string> chunks{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "2"};
+  EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
+  EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");
 }
 
 TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {

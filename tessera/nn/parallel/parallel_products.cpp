@@ -1,0 +1,79 @@
+#include "tessera/nn/parallel/parallel_products.h"
+
+#include <memory>
+#include <utility>
+
+#include "tessera/nn/parallel/token_pieces.h"
+
+namespace tessera::nn {
+namespace {
+
+schedule::Pass pass_of(const Context& context, Role role) {
+  return role == Role::input ? context.pass : schedule::Pass::backward;
+}
+
+std::vector<TokenChunk> chunks_of(const Context& context, const Weight& weight, Role role, std::int64_t tokens) {
+  return product_chunks(context, tokens, role == Role::input ? weight.rows : weight.cols);
+}
+
+// Returns whether rows of a gathered factor can be multiplied before the other rows have arrived.
+bool arrives_by_rows(const Context& context, const Weight& weight) {
+  return weight.product == quant::Format::bf16 ||
+         (weight.product == quant::Format::fp8 && context.products.tp_wire == quant::Format::fp8);
+}
+
+at::Tensor product(Context& context, const Weight& weight, Role role, const Factor& factor, const ChunkedProduct& how) {
+  return role == Role::input ? fprop(context, weight, factor, how) : dgrad(context, weight, factor, how);
+}
+
+}  // namespace
+
+std::vector<TokenChunk> product_chunks(const Context& context, std::int64_t tokens, std::int64_t columns) {
+  if (!context.has_tp() || !context.sequence_parallel) return {};
+  std::vector<std::int64_t> by_rank;
+  for (int rank = 0; rank < context.tp_size(); ++rank) by_rank.push_back(context.tokens_of(rank, tokens));
+  return token_chunks(by_rank, columns, context.products.tp_chunks);
+}
+
+GatheredProduct gathered_product(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                 std::int64_t tokens, ops::Sides sides) {
+  ChunkedProduct how{.chunks = chunks_of(context, weight, role, tokens)};
+  const schedule::Pass pass = pass_of(context, role);
+  if (!travels_in_pieces(context) || !arrives_by_rows(context, weight)) {
+    Factor factor = factor_of_tokens(context, weight, role, own, tokens, pass, sides);
+    at::Tensor result = product(context, weight, role, factor, how);
+    return {.product = std::move(result), .factor = std::move(factor)};
+  }
+  const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass);
+  const auto factor_of = [&](const at::Tensor& rows, ops::Sides wanted) -> Factor {
+    if (!codes) return {.matrix = rows, .operands = {}};
+    return {.matrix = {}, .operands = operands_of_codes(rows, codes->encoding, wanted, codes->scale)};
+  };
+  GatherInPieces gather(context, codes ? codes->own : own, tokens, pass);
+  how.chunks = in_order_of_arrival(std::move(how.chunks), context.tp_rank(), context.tp_size());
+  how.rows = [&](const TokenChunk& chunk) { return factor_of(gather.rows(chunk), ops::Sides::rows); };
+  at::Tensor result = product(context, weight, role, /*factor=*/{}, how);
+  const at::Tensor all = gather.take();
+  if (codes && sides == ops::Sides::rows) return {.product = std::move(result), .factor = {}};
+  return {.product = std::move(result), .factor = factor_of(all, ops::Sides::columns)};
+}
+
+PendingTensor start_scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
+  const schedule::Pass pass = pass_of(context, role);
+  ChunkedProduct how{.chunks = chunks_of(context, weight, role, tokens_of(factor))};
+  if (!travels_in_pieces(context)) return start_leave_tp(context, product(context, weight, role, factor, how), pass);
+  std::unique_ptr<ScatterInPieces> scatter;
+  how.chunks = in_order_of_departure(std::move(how.chunks), context.tp_rank(), context.tp_size());
+  how.after = [&](const TokenChunk& chunk, const at::Tensor& result) {
+    if (!scatter) scatter = std::make_unique<ScatterInPieces>(context, result, pass);
+    scatter->written(chunk.ranks);
+  };
+  product(context, weight, role, factor, how);
+  return PendingTensor(std::move(scatter));
+}
+
+at::Tensor scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
+  return start_scattered_product(context, weight, role, factor).take();
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,139 @@
+#include "tessera/nn/parallel/token_pieces.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/aten_types.h"
+
+namespace tessera::nn {
+namespace {
+
+// Returns a matrix in memory that peers write, uninitialised.
+at::Tensor transfer_matrix(Context& context, std::int64_t rows, const at::Tensor& like) {
+  const std::int64_t cols = like.size(1);
+  runtime::TransferMemory memory =
+      context.program.take_transfer(rows * cols * static_cast<std::int64_t>(like.element_size()));
+  if (!memory.hold) return at::empty({rows, cols}, like.options());
+  if (memory.data != nullptr)
+    return at::from_blob(
+        memory.data, {rows, cols}, [hold = std::move(memory.hold)](void*) {}, like.options());
+  // The memory has no room, but the interval counts until the matrix is freed.
+  const at::Tensor other = at::empty({rows, cols}, like.options());
+  return at::from_blob(
+      other.mutable_data_ptr(), {rows, cols}, [other, hold = std::move(memory.hold)](void*) {}, like.options());
+}
+
+std::vector<std::int64_t> elements_by_rank(const Context& context, std::int64_t tokens, std::int64_t width) {
+  std::vector<std::int64_t> elements;
+  for (int rank = 0; rank < context.tp_size(); ++rank) elements.push_back(context.tokens_of(rank, tokens) * width);
+  return elements;
+}
+
+at::Tensor rows_of_rank(const Context& context, const at::Tensor& all, int rank) {
+  const layout::Range rows = context.split.part(all.size(0), rank, context.tp_size());
+  return all.narrow(0, rows.begin, rows.size());
+}
+
+// If an error left pieces in flight, waits until they have finished or failed.
+void finish_pieces(const std::vector<runtime::Issued>& pieces, std::size_t awaited) {
+  for (; awaited < pieces.size(); ++awaited)
+    while (!pieces[awaited].done.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit
+}
+
+}  // namespace
+
+bool travels_in_pieces(const Context& context) {
+  return context.products.tp_overlap && context.sequence_parallel && context.has_tp();
+}
+
+GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass)
+    : context_(context), own_(own.contiguous()), all_(transfer_matrix(context, tokens, own)) {
+  const std::vector<std::int64_t> counts = elements_by_rank(context, tokens, own.size(1));
+  if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);  // the other places have no rank
+  for (int piece = 1; piece < context.tp_size(); ++piece)
+    pieces_.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
+                                             .in = own_.const_data_ptr(),
+                                             .out = all_.mutable_data_ptr(),
+                                             .counts = counts,
+                                             .type = ops::to_dtype(own.scalar_type()),
+                                             .pass = pass,
+                                             .piece = piece}));
+}
+
+GatherInPieces::~GatherInPieces() {
+  finish_pieces(pieces_, awaited_);
+}
+
+void GatherInPieces::await(std::size_t pieces) {
+  while (awaited_ < pieces) context_.program.wait(pieces_[awaited_++]);
+}
+
+at::Tensor GatherInPieces::rows(const TokenChunk& chunk) {
+  const int size = context_.tp_size(), rank = context_.tp_rank();
+  if (chunk.tokens == context_.split.part(all_.size(0), rank, size)) return own_;
+  std::size_t last = 1;  // the first piece also copies this rank's own rows
+  for (std::int64_t source = chunk.ranks.begin; source < chunk.ranks.end; ++source)
+    last = std::max(last, static_cast<std::size_t>((rank - source + size) % size));
+  await(std::min(last, pieces_.size()));
+  return all_.narrow(0, chunk.tokens.begin, chunk.tokens.size());
+}
+
+at::Tensor GatherInPieces::take() {
+  await(pieces_.size());
+  own_ = at::Tensor();
+  return std::exchange(all_, at::Tensor());
+}
+
+ScatterInPieces::ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass)
+    : context_(context),
+      pass_(pass),
+      part_(part.contiguous()),
+      counts_(elements_by_rank(context, part.size(0), part.size(1))),
+      written_(static_cast<std::size_t>(context.tp_size())) {
+  const std::int64_t own = context.tokens_of(context.tp_rank(), part_.size(0));
+  for (int rank = 0; rank < context.tp_size(); ++rank)
+    parts_.push_back(rank == context.tp_rank() ? rows_of_rank(context, part_, rank)
+                                               : transfer_matrix(context, own, part_));
+}
+
+ScatterInPieces::~ScatterInPieces() {
+  finish_pieces(pieces_, 0);
+}
+
+void ScatterInPieces::written(const layout::Range& ranks) {
+  for (std::int64_t rank = ranks.begin; rank < ranks.end; ++rank) written_[static_cast<std::size_t>(rank)] = true;
+  const int size = context_.tp_size();
+  while (static_cast<int>(pieces_.size()) + 1 < size) {
+    const int piece = static_cast<int>(pieces_.size()) + 1;
+    if (!written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
+    const auto source = static_cast<std::size_t>((context_.tp_rank() - piece + size) % size);
+    pieces_.push_back(context_.program.issue({.kind = runtime::ProgramCollectiveKind::scatter_piece,
+                                              .in = part_.const_data_ptr(),
+                                              .out = parts_[source].mutable_data_ptr(),
+                                              .counts = counts_,
+                                              .type = ops::to_dtype(part_.scalar_type()),
+                                              .pass = pass_,
+                                              .piece = piece}));
+  }
+}
+
+at::Tensor ScatterInPieces::take() {
+  TESSERA_CHECK(static_cast<int>(pieces_.size()) + 1 == context_.tp_size(),
+                "a sum over tp has begun {} pieces, expected {}", pieces_.size(), context_.tp_size() - 1);
+  for (const runtime::Issued& piece : pieces_) context_.program.wait(piece);
+  pieces_.clear();
+  const at::Tensor& own = parts_[static_cast<std::size_t>(context_.tp_rank())];
+  const at::Tensor sum = at::empty(own.sizes(), own.options());
+  std::vector<const void*> parts;
+  for (const at::Tensor& part : parts_) parts.push_back(part.const_data_ptr());
+  context_.program.add_in_order(sum.mutable_data_ptr(), parts, ops::to_dtype(own.scalar_type()), own.numel());
+  parts_.clear();
+  return sum;
+}
+
+}  // namespace tessera::nn
