@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Models with experts on GPUs: the bits of meshes with equal tp, etp, ep and dp, with and without a graph; CPUs; and the waits of a
+step.
+
+One GPU is enough, because ranks may share it. A mesh is (tp, gtp, dp, etp, ep, egtp).
+"""
+import json
+import pathlib
+import sys
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import gpu_ranks
+from program import ROOT, bits, metrics, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+if gpu_ranks.GPUS < 1:
+    print("skipped: no GPU that the program can use")
+    sys.exit(77)
+
+STEPS = 6
+RECORDED = 3  # steps before the first graph: two recorded steps and one that is enqueued
+ODD, QWEN = "mixtral-tiny-odd", "qwen3-moe-tiny-odd"
+GRAPH = ("--cuda-graph", "on")
+POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+# Relative bounds of the difference to CPUs, which add products in another order. In bf16 a few tokens near equal scores choose
+# other experts.
+LIKE = {"fp32": {"loss": 1e-5, "grad_norm": 1e-3, "aux_loss": 1e-3}, "bf16": {"loss": 4e-3, "grad_norm": 4e-2, "aux_loss": 2e-2}}
+
+
+class GpuExperts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpu-experts")
+        cls.tokens = write_tokens(cls.folder / "tokens", 131)
+        # Sizes that are multiples of 8, so that products read their operands directly.
+        whole = json.loads((ROOT / "configs" / ODD / "config.json").read_text()) | {
+            "hidden_size": 128, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+        cls.whole = cls.folder / "whole.json"
+        cls.whole.write_text(json.dumps(whole))
+
+    def flags(self, name, mesh, model, steps, dtype="bf16"):
+        tp, gtp, dp, etp, ep, egtp = mesh
+        flags = ["--model", model, "--data", self.tokens, "--global-batch", 12, "--seq-len", 64, "--seed", 7, "--dtype", dtype,
+                 "--router-z-loss", 1e-3, "--lr", 2e-3, "--deterministic", "on", "--expert-counts", 1, "--tp", tp, "--gtp", gtp,
+                 "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp, "--steps", steps, "--out", self.folder / name]
+        return flags + (["--sequence-parallel", "on"] if tp > 1 else [])
+
+    def train(self, name, mesh, *flags, model=ODD, steps=STEPS, dtype="bf16"):
+        """Trains on GPUs. Returns the bits of the run and the values of its routers."""
+        tp, gtp, dp = mesh[:3]
+        gpu_ranks.train(tp * gtp * dp, *self.flags(name, mesh, model, steps, dtype), *flags)
+        return bits(self.folder / name), self.routers(name)
+
+    def routers(self, name):
+        return [(line["aux_loss"], line["z_loss"], line["expert_counts"]) for line in metrics(self.folder / name)]
+
+    def summary(self, name):
+        return json.loads((self.folder / name / "summary.json").read_text())
+
+    def check(self, name, meshes, model=ODD, dtype="bf16", steps=STEPS):
+        """`meshes`: (mesh, flags of this run). All runs have the bits of the first."""
+        expected = None
+        for number, (mesh, flags) in enumerate(meshes):
+            found = self.train(f"{name}-{number}", mesh, *flags, model=model, dtype=dtype, steps=steps)
+            expected = expected or found
+            self.assertEqual(expected[1], found[1], (mesh, flags))
+            self.assertEqual(expected[0], found[0], (mesh, flags))
+            if "--cuda-graph" in flags:
+                self.assertEqual(steps - RECORDED, self.summary(f"{name}-{number}")["graph_steps"], (mesh, flags))
+
+    def test_gtp_and_egtp(self):
+        one = (1, 1, 1, 1, 1, 1)
+        for model in (ODD, self.whole):
+            name = "odd" if model == ODD else "whole"
+            self.check(f"egtp-{name}", [(one, ()), (one, (*GRAPH, "--debug-poison", "on")), ((1, 4, 1, 1, 1, 1), ()),
+                                        ((1, 4, 1, 1, 1, 4), (*GRAPH, *POISON)), ((1, 3, 1, 1, 1, 3), ("--debug-delays", 3))], model)
+
+    def test_ep(self):
+        self.check("ep", [((1, 2, 1, 1, 2, 1), ()), ((1, 4, 1, 1, 2, 1), ("--recompute", "full")),
+                          ((1, 4, 1, 1, 2, 2), (*GRAPH, *POISON, "--recompute", "selective")), ((1, 4, 1, 1, 2, 2), ("--pushes", "off"))])
+
+    def test_more_owners_than_experts_divide(self):
+        """7 experts on 4 owners; the other model has a dense layer."""
+        self.check("ep4", [((1, 4, 1, 1, 4, 1), ()), ((1, 4, 1, 1, 4, 1), GRAPH)], QWEN)
+
+    def test_tp_and_etp(self):
+        self.check("tp", [((2, 1, 1, 1, 2, 1), ()), ((2, 2, 1, 1, 2, 2), GRAPH)], self.whole)
+        self.check("etp", [((2, 1, 1, 2, 1, 1), ()), ((2, 2, 1, 2, 1, 2), GRAPH)], self.whole)
+
+    def test_replicas(self):
+        self.check("dp", [((1, 1, 2, 1, 1, 1), ()), ((1, 2, 2, 1, 1, 2), ("--zero", "off"))])
+
+    def test_cpus_have_close_losses(self):
+        mesh = (1, 2, 1, 1, 2, 1)
+        for dtype, bounds in LIKE.items():
+            self.train(f"gpu-{dtype}", mesh, dtype=dtype)
+            tessera("train", *self.flags(f"cpu-{dtype}", mesh, ODD, STEPS, dtype), "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"gpu-{dtype}"), metrics(self.folder / f"cpu-{dtype}"), strict=True):
+                for key, bound in bounds.items():
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=bound * theirs[key], msg=(dtype, ours["step"], key))
+
+    def test_fp64_has_the_losses_of_cpus(self):
+        """fp64 has room for another order of sums: choices are equal, and all values agree to rounding."""
+        for moe_aux in ("layer", "pooled"):
+            name, mesh = f"fp64-{moe_aux}", (1, 2, 1, 1, 2, 1)
+            self.train(f"gpu-{name}", mesh, "--moe-aux", moe_aux, dtype="fp64")
+            tessera("train", *self.flags(f"cpu-{name}", mesh, ODD, STEPS, "fp64"), "--moe-aux", moe_aux, "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"gpu-{name}"), metrics(self.folder / f"cpu-{name}"), strict=True):
+                self.assertEqual(ours["expert_counts"], theirs["expert_counts"])
+                for key in ("loss", "grad_norm", "aux_loss", "z_loss"):
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=1e-9 * abs(theirs[key]), msg=(name, ours["step"], key))
+
+    def test_gpu_checkpoints_continue_on_cpus(self):
+        self.train("saved", (1, 2, 1, 1, 2, 1), "--schedule-steps", 8, dtype="fp64", steps=4)
+        for name, more in (("on-gpu", []), ("on-cpu", ["--gtp", 1, "--ep", 1, "--backend", "local"])):
+            line = ["train", "--resume", self.folder / "saved", "--steps", 6, "--out", self.folder / name, *more]
+            if more:
+                tessera(*line)
+            else:
+                codes, errors = gpu_ranks.Ranks(2, *line, "--backend", "nccl").finish(300)
+                self.assertEqual([0, 0], codes, "".join(errors)[-4000:])
+        for ours, theirs in zip(metrics(self.folder / "on-gpu"), metrics(self.folder / "on-cpu"), strict=True):
+            self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=1e-9 * theirs["loss"])
+
+    def test_gradients_in_fp32_are_refused(self):
+        result = run("train", *self.flags("refused", (1, 1, 1, 1, 1, 1), ODD, 1), "--grad-wire", "fp32", "--backend", "nccl")
+        self.assertEqual(2, result.returncode, result.stderr)
+        self.assertIn("--grad-wire: got fp32, expected bf16", result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()
