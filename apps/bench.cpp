@@ -131,6 +131,9 @@ int bench_step(const Arguments& arguments) {
   describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_option("--warmup", bench.warmup, "steps before the measured ones")->capture_default_str();
+  std::string routing;
+  app.add_option("--routing", routing, "experts: load of the experts, even or skewed (even)")
+      ->check(CLI::IsMember({"even", "skewed"}));
   app.add_option("--profile", bench.profile, "write every kernel of two further steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
@@ -139,6 +142,9 @@ int bench_step(const Arguments& arguments) {
   bench.model = task.request.model;
   bench.config = task.request.config;
   bench.steps = static_cast<int>(bench.config.steps);
+  if (!routing.empty() && !bench.config.has_experts)
+    throw InputError("--routing: model '{}' has no experts", bench.config.model);
+  if (routing == "skewed") bench.routing = bench::Routing::skewed;
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
   if (bench.config.backend == run::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");

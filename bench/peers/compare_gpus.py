@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares a step of `tessera bench step` with the same step of PyTorch's FSDP2 (fsdp2.py).
+"""Compares a step of `tessera bench step` with the same step of PyTorch: FSDP2 (fsdp2.py), or experts.py for a model with
+experts, which runs on one GPU.
 
 The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the ratios of the
 step times and one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
@@ -19,7 +20,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TESSERA, ON, OFF = "tessera", "FSDP2, resharding on", "FSDP2, resharding off"
+TESSERA, ON, OFF, EXPERTS = "tessera", "FSDP2, resharding on", "FSDP2, resharding off", "PyTorch, experts"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
 OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
 GRACE_S = 60  # between SIGTERM and SIGKILL; torchrun ends its processes in half of this time
@@ -57,12 +58,23 @@ def parse_arguments(argv):
                                 ("warmup", 5, "warm-up steps per run"), ("limit", 300, "time limit of a run in seconds")):
         parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default,
                             help=f"{what} (default: {default})")
+    parser.add_argument("--routing", choices=("even", "skewed"), default="even", help="load of experts (default: even)")
     parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
     parser.add_argument("--python", default="python3", help="an interpreter that imports torch")
     cut = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_args(argv[:cut])
+    options.has_experts = has_experts(options.model)
     options.gpus = options.gpus or count_gpus() or parser.error("nvidia-smi lists no GPU: expected --gpus N")
+    if options.has_experts and options.gpus != 1:
+        parser.error(f"--gpus: got {options.gpus}, expected 1: {options.model} has experts, and its peer runs on one GPU")
     return options, argv[cut + 1:]
+
+
+def has_experts(model):
+    """Reads the config.json of --model: a file, a folder that holds one, or a name under configs/."""
+    path = pathlib.Path(model) if pathlib.Path(model).exists() else ROOT / "configs" / model
+    path = path / "config.json" if path.is_dir() else path
+    return path.exists() and bool({"num_local_experts", "num_experts"} & set(json.loads(path.read_text())))
 
 
 def commands(options, extra):
@@ -74,6 +86,10 @@ def commands(options, extra):
     fsdp2 = [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", options.gpus,
              ROOT / "bench" / "peers" / "fsdp2.py", *task, "--reshard"]
     ours = [options.tessera, "bench", "step", *task, "--tp", 1, "--gtp", options.gpus, "--dtype", "bf16", "--json"]
+    if options.has_experts:
+        routing = ["--routing", options.routing]
+        return {TESSERA: ours + routing + extra,
+                EXPERTS: [options.python, ROOT / "bench" / "peers" / "experts.py", *task, *routing]}
     return {TESSERA: ours + extra, ON: [*fsdp2, "on"], OFF: [*fsdp2, "off"]}
 
 
@@ -170,8 +186,8 @@ def summarize(results):
 
 
 def ratios(summary):
-    """speed_to_*: FSDP2's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / FSDP2's."""
-    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF) if name in summary]
+    """speed_to_*: the peer's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / the peer's."""
+    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF, EXPERTS) if name in summary]
     if not ours or not peers:
         return {}
     best = min(peers, key=lambda name: summary[name]["median_ms"])

@@ -67,7 +67,8 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 // The times of this rank's steps, in seconds.
 struct Times {
   std::vector<double> steps, exposed, host;
-  double loss = 0;  // loss of the last step
+  double loss = 0;                   // loss of the last step
+  std::vector<std::int64_t> counts;  // of the experts, in the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
@@ -96,6 +97,7 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       times.exposed.push_back(result.statistics.exposed_seconds);
       times.host.push_back(result.host_seconds);
       times.loss = result.loss;
+      if (result.router) times.counts = result.router->counts;
     }
   };
   for (int step = 0; step < count; ++step) {
@@ -178,6 +180,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   train::Trainer trainer(world, run::trainer_options(config, *bench.model));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
+  if (bench.routing == Routing::skewed) skew_routers(trainer.runtime());
 
   const std::int64_t tokens = config.micro_batch * config.seq_len;
   const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().losses->size());
@@ -208,6 +211,8 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
       two_steps();
   }
   add_times(times, all, report);
+  if (const std::int64_t experts = bench.model->sizes().num_experts; experts > 0)
+    report.expert_load = expert_load(times.counts, experts);
   report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
@@ -227,39 +232,45 @@ double mfu_in(const StepReport& report) {
 
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
-  return {{"model", bench.config.model},
-          {"layers", bench.model->sizes().num_layers},
-          {"seq_len", bench.config.seq_len},
-          {"micro_batch", bench.config.micro_batch},
-          {"global_batch", bench.config.global_batch},
-          {"dtype", name_of(bench.config.dtype)},
-          {"tp", bench.config.tp},
-          {"gtp", bench.config.gtp},
-          {"dp", bench.config.dp},
-          {"steps", bench.steps},
-          {"median_ms", report.median_ms},
-          {"p10_ms", report.p10_ms},
-          {"p90_ms", report.p90_ms},
-          {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
-          {"mfu", report.peak_flops ? nlohmann::ordered_json(mfu_in(report)) : nlohmann::ordered_json(nullptr)},
-          {"peak_memory_bytes", report.memory_bytes},
-          {"tensor_bytes", report.tensor_bytes},
-          {"tensor_cache_bytes", report.tensor_cache_bytes},
-          {"gather_arena_bytes", report.gather_arena_bytes},
-          {"reduce_arena_bytes", report.reduce_arena_bytes},
-          {"exchange_scratch_bytes", report.scratch_bytes},
-          {"exposed_comm_ms", report.exposed_comm_ms},
-          {"least_exposed_comm_ms", report.least_exposed_comm_ms},
-          {"host_ms", report.host_ms},
-          {"transport", report.transport},
-          {"cuda_graph", bench.config.cuda_graph},
-          {"limit_ms", limit_ms},
-          {"limit_products_ms", report.limit.products * 1e3},
-          {"limit_attention_ms", report.limit.attention * 1e3},
-          {"limit_bytes", report.limit.bytes},
-          {"copy_bytes_per_second", report.limit.copy_rate},
-          {"limit_ratio", limit_ms / report.median_ms},
-          {"loss", report.loss}};
+  nlohmann::ordered_json json{
+      {"model", bench.config.model},
+      {"layers", bench.model->sizes().num_layers},
+      {"seq_len", bench.config.seq_len},
+      {"micro_batch", bench.config.micro_batch},
+      {"global_batch", bench.config.global_batch},
+      {"dtype", name_of(bench.config.dtype)},
+      {"tp", bench.config.tp},
+      {"gtp", bench.config.gtp},
+      {"dp", bench.config.dp},
+      {"steps", bench.steps},
+      {"median_ms", report.median_ms},
+      {"p10_ms", report.p10_ms},
+      {"p90_ms", report.p90_ms},
+      {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
+      {"mfu", report.peak_flops ? nlohmann::ordered_json(mfu_in(report)) : nlohmann::ordered_json(nullptr)},
+      {"peak_memory_bytes", report.memory_bytes},
+      {"tensor_bytes", report.tensor_bytes},
+      {"tensor_cache_bytes", report.tensor_cache_bytes},
+      {"gather_arena_bytes", report.gather_arena_bytes},
+      {"reduce_arena_bytes", report.reduce_arena_bytes},
+      {"exchange_scratch_bytes", report.scratch_bytes},
+      {"exposed_comm_ms", report.exposed_comm_ms},
+      {"least_exposed_comm_ms", report.least_exposed_comm_ms},
+      {"host_ms", report.host_ms},
+      {"transport", report.transport},
+      {"cuda_graph", bench.config.cuda_graph},
+      {"limit_ms", limit_ms},
+      {"limit_products_ms", report.limit.products * 1e3},
+      {"limit_attention_ms", report.limit.attention * 1e3},
+      {"limit_bytes", report.limit.bytes},
+      {"copy_bytes_per_second", report.limit.copy_rate},
+      {"limit_ratio", limit_ms / report.median_ms},
+      {"loss", report.loss}};
+  if (report.expert_load) {
+    json["routing"] = bench.routing == Routing::even ? "even" : "skewed";
+    json["expert_load"] = *report.expert_load;
+  }
+  return json;
 }
 
 namespace {
@@ -301,7 +312,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  arenas         {:9.2f} GB: gathers {:.2f}, gradients {:.2f}, scratch {:.2f}\n"
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
-      "  limit / step   {:9.3f}\n",
+      "  limit / step   {:9.3f}\n"
+      "{}",
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
       report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
@@ -312,7 +324,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
-      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms);
+      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms,
+      report.expert_load ? fmt::format("  expert load    {:9.2f} times the mean\n", *report.expert_load) : "");
 }
 
 }  // namespace tessera::bench

@@ -25,7 +25,7 @@ PROGRAM = textwrap.dedent("""\
     import json, pathlib, sys, time
     folder, name = pathlib.Path({folder!r}), {name!r}
     if name == "peer":
-        name = sys.argv[sys.argv.index("--reshard") + 1]
+        name = sys.argv[sys.argv.index("--reshard") + 1] if "--reshard" in sys.argv else "on"
     with open(folder / "log", "a") as log:
         print(json.dumps([name] + sys.argv[1:]), file=log)
     answers = json.loads((folder / name).read_text())
@@ -83,6 +83,16 @@ class Compare(unittest.TestCase):
         self.assertIn("--nproc-per-node 2", " ".join(calls[1]))
         self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/fsdp2.py" for word in calls[1]))
         self.assertNotIn("--json-extra", calls[1])
+
+    def test_a_model_with_experts_has_a_peer_of_its_own(self):
+        code, lines, summary, _ = self.compare([result(10)], [result(12)], [], "--gpus", 1, "--model", "mixtral-8x7b", "--routing", "skewed")
+        self.assertEqual(code, 0)
+        self.assertEqual(list(summary["programs"]), ["tessera", compare_gpus.EXPERTS])
+        self.assertAlmostEqual(summary["speed_to_best"], 1.2)
+        calls = self.calls()
+        self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/experts.py" for word in calls[1]), calls[1])
+        for call in calls:
+            self.assertIn("--routing skewed", " ".join(call))
 
     def test_ratios_use_medians_and_the_greatest_memory(self):
         code, lines, summary, _ = self.compare(
