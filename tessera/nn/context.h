@@ -1,6 +1,7 @@
 // The state that the modules of one model share on one rank.
 #pragma once
 #include "tessera/nn/delayed_scales.h"
+#include "tessera/nn/experts/expert_room.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
 #include "tessera/runtime/program.h"
@@ -20,6 +21,7 @@ struct Context {
   ProductOptions products;                        // options of products in number formats
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
+  const ExpertRoom* expert_room = nullptr;        // null: room for the rows of any choices
 
   // Whether activations have collectives over tp.
   bool has_tp() const { return program.nominal_size() > 1; }

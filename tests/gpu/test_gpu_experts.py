@@ -11,7 +11,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
-from program import ROOT, bits, metrics, run, scratch, tessera, write_tokens
+from program import ROOT, bits, metrics, run, scratch, tessera, write_documents, write_tokens
 from summary import run_cases
 
 if gpu_ranks.GPUS < 1:
@@ -90,6 +90,24 @@ class GpuExperts(unittest.TestCase):
 
     def test_replicas(self):
         self.check("dp", [((1, 1, 2, 1, 1, 1), ()), ((1, 2, 2, 1, 1, 2), ("--zero", "off"))])
+
+    def train_with_room(self, name, room, *flags):
+        """Trains on four owners of experts, with evaluations. Returns what must not depend on the room, and the repeated steps."""
+        bits_and_routers = self.train(name, (1, 4, 1, 1, 4, 1), "--expert-room", room, *flags)
+        losses = [line.get("valid_loss") for line in metrics(self.folder / name)]
+        return (*bits_and_routers, losses), self.summary(name).get("suppressed_by", {})
+
+    def test_steps_with_too_many_rows_are_repeated(self):
+        """The first step, a step with another step behind it, steps of a graph, and evaluations overflow."""
+        one = write_documents(self.folder / "one-token", [[3] * 2000])
+        for name, data, room in (("tight", self.tokens, 1), ("one-token", one, 1.25)):
+            flags = ["--data", data, "--valid", self.tokens, "--eval-every", 2]
+            expected, repeats = self.train_with_room(f"{name}-large", 100, *flags)
+            self.assertEqual({}, repeats)
+            for kind, more in (("steps", ()), ("graph", (*GRAPH, "--debug-poison", "on"))):
+                found, repeats = self.train_with_room(f"{name}-{kind}", room, *flags, *more)
+                self.assertGreater(repeats.get("expert_room", 0), 0, (name, kind))
+                self.assertEqual(expected, found, (name, kind))
 
     def test_cpus_have_close_losses(self):
         mesh = (1, 2, 1, 1, 2, 1)

@@ -84,6 +84,39 @@ TEST_F(OnCudaExperts, ChoicesOutsideTheExpertsHaveNoRow) {
   EXPECT_TRUE(same_bits(selection.rows_by_slot.cpu(), choices_tensor({0, -1, -1, 1, -1, -1}, 2)));
 }
 
+// Two experts of four are local, so the even load is one row for each token.
+TEST_F(OnCudaExperts, RowsBeyondTheRoomAreDroppedAndCounted) {
+  const LocalExperts local{.first = 0, .count = 2, .all = 4};
+  const at::Tensor choices = on_gpu(choices_tensor({1, 0, 0, 1, 1, 3, 2, 1, 0, 2, 1, 2}, 2));
+  at::Tensor overflows = on_gpu(make({1}, at::kLong).fill_(0)), needed = on_gpu(make({1}, at::kDouble).fill_(0));
+  const auto select = [&](double factor) {
+    return select_rows(choices, local, 1,
+                       {.factor = factor,
+                        .overflows = overflows.mutable_data_ptr<std::int64_t>(),
+                        .needed = needed.mutable_data_ptr<double>()});
+  };
+  const Selection whole = select(0), fitting = select(8.0 / 6);
+  EXPECT_EQ(whole.room, 12);
+  EXPECT_EQ(fitting.room, 8);
+  EXPECT_TRUE(same_bits(fitting.rows_by_slot, whole.rows_by_slot));
+  EXPECT_EQ(overflows.item<std::int64_t>(), 0);
+  EXPECT_EQ(needed.item<double>(), 0);
+
+  const Selection small = select(1);
+  EXPECT_EQ(small.room, 6);
+  EXPECT_EQ(overflows.item<std::int64_t>(), 1);
+  EXPECT_EQ(needed.item<double>(), 8.0 / 6);
+  // Expert 0 has three rows and expert 1 has five, of which the last two have no room.
+  EXPECT_TRUE(same_bits(small.rows_by_slot, choices_tensor({3, 0, 1, 4, 5, -1, -1, -1, 2, -1, -1, -1}, 2)));
+  EXPECT_TRUE(same_bits(small.ends, choices_tensor({3, 6}, 2).flatten()));
+  const at::Tensor rows = on_gpu(random_tensor({6, 3}, 1, at::kFloat)), sums = combine_rows(rows, small).cpu();
+  EXPECT_TRUE(same_bits(sums[1], rows[1].add(rows[4])));
+  EXPECT_TRUE(same_bits(sums[3], make({3}, at::kFloat).fill_(0)));
+  select(0.5);
+  EXPECT_EQ(overflows.item<std::int64_t>(), 2);
+  EXPECT_EQ(needed.item<double>(), 8.0 / 6);
+}
+
 TEST_F(OnCudaExperts, MovedRowsAreTheSame) {
   for (const at::ScalarType type : kModelTypes)
     for (const ExpertsCase& it : cuda_cases())

@@ -67,6 +67,9 @@ struct RouteBackwardArguments {
 
 struct SelectRowsArguments {
   std::int64_t tokens = 0, k = 0, first = 0, local = 0, room = 0;
+  std::int64_t expected = 0;              // Selection::expected
+  std::int64_t* overflows = nullptr;      // RowRoom; may be null
+  double* needed = nullptr;               // the same
   const std::int32_t* choices = nullptr;  // [tokens, k]
   std::int32_t* counts = nullptr;         // scratch: select_rows_scratch() integers
   std::int32_t* rows_by_slot = nullptr;   // [tokens, k]: the row of each choice; -1: none

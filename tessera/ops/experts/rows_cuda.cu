@@ -61,6 +61,9 @@ __global__ void __launch_bounds__(kScanThreads) first_rows(const SelectRowsArgum
     next += own;
     if (i % chunks == chunks - 1) a.ends[i / chunks] = static_cast<std::int32_t>(min(std::int64_t{next}, a.room));
   }
+  if (threadIdx.x != kScanThreads - 1 || next <= a.room) return;
+  if (a.overflows != nullptr) *a.overflows += 1;
+  if (a.needed != nullptr) *a.needed = fmax(*a.needed, static_cast<double>(next) / static_cast<double>(a.expected));
 }
 
 __global__ void __launch_bounds__(kChunk) number_rows(const SelectRowsArguments a) {

@@ -1,6 +1,7 @@
 #include "tessera/ops/experts/selection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -27,7 +28,10 @@ std::vector<std::int64_t> first_rows(const std::int32_t* experts, std::int64_t t
   return first;
 }
 
-void select_on_device(const at::Tensor& choices, const LocalExperts& local, Selection& selection) {
+void select_on_device(const at::Tensor& choices, const LocalExperts& local, const RowRoom& room, Selection& selection) {
+  if (room.factor > 0)
+    selection.room = std::min(
+        selection.room, static_cast<std::int64_t>(std::ceil(room.factor * static_cast<double>(selection.expected))));
   TESSERA_CHECK(local.count <= kMaxDeviceExperts, "select_rows: {} local experts, expected at most {} on a GPU",
                 local.count, kMaxDeviceExperts);
   TESSERA_CHECK(selection.room <= std::numeric_limits<std::int32_t>::max(),
@@ -42,6 +46,9 @@ void select_on_device(const at::Tensor& choices, const LocalExperts& local, Sele
                      .first = local.first,
                      .local = local.count,
                      .room = selection.room,
+                     .expected = selection.expected,
+                     .overflows = room.overflows,
+                     .needed = room.needed,
                      .choices = choices.const_data_ptr<std::int32_t>(),
                      .counts = scratch.mutable_data_ptr<std::int32_t>(),
                      .rows_by_slot = selection.rows_by_slot.mutable_data_ptr<std::int32_t>(),
@@ -66,7 +73,7 @@ std::int64_t Selection::rows() const {
   return offsets.const_data_ptr<std::int64_t>()[local * blocks];
 }
 
-Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks) {
+Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks, const RowRoom& room) {
   const at::Tensor choices = dense(experts, 2, "choices of experts");
   const std::int64_t tokens = choices.size(0), k = choices.size(1);
   TESSERA_CHECK(blocks >= 1 && tokens % blocks == 0, "{} tokens in {} blocks, expected blocks of equal length", tokens,
@@ -79,7 +86,7 @@ Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std:
   selection.expected = std::min(selection.room, (tokens * k * local.count + local.all - 1) / local.all);
   const at::Device device = choices.device();
   if (on_cuda(choices)) {
-    select_on_device(choices, local, selection);
+    select_on_device(choices, local, room, selection);
     return selection;
   }
   selection.tokens = make({selection.room}, at::kLong, device);

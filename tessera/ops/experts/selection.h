@@ -25,7 +25,9 @@ struct Selection {
   std::int64_t local = 0, blocks = 1;
   std::int64_t group_tokens = 0;  // tokens of all blocks
   std::int64_t k = 1;             // choices of a token
-  std::int64_t room = 0;  // rows of memory: the largest number that any choices need. Rows after rows() are never read.
+  // Rows of memory: the largest number that any choices need, or less on a GPU (RowRoom). Rows after rows() are never
+  // read.
+  std::int64_t room = 0;
   std::int64_t expected = 0;  // rows if all experts were chosen equally often; dry runs report this number
 
   // The rows of one expert in one block: [begin, end). Only on a CPU.
@@ -39,9 +41,18 @@ struct LocalExperts {
   std::int64_t first = 0, count = 0, all = 0;
 };
 
+// Limits the rows of memory on a GPU. Choices that need more rows drop the last of them: the dropped rows read as
+// zeros, and *overflows is increased by 1. Other devices ignore the limit.
+struct RowRoom {
+  double factor = 0;                  // rows of memory, as a multiple of Selection::expected; 0: no limit
+  std::int64_t* overflows = nullptr;  // device memory, as the next
+  double* needed = nullptr;           // after an overflow at least the factor that these choices need
+};
+
 // Selects the rows of the local experts. `experts`: [tokens, k] int32, the choices of each token, distinct per token.
 // The tokens are `blocks` blocks of equal length. Throws Error for a choice outside [0, all); on a GPU such a choice
 // has no row. A GPU supports at most 1,023 local experts.
-Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks);
+Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks,
+                      const RowRoom& room = {});
 
 }  // namespace tessera::ops

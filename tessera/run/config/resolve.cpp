@@ -378,6 +378,7 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
         throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
     for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.moe_aux != nn::MoeAux::layer},
                                          {"--router-z-loss", config.router_z_loss != 0},
+                                         {"--expert-room", config.given.contains("expert_room")},
                                          {"--expert-counts", config.expert_counts != 0}})
       if (is_given) throw InputError("{}: model '{}' has no experts", flag, config.model);
     return;

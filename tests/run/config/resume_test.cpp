@@ -140,10 +140,10 @@ json other_values() {
           {"save_every", 6}};
 }
 
-const std::set<std::string_view> kOfOneCall{"threads",       "gather_budget",  "reduce_budget", "coalesce",
-                                            "deterministic", "pushes",         "cuda_graph",    "debug_poison",
-                                            "debug_delays",  "debug_suppress", "trace_step",    "keep",
-                                            "eval_every",    "timeout_s",      "expert_counts", "peak_flops"};
+const std::set<std::string_view> kOfOneCall{
+    "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
+    "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
+    "eval_every", "timeout_s",     "expert_counts", "peak_flops",     "expert_room"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   const json before = other_values(), defaults = to_json(TrainConfig{});
