@@ -89,6 +89,9 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--kv-heads", bench.kv_heads)->capture_default_str();
   app.add_option("--head-dim", bench.head_dim)->capture_default_str();
   app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
+  app.add_option("--experts", bench.experts)->capture_default_str();
+  app.add_option("--choices", bench.choices, "experts of a token")->capture_default_str();
+  app.add_option("--expert-width", bench.expert_width)->capture_default_str();
   app.add_option("--parameters", bench.parameters, "elements of the optimizer's kernels and of a sum")
       ->capture_default_str();
   app.add_option("--repetitions", bench.repetitions)->capture_default_str();

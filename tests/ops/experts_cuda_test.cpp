@@ -10,6 +10,7 @@
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/router.h"
+#include "tessera/ops/experts/router_gradient.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
 #include "tessera/ops/tensor.h"
 #include "tests/ops/experts_values.h"
@@ -192,6 +193,7 @@ TEST_F(OnCudaExperts, ProductsOfTheRouterAreTheSame) {
       const at::Tensor dlogits = random_tensor({tokens, experts}, 3, wide);
       EXPECT_TRUE(same_bits(router_logits(on_gpu(x), on_gpu(w)), router_logits(x, w)));
       EXPECT_TRUE(same_bits(router_dgrad(on_gpu(dlogits), on_gpu(w)), router_dgrad(dlogits, w)));
+      EXPECT_TRUE(same_bits(add_router_dgrad(on_gpu(x), on_gpu(dlogits), on_gpu(w)), add_router_dgrad(x, dlogits, w)));
       for (const bool accumulate : {false, true}) {
         at::Tensor dw = random_tensor({experts, hidden}, 4, wide), device = on_gpu(dw);
         router_wgrad(dlogits, x, dw, accumulate);

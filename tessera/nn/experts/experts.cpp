@@ -8,6 +8,7 @@
 #include "tessera/nn/stash.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
+#include "tessera/ops/experts/router_gradient.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
 #include "tessera/ops/tensor.h"
 
@@ -195,14 +196,14 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
                                .experts = kept[kChosen],
                                .weights = kept[kChosenWeights]};
     const at::Tensor dlogits = ops::route_backward(routing, layers.options, gradients, kept[kCounted]);
-    at::Tensor sum = dx.to(dlogits.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    at::Tensor sum;
     {
       ConsumedWeight weight(context, layers.router, schedule::Pass::backward);
-      sum.add_(ops::router_dgrad(dlogits, weight.tensor()));
+      sum = ops::add_router_dgrad(dx, dlogits, weight.tensor());
     }
     produce_gradient(context, layers.router,
                      [&](at::Tensor& result, bool accumulate) { ops::router_wgrad(dlogits, x, result, accumulate); });
-    return sum.to(dx.scalar_type());
+    return sum;
   }
 };
 

@@ -19,7 +19,8 @@ struct RouterProductArguments {
   const void* x = nullptr;        // [tokens, hidden] T
   const void* w = nullptr;        // [experts, hidden] A
   const void* dlogits = nullptr;  // [tokens, experts] A
-  void* result = nullptr;         // A
+  const void* addend = nullptr;   // dgrad: [tokens, hidden] T, added to the product; null: none
+  void* result = nullptr;         // A; with an addend T
 };
 
 struct RouteArguments {

@@ -41,6 +41,23 @@ void router_dgrad(const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& dx
                      stream_of(dlogits));
 }
 
+void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& sum) {
+  TESSERA_CHECK(dlogits.scalar_type() == accumulator_type(dx.scalar_type()) &&
+                    w.scalar_type() == dlogits.scalar_type() && w.size(0) == dlogits.size(1),
+                "router dgrad: dlogits [{}, {}] of {}, w [{}, {}] of {} and a gradient of {} do not fit",
+                dlogits.size(0), dlogits.size(1), c10::toString(dlogits.scalar_type()), w.size(0), w.size(1),
+                c10::toString(w.scalar_type()), c10::toString(dx.scalar_type()));
+  cuda::router_dgrad({.type = to_dtype(dx.scalar_type()),
+                      .tokens = dlogits.size(0),
+                      .experts = dlogits.size(1),
+                      .hidden = w.size(1),
+                      .w = w.const_data_ptr(),
+                      .dlogits = dlogits.const_data_ptr(),
+                      .addend = dx.const_data_ptr(),
+                      .result = sum.mutable_data_ptr()},
+                     stream_of(dx));
+}
+
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw) {
   cuda::router_wgrad({.type = to_dtype(x.scalar_type()),
                       .tokens = x.size(0),

@@ -7,6 +7,8 @@ namespace tessera::ops::device {
 
 void router_logits(const at::Tensor& x, const at::Tensor& w, at::Tensor& logits);
 void router_dgrad(const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& dx);
+// dx: checked by router_gradient.cpp, as the type of sum.
+void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& sum);
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw);
 void route(const at::Tensor& logits, const RouterOptions& options, Routing& routing);
 void router_sums(const Routing& routing, const at::Tensor& counted, RouterSums& sums);

@@ -21,7 +21,6 @@ constexpr Range kCount{.low = 1, .high = kMax32};
 constexpr Range kCountOrZero{.low = 0, .high = kMax32};
 constexpr Range kRanks{.low = 1, .high = kMaxRanks};
 constexpr Range kNotNegative{.low = 0};
-constexpr Range kAtLeastOne{.low = 1};
 constexpr Range kPositive{.low = 0, .open_low = true};
 constexpr Range kBeta{.low = 0, .high = 1, .open_high = true};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
@@ -136,11 +135,10 @@ constexpr std::array kSettings{
             "bytes of activations that --recompute auto may keep", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
             "shard activations outside the tensor-parallel parts by tokens", kPlans},
-    Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled",
-            "experts: auxiliary loss of each layer, or of all layers together as in transformers", kSteps},
+    Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled", "experts: auxiliary loss by layer, or pooled", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},
-    Setting{"expert_room", &C::expert_room, kAtLeastOne, kRun, "X",
-            "experts on GPUs: memory for X times the rows of even loads; grows if a step needs more", kSteps},
+    Setting{"expert_room", &C::expert_room, kPositive, kRun, "X", "experts on GPUs: rows of memory / even load",
+            kSteps},
     Setting{"expert_counts", &C::expert_counts, kCountOrZero, kRun, "N",
             "steps between lines of metrics with the counts of each expert; 0: none"},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
