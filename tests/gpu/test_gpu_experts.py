@@ -25,7 +25,7 @@ GRAPH = ("--cuda-graph", "on")
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
 # Relative bounds of the difference to CPUs, which add products in another order. In bf16 a few tokens near equal scores choose
 # other experts.
-LIKE = {"fp32": {"loss": 1e-5, "grad_norm": 1e-3, "aux_loss": 1e-3}, "bf16": {"loss": 4e-3, "grad_norm": 4e-2, "aux_loss": 2e-2}}
+LIKE = {"fp32": {"loss": 1e-4, "grad_norm": 1e-3, "aux_loss": 1e-3}, "bf16": {"loss": 4e-3, "grad_norm": 4e-2, "aux_loss": 2e-2}}
 
 
 class GpuExperts(unittest.TestCase):
