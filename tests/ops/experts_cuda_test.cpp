@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/experts/companions.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/router.h"
@@ -338,6 +339,11 @@ TEST_F(OnCudaExperts, BitsOfAnExpertDoNotDependOnOtherExperts) {
             EXPECT_TRUE(same_bits(own_dw, dw));
           }
     }
+}
+
+TEST_F(OnCudaExperts, CompanionsAreCheckedForShapesOfModels) {
+  for (const auto& [out, in] : {std::pair{2L * 768, 2048L}, {2048L, 768L}, {58L, 61L}, {61L, 29L}})
+    EXPECT_NO_THROW(check_companions(out, in, at::Device(at::kCUDA, 0))) << out << " x " << in;
 }
 
 }  // namespace
