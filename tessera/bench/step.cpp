@@ -24,6 +24,7 @@
 namespace tessera::bench {
 namespace {
 
+constexpr int kMaxRepeats = 10;    // suppressed steps of one run of steps
 constexpr int kMeasuredSteps = 5;  // additional steps on a GPU that measure waits, because measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
@@ -78,7 +79,7 @@ struct Times {
 // Throws if the step is not updated or not finite. Every rank has the same result and throws the same error. First
 // finishes the pending steps, so that no rank waits for another.
 void check_step(const train::StepResult& result, int step, int count, train::Trainer& trainer) {
-  const bool is_updated = !result.skipped && !result.suppressed;
+  const bool is_updated = !result.skipped;
   if (is_updated && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
   while (trainer.pending_steps() > 0) trainer.finish_step();
   throw Error(
@@ -86,12 +87,19 @@ void check_step(const train::StepResult& result, int step, int count, train::Tra
       step, count, is_updated ? "is not finite" : "was skipped", result.loss, result.grad_norm);
 }
 
-// Runs the steps as a training loop does.
+// Runs the steps as a training loop does. A suppressed step is repeated: the rows of experts had too little room.
 Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
   Times times;
+  int missing = count, repeats = 0;  // missing: steps that are not enqueued
   const auto finish_down_to = [&](int pending) {
     while (trainer.pending_steps() > pending) {
       const train::StepResult result = trainer.finish_step();
+      if (result.suppressed) {
+        if (++repeats > kMaxRepeats)
+          throw Error("bench step: {} steps were suppressed (stop counter '{}')", repeats, result.suppressed->counter);
+        missing += 1 + result.discarded;
+        continue;
+      }
       check_step(result, static_cast<int>(times.steps.size()) + 1, count, trainer);
       times.steps.push_back(result.seconds);
       times.exposed.push_back(result.statistics.exposed_seconds);
@@ -100,11 +108,11 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       if (result.router) times.counts = result.router->counts;
     }
   };
-  for (int step = 0; step < count; ++step) {
+  while (missing > 0) {
+    --missing;
     trainer.enqueue_step(input, 1e-4);
-    finish_down_to(trainer.steps_ahead());
+    finish_down_to(missing > 0 ? trainer.steps_ahead() : 0);
   }
-  finish_down_to(0);
   return times;
 }
 

@@ -141,6 +141,17 @@ class GpuExperts(unittest.TestCase):
         for ours, theirs in zip(metrics(self.folder / "on-gpu"), metrics(self.folder / "on-cpu"), strict=True):
             self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=1e-9 * theirs["loss"])
 
+    def test_steps_with_nan_are_skipped(self):
+        """After a step with a huge rate all logits are NaN or infinite. Every later step is skipped, on CPUs too."""
+        flags, found = ["--lr", 1e30], []
+        for name, mesh in (("nan-one", (1, 1, 1, 1, 1, 1)), ("nan-four", (1, 4, 1, 1, 2, 2))):
+            self.train(name, mesh, *flags, steps=4)
+            found.append([line.get("skipped", False) for line in metrics(self.folder / name)])
+        tessera("train", *self.flags("nan-cpu", (1, 1, 1, 1, 1, 1), ODD, 4), *flags, "--backend", "local")
+        found.append([line.get("skipped", False) for line in metrics(self.folder / "nan-cpu")])
+        self.assertTrue(found[0][-1], found)
+        self.assertEqual([found[0]] * 3, found)
+
     def test_gradients_in_fp32_are_refused(self):
         result = run("train", *self.flags("refused", (1, 1, 1, 1, 1, 1), ODD, 1), "--grad-wire", "fp32", "--backend", "nccl")
         self.assertEqual(2, result.returncode, result.stderr)
