@@ -28,7 +28,7 @@ class OnCudaExperts : public testing::Test {
   }
 };
 
-at::Tensor on_gpu(const at::Tensor& tensor) {
+at::Tensor gpu_copy(const at::Tensor& tensor) {
   return tensor.to(at::kCUDA);
 }
 
@@ -46,7 +46,7 @@ struct Both {
 };
 Both both(const ExpertsCase& it, std::uint64_t seed) {
   const at::Tensor choices = random_choices(it.tokens(), it.k, it.local.all, seed);
-  return {select_rows(choices, it.local, it.blocks), select_rows(on_gpu(choices), it.local, it.blocks)};
+  return {select_rows(choices, it.local, it.blocks), select_rows(gpu_copy(choices), it.local, it.blocks)};
 }
 at::Tensor used_of(const at::Tensor& rows, const Both& selections) {
   return rows.narrow(0, 0, selections.host.rows());
@@ -82,15 +82,15 @@ TEST_F(OnCudaExperts, RowsAreTheSame) {
 
 TEST_F(OnCudaExperts, ChoicesOutsideTheExpertsHaveNoRow) {
   const at::Tensor choices = choices_tensor({0, 4, -1, 1, std::numeric_limits<std::int32_t>::min(), 1 << 30}, 2);
-  const Selection selection = select_rows(on_gpu(choices), {.first = 0, .count = 2, .all = 4}, 1);
+  const Selection selection = select_rows(gpu_copy(choices), {.first = 0, .count = 2, .all = 4}, 1);
   EXPECT_TRUE(same_bits(selection.rows_by_slot.cpu(), choices_tensor({0, -1, -1, 1, -1, -1}, 2)));
 }
 
 // Two experts of four are local, so the even load is one row for each token.
 TEST_F(OnCudaExperts, RowsBeyondTheRoomAreDroppedAndCounted) {
   const LocalExperts local{.first = 0, .count = 2, .all = 4};
-  const at::Tensor choices = on_gpu(choices_tensor({1, 0, 0, 1, 1, 3, 2, 1, 0, 2, 1, 2}, 2));
-  at::Tensor overflows = on_gpu(make({1}, at::kLong).fill_(0)), needed = on_gpu(make({1}, at::kDouble).fill_(0));
+  const at::Tensor choices = gpu_copy(choices_tensor({1, 0, 0, 1, 1, 3, 2, 1, 0, 2, 1, 2}, 2));
+  at::Tensor overflows = gpu_copy(make({1}, at::kLong).fill_(0)), needed = gpu_copy(make({1}, at::kDouble).fill_(0));
   const auto select = [&](double factor) {
     return select_rows(choices, local, 1,
                        {.factor = factor,
@@ -111,7 +111,7 @@ TEST_F(OnCudaExperts, RowsBeyondTheRoomAreDroppedAndCounted) {
   // Expert 0 has three rows and expert 1 has five, of which the last two have no room.
   EXPECT_TRUE(same_bits(small.rows_by_slot, choices_tensor({3, 0, 1, 4, 5, -1, -1, -1, 2, -1, -1, -1}, 2)));
   EXPECT_TRUE(same_bits(small.ends, choices_tensor({3, 6}, 2).flatten()));
-  const at::Tensor rows = on_gpu(random_tensor({6, 3}, 1, at::kFloat)), sums = combine_rows(rows, small).cpu();
+  const at::Tensor rows = gpu_copy(random_tensor({6, 3}, 1, at::kFloat)), sums = combine_rows(rows, small).cpu();
   EXPECT_TRUE(same_bits(sums[1], rows[1].add(rows[4])));
   EXPECT_TRUE(same_bits(sums[3], make({3}, at::kFloat).fill_(0)));
   select(0.5);
@@ -126,15 +126,15 @@ TEST_F(OnCudaExperts, MovedRowsAreTheSame) {
         SCOPED_TRACE(testing::Message() << it << ", width " << width << ", " << type);
         const Both selections = both(it, 2);
         const at::Tensor x = random_tensor({it.tokens(), width}, 3, type);
-        EXPECT_TRUE(same_bits(used_of(take_rows(on_gpu(x), selections.device), selections),
+        EXPECT_TRUE(same_bits(used_of(take_rows(gpu_copy(x), selections.device), selections),
                               used_of(take_rows(x, selections.host), selections)));
         const at::Tensor rows = random_rows(selections.host, width, 4, type);
-        EXPECT_TRUE(same_bits(combine_rows(on_gpu(rows), selections.device), combine_rows(rows, selections.host)));
+        EXPECT_TRUE(same_bits(combine_rows(gpu_copy(rows), selections.device), combine_rows(rows, selections.host)));
         const at::Tensor values = random_tensor({it.tokens(), it.k}, 5, accumulator(type));
-        EXPECT_TRUE(same_bits(used_of(take_choices(on_gpu(values), selections.device), selections),
+        EXPECT_TRUE(same_bits(used_of(take_choices(gpu_copy(values), selections.device), selections),
                               used_of(take_choices(values, selections.host), selections)));
         const at::Tensor by_row = random_rows(selections.host, 1, 6, accumulator(type)).flatten();
-        EXPECT_TRUE(same_bits(put_choices(on_gpu(by_row), selections.device), put_choices(by_row, selections.host)));
+        EXPECT_TRUE(same_bits(put_choices(gpu_copy(by_row), selections.device), put_choices(by_row, selections.host)));
       }
 }
 
@@ -151,12 +151,13 @@ TEST_F(OnCudaExperts, WeightedSwigluIsTheSame) {
         gate_up.mul_(20);
         const at::Tensor weights = random_rows(selections.host, 1, 9, accumulator(type)).flatten(),
                          dout = random_rows(selections.host, features, 10, type);
-        EXPECT_TRUE(same_bits(used_of(weighted_swiglu(on_gpu(gate_up), on_gpu(weights), selections.device), selections),
-                              used_of(weighted_swiglu(gate_up, weights, selections.host), selections)));
+        EXPECT_TRUE(
+            same_bits(used_of(weighted_swiglu(gpu_copy(gate_up), gpu_copy(weights), selections.device), selections),
+                      used_of(weighted_swiglu(gate_up, weights, selections.host), selections)));
         for (const bool with_output : {false, true}) {
           const auto host = weighted_swiglu_backward(dout, gate_up, weights, selections.host, with_output);
-          const auto device =
-              weighted_swiglu_backward(on_gpu(dout), on_gpu(gate_up), on_gpu(weights), selections.device, with_output);
+          const auto device = weighted_swiglu_backward(gpu_copy(dout), gpu_copy(gate_up), gpu_copy(weights),
+                                                       selections.device, with_output);
           EXPECT_TRUE(same_bits(used_of(device.gate_up, selections), used_of(host.gate_up, selections)));
           if (with_output) {
             EXPECT_TRUE(same_bits(used_of(device.out, selections), used_of(host.out, selections)));
@@ -192,13 +193,14 @@ TEST_F(OnCudaExperts, ProductsOfTheRouterAreTheSame) {
       const at::ScalarType wide = accumulator(type);
       const at::Tensor x = random_tensor({tokens, hidden}, 1, type), w = random_tensor({experts, hidden}, 2, wide);
       const at::Tensor dlogits = random_tensor({tokens, experts}, 3, wide);
-      EXPECT_TRUE(same_bits(router_logits(on_gpu(x), on_gpu(w)), router_logits(x, w)));
-      EXPECT_TRUE(same_bits(router_dgrad(on_gpu(dlogits), on_gpu(w)), router_dgrad(dlogits, w)));
-      EXPECT_TRUE(same_bits(add_router_dgrad(on_gpu(x), on_gpu(dlogits), on_gpu(w)), add_router_dgrad(x, dlogits, w)));
+      EXPECT_TRUE(same_bits(router_logits(gpu_copy(x), gpu_copy(w)), router_logits(x, w)));
+      EXPECT_TRUE(same_bits(router_dgrad(gpu_copy(dlogits), gpu_copy(w)), router_dgrad(dlogits, w)));
+      EXPECT_TRUE(
+          same_bits(add_router_dgrad(gpu_copy(x), gpu_copy(dlogits), gpu_copy(w)), add_router_dgrad(x, dlogits, w)));
       for (const bool accumulate : {false, true}) {
-        at::Tensor dw = random_tensor({experts, hidden}, 4, wide), device = on_gpu(dw);
+        at::Tensor dw = random_tensor({experts, hidden}, 4, wide), device = gpu_copy(dw);
         router_wgrad(dlogits, x, dw, accumulate);
-        router_wgrad(on_gpu(dlogits), on_gpu(x), device, accumulate);
+        router_wgrad(gpu_copy(dlogits), gpu_copy(x), device, accumulate);
         EXPECT_TRUE(same_bits(device, dw));
       }
     }
@@ -213,7 +215,7 @@ TEST_F(OnCudaExperts, ChoicesSumsAndGradientsOfTheRouterAreTheSame) {
       logits.narrow(0, 0, tokens / 2).round_();  // so that many are equal
       const RouterOptions options{.k = k, .normalizes = normalizes};
       const Routing host = route(logits, options);
-      Routing device = route(on_gpu(logits), options);
+      Routing device = route(gpu_copy(logits), options);
       EXPECT_TRUE(same_bits(device.probabilities, host.probabilities));
       EXPECT_TRUE(same_bits(device.experts, host.experts));
       EXPECT_TRUE(same_bits(device.weights, host.weights));
@@ -221,10 +223,10 @@ TEST_F(OnCudaExperts, ChoicesSumsAndGradientsOfTheRouterAreTheSame) {
       const Values expected = values_of(host.logsumexp);
       expect_near(values_of(device.logsumexp), expected,
                   [&](std::size_t i) { return 8 * 0x1p-24 * std::max(1.0, std::abs(expected[i])); });
-      device.logsumexp = on_gpu(host.logsumexp);
+      device.logsumexp = gpu_copy(host.logsumexp);
 
       const at::Tensor counted = every_third_masked(tokens);
-      const RouterSums sums = router_sums(host, counted), on_device = router_sums(device, on_gpu(counted));
+      const RouterSums sums = router_sums(host, counted), on_device = router_sums(device, gpu_copy(counted));
       EXPECT_TRUE(same_bits(on_device.counts, sums.counts));
       EXPECT_TRUE(same_bits(on_device.probabilities, sums.probabilities));
       EXPECT_TRUE(same_bits(on_device.logsumexp_squares, sums.logsumexp_squares));
@@ -233,14 +235,14 @@ TEST_F(OnCudaExperts, ChoicesSumsAndGradientsOfTheRouterAreTheSame) {
                                        .probabilities = random_tensor({experts}, 7, at::kFloat),
                                        .logsumexp_squares = random_tensor({1}, 8, at::kFloat)};
       EXPECT_TRUE(same_bits(route_backward(device, options,
-                                           {.weights = on_gpu(gradients.weights),
-                                            .probabilities = on_gpu(gradients.probabilities),
-                                            .logsumexp_squares = on_gpu(gradients.logsumexp_squares)},
-                                           on_gpu(counted)),
+                                           {.weights = gpu_copy(gradients.weights),
+                                            .probabilities = gpu_copy(gradients.probabilities),
+                                            .logsumexp_squares = gpu_copy(gradients.logsumexp_squares)},
+                                           gpu_copy(counted)),
                             route_backward(host, options, gradients, counted)));
       RoutingGradients only_weights, only_weights_on_device;
-      only_weights.weights = gradients.weights, only_weights_on_device.weights = on_gpu(gradients.weights);
-      EXPECT_TRUE(same_bits(route_backward(device, options, only_weights_on_device, on_gpu(counted)),
+      only_weights.weights = gradients.weights, only_weights_on_device.weights = gpu_copy(gradients.weights);
+      EXPECT_TRUE(same_bits(route_backward(device, options, only_weights_on_device, gpu_copy(counted)),
                             route_backward(host, options, only_weights, counted)));
     }
 }
@@ -249,7 +251,7 @@ TEST_F(OnCudaExperts, LogitsThatAreNotFiniteHaveDistinctChoicesAndWeightsThatAre
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kLarge = std::numeric_limits<double>::infinity();
   for (const Values& row : {Values{1, kNaN, 3, 4, 5}, Values{kNaN, 2, 3, 4, 5}, Values{kNaN, kNaN, kNaN, kNaN, kNaN},
                             Values{1, 2, kLarge, 4, 5}, Values{-kLarge, -kLarge, -kLarge, -kLarge, -kLarge}}) {
-    const Routing routing = route(on_gpu(tensor_of(row, {1, 5}, at::kFloat)), {.k = 3, .normalizes = true});
+    const Routing routing = route(gpu_copy(tensor_of(row, {1, 5}, at::kFloat)), {.k = 3, .normalizes = true});
     EXPECT_TRUE(same_bits(routing.experts.cpu(), choices_tensor({0, 1, 2}, 3)));
     for (const double weight : values_of(routing.weights)) EXPECT_TRUE(std::isnan(weight));
   }
@@ -259,7 +261,7 @@ TEST_F(OnCudaExperts, LogitsThatAreNotFiniteHaveDistinctChoicesAndWeightsThatAre
 
 // The bound of a product of n terms in any order, with one rounding to bf16: 2 n u sum |a b| + roundoff |value|. The
 // operands are below 1, so n bounds the sum of magnitudes.
-void expect_product(const at::Tensor& device, const at::Tensor& host, double terms) {
+void expect_cpu_product(const at::Tensor& device, const at::Tensor& host, double terms) {
   const double u = accumulator_roundoff(host.scalar_type()), once = 2.02 * roundoff(host.scalar_type());
   const Values expected = values_of(host);
   expect_near(values_of(device), expected, [&](std::size_t i) {
@@ -277,26 +279,26 @@ TEST_F(OnCudaExperts, GroupedProductsAreThoseOfTheCpu) {
         const at::Tensor x = random_rows(selections.host, in, 12, type),
                          dy = random_rows(selections.host, out, 13, type),
                          w = random_tensor({it.local.count * out, in}, 14, type);
-        expect_product(used_of(grouped_fprop(on_gpu(x), on_gpu(w), selections.device), selections),
-                       used_of(grouped_fprop(x, w, selections.host), selections), static_cast<double>(in));
-        expect_product(used_of(grouped_dgrad(on_gpu(dy), on_gpu(w), selections.device), selections),
-                       used_of(grouped_dgrad(dy, w, selections.host), selections), static_cast<double>(out));
-        at::Tensor dw = random_tensor({it.local.count * out, in}, 15, type), device = on_gpu(dw);
+        expect_cpu_product(used_of(grouped_fprop(gpu_copy(x), gpu_copy(w), selections.device), selections),
+                           used_of(grouped_fprop(x, w, selections.host), selections), static_cast<double>(in));
+        expect_cpu_product(used_of(grouped_dgrad(gpu_copy(dy), gpu_copy(w), selections.device), selections),
+                           used_of(grouped_dgrad(dy, w, selections.host), selections), static_cast<double>(out));
+        at::Tensor dw = random_tensor({it.local.count * out, in}, 15, type), device = gpu_copy(dw);
         grouped_wgrad(dy, x, selections.host, dw, false);
-        grouped_wgrad(on_gpu(dy), on_gpu(x), selections.device, device, false);
-        expect_product(device, dw, static_cast<double>(it.tokens()));
+        grouped_wgrad(gpu_copy(dy), gpu_copy(x), selections.device, device, false);
+        expect_cpu_product(device, dw, static_cast<double>(it.tokens()));
         if (type == at::kBFloat16) continue;
-        at::Tensor sum = on_gpu(random_tensor(dw.sizes(), 16, type));
+        at::Tensor sum = gpu_copy(random_tensor(dw.sizes(), 16, type));
         const at::Tensor alone = sum.clone().add_(device);
-        grouped_wgrad(on_gpu(dy), on_gpu(x), selections.device, sum, true);
+        grouped_wgrad(gpu_copy(dy), gpu_copy(x), selections.device, sum, true);
         EXPECT_TRUE(same_bits(sum, alone));
       }
 }
 
 TEST_F(OnCudaExperts, WeightGradientsOfBf16AreNotWrittenInFp32) {
   const Both selections = both(experts_cases()[0], 1);
-  const at::Tensor x = on_gpu(random_rows(selections.host, 8, 1, at::kBFloat16));
-  at::Tensor dw = on_gpu(random_tensor({selections.host.local * 8, 8}, 2, at::kFloat));
+  const at::Tensor x = gpu_copy(random_rows(selections.host, 8, 1, at::kBFloat16));
+  at::Tensor dw = gpu_copy(random_tensor({selections.host.local * 8, 8}, 2, at::kFloat));
   EXPECT_THROW(grouped_wgrad(x, x, selections.device, dw, false), Error);
 }
 
@@ -306,8 +308,9 @@ TEST_F(OnCudaExperts, BitsOfAnExpertDoNotDependOnOtherExperts) {
   constexpr std::int64_t kIn = 96, kOut = 72;
   for (const at::ScalarType type : kModelTypes)
     for (const std::int64_t own : {1, 40, 333}) {
-      const at::Tensor x = on_gpu(random_tensor({own, kIn}, 1, type)), dy = on_gpu(random_tensor({own, kOut}, 2, type)),
-                       w = on_gpu(random_tensor({kOut, kIn}, 3, type));
+      const at::Tensor x = gpu_copy(random_tensor({own, kIn}, 1, type)),
+                       dy = gpu_copy(random_tensor({own, kOut}, 2, type)),
+                       w = gpu_copy(random_tensor({kOut, kIn}, 3, type));
       at::Tensor y, dx, dw;
       for (const std::int64_t experts : {1, 3, 33})
         for (const std::int64_t place : {std::int64_t{0}, experts - 1})
@@ -319,12 +322,12 @@ TEST_F(OnCudaExperts, BitsOfAnExpertDoNotDependOnOtherExperts) {
               choices.insert(choices.end(), static_cast<std::size_t>(e == place ? own : other),
                              static_cast<std::int32_t>(e));
             choices.resize(choices.size() + 4000, static_cast<std::int32_t>(experts));  // unused rows of memory
-            const Selection selection =
-                select_rows(on_gpu(choices_tensor(choices, 1)), {.first = 0, .count = experts, .all = experts + 1}, 1);
+            const Selection selection = select_rows(gpu_copy(choices_tensor(choices, 1)),
+                                                    {.first = 0, .count = experts, .all = experts + 1}, 1);
             const std::int64_t first = place == 0 ? 0 : place * other;
-            const at::Tensor rows = on_gpu(random_tensor({selection.room, kIn}, 4, type)),
-                             gradients = on_gpu(random_tensor({selection.room, kOut}, 5, type));
-            const at::Tensor weights = on_gpu(random_tensor({experts * kOut, kIn}, 6, type));
+            const at::Tensor rows = gpu_copy(random_tensor({selection.room, kIn}, 4, type)),
+                             gradients = gpu_copy(random_tensor({selection.room, kOut}, 5, type));
+            const at::Tensor weights = gpu_copy(random_tensor({experts * kOut, kIn}, 6, type));
             rows.narrow(0, first, own).copy_(x);
             gradients.narrow(0, first, own).copy_(dy);
             weights.narrow(0, place * kOut, kOut).copy_(w);
