@@ -7,7 +7,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // tokens of a block
+constexpr int kWarps = 2;  // tokens of a block, limited by shared memory: 1,023 experts in fp64
 
 // Returns the memory of this warp: `count` elements of dynamic shared memory.
 template <typename A>
