@@ -4,14 +4,16 @@ step.
 
 One GPU is enough, because ranks may share it. A mesh is (tp, gtp, dp, etp, ep, egtp).
 """
+import collections
 import json
 import pathlib
+import subprocess
 import sys
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
-from program import ROOT, bits, metrics, run, scratch, tessera, write_documents, write_tokens
+from program import ROOT, TESSERA, WITHOUT_SEGMENTS, bits, command, metrics, run, scratch, tessera, write_documents, write_tokens
 from summary import run_cases
 
 if gpu_ranks.GPUS < 1:
@@ -21,6 +23,7 @@ if gpu_ranks.GPUS < 1:
 STEPS = 6
 RECORDED = 3  # steps before the first graph: two recorded steps and one that is enqueued
 ODD, QWEN = "mixtral-tiny-odd", "qwen3-moe-tiny-odd"
+COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
 GRAPH = ("--cuda-graph", "on")
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
 # Relative bounds of the difference to CPUs, which add products in another order. In bf16 a few tokens near equal scores choose
@@ -140,6 +143,31 @@ class GpuExperts(unittest.TestCase):
                 self.assertEqual([0, 0], codes, "".join(errors)[-4000:])
         for ours, theirs in zip(metrics(self.folder / "on-gpu"), metrics(self.folder / "on-cpu"), strict=True):
             self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=1e-9 * theirs["loss"])
+
+    def counts(self, model, steps, graph):
+        """Returns the calls of a run on one GPU that allocate or wait, and the waits of the host (`host_waits`)."""
+        name = f"counts-{model}-{steps}-{graph}"
+        flags = ["--expert-counts", 0, "--router-z-loss", 0] if model == "llama-tiny-odd" else []
+        line = command("train", *self.flags(name, (1, 1, 1, 1, 1, 1), model, steps), *flags, "--cuda-graph", graph, "--backend", "nccl")
+        environment = {**WITHOUT_SEGMENTS, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(self.folder / name)}
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment, timeout=300)
+        self.assertEqual(0, done.returncode, done.stderr)
+        files = [path.read_text().splitlines() for path in self.folder.glob(f"{name}.[0-9]*")]
+        calls = collections.Counter()
+        for word, count in (text.split() for lines in files for text in lines):
+            calls[word] += int(count)
+        return calls, self.summary(name)["host_waits"]
+
+    def test_a_step_allocates_no_memory_and_waits_as_a_dense_step(self):
+        self.assertTrue(COUNTER.exists(), f"{COUNTER}: build the target count_cuda_calls")
+        for graph in ("off", "on"):
+            waits = []
+            for model in ("llama-tiny-odd", ODD):
+                (few, waits_of_few), (many, waits_of_many) = (self.counts(model, steps, graph) for steps in (16, 32))
+                self.assertGreater(sum(few.values()), 0, "no call was counted")
+                self.assertEqual(few, many, (model, graph))
+                waits.append(waits_of_many - waits_of_few)
+            self.assertEqual(waits[0], waits[1], graph)
 
     def test_steps_with_nan_are_skipped(self):
         """After a step with a huge rate all logits are NaN or infinite. Every later step is skipped, on CPUs too."""
