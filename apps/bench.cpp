@@ -89,6 +89,9 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--kv-heads", bench.kv_heads)->capture_default_str();
   app.add_option("--head-dim", bench.head_dim)->capture_default_str();
   app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
+  app.add_option("--experts", bench.experts)->capture_default_str();
+  app.add_option("--choices", bench.choices, "experts of a token")->capture_default_str();
+  app.add_option("--expert-width", bench.expert_width)->capture_default_str();
   app.add_option("--parameters", bench.parameters, "elements of the optimizer's kernels and of a sum")
       ->capture_default_str();
   app.add_option("--repetitions", bench.repetitions)->capture_default_str();
@@ -131,6 +134,9 @@ int bench_step(const Arguments& arguments) {
   describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_option("--warmup", bench.warmup, "steps before the measured ones")->capture_default_str();
+  std::string routing;
+  app.add_option("--routing", routing, "experts: load of the experts, even or skewed (even)")
+      ->check(CLI::IsMember({"even", "skewed"}));
   app.add_option("--profile", bench.profile, "write every kernel of two further steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
@@ -139,6 +145,9 @@ int bench_step(const Arguments& arguments) {
   bench.model = task.request.model;
   bench.config = task.request.config;
   bench.steps = static_cast<int>(bench.config.steps);
+  if (!routing.empty() && !bench.config.has_experts)
+    throw InputError("--routing: model '{}' has no experts", bench.config.model);
+  if (routing == "skewed") bench.routing = bench::Routing::skewed;
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
   if (bench.config.backend == run::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");

@@ -2,7 +2,8 @@
 """Compares a step of `tessera bench step` with the same step of PyTorch on the same GPUs.
 
 The peer is FSDP2 (fsdp2.py), with resharding on and off. With --tp N above 1, the weights are sharded over N GPUs by
-tensor parallelism, and the peer is DTensor's tensor parallelism (tensor_parallel.py), with async on and off.
+tensor parallelism, and the peer is DTensor's tensor parallelism (tensor_parallel.py), with async on and off. For a
+model with experts, the peer is experts.py, which runs on one GPU.
 The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the ratios of the
 step times and one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
 1 if Tessera failed. Example:
@@ -21,7 +22,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TESSERA, ON, OFF = "tessera", "FSDP2, resharding on", "FSDP2, resharding off"
+TESSERA, ON, OFF, EXPERTS = "tessera", "FSDP2, resharding on", "FSDP2, resharding off", "PyTorch, experts"
 TP_ON, TP_OFF = "DTensor TP, async on", "DTensor TP, async off"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
 OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
@@ -61,14 +62,25 @@ def parse_arguments(argv):
                                 ("warmup", 5, "warm-up steps per run"), ("limit", 300, "time limit of a run in seconds")):
         parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default,
                             help=f"{what} (default: {default})")
+    parser.add_argument("--routing", choices=("even", "skewed"), default="even", help="load of experts (default: even)")
     parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
     parser.add_argument("--python", default="python3", help="an interpreter that imports torch")
     cut = argv.index("--") if "--" in argv else len(argv)
     options = parser.parse_args(argv[:cut])
+    options.has_experts = has_experts(options.model)
     options.gpus = options.gpus or count_gpus() or parser.error("nvidia-smi lists no GPU: expected --gpus N")
     if options.tp not in (1, options.gpus):
         parser.error(f"argument --tp: is {options.tp}, expected 1 or --gpus {options.gpus}")
+    if options.has_experts and options.gpus != 1:
+        parser.error(f"--gpus: got {options.gpus}, expected 1: {options.model} has experts, and its peer runs on one GPU")
     return options, argv[cut + 1:]
+
+
+def has_experts(model):
+    """Reads the config.json of --model: a file, a folder that holds one, or a name under configs/."""
+    path = pathlib.Path(model) if pathlib.Path(model).exists() else ROOT / "configs" / model
+    path = path / "config.json" if path.is_dir() else path
+    return path.exists() and bool({"num_local_experts", "num_experts"} & set(json.loads(path.read_text())))
 
 
 def commands(options, extra):
@@ -83,6 +95,10 @@ def commands(options, extra):
 
     ours = [options.tessera, "bench", "step", *task, "--tp", options.tp, "--gtp", options.gpus // options.tp,
             "--dtype", "bf16", "--json"]
+    if options.has_experts:
+        routing = ["--routing", options.routing]
+        return {TESSERA: ours + routing + extra,
+                EXPERTS: [options.python, ROOT / "bench" / "peers" / "experts.py", *task, *routing]}
     if options.tp > 1:
         ours += ["--sequence-parallel", "on"]
         names, peers = (TP_ON, TP_OFF), peer("tensor_parallel.py", "--async")
@@ -184,8 +200,8 @@ def summarize(results):
 
 
 def ratios(summary):
-    """speed_to_*: a peer's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / FSDP2's."""
-    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF, TP_ON, TP_OFF) if name in summary]
+    """speed_to_*: a peer's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / the peer's."""
+    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF, TP_ON, TP_OFF, EXPERTS) if name in summary]
     if not ours or not peers:
         return {}
     best = min(peers, key=lambda name: summary[name]["median_ms"])

@@ -36,10 +36,14 @@ void check(const KernelBench& b) {
                                     {"q-heads", b.q_heads},
                                     {"kv-heads", b.kv_heads},
                                     {"vocabulary", b.vocabulary},
+                                    {"experts", b.experts},
+                                    {"choices", b.choices},
+                                    {"expert-width", b.expert_width},
                                     {"parameters", b.parameters},
                                     {"threads", b.threads},
                                     {"repetitions", b.repetitions}})
     if (value < 1) throw InputError("{}: expected 1 or more, got {}", what, value);
+  if (b.choices > b.experts) throw InputError("choices: expected at most {} experts, got {}", b.experts, b.choices);
   if (b.head_dim < 2 || b.head_dim % 2 != 0) throw InputError("head-dim: expected an even number, got {}", b.head_dim);
   if (!quant::is_floating(b.type)) throw InputError("dtype: expected bf16, fp32 or fp64");
   if (b.cuda && !at::hasCUDA()) throw InputError("no CUDA device here");
@@ -74,6 +78,9 @@ KernelBench kernel_bench_on_cuda() {
           .kv_heads = 8,
           .head_dim = 128,
           .vocabulary = 128256,
+          .experts = 128,
+          .choices = 8,
+          .expert_width = 768,
           .parameters = 128 << 20};
 }
 

@@ -13,6 +13,7 @@ struct KernelBench {
   bool cuda = false;
   quant::DType type = quant::DType::bf16;
   std::int64_t tokens = 256, hidden = 512, ffn = 1376, q_heads = 8, kv_heads = 2, head_dim = 64, vocabulary = 8192;
+  std::int64_t experts = 8, choices = 2, expert_width = 256;  // choices: experts of a token
   std::int64_t parameters = 2'000'000;  // for the optimizer's kernels; also the elements of a summed gradient
   int threads = 1;                      // for matrix products, attention and copies on the CPU
   int repetitions = 15;

@@ -24,6 +24,7 @@
 namespace tessera::bench {
 namespace {
 
+constexpr int kMaxRepeats = 10;    // suppressed steps of one run of steps
 constexpr int kMeasuredSteps = 5;  // additional steps on a GPU that measure waits, because measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
@@ -69,6 +70,7 @@ struct Times {
   std::vector<double> steps, exposed, host;
   double loss = 0;                               // loss of the last step
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // of the last step
+  std::vector<std::int64_t> counts;              // of the experts, in the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
@@ -78,7 +80,7 @@ struct Times {
 // Throws if the step is not updated or not finite. Every rank has the same result and throws the same error. First
 // finishes the pending steps, so that no rank waits for another.
 void check_step(const train::StepResult& result, int step, int count, train::Trainer& trainer) {
-  const bool is_updated = !result.skipped && !result.suppressed;
+  const bool is_updated = !result.skipped;
   if (is_updated && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return;
   while (trainer.pending_steps() > 0) trainer.finish_step();
   throw Error(
@@ -86,12 +88,19 @@ void check_step(const train::StepResult& result, int step, int count, train::Tra
       step, count, is_updated ? "is not finite" : "was skipped", result.loss, result.grad_norm);
 }
 
-// Runs the steps as a training loop does.
+// Runs the steps as a training loop does. A suppressed step is repeated: the rows of experts had too little room.
 Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
   Times times;
+  int missing = count, repeats = 0;  // missing: steps that are not enqueued
   const auto finish_down_to = [&](int pending) {
     while (trainer.pending_steps() > pending) {
       const train::StepResult result = trainer.finish_step();
+      if (result.suppressed) {
+        if (++repeats > kMaxRepeats)
+          throw Error("bench step: {} steps were suppressed (stop counter '{}')", repeats, result.suppressed->counter);
+        missing += 1 + result.discarded;
+        continue;
+      }
       check_step(result, static_cast<int>(times.steps.size()) + 1, count, trainer);
       times.steps.push_back(result.seconds);
       times.exposed.push_back(result.statistics.exposed_seconds);
@@ -99,13 +108,14 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       times.loss = result.loss;
       times.tp_pieces = result.statistics.tp_pieces;
       times.tp_fallbacks = result.statistics.tp_fallbacks;
+      if (result.router) times.counts = result.router->counts;
     }
   };
-  for (int step = 0; step < count; ++step) {
+  while (missing > 0) {
+    --missing;
     trainer.enqueue_step(input, 1e-4);
-    finish_down_to(trainer.steps_ahead());
+    finish_down_to(missing > 0 ? trainer.steps_ahead() : 0);
   }
-  finish_down_to(0);
   return times;
 }
 
@@ -181,6 +191,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   train::Trainer trainer(world, run::trainer_options(config, *bench.model));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
+  if (bench.routing == Routing::skewed) skew_routers(trainer.runtime());
 
   const std::int64_t tokens = config.micro_batch * config.seq_len;
   const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().losses->size());
@@ -214,6 +225,8 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
       two_steps();
   }
   add_times(times, all, report);
+  if (const std::int64_t experts = bench.model->sizes().num_experts; experts > 0)
+    report.expert_load = expert_load(times.counts, experts);
   report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
@@ -233,44 +246,50 @@ double mfu_in(const StepReport& report) {
 
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
-  return {{"model", bench.config.model},
-          {"layers", bench.model->sizes().num_layers},
-          {"seq_len", bench.config.seq_len},
-          {"micro_batch", bench.config.micro_batch},
-          {"global_batch", bench.config.global_batch},
-          {"dtype", name_of(bench.config.dtype)},
-          {"tp", bench.config.tp},
-          {"gtp", bench.config.gtp},
-          {"dp", bench.config.dp},
-          {"steps", bench.steps},
-          {"median_ms", report.median_ms},
-          {"p10_ms", report.p10_ms},
-          {"p90_ms", report.p90_ms},
-          {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
-          {"mfu", report.peak_flops ? nlohmann::ordered_json(mfu_in(report)) : nlohmann::ordered_json(nullptr)},
-          {"peak_memory_bytes", report.memory_bytes},
-          {"tensor_bytes", report.tensor_bytes},
-          {"tensor_cache_bytes", report.tensor_cache_bytes},
-          {"gather_arena_bytes", report.gather_arena_bytes},
-          {"reduce_arena_bytes", report.reduce_arena_bytes},
-          {"exchange_scratch_bytes", report.scratch_bytes},
-          {"exposed_comm_ms", report.exposed_comm_ms},
-          {"least_exposed_comm_ms", report.least_exposed_comm_ms},
-          {"host_ms", report.host_ms},
-          {"transport", report.transport},
-          {"tp_overlap", bench.config.tp_overlap},
-          {"tp_chunks", bench.config.tp_chunks},
-          {"tp_pieces", report.tp_pieces},
-          {"tp_fallbacks", report.tp_fallbacks},
-          {"tp_transport", report.tp_transport},
-          {"cuda_graph", bench.config.cuda_graph},
-          {"limit_ms", limit_ms},
-          {"limit_products_ms", report.limit.products * 1e3},
-          {"limit_attention_ms", report.limit.attention * 1e3},
-          {"limit_bytes", report.limit.bytes},
-          {"copy_bytes_per_second", report.limit.copy_rate},
-          {"limit_ratio", limit_ms / report.median_ms},
-          {"loss", report.loss}};
+  nlohmann::ordered_json json{
+      {"model", bench.config.model},
+      {"layers", bench.model->sizes().num_layers},
+      {"seq_len", bench.config.seq_len},
+      {"micro_batch", bench.config.micro_batch},
+      {"global_batch", bench.config.global_batch},
+      {"dtype", name_of(bench.config.dtype)},
+      {"tp", bench.config.tp},
+      {"gtp", bench.config.gtp},
+      {"dp", bench.config.dp},
+      {"steps", bench.steps},
+      {"median_ms", report.median_ms},
+      {"p10_ms", report.p10_ms},
+      {"p90_ms", report.p90_ms},
+      {"tokens_per_second_per_gpu", report.tokens_per_second_per_rank},
+      {"mfu", report.peak_flops ? nlohmann::ordered_json(mfu_in(report)) : nlohmann::ordered_json(nullptr)},
+      {"peak_memory_bytes", report.memory_bytes},
+      {"tensor_bytes", report.tensor_bytes},
+      {"tensor_cache_bytes", report.tensor_cache_bytes},
+      {"gather_arena_bytes", report.gather_arena_bytes},
+      {"reduce_arena_bytes", report.reduce_arena_bytes},
+      {"exchange_scratch_bytes", report.scratch_bytes},
+      {"exposed_comm_ms", report.exposed_comm_ms},
+      {"least_exposed_comm_ms", report.least_exposed_comm_ms},
+      {"host_ms", report.host_ms},
+      {"transport", report.transport},
+      {"tp_overlap", bench.config.tp_overlap},
+      {"tp_chunks", bench.config.tp_chunks},
+      {"tp_pieces", report.tp_pieces},
+      {"tp_fallbacks", report.tp_fallbacks},
+      {"tp_transport", report.tp_transport},
+      {"cuda_graph", bench.config.cuda_graph},
+      {"limit_ms", limit_ms},
+      {"limit_products_ms", report.limit.products * 1e3},
+      {"limit_attention_ms", report.limit.attention * 1e3},
+      {"limit_bytes", report.limit.bytes},
+      {"copy_bytes_per_second", report.limit.copy_rate},
+      {"limit_ratio", limit_ms / report.median_ms},
+      {"loss", report.loss}};
+  if (report.expert_load) {
+    json["routing"] = bench.routing == Routing::even ? "even" : "skewed";
+    json["expert_load"] = *report.expert_load;
+  }
+  return json;
 }
 
 namespace {
@@ -312,7 +331,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  arenas         {:9.2f} GB: gathers {:.2f}, gradients {:.2f}, scratch {:.2f}\n"
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
-      "  limit / step   {:9.3f}\n",
+      "  limit / step   {:9.3f}\n"
+      "{}",
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
       report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
@@ -323,7 +343,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
-      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms);
+      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms,
+      report.expert_load ? fmt::format("  expert load    {:9.2f} times the mean\n", *report.expert_load) : "");
 }
 
 }  // namespace tessera::bench

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/bench/routing.h"
 #include "tessera/comm/world.h"
 #include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
@@ -20,8 +21,9 @@ namespace tessera::bench {
 struct StepBench {
   run::TrainConfig config;  // resolved; its number of steps is not used
   models::ModelConfigPtr model;
-  int warmup = 3, steps = 10;     // the first warm-up step is recorded and planned
-  std::filesystem::path profile;  // where rank 0 writes a profile of two more steps; empty: no profile
+  int warmup = 3, steps = 10;       // the first warm-up step is recorded and planned
+  std::filesystem::path profile;    // where rank 0 writes a profile of two more steps; empty: no profile
+  Routing routing = Routing::even;  // of a model with experts
 };
 
 // Lower bound of a rank's step time without overlap, in seconds. The limit is the measured time of the step's products
@@ -49,7 +51,8 @@ struct StepReport {
   std::int64_t tensor_cache_bytes = 0;
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
-  std::string transport;  // run::transport_of
+  std::optional<double> expert_load;  // of the last step; set for a model with experts (routing.h)
+  std::string transport;              // run::transport_of
   // Counters of this rank's last step (runtime/watch/statistics.h), and run::tp_transport_of.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;
   std::string tp_transport;

@@ -9,6 +9,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/output_logits.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/ops/experts/companions.h"
 
 namespace tessera::models {
 namespace {
@@ -61,6 +62,7 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
     blocks_.push_back(make_block(block, heads));
     blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
   }
+  check_products_of_experts();
   norm_ = stream_norm(ids.norm, 2 * blocks_.size());
   output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
 
@@ -70,6 +72,18 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
   anchor_ = at::zeros({}).requires_grad_();
   context.program.parameters().add_backward_weights();
+}
+
+// All sparse layers have the same shapes.
+void Decoder::check_products_of_experts() const {
+  const at::Device device = ops::to_device(context_.program.device());
+  if (!device.is_cuda() || context_.program.parameters().types().model != quant::DType::bf16) return;
+  for (const nn::Block& block : blocks_) {
+    if (!block.experts) continue;
+    for (const nn::Weight* weight : {&block.experts->gate_up, &block.experts->down})
+      if (weight->rows > 0) ops::check_companions(weight->rows / block.experts->local.count, weight->cols, device);
+    return;
+  }
 }
 
 nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {

@@ -33,6 +33,8 @@ class Decoder final : public Model {
   // tokens attend only to tokens of this batch.
   at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
+  // On a GPU in bf16: throws Error if the products of experts give bits that depend on other experts.
+  void check_products_of_experts() const;
   enum class Cut { rows, cols };
   nn::Weight weight(schedule::ParameterId id, Cut cut) const;
   nn::Weight vector(schedule::ParameterId id) const;

@@ -2,6 +2,7 @@
 #pragma once
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/dropout.h"
+#include "tessera/nn/experts/expert_room.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
 #include "tessera/runtime/program.h"
@@ -22,6 +23,7 @@ struct Context {
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
   DropoutState dropout = {};                      // of the microbatch that is running
+  const ExpertRoom* expert_room = nullptr;        // null: room for the rows of any choices
 
   // Whether activations have collectives over tp.
   bool has_tp() const { return program.nominal_size() > 1; }

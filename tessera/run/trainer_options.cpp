@@ -101,6 +101,7 @@ train::TrainerOptions trainer_options(const TrainConfig& config, const models::M
       .runtime = runtime_options(config),
       .products = product_options(config),
       .dropout = dropout_options(config),
+      .expert_room = config.has_experts && config.backend == Backend::nccl ? config.expert_room : 0,
       .graph = config.cuda_graph};
 }
 

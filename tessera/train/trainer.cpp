@@ -23,6 +23,15 @@ bool needs_casts(const TrainerOptions& options) {
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
+constexpr const char* kExpertRoom = "expert_room";
+constexpr double kMoreRoom = 1.1;    // multiplies the room that a step needed
+constexpr int kMaxEvaluations = 10;  // attempts of one evaluation
+
+struct RoomMemory {
+  std::int64_t evaluation = 0;
+  double needed = 0;
+};
+
 }  // namespace
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
@@ -36,7 +45,8 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .products = options.products,
                .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
                .split = options.split,
-               .dropout = {.options = options.dropout}},
+               .dropout = {.options = options.dropout},
+               .expert_room = options.expert_room > 0 ? &room_ : nullptr},
       model_(options.model(context_)),
       optimizer_(runtime_, options.adamw, options.cast_order),
       finite_check_(runtime_, scales_),
@@ -45,9 +55,30 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     return parallel_.is_asynchronous() ? base::Buffer::pinned(bytes) : base::Buffer(bytes);
   };
   for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
+  if (options.expert_room > 0) make_expert_room();
   if (!options_.dropout.drops()) return;
   for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
   number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+}
+
+void Trainer::make_expert_room() {
+  room_memory_ = base::Buffer(sizeof(RoomMemory), parallel_.device);
+  room_memory_.fill_zero();
+  RoomMemory* memory = room_memory_.as<RoomMemory>().data();
+  room_ = {.factor = options_.expert_room,
+           .stop = norm_.stop_counter(kExpertRoom),
+           .evaluation = &memory->evaluation,
+           .needed = &memory->needed};
+}
+
+void Trainer::grow_expert_room() {
+  parallel_.compute->synchronize();
+  RoomMemory memory;
+  base::copy_bytes(&memory, room_memory_.data(), sizeof memory);
+  parallel_.world->all_reduce(&memory.needed, 1, quant::DType::fp64, comm::ReduceOp::max).synchronize();
+  room_.factor = std::max(room_.factor, kMoreRoom * memory.needed);
+  room_memory_.fill_zero();
+  graph_ = nullptr;
 }
 
 Trainer::~Trainer() {
@@ -204,6 +235,7 @@ StepResult Trainer::finish_step() {
     return result;
   }
   for (; pending_ > 0; ++result.discarded) finish_oldest();
+  if (result.suppressed->counter == kExpertRoom) grow_expert_room();
   norm_.clear_suppression();
   return result;
 }
@@ -246,11 +278,27 @@ bool Trainer::was_value_hidden_by_evaluation() {
   return found > 0;
 }
 
+bool Trainer::had_too_many_rows_in_evaluation() {
+  if (room_memory_.size() == 0) return false;
+  parallel_.compute->synchronize();
+  RoomMemory memory;
+  base::copy_bytes(&memory, room_memory_.data(), sizeof memory);
+  parallel_.world->all_reduce(&memory.evaluation, 1, quant::DType::i64).synchronize();
+  return memory.evaluation > 0;
+}
+
 double Trainer::evaluate(const StepInput& input) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
   scales_.clear_evaluated(parallel_.kernels());
-  sum_losses(runtime_, *model_, input, evaluated_);
+  for (int attempt = 1; sum_losses(runtime_, *model_, input, evaluated_), had_too_many_rows_in_evaluation();
+       ++attempt) {
+    if (attempt == kMaxEvaluations)
+      throw Error(
+          "evaluation: too many rows of experts in {} attempts in a row, with room for {:.3g} times the even load",
+          attempt, room_.factor);
+    grow_expert_room();
+  }
   if (was_value_hidden_by_evaluation()) return std::numeric_limits<double>::quiet_NaN();
   return evaluated_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
 }

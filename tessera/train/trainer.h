@@ -38,6 +38,9 @@ struct TrainerOptions {
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
   nn::DropoutOptions dropout;
+  // On GPUs: the first room for the rows of experts, as a multiple of the rows of even loads. A step or an evaluation
+  // that needs more is repeated with more room. 0: room for the rows of any choices.
+  double expert_room = 0;
   // On GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h).
   bool graph = false;
 };
@@ -93,6 +96,7 @@ class Trainer {
   StepResult finish_step();
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // steps that were launches of a graph
+  double expert_room() const { return room_.factor; }        // see TrainerOptions::expert_room; may grow
   // Returns the number of steps that a loop may leave pending when it continues, so that the device stays busy.
   int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }
 
@@ -135,6 +139,13 @@ class Trainer {
   void update_scales();
   // Returns whether an evaluation hid a non-finite value on any rank. Collective.
   bool was_value_hidden_by_evaluation();
+  // Sets the counters and the first factor of room_, before the first step.
+  void make_expert_room();
+  // Increases the room for the rows of experts to what all ranks need, and drops the graph. Waits for compute.
+  // Collective; no step is pending.
+  void grow_expert_room();
+  // Returns whether an evaluation had too many rows of experts on any rank. Collective.
+  bool had_too_many_rows_in_evaluation();
   // Returns whether delayed scaling has no amaxes of a step yet. If true, the host must read whether a step counts
   // before it enqueues the next step.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
@@ -160,6 +171,8 @@ class Trainer {
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // destroyed after all tensors
   runtime::Runtime runtime_;
   nn::DelayedScales scales_;
+  nn::ExpertRoom room_;
+  base::Buffer room_memory_;  // RoomMemory (trainer.cpp); empty: room for the rows of any choices
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   Optimizer optimizer_;

@@ -28,6 +28,9 @@ KernelBench small() {
           .kv_heads = 1,
           .head_dim = 6,
           .vocabulary = 40,
+          .experts = 5,
+          .choices = 2,
+          .expert_width = 4,
           .parameters = 1000,
           .repetitions = 2};
 }
@@ -42,12 +45,14 @@ TEST(Kernels, MeasuresEveryType) {
       EXPECT_GT(row.bytes, 0) << row.name;
       EXPECT_GT(row.seconds, 0) << row.name;
       EXPECT_DOUBLE_EQ(row.share() * rows[0].rate(), row.rate());
-      EXPECT_EQ(row.operations > 0, row.name.starts_with("gemm") || row.name.starts_with("attention")) << row.name;
+      EXPECT_EQ(row.operations > 0, row.name.starts_with("gemm") || row.name.starts_with("attention") ||
+                                        row.name.starts_with("experts_gemm"))
+          << row.name;
       names.insert(row.name);
     }
     EXPECT_EQ(names.size(), rows.size());
-    for (const char* name :
-         {"copy", "rms_norm_backward", "swiglu_forward", "embedding_backward", "ordered_sum", "fill_normal"})
+    for (const char* name : {"copy", "rms_norm_backward", "swiglu_forward", "experts_combine", "embedding_backward",
+                             "ordered_sum", "fill_normal"})
       EXPECT_TRUE(names.contains(name)) << name;
 
     const nlohmann::ordered_json json = kernel_json(bench, rows);

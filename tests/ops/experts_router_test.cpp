@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/router.h"
+#include "tessera/ops/experts/router_gradient.h"
 #include "tessera/ops/tensor.h"
 #include "tests/ops/experts_values.h"
 
@@ -85,6 +86,10 @@ TEST_P(Router, ProductsEqualTheReference) {
     const at::Tensor dx = router_dgrad(dlogits, w);
     EXPECT_EQ(dx.scalar_type(), accumulator(GetParam().type));
     expect_sums(dx, multiply(dlogits, w), static_cast<double>(experts), experts, u());
+
+    const at::Tensor other = random_tensor({tokens, hidden}, 5, type());
+    EXPECT_TRUE(
+        same_bits(add_router_dgrad(other, dlogits, w), other.to(dx.scalar_type()).add(dx).to(other.scalar_type())));
 
     at::Tensor dw = random_tensor({experts, hidden}, 4, wide);
     const at::Tensor before = dw.clone();

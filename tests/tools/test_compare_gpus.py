@@ -25,7 +25,8 @@ PROGRAM = textwrap.dedent("""\
     import json, pathlib, sys, time
     folder, name = pathlib.Path({folder!r}), {name!r}
     if name == "peer":
-        name = sys.argv[sys.argv.index("--async" if "--async" in sys.argv else "--reshard") + 1]
+        flag = next((flag for flag in ("--async", "--reshard") if flag in sys.argv), None)
+        name = sys.argv[sys.argv.index(flag) + 1] if flag else "on"
     with open(folder / "log", "a") as log:
         print(json.dumps([name] + sys.argv[1:]), file=log)
     answers = json.loads((folder / name).read_text())
@@ -96,6 +97,16 @@ class Compare(unittest.TestCase):
             self.assertEqual(["--async", value], call[-2:])
         self.assertEqual((compare_gpus.TP_ON, 1.3, 2), tuple(summary[key] for key in ("best_peer", "speed_to_best", "tp")))
         self.assertNotIn("speed_to_resharding", summary)
+
+    def test_a_model_with_experts_has_a_peer_of_its_own(self):
+        code, lines, summary, _ = self.compare([result(10)], [result(12)], [], "--gpus", 1, "--model", "mixtral-8x7b", "--routing", "skewed")
+        self.assertEqual(code, 0)
+        self.assertEqual(list(summary["programs"]), ["tessera", compare_gpus.EXPERTS])
+        self.assertAlmostEqual(summary["speed_to_best"], 1.2)
+        calls = self.calls()
+        self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/experts.py" for word in calls[1]), calls[1])
+        for call in calls:
+            self.assertIn("--routing skewed", " ".join(call))
 
     def test_ratios_use_medians_and_the_greatest_memory(self):
         code, lines, summary, _ = self.compare(

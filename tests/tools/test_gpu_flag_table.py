@@ -7,7 +7,8 @@ import unittest
 from summary import run_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = {"F": "test_gpu_flags.py", "N": "test_gpu_nodes.py", "G": "test_gpus.py", "R": "test_gpu_rows.py", "S": "test_gpu_sanitizer.py"}
+SCRIPTS = {"F": "test_gpu_flags.py", "N": "test_gpu_nodes.py", "G": "test_gpus.py", "R": "test_gpu_rows.py", "S": "test_gpu_sanitizer.py",
+           "E": "test_gpu_experts.py"}
 
 
 def section():

@@ -8,6 +8,7 @@
 #include "tessera/nn/stash.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
+#include "tessera/ops/experts/router_gradient.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
 #include "tessera/ops/tensor.h"
 
@@ -49,11 +50,14 @@ struct Dispatched {
   at::Tensor weights;         // by row
   std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
 };
-Dispatched select(const Experts& layers, const ExpertGroup& group, const at::Tensor& choices) {
+Dispatched select(const Context& context, const Experts& layers, const ExpertGroup& group, const at::Tensor& choices) {
   const std::int64_t k = layers.options.k;
-  Dispatched result{.selection = ops::select_rows(choices.narrow(1, 0, k).to(at::kInt), layers.local, group.blocks()),
-                    .weights = {},
-                    .own_rows = group.own() * k};
+  const ops::RowRoom room =
+      context.expert_room == nullptr ? ops::RowRoom() : context.expert_room->rows(context.program.is_training());
+  Dispatched result{
+      .selection = ops::select_rows(choices.narrow(1, 0, k).to(at::kInt), layers.local, group.blocks(), room),
+      .weights = {},
+      .own_rows = group.own() * k};
   result.weights = ops::take_choices(choices.narrow(1, k, k).contiguous(), result.selection);
   return result;
 }
@@ -111,7 +115,7 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     const ops::Routing routing = route_tokens(*context, *layers, normed.y);
     PendingTensor arriving = group.start_gather(normed.y, context->pass);
     const at::Tensor choices = group.start_gather(packed(routing), context->pass).take();
-    const Dispatched rows = select(*layers, group, choices);
+    const Dispatched rows = select(*context, *layers, group, choices);
     const at::Tensor gate_up = fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows);
     const at::Tensor activated = ops::weighted_swiglu(gate_up, rows.weights, rows.selection);
     const at::Tensor out = fprop(*context, layers->down, activated, rows);
@@ -166,7 +170,7 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
   static ExpertGradients backward_of_experts(Context& context, const Experts& layers, const ExpertGroup& group,
                                              const variable_list& kept, const at::Tensor& dy, const at::Tensor& x) {
     constexpr auto kPass = schedule::Pass::backward;
-    const Dispatched rows = select(layers, group, kept[kChoices]);
+    const Dispatched rows = select(context, layers, group, kept[kChoices]);
     const ops::Selection& selection = rows.selection;
     PendingTensor gradients = group.start_gather(dy, kPass);
     PendingTensor inputs = group.start_gather(x, kPass);
@@ -192,14 +196,14 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
                                .experts = kept[kChosen],
                                .weights = kept[kChosenWeights]};
     const at::Tensor dlogits = ops::route_backward(routing, layers.options, gradients, kept[kCounted]);
-    at::Tensor sum = dx.to(dlogits.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    at::Tensor sum;
     {
       ConsumedWeight weight(context, layers.router, schedule::Pass::backward);
-      sum.add_(ops::router_dgrad(dlogits, weight.tensor()));
+      sum = ops::add_router_dgrad(dx, dlogits, weight.tensor());
     }
     produce_gradient(context, layers.router,
                      [&](at::Tensor& result, bool accumulate) { ops::router_wgrad(dlogits, x, result, accumulate); });
-    return sum.to(dx.scalar_type());
+    return sum;
   }
 };
 

@@ -1,7 +1,9 @@
 #include "tessera/nn/experts/router_loss.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -21,15 +23,19 @@ struct Factors {
   double squares = 0;        // the z loss times T is the sum of squares * logsumexp^2
 };
 
-Factors factors_of(const at::Tensor& counts, const RouterLossOptions& options, double tokens) {
+// tokens: T, an fp64 scalar on the device of the counts. Without counted tokens all counts and sums are 0, and so are
+// the losses. Reading T from a GPU would make the host wait.
+Factors factors_of(const at::Tensor& counts, const RouterLossOptions& options, const at::Tensor& tokens) {
   const auto layers = static_cast<double>(counts.size(0)), experts = static_cast<double>(counts.size(1));
-  const double coefficient = tokens > 0 ? options.aux_coefficient * experts / tokens : 0;
+  const at::Tensor coefficient =
+      at::div(at::full({}, options.aux_coefficient * experts, tokens.options()), tokens.clamp_min(1));
   const at::Tensor wide = counts.to(at::kDouble);
-  Factors factors{.probabilities = {}, .squares = tokens > 0 ? options.z_coefficient : 0};
+  Factors factors{.probabilities = {}, .squares = options.z_coefficient};
   if (options.aux == MoeAux::layer)
-    factors.probabilities = at::mul(wide, coefficient / static_cast<double>(options.experts_per_token));
+    factors.probabilities = at::mul(wide, at::div(coefficient, static_cast<double>(options.experts_per_token)));
   else
-    factors.probabilities = at::mul(wide.sum(0, /*keepdim=*/true), coefficient / (layers * layers)).expand_as(wide);
+    factors.probabilities =
+        at::mul(wide.sum(0, /*keepdim=*/true), at::div(coefficient, layers * layers)).expand_as(wide);
   return factors;
 }
 
@@ -46,8 +52,9 @@ class RouterLossFunction : public torch::autograd::Function<RouterLossFunction> 
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["type"] = probabilities.scalar_type();
     ctx->saved_data["layers"] = squares.size(0);
+    // Reading the value from a GPU would make the host wait.
     const double value =
-        aux.is_meta() ? std::numeric_limits<double>::quiet_NaN() : scale * (aux.item<double>() + z.item<double>());
+        aux.is_cpu() ? scale * (aux.item<double>() + z.item<double>()) : std::numeric_limits<double>::quiet_NaN();
     return at::scalar_tensor(value, at::kDouble);
   }
 
@@ -75,9 +82,7 @@ RouterLoss router_loss(const std::vector<RouterTerms>& terms, const RouterLossOp
     counts.push_back(layer.counts);
   }
   const at::Tensor all_counts = at::stack(counts);
-  const auto tokens = counted.is_meta() ? static_cast<double>(counted.numel())
-                                        : static_cast<double>(counted.sum().item<std::int64_t>());
-  const Factors factors = factors_of(all_counts, options, tokens);
+  const Factors factors = factors_of(all_counts, options, counted.sum().to(at::kDouble));
   RouterLoss loss;
   at::Tensor losses;
   loss.objective = RouterLossFunction::apply(at::stack(probabilities), at::cat(squares), &factors, scale, &losses);

@@ -19,8 +19,8 @@ struct RouterLossOptions {
 
 struct RouterLoss {
   at::Tensor objective;  // a scalar on the CPU, from which backward starts; scaled as nn::Loss::objective
-  // fp64 on the CPU: auxiliary loss and z loss, each with its coefficient and times the counted tokens of the
-  // microbatch; then the counts of each layer's experts.
+  // fp64 on the model's device: auxiliary loss and z loss, each with its coefficient and times the counted tokens of
+  // the microbatch; then the counts of each layer's experts.
   at::Tensor values;
 };
 // terms: of the sparse layers in order. counted: [tokens] bool. scale: 1 / tokens of the whole step.

@@ -2,7 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/experts_device.h"
+#include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/gemm/gemm.h"
 
 namespace tessera::ops {
@@ -20,7 +20,6 @@ std::int64_t height_of(const at::Tensor& w, const Selection& selection, const ch
 at::Tensor dense_gradient(const at::Tensor& dy, const Selection& selection, std::int64_t height, at::ScalarType type,
                           const char* what) {
   const at::Tensor rows = dense(dy, 2, what);
-  require_host(rows, what);
   return dense_like(rows, {selection.room, selection.local == 0 ? rows.size(1) : height}, type, what);
 }
 
@@ -42,17 +41,39 @@ void each_product(const at::Tensor& rows, const at::Tensor& w, std::int64_t heig
     }
 }
 
+void device_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& selection, std::int64_t height,
+                  at::Tensor& dw, bool accumulate) {
+  const at::ScalarType type = dy.scalar_type();
+  TESSERA_CHECK(type != at::kBFloat16 || dw.scalar_type() == type,
+                "grouped_wgrad: a gradient of {} for inputs of bf16, expected bf16 on a GPU",
+                c10::toString(dw.scalar_type()));
+  const std::int64_t shape[] = {selection.local, height, x.size(1)};
+  if (!accumulate && dw.scalar_type() == type) {
+    at::Tensor result = dw.view(shape);
+    return cuda::grouped_wgrad(dy, x, selection, result);
+  }
+  at::Tensor alone = make(shape, type, dw.device());
+  cuda::grouped_wgrad(dy, x, selection, alone);
+  if (accumulate)
+    add_to(dw, alone);
+  else
+    dw.copy_(rounded_to(alone, dw.scalar_type()).view(dw.sizes()));
+}
+
 }  // namespace
 
 at::Tensor grouped_fprop(const at::Tensor& x, const at::Tensor& w, const Selection& selection) {
   const at::Tensor weight = dense(w, 2, "grouped_fprop w");
-  require_host(weight, "grouped_fprop");
   const std::int64_t height = height_of(weight, selection, "grouped_fprop w"), in = weight.size(1);
   const at::Tensor rows = dense_like(x, {selection.room, in}, weight.scalar_type(), "grouped_fprop x");
   at::Tensor y = make({selection.room, height}, rows.scalar_type(), rows.device());
   if (is_dry(rows)) {
     report_products("experts fprop", {.rows = selection.expected, .cols = height, .inner = in}, rows,
                     rows.scalar_type());
+    return y;
+  }
+  if (on_cuda(rows)) {
+    cuda::grouped_fprop(rows, weight.view({selection.local, height, in}), selection, y);
     return y;
   }
   each_product(rows, weight, height, selection, y,
@@ -69,6 +90,10 @@ at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const Select
     report_products("experts dgrad",
                     {.rows = selection.expected, .cols = in, .inner = height, .call = ProductCall::dgrad}, rows,
                     rows.scalar_type());
+    return dx;
+  }
+  if (on_cuda(rows)) {
+    cuda::grouped_dgrad(rows, weight.view({selection.local, height, in}), selection, dx);
     return dx;
   }
   each_product(rows, weight, height, selection, dx,
@@ -95,6 +120,7 @@ void grouped_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& s
         gradient, dw.scalar_type());
     return;
   }
+  if (on_cuda(gradient)) return device_wgrad(gradient, inputs, selection, height, dw, accumulate);
   for (std::int64_t expert = 0; expert < selection.local; ++expert) {
     const auto [begin, end] = selection.rows_of(expert);
     at::Tensor own = dw.narrow(0, expert * height, height);

@@ -1,7 +1,8 @@
-// The matrix products of experts: one weight for each local expert, stacked by rows. CPU only.
+// The matrix products of experts: one weight for each local expert, stacked by rows.
 //
-// fprop and dgrad are one product for each expert and block, so the bits of a row do not depend on other blocks. wgrad
-// is one product for each expert over the rows of all blocks. Throws Error if shapes or types do not match.
+// On a CPU fprop and dgrad are one product for each expert and block. On a GPU they are one product for each expert;
+// the bits of a row do not depend on other rows. wgrad is one product for each expert over the rows of all blocks.
+// Throws Error if shapes or types do not match.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 
@@ -13,7 +14,7 @@ at::Tensor grouped_fprop(const at::Tensor& x, const at::Tensor& w, const Selecti
 // dy: [room, out]. Returns dy w: [room, in].
 at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const Selection& selection);
 // dw [local * out, in] = dy^T x for each expert; types and `accumulate` as in gemm_wgrad. The gradient of an expert
-// without rows is zero.
+// without rows is zero. On a GPU the result of bf16 inputs is rounded to bf16, so a dw of fp32 is refused.
 void grouped_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& selection, at::Tensor& dw,
                    bool accumulate);
 

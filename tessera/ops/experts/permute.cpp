@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/experts_device.h"
+#include "tessera/ops/experts/experts_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -34,17 +34,37 @@ void add_rows(const at::Tensor& rows, const Selection& selection, at::Tensor& re
   for (std::int64_t i = 0; i < tokens * width; ++i) out[i] = round_to<T>(to[i]);
 }
 
+MoveRowsArguments move_of(const at::Tensor& from, const Selection& selection, at::Tensor& to) {
+  return {.type = to_dtype(from.scalar_type()),
+          .tokens = selection.group_tokens,
+          .k = selection.k,
+          .width = from.size(1),
+          .rows_in_order = selection.rows_in_order.const_data_ptr<std::int32_t>(),
+          .from = from.const_data_ptr(),
+          .to = to.mutable_data_ptr()};
+}
+MoveChoicesArguments choices_of(const at::Tensor& from, const Selection& selection, at::Tensor& to) {
+  return {.type = to_dtype(from.scalar_type()),
+          .choices = selection.group_tokens * selection.k,
+          .rows_by_slot = selection.rows_by_slot.const_data_ptr<std::int32_t>(),
+          .from = from.const_data_ptr(),
+          .to = to.mutable_data_ptr()};
+}
+
 }  // namespace
 
 at::Tensor take_rows(const at::Tensor& x, const Selection& selection) {
   const at::Tensor source = dense(x, 2, "take_rows");
-  require_host(source, "take_rows");
   TESSERA_CHECK(source.size(0) == selection.group_tokens, "take_rows: {} tokens, expected {}", source.size(0),
                 selection.group_tokens);
   at::Tensor rows = make({selection.room, source.size(1)}, source.scalar_type(), source.device());
   const std::size_t bytes = static_cast<std::size_t>(source.size(1)) * source.element_size();
   if (is_dry(source)) {
     report(memory_work("take rows", 2 * selection.expected * static_cast<std::int64_t>(bytes)));
+    return rows;
+  }
+  if (on_cuda(source)) {
+    cuda::take_rows(move_of(source, selection, rows), stream_of(source));
     return rows;
   }
   const auto* from = static_cast<const std::byte*>(source.const_data_ptr());
@@ -57,12 +77,15 @@ at::Tensor take_rows(const at::Tensor& x, const Selection& selection) {
 
 at::Tensor combine_rows(const at::Tensor& rows, const Selection& selection) {
   const at::Tensor source = dense(rows, 2, "combine_rows");
-  require_host(source, "combine_rows");
   TESSERA_CHECK(source.size(0) == selection.room, "combine_rows: {} rows, expected {}", source.size(0), selection.room);
   at::Tensor result = make({selection.group_tokens, source.size(1)}, source.scalar_type(), source.device());
   if (is_dry(source)) {
     report(memory_work("combine rows", bytes_of({result}) + selection.expected * source.size(1) *
                                                                 static_cast<std::int64_t>(source.element_size())));
+    return result;
+  }
+  if (on_cuda(source)) {
+    cuda::combine_rows(move_of(source, selection, result), stream_of(source));
     return result;
   }
   dispatch_floating(to_dtype(source.scalar_type()),
@@ -75,10 +98,13 @@ at::Tensor take_choices(const at::Tensor& values, const Selection& selection) {
   TESSERA_CHECK(source.size(0) == selection.group_tokens && source.size(1) == selection.k,
                 "take_choices: values [{}, {}], expected [{}, {}]", source.size(0), source.size(1),
                 selection.group_tokens, selection.k);
-  require_host(source, "take_choices");
   at::Tensor taken = make({selection.room}, source.scalar_type(), source.device());
   if (is_dry(source)) {
     report(memory_work("take choices", 2 * selection.expected * static_cast<std::int64_t>(source.element_size())));
+    return taken;
+  }
+  if (on_cuda(source)) {
+    cuda::take_choices(choices_of(source, selection, taken), stream_of(source));
     return taken;
   }
   dispatch_accumulator(to_dtype(source.scalar_type()), [&](auto element) {
@@ -93,12 +119,15 @@ at::Tensor take_choices(const at::Tensor& values, const Selection& selection) {
 
 at::Tensor put_choices(const at::Tensor& values, const Selection& selection) {
   const at::Tensor source = dense(values, 1, "put_choices");
-  require_host(source, "put_choices");
   TESSERA_CHECK(source.size(0) == selection.room, "put_choices: {} rows, expected {}", source.size(0), selection.room);
   const std::int64_t k = selection.k;
   at::Tensor put = make({selection.group_tokens, k}, source.scalar_type(), source.device());
   if (is_dry(source)) {
     report(memory_work("put choices", bytes_of({put})));
+    return put;
+  }
+  if (on_cuda(source)) {
+    cuda::put_choices(choices_of(source, selection, put), stream_of(source));
     return put;
   }
   put.zero_();

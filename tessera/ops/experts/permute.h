@@ -1,5 +1,5 @@
-// Moves values between the tokens of a group and the rows of the local experts. CPU only. "Accumulator type" is fp32,
-// or fp64 in fp64 runs. "tokens" are the tokens of the group.
+// Moves values between the tokens of a group and the rows of the local experts. "Accumulator type" is fp32, or fp64 in
+// fp64 runs. "tokens" are the tokens of the group.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 

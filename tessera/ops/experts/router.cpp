@@ -7,7 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/experts_device.h"
+#include "tessera/ops/experts/router_device.h"
 #include "tessera/ops/exponential.h"
 
 namespace tessera::ops {
@@ -101,7 +101,6 @@ RoutingGradients dense_gradients(const Routing& routing, const RouterOptions& op
 
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w) {
   const at::Tensor rows = dense(x, 2, "router x");
-  require_host(rows, "router_logits");
   const std::int64_t tokens = rows.size(0), hidden = rows.size(1);
   const at::Tensor weight =
       dense_like(w, {dense(w, 2, "router w").size(0), hidden}, accumulator_type(rows.scalar_type()), "router w");
@@ -109,6 +108,10 @@ at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w) {
   at::Tensor logits = make({tokens, experts}, weight.scalar_type(), rows.device());
   if (is_dry(rows)) {
     report(router_work("router", tokens, experts, hidden, bytes_of({rows, weight, logits})));
+    return logits;
+  }
+  if (on_cuda(rows)) {
+    device::router_logits(rows, weight, logits);
     return logits;
   }
   dispatch_floating(to_dtype(rows.scalar_type()), [&](auto element) {
@@ -127,7 +130,6 @@ at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w) {
 
 at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w) {
   const at::Tensor gradient = dense(dlogits, 2, "router dlogits");
-  require_host(gradient, "router_dgrad");
   const std::int64_t tokens = gradient.size(0), experts = gradient.size(1);
   const at::Tensor weight =
       dense_like(w, {experts, dense(w, 2, "router w").size(1)}, gradient.scalar_type(), "router w");
@@ -135,6 +137,10 @@ at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w) {
   at::Tensor dx = make({tokens, hidden}, gradient.scalar_type(), gradient.device());
   if (is_dry(gradient)) {
     report(router_work("router dgrad", tokens, experts, hidden, bytes_of({gradient, weight, dx})));
+    return dx;
+  }
+  if (on_cuda(gradient)) {
+    device::router_dgrad(gradient, weight, dx);
     return dx;
   }
   dx.zero_();
@@ -153,7 +159,6 @@ at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w) {
 
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate) {
   const at::Tensor gradient = dense(dlogits, 2, "router dlogits"), rows = dense(x, 2, "router x");
-  require_host(rows, "router_wgrad");
   const std::int64_t tokens = rows.size(0), hidden = rows.size(1), experts = gradient.size(1);
   TESSERA_CHECK(gradient.size(0) == tokens, "router_wgrad: dlogits has {} tokens, x {}", gradient.size(0), tokens);
   TESSERA_CHECK(gradient.scalar_type() == accumulator_type(rows.scalar_type()),
@@ -161,7 +166,12 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
                 c10::toString(gradient.scalar_type()), c10::toString(rows.scalar_type()));
   require_writable(dw, {experts, hidden}, gradient.scalar_type(), "router dw");
   if (is_dry(rows)) return report(router_work("router wgrad", tokens, experts, hidden, bytes_of({gradient, rows, dw})));
-  at::Tensor sums = make({experts, hidden}, gradient.scalar_type());
+  at::Tensor sums = make({experts, hidden}, gradient.scalar_type(), rows.device());
+  if (on_cuda(rows)) {
+    device::router_wgrad(gradient, rows, accumulate ? sums : dw);
+    if (accumulate) add_to(dw, sums);
+    return;
+  }
   sums.zero_();
   dispatch_floating(to_dtype(rows.scalar_type()), [&](auto element) {
     using T = decltype(element);
@@ -182,7 +192,6 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
 
 Routing route(const at::Tensor& logits, const RouterOptions& options) {
   const at::Tensor input = dense(logits, 2, "logits of experts");
-  require_host(input, "route");
   const std::int64_t tokens = input.size(0), experts = input.size(1);
   TESSERA_CHECK(options.k >= 1 && options.k <= experts, "route: {} of {} experts", options.k, experts);
   Routing routing{.probabilities = make(input.sizes(), input.scalar_type(), input.device()),
@@ -191,6 +200,10 @@ Routing route(const at::Tensor& logits, const RouterOptions& options) {
                   .weights = make({tokens, options.k}, input.scalar_type(), input.device())};
   if (is_dry(input)) {
     report(memory_work("route", bytes_of({input, routing.probabilities, routing.experts, routing.weights})));
+    return routing;
+  }
+  if (on_cuda(input)) {
+    device::route(input, options, routing);
     return routing;
   }
   dispatch_accumulator(to_dtype(input.scalar_type()), [&](auto element) {
@@ -210,7 +223,6 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
   const std::int64_t k = routing.experts.size(1);
   const at::ScalarType type = routing.probabilities.scalar_type();
   const at::Device device = routing.probabilities.device();
-  require_host(routing.probabilities, "router_sums");
   RouterSums sums{.counts = make({experts}, at::kLong, device),
                   .probabilities = make({experts}, type, device),
                   .logsumexp_squares = make({1}, type, device)};
@@ -219,6 +231,10 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
     return sums;
   }
   const at::Tensor mask = dense_like(counted, {tokens}, at::kBool, "counted tokens");
+  if (on_cuda(mask)) {
+    device::router_sums(routing, mask, sums);
+    return sums;
+  }
   sums.counts.zero_();
   sums.probabilities.zero_();
   sums.logsumexp_squares.zero_();
@@ -247,7 +263,6 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
 at::Tensor route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& of_results,
                           const at::Tensor& counted) {
   const at::Tensor& p = routing.probabilities;
-  require_host(p, "route_backward");
   const std::int64_t tokens = p.size(0), experts = p.size(1), k = options.k;
   const RoutingGradients gradients = dense_gradients(routing, options, of_results);
   at::Tensor dlogits = make(p.sizes(), p.scalar_type(), p.device());
@@ -256,6 +271,10 @@ at::Tensor route_backward(const Routing& routing, const RouterOptions& options, 
     return dlogits;
   }
   const at::Tensor mask = dense_like(counted, {tokens}, at::kBool, "counted tokens");
+  if (on_cuda(mask)) {
+    device::route_backward(routing, options, gradients, mask, dlogits);
+    return dlogits;
+  }
   dispatch_accumulator(to_dtype(p.scalar_type()), [&](auto element) {
     using A = decltype(element);
     const A* dweights = gradients.weights.defined() ? data<A>(gradients.weights) : nullptr;

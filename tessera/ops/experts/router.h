@@ -1,5 +1,5 @@
-// The router of a layer with experts: each token chooses k of the experts and weighs them (Shazeer et al. 2017). CPU
-// only. All values are in the accumulator type: fp32, or fp64 in fp64 runs. The bits of a token's choice do not depend
+// The router of a layer with experts: each token chooses k of the experts and weighs them (Shazeer et al. 2017). All
+// values are in the accumulator type: fp32, or fp64 in fp64 runs. The bits of a token's choice do not depend
 // on other tokens.
 #pragma once
 #include <ATen/core/Tensor.h>

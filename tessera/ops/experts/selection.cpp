@@ -1,10 +1,12 @@
 #include "tessera/ops/experts/selection.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/experts_device.h"
+#include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -26,6 +28,35 @@ std::vector<std::int64_t> first_rows(const std::int32_t* experts, std::int64_t t
   return first;
 }
 
+void select_on_device(const at::Tensor& choices, const LocalExperts& local, const RowRoom& room, Selection& selection) {
+  if (room.factor > 0)
+    selection.room = std::min(
+        selection.room, static_cast<std::int64_t>(std::ceil(room.factor * static_cast<double>(selection.expected))));
+  TESSERA_CHECK(local.count <= kMaxDeviceExperts, "select_rows: {} local experts, expected at most {} on a GPU",
+                local.count, kMaxDeviceExperts);
+  TESSERA_CHECK(selection.room <= std::numeric_limits<std::int32_t>::max(),
+                "select_rows: {} rows, expected fewer than 2^31 on a GPU", selection.room);
+  const at::Device device = choices.device();
+  selection.rows_by_slot = make(choices.sizes(), at::kInt, device);
+  selection.rows_in_order = make(choices.sizes(), at::kInt, device);
+  selection.ends = make({local.count}, at::kInt, device);
+  at::Tensor scratch = make({cuda::select_rows_scratch(choices.size(0), local.count)}, at::kInt, device);
+  cuda::select_rows({.tokens = choices.size(0),
+                     .k = choices.size(1),
+                     .first = local.first,
+                     .local = local.count,
+                     .room = selection.room,
+                     .expected = selection.expected,
+                     .overflows = room.overflows,
+                     .needed = room.needed,
+                     .choices = choices.const_data_ptr<std::int32_t>(),
+                     .counts = scratch.mutable_data_ptr<std::int32_t>(),
+                     .rows_by_slot = selection.rows_by_slot.mutable_data_ptr<std::int32_t>(),
+                     .rows_in_order = selection.rows_in_order.mutable_data_ptr<std::int32_t>(),
+                     .ends = selection.ends.mutable_data_ptr<std::int32_t>()},
+                    stream_of(choices));
+}
+
 }  // namespace
 
 std::pair<std::int64_t, std::int64_t> Selection::rows_of(std::int64_t expert, std::int64_t block) const {
@@ -42,9 +73,8 @@ std::int64_t Selection::rows() const {
   return offsets.const_data_ptr<std::int64_t>()[local * blocks];
 }
 
-Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks) {
+Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks, const RowRoom& room) {
   const at::Tensor choices = dense(experts, 2, "choices of experts");
-  require_host(choices, "select_rows");
   const std::int64_t tokens = choices.size(0), k = choices.size(1);
   TESSERA_CHECK(blocks >= 1 && tokens % blocks == 0, "{} tokens in {} blocks, expected blocks of equal length", tokens,
                 blocks);
@@ -55,6 +85,10 @@ Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std:
                       .room = tokens * std::min(k, local.count)};
   selection.expected = std::min(selection.room, (tokens * k * local.count + local.all - 1) / local.all);
   const at::Device device = choices.device();
+  if (on_cuda(choices)) {
+    select_on_device(choices, local, room, selection);
+    return selection;
+  }
   selection.tokens = make({selection.room}, at::kLong, device);
   selection.slots = make({selection.room}, at::kLong, device);
   selection.offsets = make({local.count * blocks + 1}, at::kLong, device);

@@ -3,7 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/experts_device.h"
+#include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/exponential.h"
 
 namespace tessera::ops {
@@ -21,7 +21,6 @@ struct Rows {
 
 Rows checked(const at::Tensor& gate_up, const at::Tensor& weights, const Selection& selection) {
   Rows rows{.gate_up = dense(gate_up, 2, "weighted_swiglu gate_up")};
-  require_host(rows.gate_up, "weighted_swiglu");
   TESSERA_CHECK(rows.gate_up.size(0) == selection.room && rows.gate_up.size(1) % 2 == 0,
                 "weighted_swiglu: gate_up [{}, {}], expected {} rows and an even number of columns",
                 rows.gate_up.size(0), rows.gate_up.size(1), selection.room);
@@ -63,6 +62,16 @@ const T* row_of(const at::Tensor& tensor, std::int64_t row) {
   return static_cast<const T*>(tensor.const_data_ptr()) + row * tensor.size(1);
 }
 
+WeightedSwigluArguments arguments_of(const Rows& rows, const Selection& selection, at::Tensor& result) {
+  return {.type = to_dtype(rows.gate_up.scalar_type()),
+          .room = selection.local == 0 ? 0 : selection.room,
+          .features = rows.features,
+          .rows = selection.ends.const_data_ptr<std::int32_t>() + selection.local - 1,
+          .gate_up = rows.gate_up.const_data_ptr(),
+          .weights = rows.weights.const_data_ptr(),
+          .result = result.mutable_data_ptr()};
+}
+
 std::int64_t expected_bytes(const Selection& selection, const at::Tensor& like, std::int64_t widths) {
   return selection.expected * widths * static_cast<std::int64_t>(like.element_size());
 }
@@ -74,6 +83,10 @@ at::Tensor weighted_swiglu(const at::Tensor& gate_up, const at::Tensor& weights,
   at::Tensor out = make({selection.room, rows.features}, gate_up.scalar_type(), gate_up.device());
   if (is_dry(gate_up)) {
     report(memory_work("experts swiglu", expected_bytes(selection, gate_up, 3 * rows.features)));
+    return out;
+  }
+  if (on_cuda(gate_up)) {
+    cuda::weighted_swiglu(arguments_of(rows, selection, out), stream_of(gate_up));
     return out;
   }
   dispatch_floating(to_dtype(gate_up.scalar_type()), [&](auto element) {
@@ -99,6 +112,14 @@ WeightedSwigluGradients weighted_swiglu_backward(const at::Tensor& dout, const a
   if (is_dry(gate_up)) {
     report(
         memory_work("experts swiglu backward", expected_bytes(selection, gate_up, (with_output ? 6 : 5) * features)));
+    return result;
+  }
+  if (on_cuda(gate_up)) {
+    WeightedSwigluArguments arguments = arguments_of(rows, selection, result.gate_up);
+    arguments.dout = gradient.const_data_ptr();
+    arguments.dweights = result.weights.mutable_data_ptr();
+    arguments.output = with_output ? result.out.mutable_data_ptr() : nullptr;
+    cuda::weighted_swiglu_backward(arguments, stream_of(gate_up));
     return result;
   }
   dispatch_floating(to_dtype(gate_up.scalar_type()), [&](auto element) {

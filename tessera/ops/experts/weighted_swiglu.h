@@ -1,5 +1,5 @@
 // SwiGLU of expert rows, times the routing weight of each row: out = silu(gate) * up * weight, computed in the
-// accumulator type and rounded once. gate_up: [room, 2 f] as gate | up. weights: [room], accumulator type. CPU only.
+// accumulator type and rounded once. gate_up: [room, 2 f] as gate | up. weights: [room], accumulator type.
 //
 // The weight is applied here, so that the outputs of experts are combined by a plain sum.
 #pragma once

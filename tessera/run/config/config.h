@@ -97,6 +97,7 @@ struct TrainConfig {
   bool tp_overlap = false;  // whether these tokens travel in pieces beside the products
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient
+  double expert_room = 1.5;        // on GPUs: rows of memory of experts, as a multiple of even loads
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)

@@ -381,6 +381,19 @@ shard::RowReads embedding_reads(const TrainConfig& config) {
 
 namespace {
 
+// Throws InputError for settings of experts that GPUs do not support.
+void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& sizes) {
+  if (config.dtype == quant::DType::bf16 && config.grad_wire && *config.grad_wire != quant::DType::bf16)
+    throw InputError(
+        "--grad-wire: got {}, expected bf16: on GPUs the products of experts round their gradients to bf16",
+        name_of(*config.grad_wire));
+  constexpr std::int64_t kMost = 1023;  // groups of a grouped product
+  const std::int64_t own = (sizes.num_experts + config.ep - 1) / config.ep;
+  if (own > kMost)
+    throw InputError("--ep: got {}, expected at least {}: a GPU computes at most {} of the {} experts", config.ep,
+                     (sizes.num_experts + kMost - 1) / kMost, kMost, sizes.num_experts);
+}
+
 // Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (sizes.num_experts == 0) {
@@ -389,12 +402,12 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
         throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
     for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.moe_aux != nn::MoeAux::layer},
                                          {"--router-z-loss", config.router_z_loss != 0},
+                                         {"--expert-room", config.given.contains("expert_room")},
                                          {"--expert-counts", config.expert_counts != 0}})
       if (is_given) throw InputError("{}: model '{}' has no experts", flag, config.model);
     return;
   }
-  if (config.backend == Backend::nccl)
-    throw InputError("--backend: got nccl, expected local or mpi: experts run on CPUs only in this version");
+  if (config.backend == Backend::nccl) check_experts_on_gpus(config, sizes);
   if (config.ep > sizes.num_experts)
     throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
                      config.model);

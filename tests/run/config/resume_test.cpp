@@ -146,7 +146,7 @@ json other_values() {
 const std::set<std::string_view> kOfOneCall{
     "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
     "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
-    "eval_every", "timeout_s",     "expert_counts", "peak_flops",     "tp_overlap"};
+    "eval_every", "timeout_s",     "expert_counts", "peak_flops",     "tp_overlap",    "expert_room"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   const json before = other_values(), defaults = to_json(TrainConfig{});

@@ -1,0 +1,43 @@
+#include "tessera/bench/routing.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/device/stream_scope.h"
+#include "tessera/train/weight_cast.h"
+
+namespace tessera::bench {
+
+void skew_routers(runtime::Runtime& runtime) {
+  const shard::ParallelGroups& parallel = runtime.parallel();
+  const ops::StreamScope scope(parallel.device, parallel.compute->stream());
+  train::WeightCast cast(runtime);
+  for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
+    shard::ShardedParameter& parameter = runtime.parameter(id);
+    if (!parameter.spec.name.ends_with("router.weight")) continue;
+    const quant::DType type = parameter.types.accumulator;
+    for (const layout::Piece& piece : parameter.local_state.pieces)
+      for (std::int64_t row = 0; row < piece.box.rows; ++row) {
+        const auto at = static_cast<std::size_t>(piece.offset + row * piece.stride);
+        ops::view_of(parameter.state_master() + at * quant::size_of(type), {piece.box.cols}, type,
+                     ops::to_device(parallel.device))
+            .mul_(1.0 / static_cast<double>(piece.box.row + row + 1));
+      }
+    cast.cast({&id, 1});
+    runtime.program().publish(id);
+  }
+}
+
+double expert_load(std::span<const std::int64_t> counts, std::int64_t experts) {
+  double load = 0;
+  for (std::size_t first = 0; first < counts.size(); first += static_cast<std::size_t>(experts)) {
+    const std::span<const std::int64_t> layer = counts.subspan(first, static_cast<std::size_t>(experts));
+    const auto total = static_cast<double>(std::accumulate(layer.begin(), layer.end(), std::int64_t{0}));
+    const auto most = static_cast<double>(*std::ranges::max_element(layer));
+    if (total > 0) load = std::max(load, most * static_cast<double>(experts) / total);
+  }
+  return load;
+}
+
+}  // namespace tessera::bench

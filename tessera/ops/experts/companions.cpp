@@ -1,0 +1,62 @@
+#include "tessera/ops/experts/companions.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/device/cached_memory.h"
+#include "tessera/ops/experts/grouped.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr std::int64_t kOwnRows = 40;
+
+struct OwnOperands {
+  at::Tensor x, dy, w;
+};
+using Products = std::array<at::Tensor, 3>;  // fprop, dgrad and wgrad of the own rows
+
+// The own rows are those of expert `place` of two. The other expert has `others` rows, and `unused` rows of memory
+// follow.
+Products own_products(const OwnOperands& own, std::int64_t place, std::int64_t others, std::int64_t unused) {
+  const std::int64_t out = own.w.size(0), in = own.w.size(1), first = place == 0 ? 0 : others;
+  at::Tensor choices = at::zeros({kOwnRows + others + unused, 1}, at::TensorOptions(own.x.device()).dtype(at::kInt));
+  choices.narrow(0, 0, kOwnRows).fill_(place);
+  choices.narrow(0, kOwnRows, others).fill_(1 - place);
+  choices.narrow(0, kOwnRows + others, unused).fill_(2);
+  const Selection rows = select_rows(choices, {.first = 0, .count = 2, .all = 3}, 1);
+  const at::Tensor x = at::randn({rows.room, in}, own.x.options()), dy = at::randn({rows.room, out}, own.x.options());
+  at::Tensor w = at::randn({2 * out, in}, own.x.options());
+  x.narrow(0, first, kOwnRows).copy_(own.x);
+  dy.narrow(0, first, kOwnRows).copy_(own.dy);
+  w.narrow(0, place * out, out).copy_(own.w);
+  Products products{grouped_fprop(x, w, rows).narrow(0, first, kOwnRows),
+                    grouped_dgrad(dy, w, rows).narrow(0, first, kOwnRows), at::Tensor()};
+  grouped_wgrad(dy, x, rows, w, false);
+  products[2] = w.narrow(0, place * out, out);
+  return products;
+}
+
+}  // namespace
+
+void check_companions(std::int64_t out, std::int64_t in, at::Device device) {
+  const CachedMemoryScope memory(base::cuda_device(device.index()));
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kBFloat16);
+  const OwnOperands own{at::randn({kOwnRows, in}, options), at::randn({kOwnRows, out}, options),
+                        at::randn({out, in}, options)};
+  const Products few = own_products(own, 0, 3, 0), many = own_products(own, 1, 700, 1000);
+  constexpr std::array kNames{"fprop", "dgrad", "wgrad"};
+  for (std::size_t i = 0; i < few.size(); ++i)
+    if (!at::equal(few[i], many[i]))
+      throw Error(
+          "experts: the bits of {} [{} x {}] depend on the rows of other experts: this version of libtorch's grouped "
+          "products gives results that depend on the mesh",
+          kNames[i], out, in);
+}
+
+}  // namespace tessera::ops

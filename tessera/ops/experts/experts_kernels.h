@@ -1,0 +1,146 @@
+// Arguments of the CUDA kernels of experts. All pointers are device memory. Matrices are row-major. A is the
+// accumulator type of a model type T: fp32 for bf16 and fp32, fp64 for fp64. Internal to ops.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/quant/dtype.h"
+
+namespace tessera::ops {
+
+// The kernels of the rows of experts use 32-bit row numbers and at most this number of local experts.
+inline constexpr std::int64_t kMaxDeviceExperts = 1023;
+
+// ---- router
+
+struct RouterProductArguments {
+  quant::DType type = quant::DType::fp32;  // T, the type of x
+  std::int64_t tokens = 0, experts = 0, hidden = 0;
+  const void* x = nullptr;        // [tokens, hidden] T
+  const void* w = nullptr;        // [experts, hidden] A
+  const void* dlogits = nullptr;  // [tokens, experts] A
+  const void* addend = nullptr;   // dgrad: [tokens, hidden] T, added to the product; null: none
+  void* result = nullptr;         // A; with an addend T
+};
+
+struct RouteArguments {
+  quant::DType type = quant::DType::fp32;  // A
+  std::int64_t tokens = 0, experts = 0, k = 0;
+  bool normalizes = false;
+  const void* logits = nullptr;     // [tokens, experts] A
+  void* probabilities = nullptr;    // [tokens, experts] A
+  void* logsumexp = nullptr;        // [tokens] A
+  std::int32_t* choices = nullptr;  // [tokens, k]
+  void* weights = nullptr;          // [tokens, k] A
+};
+
+struct RouterSumsArguments {
+  quant::DType type = quant::DType::fp32;  // A
+  std::int64_t tokens = 0, experts = 0, k = 0;
+  const void* probabilities = nullptr;    // [tokens, experts] A
+  const void* logsumexp = nullptr;        // [tokens] A
+  const std::int32_t* choices = nullptr;  // [tokens, k]
+  const bool* counted = nullptr;          // [tokens]
+  void* chunk_sums = nullptr;             // scratch: [chunks, experts + 1] A
+  std::int32_t* chunk_counts = nullptr;   // scratch: [chunks, experts]
+  std::int64_t* counts = nullptr;         // [experts]
+  void* sums = nullptr;                   // [experts] A
+  void* squares = nullptr;                // [1] A
+};
+inline constexpr std::int64_t kRouterChunk = 256;  // tokens whose sum is taken before it is added to the total
+
+struct RouteBackwardArguments {
+  quant::DType type = quant::DType::fp32;  // A
+  std::int64_t tokens = 0, experts = 0, k = 0;
+  bool normalizes = false;
+  const void* probabilities = nullptr;    // [tokens, experts] A
+  const void* logsumexp = nullptr;        // [tokens] A
+  const std::int32_t* choices = nullptr;  // [tokens, k]
+  const void* weights = nullptr;          // [tokens, k] A
+  const bool* counted = nullptr;          // [tokens]
+  const void* dweights = nullptr;         // [tokens, k] A, or null for zeros
+  const void* dprobabilities = nullptr;   // [experts] A, or null for zeros
+  const void* dsquares = nullptr;         // [1] A, or null for zero
+  void* dlogits = nullptr;                // [tokens, experts] A
+};
+
+// ---- rows
+
+struct SelectRowsArguments {
+  std::int64_t tokens = 0, k = 0, first = 0, local = 0, room = 0;
+  std::int64_t expected = 0;              // Selection::expected
+  std::int64_t* overflows = nullptr;      // RowRoom; may be null
+  double* needed = nullptr;               // the same
+  const std::int32_t* choices = nullptr;  // [tokens, k]
+  std::int32_t* counts = nullptr;         // scratch: select_rows_scratch() integers
+  std::int32_t* rows_by_slot = nullptr;   // [tokens, k]: the row of each choice; -1: none
+  // [tokens, k]: the rows of a token in ascending order, and so by ascending expert; -1 after the last.
+  std::int32_t* rows_in_order = nullptr;
+  std::int32_t* ends = nullptr;  // [local]: the row after the last row of each expert
+};
+
+struct MoveRowsArguments {
+  quant::DType type = quant::DType::fp32;  // T
+  std::int64_t tokens = 0, k = 0, width = 0;
+  const std::int32_t* rows_in_order = nullptr;  // [tokens, k]
+  const void* from = nullptr;                   // take_rows: [tokens, width]; combine_rows: [room, width]
+  void* to = nullptr;                           // the other
+};
+
+struct MoveChoicesArguments {
+  quant::DType type = quant::DType::fp32;  // A
+  std::int64_t choices = 0;                // tokens * k
+  const std::int32_t* rows_by_slot = nullptr;
+  const void* from = nullptr;  // take_choices: [tokens, k]; put_choices: [room]
+  void* to = nullptr;          // the other
+};
+
+struct WeightedSwigluArguments {
+  quant::DType type = quant::DType::fp32;  // T
+  std::int64_t room = 0, features = 0;     // gate_up has 2 * features columns
+  const std::int32_t* rows = nullptr;      // the number of rows
+  const void* gate_up = nullptr;           // [room, 2 * features] T
+  const void* weights = nullptr;           // [room] A
+  const void* dout = nullptr;              // backward only: [room, features] T
+  void* result = nullptr;                  // out, or the gradient of gate_up
+  void* dweights = nullptr;                // backward only: [room] A
+  void* output = nullptr;                  // backward: also writes out here, unless null
+};
+
+// ---- products of fp32 and fp64
+
+enum class GroupedProduct : std::uint8_t { fprop, dgrad, wgrad };
+
+struct PlainProductArguments {
+  GroupedProduct product = GroupedProduct::fprop;
+  quant::DType type = quant::DType::fp32;  // fp32 or fp64, of all operands
+  std::int64_t local = 0, room = 0, out = 0, in = 0;
+  const std::int32_t* ends = nullptr;  // [local]
+  const void* rows = nullptr;          // fprop: x [room, in]; dgrad and wgrad: dy [room, out]
+  const void* other = nullptr;         // fprop and dgrad: w [local * out, in]; wgrad: x [room, in]
+  void* result = nullptr;              // [room, out], [room, in] or [local * out, in]
+};
+
+namespace cuda {
+
+void router_logits(const RouterProductArguments& arguments, base::CudaStream stream);
+void router_dgrad(const RouterProductArguments& arguments, base::CudaStream stream);
+void router_wgrad(const RouterProductArguments& arguments, base::CudaStream stream);
+void route(const RouteArguments& arguments, base::CudaStream stream);
+void router_sums(const RouterSumsArguments& arguments, base::CudaStream stream);
+void route_backward(const RouteBackwardArguments& arguments, base::CudaStream stream);
+
+std::int64_t select_rows_scratch(std::int64_t tokens, std::int64_t local);
+void select_rows(const SelectRowsArguments& arguments, base::CudaStream stream);
+void take_rows(const MoveRowsArguments& arguments, base::CudaStream stream);
+void combine_rows(const MoveRowsArguments& arguments, base::CudaStream stream);
+void take_choices(const MoveChoicesArguments& arguments, base::CudaStream stream);
+void put_choices(const MoveChoicesArguments& arguments, base::CudaStream stream);
+
+void weighted_swiglu(const WeightedSwigluArguments& arguments, base::CudaStream stream);
+void weighted_swiglu_backward(const WeightedSwigluArguments& arguments, base::CudaStream stream);
+
+void plain_product(const PlainProductArguments& arguments, base::CudaStream stream);
+
+}  // namespace cuda
+}  // namespace tessera::ops

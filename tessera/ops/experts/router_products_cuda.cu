@@ -1,0 +1,174 @@
+// The products of the router. The sums have the CPU's order, so the results have the CPU's bits.
+#include "tessera/ops/experts/experts_kernels.h"
+#include "tessera/ops/experts/ordered_product.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+// Each warp computes the logits of kTokens tokens for kExperts experts. Lane l adds the terms l, l + 32, ...; the lanes
+// are then added as a tree (lane_sum), those of one logit by one thread.
+constexpr int kTokens = 4, kExperts = 8;
+static_assert(kTokens * kExperts == kWarp);
+template <typename A>
+constexpr int kWarps = 32 / sizeof(A);  // limited by shared memory
+
+// Adds all elements to the first. Indices are constants, so that the elements stay in registers.
+template <int kWidth, typename A>
+__device__ __forceinline__ void add_as_tree(A (&lanes)[kWarp]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) lanes[i] += lanes[i + kWidth];
+  if constexpr (kWidth > 1) add_as_tree<kWidth / 2>(lanes);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kWarps<Accumulator<T>>* kWarp)
+    logits_of(const T* __restrict__ x, const Accumulator<T>* __restrict__ w, Accumulator<T>* __restrict__ logits,
+              std::int64_t tokens, std::int64_t experts, std::int64_t hidden) {
+  using A = Accumulator<T>;
+  __shared__ A parts[kWarps<A>][kWarp][kWarp + 1];
+  const int lane = threadIdx.x % kWarp;
+  A(&own)[kWarp][kWarp + 1] = parts[threadIdx.x / kWarp];
+  const std::int64_t first_token = (std::int64_t{blockIdx.x} * kWarps<A> + threadIdx.x / kWarp) * kTokens;
+  const std::int64_t first_expert = std::int64_t{blockIdx.y} * kExperts;
+  if (first_token >= tokens) return;
+  const T* of_token[kTokens];
+  const A* of_expert[kExperts];
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) of_token[t] = x + min(first_token + t, tokens - 1) * hidden;
+#pragma unroll
+  for (int e = 0; e < kExperts; ++e) of_expert[e] = w + min(first_expert + e, experts - 1) * hidden;
+  A sums[kTokens][kExperts] = {};
+#pragma unroll 2
+  for (std::int64_t i = lane; i < hidden; i += kWarp) {
+    A values[kTokens], factors[kExperts];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) values[t] = load(of_token[t][i]);
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) factors[e] = of_expert[e][i];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+      for (int e = 0; e < kExperts; ++e) sums[t][e] += values[t] * factors[e];
+  }
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) own[t * kExperts + e][lane] = sums[t][e];
+  __syncwarp();
+  A lanes[kWarp];
+#pragma unroll
+  for (int i = 0; i < kWarp; ++i) lanes[i] = own[lane][i];
+  add_as_tree<kWarp / 2>(lanes);
+  const std::int64_t token = first_token + lane / kExperts, expert = first_expert + lane % kExperts;
+  if (token < tokens && expert < experts) logits[token * experts + expert] = lanes[0];
+}
+
+// Writes the product, or the sum of the product and `addend`, rounded to T.
+template <int kRows, int kCols, bool kAdds, typename T, typename A, typename Left, typename Right>
+__global__ void __launch_bounds__(kRows* kCols / 16)
+    product(StridedMatrix<Left> left, StridedMatrix<Right> right, std::int64_t rows, std::int64_t cols,
+            std::int64_t inner, const T* __restrict__ addend, T* __restrict__ result, A) {
+  ordered_product<kRows, kCols, A>(left, right, rows, cols, inner, std::int64_t{blockIdx.y} * kRows,
+                                   std::int64_t{blockIdx.x} * kCols, [&](std::int64_t row, std::int64_t col, A value) {
+                                     if constexpr (kAdds) value = load(addend[row * cols + col]) + value;
+                                     result[row * cols + col] = round_to<T>(value);
+                                   });
+}
+
+template <int kRows, int kCols, bool kAdds, typename T, typename Left, typename Right>
+void launch_product(const StridedMatrix<Left>& left, const StridedMatrix<Right>& right, std::int64_t rows,
+                    std::int64_t cols, std::int64_t inner, const T* addend, T* result, base::CudaStream stream) {
+  if (rows == 0 || cols == 0) return;
+  const dim3 grid(blocks_for(cols, kCols), blocks_for(rows, kRows));
+  product<kRows, kCols, kAdds>
+      <<<grid, kRows * kCols / 16, 0, stream>>>(left, right, rows, cols, inner, addend, result, Accumulator<Right>{});
+}
+
+// dlogits^T x for at most kFewExperts experts. Each thread adds the tokens of one column for all experts.
+constexpr int kFewExperts = 8, kFewThreads = 32, kFewTokens = 64;
+template <typename T>
+__global__ void __launch_bounds__(kFewThreads)
+    gradient_of_few(const Accumulator<T>* __restrict__ dlogits, const T* __restrict__ x,
+                    Accumulator<T>* __restrict__ dw, std::int64_t tokens, int experts, std::int64_t hidden) {
+  using A = Accumulator<T>;
+  __shared__ A factors[kFewTokens][kFewExperts];
+  const std::int64_t col = std::int64_t{blockIdx.x} * kFewThreads + threadIdx.x;
+  A sums[kFewExperts] = {};
+  for (std::int64_t begin = 0; begin < tokens; begin += kFewTokens) {
+    const int count = static_cast<int>(min(std::int64_t{kFewTokens}, tokens - begin));
+    __syncthreads();
+    for (int i = threadIdx.x; i < count * kFewExperts; i += kFewThreads) {
+      const int token = i / kFewExperts, e = i % kFewExperts;
+      factors[token][e] = e < experts ? dlogits[(begin + token) * experts + e] : A{0};
+    }
+    __syncthreads();
+    if (col >= hidden) continue;
+    const T* from = x + begin * hidden + col;
+#pragma unroll 16
+    for (int token = 0; token < count; ++token) {
+      const A value = load(from[token * hidden]);
+#pragma unroll
+      for (int e = 0; e < kFewExperts; ++e) sums[e] += factors[token][e] * value;
+    }
+  }
+  if (col >= hidden) return;
+#pragma unroll
+  for (int e = 0; e < kFewExperts; ++e)
+    if (e < experts) dw[e * hidden + col] = sums[e];
+}
+
+// dlogits w, to which `addend` is added if kAdds is true. T is the type of the result.
+template <bool kAdds, typename T>
+void launch_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
+  using A = Accumulator<T>;
+  constexpr std::int64_t kMost = std::int64_t{65535} * 64;  // tokens of a launch, limited by the tiles of a grid
+  for (std::int64_t token = 0; token < a.tokens; token += kMost) {
+    const StridedMatrix<A> left{static_cast<const A*>(a.dlogits) + token * a.experts, a.experts, 1};
+    const StridedMatrix<A> right{static_cast<const A*>(a.w), a.hidden, 1};
+    launch_product<64, 64, kAdds>(left, right, std::min(kMost, a.tokens - token), a.hidden, a.experts,
+                                  kAdds ? static_cast<const T*>(a.addend) + token * a.hidden : nullptr,
+                                  static_cast<T*>(a.result) + token * a.hidden, stream);
+  }
+}
+
+}  // namespace
+
+void router_logits(const RouterProductArguments& a, base::CudaStream stream) {
+  if (a.tokens == 0 || a.experts == 0) return;
+  dispatch_floating(a.type, [&](auto element) {
+    using T = decltype(element);
+    using A = Accumulator<T>;
+    const dim3 grid(blocks_for(a.tokens, kTokens * kWarps<A>), blocks_for(a.experts, kExperts));
+    logits_of<T><<<grid, kWarps<A> * kWarp, 0, stream>>>(static_cast<const T*>(a.x), static_cast<const A*>(a.w),
+                                                         static_cast<A*>(a.result), a.tokens, a.experts, a.hidden);
+  });
+  check_launch("router_logits");
+}
+
+void router_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
+  if (a.addend != nullptr)
+    dispatch_floating(a.type, [&](auto element) { launch_dgrad<true, decltype(element)>(a, stream); });
+  else
+    dispatch_accumulator(quant::accumulator_of(a.type),
+                         [&](auto element) { launch_dgrad<false, decltype(element)>(a, stream); });
+  check_launch("router_dgrad");
+}
+
+void router_wgrad(const RouterProductArguments& a, base::CudaStream stream) {
+  dispatch_floating(a.type, [&](auto element) {
+    using T = decltype(element);
+    using A = Accumulator<T>;
+    const StridedMatrix<A> left{static_cast<const A*>(a.dlogits), 1, a.experts};
+    const StridedMatrix<T> right{static_cast<const T*>(a.x), a.hidden, 1};
+    const A* none = nullptr;
+    auto* result = static_cast<A*>(a.result);
+    if (a.hidden > 0 && a.experts <= kFewExperts)
+      gradient_of_few<T><<<blocks_for(a.hidden, kFewThreads), kFewThreads, 0, stream>>>(
+          left.data, right.data, result, a.tokens, static_cast<int>(a.experts), a.hidden);
+    else
+      launch_product<32, 32, false>(left, right, a.experts, a.hidden, a.tokens, none, result, stream);
+  });
+  check_launch("router_wgrad");
+}
+
+}  // namespace tessera::ops::cuda

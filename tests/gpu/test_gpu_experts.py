@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Models with experts on GPUs: the bits of meshes with equal tp, etp, ep and dp, with and without a graph; CPUs; and the waits of a
+step.
+
+One GPU is enough, because ranks may share it. A mesh is (tp, gtp, dp, etp, ep, egtp).
+"""
+import collections
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import gpu_ranks
+from program import ROOT, TESSERA, WITHOUT_SEGMENTS, bits, command, metrics, run, scratch, tessera, write_documents, write_tokens
+from summary import run_cases
+
+if gpu_ranks.GPUS < 1:
+    print("skipped: no GPU that the program can use")
+    sys.exit(77)
+
+STEPS = 6
+RECORDED = 3  # steps before the first graph: two recorded steps and one that is enqueued
+ODD, QWEN = "mixtral-tiny-odd", "qwen3-moe-tiny-odd"
+COUNTER = pathlib.Path(TESSERA).parents[1] / "tests" / "libcount_cuda_calls.so"
+GRAPH = ("--cuda-graph", "on")
+POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+# Relative bounds of the difference to CPUs, which add products in another order. In bf16 a few tokens near equal scores choose
+# other experts.
+LIKE = {"fp32": {"loss": 1e-4, "grad_norm": 1e-3, "aux_loss": 1e-3}, "bf16": {"loss": 4e-3, "grad_norm": 4e-2, "aux_loss": 2e-2}}
+
+
+class GpuExperts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("gpu-experts")
+        cls.tokens = write_tokens(cls.folder / "tokens", 131)
+        # Sizes that are multiples of 8, so that products read their operands directly.
+        whole = json.loads((ROOT / "configs" / ODD / "config.json").read_text()) | {
+            "hidden_size": 128, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+        cls.whole = cls.folder / "whole.json"
+        cls.whole.write_text(json.dumps(whole))
+
+    def flags(self, name, mesh, model, steps, *more, dtype="bf16"):
+        """Returns the flags of a run. `more` are pairs of a flag and its value; a later value replaces an earlier one."""
+        tp, gtp, dp, etp, ep, egtp = mesh
+        flags = ["--model", model, "--data", self.tokens, "--global-batch", 12, "--seq-len", 64, "--seed", 7, "--dtype", dtype,
+                 "--router-z-loss", 1e-3, "--lr", 2e-3, "--deterministic", "on", "--expert-counts", 1, "--tp", tp, "--gtp", gtp,
+                 "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp, "--steps", steps, "--out", self.folder / name]
+        flags += [*(["--sequence-parallel", "on"] if tp > 1 else []), *more]
+        return [word for pair in dict(zip(flags[::2], flags[1::2], strict=True)).items() for word in pair]
+
+    def train(self, name, mesh, *flags, model=ODD, steps=STEPS, dtype="bf16"):
+        """Trains on GPUs. Returns the bits of the run and the values of its routers."""
+        tp, gtp, dp = mesh[:3]
+        gpu_ranks.train(tp * gtp * dp, *self.flags(name, mesh, model, steps, *flags, dtype=dtype))
+        return bits(self.folder / name), self.routers(name)
+
+    def routers(self, name):
+        return [(line["aux_loss"], line["z_loss"], line["expert_counts"]) for line in metrics(self.folder / name)]
+
+    def summary(self, name):
+        return json.loads((self.folder / name / "summary.json").read_text())
+
+    def check(self, name, meshes, model=ODD, dtype="bf16", steps=STEPS):
+        """`meshes`: (mesh, flags of this run). All runs have the bits of the first."""
+        expected = None
+        for number, (mesh, flags) in enumerate(meshes):
+            found = self.train(f"{name}-{number}", mesh, *flags, model=model, dtype=dtype, steps=steps)
+            expected = expected or found
+            self.assertEqual(expected[1], found[1], (mesh, flags))
+            self.assertEqual(expected[0], found[0], (mesh, flags))
+            if "--cuda-graph" in flags:
+                # Without gathered weights there is no prefetch, so no step is enqueued before the graph.
+                self.assertIn(self.summary(f"{name}-{number}")["graph_steps"], (steps - RECORDED, steps - RECORDED + 1), (mesh, flags))
+
+    def test_gtp_and_egtp(self):
+        one = (1, 1, 1, 1, 1, 1)
+        for model in (ODD, self.whole):
+            name = "odd" if model == ODD else "whole"
+            self.check(f"egtp-{name}", [(one, ()), (one, (*GRAPH, "--debug-poison", "on")), ((1, 4, 1, 1, 1, 1), ()),
+                                        ((1, 4, 1, 1, 1, 4), (*GRAPH, *POISON)), ((1, 3, 1, 1, 1, 3), ("--debug-delays", 3))], model)
+
+    def test_ep(self):
+        self.check("ep", [((1, 2, 1, 1, 2, 1), ()), ((1, 4, 1, 1, 2, 1), ("--recompute", "full")),
+                          ((1, 4, 1, 1, 2, 2), (*GRAPH, *POISON, "--recompute", "selective")), ((1, 4, 1, 1, 2, 2), ("--pushes", "off"))])
+
+    def test_more_owners_than_experts_divide(self):
+        """7 experts on 4 owners; the other model has a dense layer."""
+        self.check("ep4", [((1, 4, 1, 1, 4, 1), ()), ((1, 4, 1, 1, 4, 1), GRAPH)], QWEN)
+
+    def test_tp_and_etp(self):
+        self.check("tp", [((2, 1, 1, 1, 2, 1), ()), ((2, 2, 1, 1, 2, 2), GRAPH)], self.whole)
+        self.check("etp", [((2, 1, 1, 2, 1, 1), ()), ((2, 2, 1, 2, 1, 2), GRAPH)], self.whole)
+
+    def test_replicas(self):
+        self.check("dp", [((1, 1, 2, 1, 1, 1), ()), ((1, 2, 2, 1, 1, 2), ("--zero", "off"))])
+
+    def train_with_room(self, name, room, *flags):
+        """Trains on four owners of experts, with evaluations. Returns what must not depend on the room, and the repeated steps."""
+        bits_and_routers = self.train(name, (1, 4, 1, 1, 4, 1), "--expert-room", room, *flags)
+        losses = [line.get("valid_loss") for line in metrics(self.folder / name)]
+        return (*bits_and_routers, losses), self.summary(name).get("suppressed_by", {})
+
+    def test_steps_with_too_many_rows_are_repeated(self):
+        """The first step, a step with another step behind it, steps of a graph, and evaluations overflow."""
+        one = write_documents(self.folder / "one-token", [[3] * 2000])
+        for name, data, room in (("tight", self.tokens, 1), ("one-token", one, 1.25)):
+            flags = ["--data", data, "--valid", self.tokens, "--eval-every", 2]
+            expected, repeats = self.train_with_room(f"{name}-large", 100, *flags)
+            self.assertEqual({}, repeats)
+            for kind, more in (("steps", ()), ("graph", (*GRAPH, "--debug-poison", "on"))):
+                found, repeats = self.train_with_room(f"{name}-{kind}", room, *flags, *more)
+                self.assertGreater(repeats.get("expert_room", 0), 0, (name, kind))
+                self.assertEqual(expected, found, (name, kind))
+
+    def test_cpus_have_close_losses(self):
+        mesh = (1, 2, 1, 1, 2, 1)
+        for dtype, bounds in LIKE.items():
+            self.train(f"gpu-{dtype}", mesh, dtype=dtype)
+            tessera("train", *self.flags(f"cpu-{dtype}", mesh, ODD, STEPS, dtype=dtype), "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"gpu-{dtype}"), metrics(self.folder / f"cpu-{dtype}"), strict=True):
+                for key, bound in bounds.items():
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=bound * theirs[key], msg=(dtype, ours["step"], key))
+
+    def test_fp64_has_the_losses_of_cpus(self):
+        """fp64 has room for another order of sums: choices are equal, and all values agree to rounding."""
+        for moe_aux in ("layer", "pooled"):
+            name, mesh = f"fp64-{moe_aux}", (1, 2, 1, 1, 2, 1)
+            self.train(f"gpu-{name}", mesh, "--moe-aux", moe_aux, dtype="fp64")
+            tessera("train", *self.flags(f"cpu-{name}", mesh, ODD, STEPS, "--moe-aux", moe_aux, dtype="fp64"), "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"gpu-{name}"), metrics(self.folder / f"cpu-{name}"), strict=True):
+                self.assertEqual(ours["expert_counts"], theirs["expert_counts"])
+                for key in ("loss", "grad_norm", "aux_loss", "z_loss"):
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=1e-9 * abs(theirs[key]), msg=(name, ours["step"], key))
+
+    def test_gpu_checkpoints_continue_on_cpus(self):
+        self.train("saved", (1, 2, 1, 1, 2, 1), "--schedule-steps", 8, dtype="fp64", steps=4)
+        for name, more in (("on-gpu", []), ("on-cpu", ["--gtp", 1, "--ep", 1, "--backend", "local"])):
+            line = ["train", "--resume", self.folder / "saved", "--steps", 6, "--out", self.folder / name, *more]
+            if more:
+                tessera(*line)
+            else:
+                codes, errors = gpu_ranks.Ranks(2, *line, "--backend", "nccl").finish(300)
+                self.assertEqual([0, 0], codes, "".join(errors)[-4000:])
+        for ours, theirs in zip(metrics(self.folder / "on-gpu"), metrics(self.folder / "on-cpu"), strict=True):
+            self.assertAlmostEqual(ours["loss"], theirs["loss"], delta=1e-9 * theirs["loss"])
+
+    def counts(self, model, steps, graph):
+        """Returns the calls of a run on one GPU that allocate or wait, and the waits of the host (`host_waits`)."""
+        name = f"counts-{model}-{steps}-{graph}"
+        flags = ["--expert-counts", 0, "--router-z-loss", 0] if model == "llama-tiny-odd" else []
+        line = command("train", *self.flags(name, (1, 1, 1, 1, 1, 1), model, steps, *flags, "--cuda-graph", graph), "--backend", "nccl")
+        environment = {**WITHOUT_SEGMENTS, "LD_PRELOAD": str(COUNTER), "TESSERA_COUNTS": str(self.folder / name)}
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment, timeout=300)
+        self.assertEqual(0, done.returncode, done.stderr)
+        files = [path.read_text().splitlines() for path in self.folder.glob(f"{name}.[0-9]*")]
+        calls = collections.Counter()
+        for word, count in (text.split() for lines in files for text in lines):
+            calls[word] += int(count)
+        return calls, self.summary(name)["host_waits"]
+
+    def test_a_step_allocates_no_memory_and_waits_as_a_dense_step(self):
+        self.assertTrue(COUNTER.exists(), f"{COUNTER}: build the target count_cuda_calls")
+        for graph in ("off", "on"):
+            waits = []
+            for model in ("llama-tiny-odd", ODD):
+                (few, waits_of_few), (many, waits_of_many) = (self.counts(model, steps, graph) for steps in (16, 32))
+                self.assertGreater(sum(few.values()), 0, "no call was counted")
+                self.assertEqual(few, many, (model, graph))
+                waits.append(waits_of_many - waits_of_few)
+            self.assertEqual(waits[0], waits[1], graph)
+
+    def test_steps_with_nan_are_skipped(self):
+        """After a step with a huge rate all logits are NaN or infinite. Every later step is skipped, on CPUs too."""
+        flags, found = ["--lr", 1e30], []
+        for name, mesh in (("nan-one", (1, 1, 1, 1, 1, 1)), ("nan-four", (1, 4, 1, 1, 2, 2))):
+            self.train(name, mesh, *flags, steps=4)
+            found.append([line.get("skipped", False) for line in metrics(self.folder / name)])
+        tessera("train", *self.flags("nan-cpu", (1, 1, 1, 1, 1, 1), ODD, 4, *flags), "--backend", "local")
+        found.append([line.get("skipped", False) for line in metrics(self.folder / "nan-cpu")])
+        self.assertTrue(found[0][-1], found)
+        self.assertEqual([found[0]] * 3, found)
+
+    def test_gradients_in_fp32_are_refused(self):
+        result = run("train", *self.flags("refused", (1, 1, 1, 1, 1, 1), ODD, 1, "--grad-wire", "fp32"), "--backend", "nccl")
+        self.assertEqual(2, result.returncode, result.stderr)
+        self.assertIn("--grad-wire: got fp32, expected bf16", result.stderr)
+
+
+if __name__ == "__main__":
+    run_cases()
