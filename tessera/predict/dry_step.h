@@ -25,6 +25,7 @@ struct DryOptions {
   nn::ProductOptions products;
   schedule::StepKind kind = schedule::StepKind::train;
   std::int64_t sequences = 1, seq_len = 1;  // of one microbatch
+  double expert_bias_rate = 0;              // as in train::TrainerOptions
 };
 
 struct DryStep {

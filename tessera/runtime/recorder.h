@@ -48,6 +48,7 @@ class Recorder {
   schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::Pass pass,
                                    std::string_view way);
   schedule::Event amaxes_event(std::int64_t count);
+  schedule::Event counts_event(std::int64_t count);
 
   void record(const schedule::Event& event);         // records an event of a step
   void record_update(const schedule::Event& event);  // an event of the optimizer, after the step

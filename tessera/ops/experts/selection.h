@@ -34,7 +34,8 @@ struct LocalExperts {
 };
 
 // Selects the rows of the local experts. `experts`: [tokens, k] int32, the choices of each token, distinct per token.
-// The tokens are `blocks` blocks of equal length. Throws Error for a choice outside [0, all).
+// A choice of -1 has no row (capacity.h). The tokens are `blocks` blocks of equal length. Throws Error for a choice
+// outside [-1, all).
 Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks);
 
 }  // namespace tessera::ops
