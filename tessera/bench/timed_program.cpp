@@ -65,6 +65,12 @@ void TimedProgram::reduce_amaxes(std::span<float> amaxes) {
   DryRun::reduce_amaxes(amaxes);
 }
 
+void TimedProgram::reduce_counts(std::span<std::int64_t> counts) {
+  compute();
+  program_.reduce_counts(counts);
+  DryRun::reduce_counts(counts);
+}
+
 runtime::WeightView TimedProgram::consume(ParameterId weight, Pass pass) {
   compute();
   program_.consume(weight, pass);

@@ -24,6 +24,7 @@ class TimedProgram final : public runtime::DryRun {
   void end_step() override;
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override;
+  void reduce_counts(std::span<std::int64_t> counts) override;
 
   runtime::WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
   void release(schedule::ParameterId weight, schedule::Pass pass) override;

@@ -33,7 +33,12 @@ void freeze(shard::ParameterSpec& spec, const shard::ParameterTypes& run) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options)
-    : config_(config), router_loss_(options.router_loss), etp_(options.etp), ep_(options.ep), context_(context) {
+    : config_(config),
+      router_loss_(options.router_loss),
+      etp_(options.etp),
+      ep_(options.ep),
+      expert_capacity_(options.expert_capacity),
+      context_(context) {
   if (config.experts) {
     router_loss_.aux_coefficient = config.experts->aux_coefficient;
     router_loss_.experts_per_token = config.experts->per_token;
@@ -148,8 +153,19 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
                      .router = weight(ids.router, Cut::rows),
                      .gate_up = weight(ids.experts_gate_up, Cut::rows),
                      .down = weight(ids.experts_down, Cut::cols),
-                     .options = {.k = experts.per_token, .normalizes = experts.normalizes_weights},
-                     .local = {.first = own.begin, .count = own.size(), .all = experts.count}};
+                     .options = {.k = experts.per_token,
+                                 .normalizes = experts.normalizes_weights,
+                                 .score = experts.score,
+                                 .groups = experts.groups,
+                                 .chosen_groups = experts.chosen_groups,
+                                 .scale = experts.weight_scale},
+                     .local = {.first = own.begin, .count = own.size(), .all = experts.count},
+                     .capacity = expert_capacity_};
+  if (experts.has_router_bias) layers.router_bias = vector(ids.router_bias);
+  if (experts.shared_width > 0)
+    layers.shared = nn::FeedForward{
+        .gate_up = {.weight = weight(ids.shared_gate_up, Cut::rows), .norm = std::nullopt, .bias = std::nullopt},
+        .down = {.weight = weight(ids.shared_down, Cut::cols)}};
   // The columns of the local experts' matrices.
   layers.down.rows = own.size() * config_.hidden_size;
   layers.down.cols =
@@ -185,6 +201,13 @@ nn::Loss Decoder::forward(const Batch& batch, double scale) {
   loss.objective = at::add(loss.objective, router.objective);
   loss.router = router.values;
   return loss;
+}
+
+RouterBiases Decoder::router_biases() const {
+  RouterBiases biases{.ids = {}, .experts = config_.experts ? config_.experts->count : 0};
+  for (const nn::Block& block : blocks_)
+    if (block.experts && block.experts->router_bias) biases.ids.push_back(block.experts->router_bias->id);
+  return biases;
 }
 
 nn::KeyValueCache Decoder::make_cache(std::int64_t capacity) {

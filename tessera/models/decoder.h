@@ -22,6 +22,7 @@ class Decoder final : public Model {
   Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
 
   nn::Loss forward(const Batch& batch, double scale) override;
+  RouterBiases router_biases() const override;
   nn::KeyValueCache make_cache(std::int64_t capacity) override;
   at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache) override;
   // Returns the input of the output layer: [own tokens, hidden].
@@ -48,6 +49,7 @@ class Decoder final : public Model {
   DecoderConfig config_;
   nn::RouterLossOptions router_loss_;
   int etp_ = 1, ep_ = 1;
+  double expert_capacity_ = 0;
   nn::Context& context_;
   nn::VocabEmbedding embedding_;
   std::vector<nn::Block> blocks_;

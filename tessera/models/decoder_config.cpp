@@ -106,7 +106,9 @@ std::int64_t head_dim(const Fields& fields, const DecoderDefaults& defaults, con
 double estimate_params(const DecoderConfig& c) {
   const double attention = 2.0 * c.hidden_size * c.head_dim * (c.num_heads + c.num_kv_heads);
   const double dense = 3.0 * c.hidden_size * c.intermediate_size;
-  const double experts = c.experts ? c.experts->count * (3.0 * c.hidden_size * c.experts->width + c.hidden_size) : 0.0;
+  const double shared = c.experts ? 3.0 * c.hidden_size * c.experts->shared_width : 0.0;
+  const double experts =
+      c.experts ? shared + c.experts->count * (3.0 * c.hidden_size * c.experts->width + c.hidden_size) : 0.0;
   const double layer = attention + dense + experts + 2.0 * c.hidden_size;
   return c.num_layers * layer + 2.0 * c.vocab_size * c.hidden_size + c.hidden_size;
 }

@@ -119,15 +119,33 @@ layout::Layout attention_output_layout(const DecoderConfig& config, const TpPart
                               scaled(parts.heads, config.head_dim));
 }
 
+namespace {
+
+// The rows gate | up of a feed-forward part of this width.
+layout::Layout gate_up_of(const UnitRanges& columns, std::int64_t width, std::int64_t hidden) {
+  UnitRanges ranges = columns;
+  for (std::size_t rank = 0; rank < ranges.size(); ++rank) append(ranges[rank], columns[rank], 1, width);
+  return layout::rows_by_rank({2 * width, hidden}, ranges);
+}
+
+}  // namespace
+
 layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts) {
-  const std::int64_t ffn = config.intermediate_size;
-  UnitRanges ranges = scaled(parts.ffn, 1);
-  for (std::size_t rank = 0; rank < ranges.size(); ++rank) append(ranges[rank], parts.ffn[rank], 1, ffn);
-  return layout::rows_by_rank({2 * ffn, config.hidden_size}, ranges);
+  return gate_up_of(parts.ffn, config.intermediate_size, config.hidden_size);
 }
 
 layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts) {
   return layout::cols_by_rank({config.hidden_size, config.intermediate_size}, parts.ffn);
+}
+
+layout::Layout shared_gate_up_layout(const DecoderConfig& config, int tp_size) {
+  const std::int64_t width = config.experts->shared_width;
+  return gate_up_of(even_ranges(width, tp_size), width, config.hidden_size);
+}
+
+layout::Layout shared_down_layout(const DecoderConfig& config, int tp_size) {
+  const std::int64_t width = config.experts->shared_width;
+  return layout::cols_by_rank({config.hidden_size, width}, even_ranges(width, tp_size));
 }
 
 layout::Layout experts_gate_up_layout(const DecoderConfig& config, int etp, int ep) {

@@ -35,6 +35,9 @@ layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts
 layout::Layout attention_output_layout(const DecoderConfig& config, const TpParts& parts);  // columns by query heads
 layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts);           // rows gate | up
 layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts);              // columns
+// As gate_up_layout and down_layout, for a shared expert, whose columns are cut evenly.
+layout::Layout shared_gate_up_layout(const DecoderConfig& config, int tp_size);
+layout::Layout shared_down_layout(const DecoderConfig& config, int tp_size);
 // The layout over the ranks of etp x ep, etp fastest. The matrices of the experts are stacked by rows. Rank (t, p) has
 // the experts even_part(experts, p, ep). The rank has, for each of these experts, the gate rows
 // even_part(width, t, etp), then the up rows of the same range.

@@ -14,7 +14,9 @@ ModelSizes DecoderModelConfig::sizes() const {
           .max_position_embeddings = config_.max_position_embeddings,
           .has_tied_embeddings = config_.tie_word_embeddings,
           .num_experts = config_.experts ? config_.experts->count : 0,
-          .experts_per_token = config_.experts ? config_.experts->per_token : 0};
+          .experts_per_token = config_.experts ? config_.experts->per_token : 0,
+          .has_router_bias = config_.experts && config_.experts->has_router_bias,
+          .has_sigmoid_scores = config_.experts && config_.experts->score == ops::RouterScore::sigmoid};
 }
 
 std::vector<shard::ParameterSpec> DecoderModelConfig::parameters(const ParameterOptions& options) const {

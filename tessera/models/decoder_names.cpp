@@ -38,6 +38,19 @@ void add_router(std::vector<HfTensor>& list, const DecoderConfig& c, const std::
   add_matrix(list, ours + "router.weight", c.hidden_size, {{hf + "gate.weight", c.experts->count}});
   list.back().is_wide = true;
   list.back().may_be_quantized = false;
+  if (!c.experts->has_router_bias) return;
+  add_vector(list, ours + "router.bias", {{hf + "gate.e_score_correction_bias", c.experts->count}});
+  list.back().is_wide = true;
+}
+
+void add_shared_expert(std::vector<HfTensor>& list, const DecoderConfig& c, const std::string& ours,
+                       const std::string& hf) {
+  const std::int64_t width = c.experts->shared_width;
+  if (width == 0) return;
+  add_matrix(list, ours + "shared_expert.gate_up.weight", c.hidden_size,
+             {{hf + "shared_experts.gate_proj.weight", width}, {hf + "shared_experts.up_proj.weight", width}});
+  add_matrix(list, ours + "shared_expert.down.weight", width,
+             {{hf + "shared_experts.down_proj.weight", c.hidden_size}});
 }
 
 // One matrix of one expert, as rows of our stacked tensor.
@@ -85,6 +98,7 @@ void add_experts(std::vector<HfTensor>& list, const DecoderConfig& c, const Expe
     add_separate_experts(list, c, names, ours, hf);
   else
     add_fused_experts(list, c, ours, hf);
+  add_shared_expert(list, c, ours, hf);
 }
 
 void add_layer(std::vector<HfTensor>& list, const DecoderConfig& c, const ExpertNames& names, ExpertTensors experts,

@@ -60,6 +60,16 @@ ParameterSpec router(const DecoderConfig& config, const std::string& name, int t
   return spec;
 }
 
+// One number for each expert. No gradient changes the bias (train/router_bias.h).
+ParameterSpec router_bias(const DecoderConfig& config, const std::string& name, int tp_size) {
+  ParameterSpec spec = norm(name, config.experts->count, tp_size, /*partial=*/false);
+  spec.trainable = false;
+  spec.initial_value = 0;
+  spec.is_wide = true;
+  spec.takes_formats = false;
+  return spec;
+}
+
 // A matrix for each expert. `dims` is the logical shape; its rows are stacked in `compute`.
 ParameterSpec of_experts(const DecoderConfig& config, std::string name, std::vector<std::int64_t> dims,
                          layout::Layout compute) {
@@ -74,11 +84,16 @@ void add_experts(std::vector<ParameterSpec>& specs, const DecoderConfig& config,
                  const std::string& prefix) {
   const ExpertsConfig& experts = *config.experts;
   specs.push_back(router(config, prefix + "router.weight", options.tp_size, options.partial_norms));
+  if (experts.has_router_bias) specs.push_back(router_bias(config, prefix + "router.bias", options.tp_size));
   specs.push_back(of_experts(config, prefix + "experts.gate_up.weight",
                              {experts.count, 2 * experts.width, config.hidden_size},
                              experts_gate_up_layout(config, options.etp, options.ep)));
   specs.push_back(of_experts(config, prefix + "experts.down.weight", {experts.count, config.hidden_size, experts.width},
                              experts_down_layout(config, options.etp, options.ep)));
+  if (experts.shared_width == 0) return;
+  specs.push_back(
+      linear(config, prefix + "shared_expert.gate_up.weight", shared_gate_up_layout(config, options.tp_size)));
+  specs.push_back(linear(config, prefix + "shared_expert.down.weight", shared_down_layout(config, options.tp_size)));
 }
 
 void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, const TpParts& parts,
@@ -126,8 +141,11 @@ DecoderIds decoder_ids(const DecoderConfig& config) {
     block.mlp_norm = next++;
     if (config.is_sparse(layer)) {
       block.router = next++;
+      if (config.experts->has_router_bias) block.router_bias = next++;
       block.experts_gate_up = next++;
       block.experts_down = next++;
+      if (config.experts->shared_width > 0) block.shared_gate_up = next++;
+      if (config.experts->shared_width > 0) block.shared_down = next++;
     } else {
       block.gate_up = next++;
       block.down = next++;

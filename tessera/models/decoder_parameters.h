@@ -20,7 +20,9 @@ struct DecoderBlockIds {
   schedule::ParameterId q_norm = schedule::kNoParameter, k_norm = schedule::kNoParameter;
   // A sparse layer has the following parameters and neither gate_up nor down.
   schedule::ParameterId router = schedule::kNoParameter;
+  schedule::ParameterId router_bias = schedule::kNoParameter;
   schedule::ParameterId experts_gate_up = schedule::kNoParameter, experts_down = schedule::kNoParameter;
+  schedule::ParameterId shared_gate_up = schedule::kNoParameter, shared_down = schedule::kNoParameter;
 };
 struct DecoderIds {
   schedule::ParameterId embedding;

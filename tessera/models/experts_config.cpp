@@ -30,4 +30,15 @@ void check_experts(const ExpertsConfig& experts, const Fields& fields) {
     fields.fail("num_experts_per_tok", "at most the number of experts, " + std::to_string(experts.count));
 }
 
+void check_groups(const ExpertsConfig& experts, const Fields& fields) {
+  if (experts.count % experts.groups != 0 || (experts.groups > 1 && experts.count / experts.groups < 2))
+    fields.fail("n_group", "a divisor of the number of experts, " + std::to_string(experts.count) +
+                               ", with at least 2 experts in a group");
+  if (experts.chosen_groups > experts.groups)
+    fields.fail("topk_group", "at most n_group, " + std::to_string(experts.groups));
+  const std::int64_t eligible = experts.count / experts.groups * experts.chosen_groups;
+  if (experts.per_token > eligible)
+    fields.fail("num_experts_per_tok", "at most the experts of topk_group groups, " + std::to_string(eligible));
+}
+
 }  // namespace tessera::models

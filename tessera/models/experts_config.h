@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/ops/experts/router.h"
+
 namespace tessera::models {
 
 struct ExpertsConfig {
@@ -12,6 +14,11 @@ struct ExpertsConfig {
   bool normalizes_weights = true;  // whether the weights of a token's experts are divided by their sum
   double aux_coefficient = 0;      // coefficient of the auxiliary loss, which balances the load of the experts
   std::vector<bool> sparse = {};   // by layer: whether the layer has experts. The other layers are dense.
+  ops::RouterScore score = ops::RouterScore::softmax;
+  std::int64_t groups = 1, chosen_groups = 1;  // ops::RouterOptions
+  double weight_scale = 1;                     // factor of routing weights
+  bool has_router_bias = false;                // whether a bias of each expert takes part in the choice of experts
+  std::int64_t shared_width = 0;  // intermediate size of the shared expert, which computes every token; 0: none
 
   bool is_sparse(std::int64_t layer) const { return sparse[static_cast<std::size_t>(layer)]; }
   bool operator==(const ExpertsConfig&) const = default;
@@ -26,5 +33,8 @@ std::int64_t num_experts(const Fields& fields, std::int64_t fallback);
 void refuse_other_experts(const Fields& fields);
 // Throws InputError if a token chooses more experts than a layer has.
 void check_experts(const ExpertsConfig& experts, const Fields& fields);
+// Throws InputError unless the groups have equal lengths of at least 2 and a token can choose its experts from the
+// chosen groups. For the fields n_group and topk_group.
+void check_groups(const ExpertsConfig& experts, const Fields& fields);
 
 }  // namespace tessera::models

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "tessera/nn/attention.h"
 #include "tessera/nn/output_loss.h"
@@ -21,6 +22,12 @@ struct Batch {
   std::int64_t first_token = 0;  // position of the first token in the step's global batch; only dropout reads it
 };
 
+// The biases of routers, which a training step updates from the counts of chosen experts (train/router_bias.h).
+struct RouterBiases {
+  std::vector<schedule::ParameterId> ids;  // by sparse layer; empty: the model has none
+  std::int64_t experts = 0;                // elements of each bias
+};
+
 // One rank's part of a model. Used by one thread. A model is neither copied nor moved, since graphs contain its
 // addresses.
 class Model {
@@ -32,6 +39,8 @@ class Model {
 
   // scale: see nn::output_loss. With gradients enabled, objective.backward() produces the gradient of every weight.
   virtual nn::Loss forward(const Batch& batch, double scale) = 0;
+
+  virtual RouterBiases router_biases() const { return {}; }
 
   // For generation; a model that only trains need not override these two functions, which then throw Error.
   // Returns an empty cache for `capacity` tokens of one sequence.

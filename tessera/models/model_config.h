@@ -25,6 +25,8 @@ struct ModelSizes {
   bool has_tied_embeddings = false;          // whether the output layer uses the embedding's weight
   std::int64_t num_experts = 0;              // experts of a sparse layer; 0: the model has none
   std::int64_t experts_per_token = 0;
+  bool has_router_bias = false;     // whether a bias takes part in the choice of experts (RouterBiases)
+  bool has_sigmoid_scores = false;  // whether routers have sigmoid scores; such routers have no z loss
 };
 
 // How parameters are laid out over the ranks of a tp group.
@@ -48,6 +50,7 @@ struct ModelOptions {
   int etp = 1, ep = 1;                          // degrees of experts
   // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};
+  double expert_capacity = 0;  // nn::Experts::capacity
   // True: the parameters have neither gradients nor masters, because the model only runs forward passes.
   bool is_frozen = false;
 };

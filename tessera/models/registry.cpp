@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/models/dots1.h"
 #include "tessera/models/llama.h"
 #include "tessera/models/mixtral.h"
 #include "tessera/models/qwen2.h"
@@ -18,7 +19,7 @@ namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr std::array kArchitectures{kLlama, kQwen2, kQwen3, kMixtral, kQwen3Moe};
+constexpr std::array kArchitectures{kLlama, kQwen2, kQwen3, kMixtral, kQwen3Moe, kDots1};
 
 std::string known_architectures() {
   std::vector<std::string> known;
@@ -29,7 +30,6 @@ std::string known_architectures() {
 
 // Returns why a known type is not supported, or an empty string.
 std::string rejection_reason(const json* type) {
-  if (type && *type == "dots1") return "; dots1 is not supported in this version";
   if (type && *type == "deepseek_v3")
     return "; deepseek_v3 has multi-head latent attention (MLA), which is not supported";
   return "";

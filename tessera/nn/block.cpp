@@ -52,7 +52,8 @@ class RecomputePass {
 variable_list outputs_of(const BlockOutput& out) {
   variable_list outputs{out.stream.h, out.stream.residual};
   if (out.terms.defined())
-    outputs.insert(outputs.end(), {out.terms.probabilities, out.terms.logsumexp_squares, out.terms.counts});
+    outputs.insert(outputs.end(),
+                   {out.terms.probabilities, out.terms.logsumexp_squares, out.terms.counts, out.terms.dropped});
   return outputs;
 }
 
@@ -71,7 +72,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     ctx->save_for_backward({h, residual.value_or(at::Tensor())});
     stash(ctx, *call->context, kept, {h, residual.value_or(at::Tensor())}, Tokens::own);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    if (out.terms.defined()) ctx->mark_non_differentiable({out.terms.counts});
+    if (out.terms.defined()) ctx->mark_non_differentiable({out.terms.counts, out.terms.dropped});
     return outputs_of(out);
   }
 
@@ -112,7 +113,8 @@ BlockOutput block_forward(Context& context, const Block& block, const Stream& st
   call->rope = rope;
   const variable_list out = RecomputedBlock::apply(stream.h, optional_of(stream.residual), call, is_kept(stream.h));
   BlockOutput result{{out[0], out[1]}, {}};
-  if (block.experts) result.terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4]};
+  if (block.experts)
+    result.terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4], .dropped = out[5]};
   return result;
 }
 

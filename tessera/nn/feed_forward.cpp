@@ -61,6 +61,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "layers", layers);
     const at::Tensor y = activated_forward(ctx, *context, layers->down.weight, column.result.y, kept);
+    if (!layers->gate_up.norm) return {y};  // autograd accepts no undefined result
     return {y, column.result.sum};
   }
 
@@ -71,7 +72,8 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     const Factor gradient = activated_backward(ctx, context, layers, gradients[0], tokens);
     const variable_list saved = ctx->get_saved_variables();
     fetch(ctx, context, kGateUpStash);
-    const ops::RmsNormGradients dx = column_backward(context, layers.gate_up, {gradient, gradients[1]}, saved, tokens);
+    const at::Tensor dsum = layers.gate_up.norm ? gradients[1] : at::Tensor();
+    const ops::RmsNormGradients dx = column_backward(context, layers.gate_up, {gradient, dsum}, saved, tokens);
     return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}};
   }
 };
@@ -82,7 +84,7 @@ NormedLinear feed_forward(Context& context, const FeedForward& layers, const at:
                           std::int64_t tokens) {
   const variable_list outputs =
       FeedForwardFunction::apply(x, optional_of(residual), &context, &layers, tokens, is_kept(x));
-  return {outputs[0], outputs[1]};
+  return {outputs[0], layers.gate_up.norm ? outputs[1] : at::Tensor()};
 }
 
 }  // namespace tessera::nn

@@ -11,7 +11,7 @@
 namespace tessera::nn {
 
 struct FeedForward {
-  ColumnLinear gate_up;  // includes the norm; the rows of the weight are gate | up
+  ColumnLinear gate_up;  // includes the norm, if there is one; the rows of the weight are gate | up
   RowLinear down;
 };
 // x, residual: [own tokens, hidden]; residual may be undefined. tokens: of the whole microbatch. Returns y: [own

@@ -167,7 +167,8 @@ class Placer {
     std::size_t amaxes = 0;  // event of the last all-reduce of amaxes; 0: no event so far
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
-      if (event.kind == EventKind::comm && event.group == schedule::kCastGroup) amaxes = at;
+      if (event.kind == EventKind::comm && event.group == schedule::kCastGroup && event.op == schedule::kAmaxOp)
+        amaxes = at;
       if (event.kind != EventKind::publish) continue;
       const std::size_t updated = amaxes > 0 ? amaxes : at;
       if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");

@@ -35,7 +35,8 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
                .dropout = {.options = options.dropout}},
       model_(options.model(context_)),
       sequences_(options.sequences),
-      seq_len_(options.seq_len) {
+      seq_len_(options.seq_len),
+      moves_biases_(options.expert_bias_rate > 0) {
   scales_.set_known();
 }
 
@@ -50,6 +51,11 @@ void DryModel::microbatch(bool trains) {
 
 void DryModel::update(const schedule::Trace& trace, const std::vector<ParameterId>& backward_weights) {
   if (scales_.size() > 0) program_.reduce_amaxes(scales_.found());
+  if (const models::RouterBiases biases = model_->router_biases(); moves_biases_ && !biases.ids.empty()) {
+    std::vector<std::int64_t> counts(biases.ids.size() * static_cast<std::size_t>(biases.experts));
+    program_.reduce_counts(counts);
+    program_.publish(biases.ids);
+  }
   std::vector<ParameterId> order = schedule::order_of_first_uses(trace, static_cast<int>(backward_weights.size()));
   std::erase_if(order, [&](ParameterId id) { return !program_.parameters().spec(id).trainable; });
   const auto elements = [&](ParameterId id) { return program_.parameters().spec(id).compute.shape.elements(); };

@@ -19,8 +19,9 @@ class DryModel {
   // Runs a whole microbatch, with its backward pass if `trains` is true. Call this function between begin_step and
   // end_step.
   void microbatch(bool trains);
-  // Makes the calls of an optimizer update: the all-reduces of amaxes and the publishes (train/optimizer.h). Call it
-  // after end_step. `trace` is the trace of the step. `backward_weights` is DryStep::backward_weights.
+  // Makes the calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publishes
+  // (train/optimizer.h, train/router_bias.h). Call it after end_step. `trace` is the trace of the step.
+  // `backward_weights` is DryStep::backward_weights.
   void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& backward_weights);
 
  private:
@@ -30,6 +31,7 @@ class DryModel {
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   std::int64_t sequences_, seq_len_;
+  bool moves_biases_;
 };
 
 }  // namespace tessera::predict

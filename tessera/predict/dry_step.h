@@ -26,6 +26,7 @@ struct DryOptions {
   nn::DropoutOptions dropout;
   schedule::StepKind kind = schedule::StepKind::train;
   std::int64_t sequences = 1, seq_len = 1;  // of one microbatch
+  double expert_bias_rate = 0;              // as in train::TrainerOptions
 };
 
 struct DryStep {

@@ -175,6 +175,7 @@ class Loop {
   void add_router(const train::RouterResult& router, StepMetrics& metrics) const {
     metrics.aux_loss = router.aux_loss;
     metrics.z_loss = router.z_loss;
+    if (setup_.config.expert_capacity > 0) metrics.expert_dropped = router.dropped;
     const auto experts = static_cast<std::ptrdiff_t>(setup_.model->sizes().num_experts);
     double load = 0;
     std::vector<std::vector<std::int64_t>> layers;

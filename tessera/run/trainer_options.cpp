@@ -43,12 +43,14 @@ nn::DropoutOptions dropout_options(const TrainConfig& config) {
 
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
   return [&model, positions = config.seq_len, reads = embedding_reads(config), etp = static_cast<int>(config.etp),
-          ep = static_cast<int>(config.ep), z_loss = config.router_z_loss, aux = config.moe_aux](nn::Context& context) {
+          ep = static_cast<int>(config.ep), z_loss = config.router_z_loss, aux = config.moe_aux,
+          capacity = config.expert_capacity](nn::Context& context) {
     return model.build(context, {.max_positions = positions,
                                  .embedding = reads,
                                  .etp = etp,
                                  .ep = ep,
-                                 .router_loss = {.z_coefficient = z_loss, .aux = aux}});
+                                 .router_loss = {.z_coefficient = z_loss, .aux = aux},
+                                 .expert_capacity = capacity});
   };
 }
 
@@ -86,7 +88,8 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
           .products = product_options(config),
           .dropout = dropout_options(config),
           .sequences = config.micro_batch,
-          .seq_len = config.seq_len};
+          .seq_len = config.seq_len,
+          .expert_bias_rate = std::max(config.expert_bias_rate, 0.0)};
 }
 
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
@@ -98,6 +101,7 @@ train::TrainerOptions trainer_options(const TrainConfig& config, const models::M
       .recompute = nn::BlockRecompute(recompute_choice(config, model)),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
+      .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
       .runtime = runtime_options(config),
       .products = product_options(config),
       .dropout = dropout_options(config),

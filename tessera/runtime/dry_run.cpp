@@ -106,6 +106,10 @@ void DryRun::reduce_amaxes(std::span<float> amaxes) {
   if (parameters_.ranks() > 1) record_update(recorder_.amaxes_event(static_cast<std::int64_t>(amaxes.size())));
 }
 
+void DryRun::reduce_counts(std::span<std::int64_t> counts) {
+  if (parameters_.ranks() > 1) record_update(recorder_.counts_event(static_cast<std::int64_t>(counts.size())));
+}
+
 Issued DryRun::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
   const CollectiveTraffic traffic = traffic_of(collective, compute_group(collective.domain));

@@ -41,6 +41,7 @@ class DryRun : public Program {
   void end_step() override { recorder_.end_step(); }
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override;
+  void reduce_counts(std::span<std::int64_t> counts) override;
 
   WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
   void release(schedule::ParameterId weight, schedule::Pass pass) override;

@@ -106,6 +106,9 @@ class Program {
   // Replaces amaxes by their maximum over all ranks. Called after the step, before a publish whose format needs the
   // amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
+  // Replaces counts, in host memory, by their sums over all ranks. Called after the step, before the publish of weights
+  // that follow from the counts. When reduce_counts returns, the sums can be read.
+  virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
   // Starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses `out`.
   virtual Issued issue(const ProgramCollective& collective) = 0;

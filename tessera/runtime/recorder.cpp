@@ -83,6 +83,11 @@ schedule::Event Recorder::amaxes_event(std::int64_t count) {
                         shard::bytes_of(count, quant::DType::fp32), Pass::forward);
 }
 
+schedule::Event Recorder::counts_event(std::int64_t count) {
+  return numbers_.other(EventKind::comm, schedule::kCastGroup, schedule::kCountsOp,
+                        shard::bytes_of(count, quant::DType::i64), Pass::forward);
+}
+
 void Recorder::record(const schedule::Event& event) {
   history_.add(event);
   numbers_.happened(event);

@@ -49,6 +49,7 @@ class Recorder {
                                    std::string_view way);
   schedule::Event need_event(const schedule::Event& piece);
   schedule::Event amaxes_event(std::int64_t count);
+  schedule::Event counts_event(std::int64_t count);
 
   void record(const schedule::Event& event);         // records an event of a step
   void record_update(const schedule::Event& event);  // an event of the optimizer, after the step

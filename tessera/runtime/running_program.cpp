@@ -277,14 +277,26 @@ void RunningProgram::publish(std::span<const ParameterId> weights) {
 
 void RunningProgram::reduce_amaxes(std::span<float> amaxes) {
   step_.recorder.check_between_steps("reduce_amaxes");
-  TESSERA_CHECK(step_.parallel.casts, "amaxes of whole weights are needed, and the groups were made without `casts`");
-  comm::Communicator& casts = *step_.parallel.casts;
   const auto count = static_cast<std::int64_t>(amaxes.size());
+  reduce_update(amaxes.data(), count, quant::DType::fp32, comm::ReduceOp::max, step_.recorder.amaxes_event(count));
+}
+
+void RunningProgram::reduce_counts(std::span<std::int64_t> counts) {
+  step_.recorder.check_between_steps("reduce_counts");
+  TESSERA_CHECK(!step_.parallel.is_asynchronous(), "counts are reduced in host memory: expected ranks on CPUs");
+  const auto count = static_cast<std::int64_t>(counts.size());
+  reduce_update(counts.data(), count, quant::DType::i64, comm::ReduceOp::sum, step_.recorder.counts_event(count));
+}
+
+void RunningProgram::reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
+                                   const schedule::Event& event) {
+  TESSERA_CHECK(step_.parallel.casts, "{}: the groups were made without `casts`", to_string(event));
+  comm::Communicator& casts = *step_.parallel.casts;
   if (casts.size() == 1) return;
   step_.timeline.begin_event(step_.recorder.trace().size());
   casts.lane().wait(step_.parallel.compute->record());
-  const base::Fence reduced = casts.all_reduce(amaxes.data(), count, quant::DType::fp32, comm::ReduceOp::max);
-  const bool is_recorded = record_update(step_.recorder.amaxes_event(count));
+  const base::Fence reduced = casts.all_reduce(data, count, type, op);
+  const bool is_recorded = record_update(event);
   step_.timeline.end_event(step_.recorder.trace().size());
   if (!is_recorded) return step_.waits.until(reduced, schedule::Activity::comm);
   step_.timeline.began(step_.recorder.last());

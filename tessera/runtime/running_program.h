@@ -55,6 +55,7 @@ class RunningProgram final : public Program {
   void publish(std::span<const schedule::ParameterId> weights) override;
   // Recorded as an event of the optimizer. Collective over the world.
   void reduce_amaxes(std::span<float> amaxes) override;
+  void reduce_counts(std::span<std::int64_t> counts) override;
 
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
@@ -71,6 +72,8 @@ class RunningProgram final : public Program {
   void end_event();
   void record(const schedule::Event& event);
   bool record_update(const schedule::Event& event);
+  void reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
+                     const schedule::Event& event);
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
   comm::Communicator& rows_group(const ParameterEntry& entry);
   base::Fence start(comm::Communicator& group, const ProgramCollective& collective);

@@ -45,10 +45,12 @@ struct Event {
 
 using Trace = std::vector<Event>;
 
-// Group and op of the all-reduce that takes the maximum of a bucket's amaxes over all ranks of the world. The
-// all-reduce runs before the bucket is cast and published.
+// Group of the optimizer's all-reduces over all ranks of the world, and their ops. kAmaxOp: takes the maximum of a
+// bucket's amaxes, before the bucket is cast and published. kCountsOp: adds how often experts were chosen, before the
+// biases of routers are published.
 inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
+inline constexpr const char* kCountsOp = "all_reduce sum";
 
 // Group and op of the collective that reads rows by index, in the first domain (role_name() in check/together.h).
 inline constexpr const char* kRowGroup = "rows";

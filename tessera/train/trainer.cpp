@@ -16,10 +16,10 @@
 namespace tessera::train {
 namespace {
 
-// Returns whether amaxes are reduced over all ranks.
+// Returns whether the optimizer reduces amaxes or counts over all ranks.
 bool needs_casts(const TrainerOptions& options) {
   const runtime::RuntimeOptions& runtime = options.runtime;
-  return !runtime.wire.is_bf16() || !runtime.products.is_bf16() ||
+  return options.expert_bias_rate != 0 || !runtime.wire.is_bf16() || !runtime.products.is_bf16() ||
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
@@ -49,6 +49,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
                .expert_room = options.expert_room > 0 ? &room_ : nullptr},
       model_(options.model(context_)),
       optimizer_(runtime_, options.adamw, options.cast_order),
+      router_bias_(runtime_, model_->router_biases(), options.expert_bias_rate),
       finite_check_(runtime_, scales_),
       norm_(runtime_, &finite_check_) {
   const auto host_buffer = [&](std::size_t bytes) {
@@ -138,9 +139,10 @@ void Trainer::set_number(std::int64_t step, Pending& pending) {
   parallel_.kernels().copy(pending.number.data(), number_.data(), sizeof(std::int64_t));
 }
 
-void Trainer::update_weights() {
+void Trainer::update_weights(const std::vector<at::Tensor>& losses) {
   norm_.compute(options_.clip);
   update_scales();
+  router_bias_.update(losses, norm_.result());
   optimizer_.update(norm_.result());
 }
 
@@ -159,7 +161,7 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
                                          [&](const StepGraph::Batches& on_device) {
                                            std::vector<at::Tensor> losses =
                                                run_microbatches(static_cast<int>(batches.size()), on_device, scale);
-                                           update_weights();
+                                           update_weights(losses);
                                            return losses;
                                          });
   }
@@ -212,9 +214,9 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
       batch.early_tokens = pinned.tokens;
       return batch;
     };
-    pending.summed = pending.losses.start(run_microbatches(input.microbatches, batches, scale), parallel_,
-                                          input.microbatches_by_replica);
-    update_weights();
+    const std::vector<at::Tensor> losses = run_microbatches(input.microbatches, batches, scale);
+    pending.summed = pending.losses.start(losses, parallel_, input.microbatches_by_replica);
+    update_weights(losses);
   }
   parallel_.kernels().copy(norm_.result(), pending.clip.data(), sizeof(ops::Clip));
   pending.end = parallel_.compute->record_timed();
@@ -243,8 +245,11 @@ StepResult Trainer::finish_step() {
 // Reads the sums of the router's values, which follow the loss (nn::RouterLoss).
 std::optional<RouterResult> Trainer::router_of(const LossSum& sums, double tokens) {
   if (sums.elements() == 1) return std::nullopt;
-  RouterResult result{.aux_loss = sums.result(1) / tokens, .z_loss = sums.result(2) / tokens};
-  for (std::size_t i = 3; i < sums.elements(); ++i) result.counts.push_back(static_cast<std::int64_t>(sums.result(i)));
+  RouterResult result{.aux_loss = sums.result(1) / tokens,
+                      .z_loss = sums.result(2) / tokens,
+                      .dropped = static_cast<std::int64_t>(sums.result(3))};
+  for (std::size_t i = 1 + nn::kRouterSums; i < sums.elements(); ++i)
+    result.counts.push_back(static_cast<std::int64_t>(sums.result(i)));
   return result;
 }
 

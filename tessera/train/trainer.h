@@ -20,6 +20,7 @@
 #include "tessera/train/gradient_norm.h"
 #include "tessera/train/loss_sum.h"
 #include "tessera/train/optimizer.h"
+#include "tessera/train/router_bias.h"
 #include "tessera/train/step_graph.h"
 #include "tessera/train/step_input.h"
 
@@ -34,6 +35,7 @@ struct TrainerOptions {
   nn::BlockRecompute recompute;
   ops::AdamW adamw;
   double clip = 1.0;
+  double expert_bias_rate = 0;  // change of a router's bias in a step (router_bias.h)
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
@@ -48,7 +50,8 @@ struct TrainerOptions {
 // The results of the routers of a model with experts.
 struct RouterResult {
   double aux_loss = 0,
-         z_loss = 0;  // the losses include their coefficients and are weighted by the tokens of each block
+         z_loss = 0;         // the losses include their coefficients and are weighted by the tokens of each block
+  std::int64_t dropped = 0;  // choices beyond the capacity of experts, over all layers
   std::vector<std::int64_t> counts = {};  // by sparse layer and expert: how often the expert was chosen
 };
 
@@ -135,7 +138,8 @@ class Trainer {
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   StepResult finish_oldest();
   static std::optional<RouterResult> router_of(const LossSum& sums, double tokens);
-  void update_weights();
+  // losses: those of run_microbatches.
+  void update_weights(const std::vector<at::Tensor>& losses);
   void update_scales();
   // Returns whether an evaluation hid a non-finite value on any rank. Collective.
   bool was_value_hidden_by_evaluation();
@@ -176,6 +180,7 @@ class Trainer {
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   Optimizer optimizer_;
+  RouterBiasUpdate router_bias_;
   FiniteCheck finite_check_;
   GradientNorm norm_;
 };

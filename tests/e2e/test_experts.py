@@ -20,7 +20,7 @@ except ImportError:
     train = None
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
-MODEL, QWEN = "mixtral-tiny-odd", "qwen3-moe-tiny-odd"
+MODEL, QWEN, DOTS = "mixtral-tiny-odd", "qwen3-moe-tiny-odd", "dots1-tiny-odd"
 STEPS = 20 if FULL else 4
 BOUND = 1e-9  # as in test_reference_training.py
 
@@ -38,8 +38,9 @@ class Experts(unittest.TestCase):
         cls.data = write_tokens(cls.folder / "tokens", 131)
 
     def start(self, model=MODEL):
+        z_loss = [] if model == DOTS else ["--router-z-loss", 1e-3]
         return ["--model", model, "--data", self.data, "--global-batch", 24, "--seq-len", 16, "--seed", 7, "--lr", 2e-3,
-                "--clip", 0.5, "--router-z-loss", 1e-3]
+                "--clip", 0.5, *z_loss]
 
     def train(self, name, mesh, *flags, model=MODEL, steps=STEPS, backend="local"):
         out = self.folder / name
@@ -113,6 +114,28 @@ class Experts(unittest.TestCase):
                     for key, value in wanted.items():
                         self.assertAlmostEqual(line[key], value, delta=BOUND * abs(value), msg=(aux, mesh, line["step"], key))
 
+    @unittest.skipUnless(train, "no numpy")
+    def test_reference_of_dots1(self):
+        """The same for dots1, with biases that move and a capacity. Counts and dropped choices are equal on every mesh."""
+        folder = self.folder / "reference-dots1"
+        folder.mkdir()
+        common = ["--data", self.data, "--seq-len", 16, "--global-batch", 8, "--seed", 7, "--lr", 2e-3, "--clip", 0.5, "--mask-documents", "on",
+                  "--expert-capacity", 1.1, "--expert-bias-rate", 0.01]
+        steps = ["--steps", 5]
+        tessera("train", "--model", DOTS, *common, "--steps", 0, "--dtype", "fp64", "--out", folder / "initial")
+        tessera("convert", folder / "initial", folder / "hf")
+        expected = list(train(parse_arguments(["--model", str(folder / "hf"), *map(str, common + steps)])))
+        self.assertGreater(expected[0]["expert_dropped"], 0)
+        for mesh in ((1, 1, 1, 1, 1, 1), (1, 2, 2, 1, 2, 1), (2, 2, 1, 2, 1, 2), (2, 1, 1, 1, 2, 1)):
+            out = folder / "-".join(map(str, mesh))
+            tessera("train", "--model", DOTS, *common, *steps, "--dtype", "fp64", "--expert-counts", 1, *mesh_flags(mesh), "--out", out)
+            for line, wanted in zip(metrics(out), expected, strict=True):
+                for key, value in wanted.items():
+                    if key.startswith("expert_"):
+                        self.assertEqual(line[key], value, (mesh, line["step"], key))
+                    else:
+                        self.assertAlmostEqual(line[key], value, delta=BOUND * abs(value), msg=(mesh, line["step"], key))
+
     def test_checkpoints_on_other_meshes(self):
         """Loads of a checkpoint on other degrees read every tensor: two steps later the losses differ by rounding alone."""
         self.train("whole", (1, 4, 1, 1, 4, 1), "--dtype", "fp64", steps=4)
@@ -124,7 +147,7 @@ class Experts(unittest.TestCase):
 
     def test_folders_of_weights(self):
         """A checkpoint, exported and imported, has the same weights."""
-        for model in (MODEL, QWEN):
+        for model in (MODEL, QWEN, DOTS):
             tessera("train", *self.start(model), "--steps", 1, "--out", self.folder / f"run-{model}")
             tessera("convert", self.folder / f"run-{model}", self.folder / f"hf-{model}")
             tessera("convert", self.folder / f"hf-{model}", self.folder / f"again-{model}")
@@ -194,13 +217,18 @@ class Experts(unittest.TestCase):
                 ("--dtype", "bf16", "--gemm-rules", "layers.0.router.weight=fp8"): ("layers.0.router.weight",),
                 ("--moe-aux", "none"): ("--moe-aux", "layer, pooled"),
                 ("--expert-exact", "on"): ("unknown flag --expert-exact",),
+                ("--expert-bias-rate", 0.1): ("--expert-bias-rate: got 0.1, expected 0", "have no biases"),
+                ("--expert-capacity", -1): ("--expert-capacity", "-1"),
         }.items():
             result = run("train", *self.start(), "--steps", 1, *flags, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, (flags, result.stderr))
             for word in words:
                 self.assertIn(word, result.stderr, flags)
+        result = run("train", *self.start(DOTS), "--steps", 1, "--router-z-loss", 0.1, "--out", self.folder / "refused")
+        self.assertEqual(2, result.returncode, result.stderr)
+        self.assertIn("--router-z-loss: got 0.1, expected 0: the routers of model 'dots1-tiny-odd' have sigmoid scores", result.stderr)
         for flags in (["--ep", 2, "--gtp", 2], ["--egtp", 2, "--gtp", 2], ["--etp", 2, "--tp", 2], ["--expert-counts", 2],
-                      ["--router-z-loss", 0.1], ["--moe-aux", "pooled"]):
+                      ["--router-z-loss", 0.1], ["--moe-aux", "pooled"], ["--expert-capacity", 2], ["--expert-bias-rate", 0.1]):
             result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--steps", 1, *flags, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, (flags, result.stderr))
             self.assertIn("has no experts", result.stderr)

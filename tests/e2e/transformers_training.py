@@ -5,7 +5,8 @@ step to the safetensors file `gradients`. `tokens` is one sequence. `flags` are 
 the loss of the first step and the logits of the sequence in fp64, and the losses of all steps in fp32.
 
 A model with experts is also written to `folder`-fused, with fused tensors. Each sequence has an auxiliary loss of its own, as a block has
-in Tessera. The losses of all steps are in fp64, and `aux_losses` are the auxiliary losses with their coefficient.
+in Tessera. The losses of all steps are in fp64, and `aux_losses` are the auxiliary losses with their coefficient (dots1: zeros). The
+biases of routers are random and stay as they are.
 """
 import contextlib
 import json
@@ -44,6 +45,9 @@ def make(config, folder):
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer += 0.1 * torch.randn_like(buffer)
     model.save_pretrained(folder)
     if has_experts(model):
         model.save_pretrained(f"{folder}-fused", save_original_format=False)
@@ -58,6 +62,9 @@ def losses_of(model, batch):
     """Returns the cross-entropy and the auxiliary loss with its coefficient, or zero."""
     if not has_experts(model):
         return loss_of(model, batch), torch.zeros(())
+    if not hasattr(model.config, "router_aux_loss_coef"):  # dots1 has no auxiliary loss
+        losses = [loss_of(model, [sample]) for sample in batch]
+        return torch.stack(losses).mean(), torch.zeros(())
     losses, aux = [], []
     for sample in batch:
         out = model(torch.tensor(sample["tokens"].astype("int64"))[None], output_router_logits=True)

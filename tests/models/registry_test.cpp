@@ -19,6 +19,8 @@ json small(std::string_view model_type) {
     "num_attention_heads": 6, "num_key_value_heads": 3, "max_position_embeddings": 256, "rope_theta": 500000.0,
     "rms_norm_eps": 1e-5, "initializer_range": 0.01, "tie_word_embeddings": true, "hidden_act": "silu"})");
   file["model_type"] = model_type;
+  if (model_type == "dots1")
+    file.update({{"n_routed_experts", 6}, {"num_experts_per_tok", 2}, {"n_shared_experts", 1}});
   return file;
 }
 

@@ -56,6 +56,50 @@ TEST(DryStepExperts, EqualTheRecordedStepsOnEveryMesh) {
   EXPECT_GT(number, 50);
 }
 
+// The second layer has the routing of dots1: a bias, groups, and a shared expert.
+models::DecoderConfig balanced_model() {
+  models::DecoderConfig config = odd_model(false);
+  config.has_head_norms = true;
+  config.experts = models::ExpertsConfig{.count = 6,
+                                         .per_token = 2,
+                                         .width = 5,
+                                         .sparse = {false, true},
+                                         .score = ops::RouterScore::sigmoid,
+                                         .groups = 3,
+                                         .chosen_groups = 2,
+                                         .has_router_bias = true,
+                                         .shared_width = 10};
+  return config;
+}
+
+TEST(DryStepExperts, EqualTheRecordedStepsOfDots1) {
+  using enum nn::Recompute;
+  for (const auto& [mesh, policy] : std::initializer_list<std::pair<nn::MeshDegrees, nn::Recompute>>{
+           {{.tp = 1, .gtp = 2, .dp = 1, .experts = nn::ExpertDegrees{.etp = 1, .ep = 2, .egtp = 1}}, none},
+           {{.tp = 2, .gtp = 2, .dp = 1, .experts = nn::ExpertDegrees{.etp = 2, .ep = 1, .egtp = 2}}, selective},
+           {{.tp = 2, .gtp = 1, .dp = 2, .experts = nn::ExpertDegrees{.etp = 1, .ep = 2, .egtp = 1}}, full}})
+    compare({.config = balanced_model(),
+             .tp = mesh.tp,
+             .gtp = mesh.gtp,
+             .dp = mesh.dp,
+             .recompute = policy,
+             .sequence_parallel = mesh.tp > 1,
+             .experts = mesh.experts});
+}
+
+TEST(DryStepExperts, UpdateRouterBiasesBeforeWeights) {
+  const Case it{.config = balanced_model(), .gtp = 2, .experts = nn::ExpertDegrees{.ep = 2}};
+  DryOptions options = options_of(it, 0);
+  const schedule::Trace without = dry_step(options).optimizer;
+  options.expert_bias_rate = 0.1;
+  const schedule::Trace with = dry_step(options).optimizer;
+  ASSERT_EQ(with.size(), without.size() + 2);
+  EXPECT_EQ(with[0].op, schedule::kCountsOp);
+  EXPECT_EQ(with[0].bytes, 6 * 8);
+  EXPECT_EQ(with[1].kind, schedule::EventKind::publish);
+  EXPECT_EQ(dry_step(options).parameters[static_cast<std::size_t>(with[1].parameter)].name, "layers.1.router.bias");
+}
+
 // The recorded step reduces each gradient of experts after its product: more layers stage no more bytes of them.
 TEST(DryStepExperts, StagedBytesDoNotGrowWithTheLayers) {
   std::vector<std::int64_t> peaks;

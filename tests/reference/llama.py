@@ -153,6 +153,7 @@ class Llama:
         s["h"], s["h_scale"] = rms_norm(x, w[name + "input_layernorm.weight"], self.eps)
         shape = (x.shape[0], -1, self.dim)
         q, k, v = ((s["h"] @ w[f"{name}self_attn.{part}_proj.weight"].T).reshape(shape) for part in "qkv")
+        q, k = self.norm_heads(name, s, q, k)
         s["q"], s["k"], s["v"] = rotate(q, angle), rotate(k, angle), v
         out, s["p"] = attention(s["q"], s["k"], s["v"], mask)
         s["o"] = out.reshape(x.shape[0], -1)
@@ -160,13 +161,23 @@ class Llama:
         s["m"], s["m_scale"] = rms_norm(s["y"], w[name + "post_attention_layernorm.weight"], self.eps)
         return s["y"] + self.mlp(name, s), s
 
+    def norm_heads(self, name, s, q, k):
+        """q [S, heads, dim], k [S, kv_heads, dim]. A model with norms of heads computes them here."""
+        return q, k
+
+    def norm_heads_backward(self, name, s, dq, dk, g):
+        return dq, dk
+
     def mlp(self, name, s):
+        return self.feed_forward(name + "mlp.", s)
+
+    def feed_forward(self, module, s):
         w = self.w
-        s["gate"] = s["m"] @ w[name + "mlp.gate_proj.weight"].T
-        s["up"] = s["m"] @ w[name + "mlp.up_proj.weight"].T
+        s["gate"] = s["m"] @ w[module + "gate_proj.weight"].T
+        s["up"] = s["m"] @ w[module + "up_proj.weight"].T
         s["sigmoid"] = 1.0 / (1.0 + np.exp(-s["gate"]))
         s["act"] = s["gate"] * s["sigmoid"] * s["up"]
-        return s["act"] @ w[name + "mlp.down_proj.weight"].T
+        return s["act"] @ w[module + "down_proj.weight"].T
 
     def block_backward(self, name, dout, s, angle, g):
         w = self.w
@@ -178,7 +189,8 @@ class Llama:
         do = (dy @ w[name + "self_attn.o_proj.weight"]).reshape(s["q"].shape)
         dq, dk, dv = attention_backward(do, s["q"], s["k"], s["v"], s["p"])
         dh = np.zeros_like(s["h"])
-        for part, d in zip("qkv", (rotate(dq, angle, -1.0), rotate(dk, angle, -1.0), dv)):
+        dq, dk = self.norm_heads_backward(name, s, rotate(dq, angle, -1.0), rotate(dk, angle, -1.0), g)
+        for part, d in zip("qkv", (dq, dk, dv)):
             flat = d.reshape(d.shape[0], -1)
             g[f"{name}self_attn.{part}_proj.weight"] += flat.T @ s["h"]
             dh += flat @ w[f"{name}self_attn.{part}_proj.weight"]
@@ -187,12 +199,15 @@ class Llama:
         return dy + dx
 
     def mlp_backward(self, name, dout, s, g):
+        return self.feed_forward_backward(name + "mlp.", dout, s, g)
+
+    def feed_forward_backward(self, module, dout, s, g):
         w = self.w
-        g[name + "mlp.down_proj.weight"] += dout.T @ s["act"]
-        dact = dout @ w[name + "mlp.down_proj.weight"]
+        g[module + "down_proj.weight"] += dout.T @ s["act"]
+        dact = dout @ w[module + "down_proj.weight"]
         silu = s["gate"] * s["sigmoid"]
         dup = dact * silu
         dgate = dact * s["up"] * (s["sigmoid"] + silu * (1.0 - s["sigmoid"]))
-        g[name + "mlp.gate_proj.weight"] += dgate.T @ s["m"]
-        g[name + "mlp.up_proj.weight"] += dup.T @ s["m"]
-        return dgate @ w[name + "mlp.gate_proj.weight"] + dup @ w[name + "mlp.up_proj.weight"]
+        g[module + "gate_proj.weight"] += dgate.T @ s["m"]
+        g[module + "up_proj.weight"] += dup.T @ s["m"]
+        return dgate @ w[module + "gate_proj.weight"] + dup @ w[module + "up_proj.weight"]

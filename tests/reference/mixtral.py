@@ -15,8 +15,10 @@ class Mixtral(Llama):
         self.aux_coefficient = config["router_aux_loss_coef"]
         self.aux = self.z = 0.0
 
+    MODULE, MATRICES = "block_sparse_moe.", ("w1", "w3", "w2")  # gate, up, down
+
     def mlp(self, name, s):
-        module, w = name + "block_sparse_moe.", self.w
+        module, w = name + self.MODULE, self.w
         logits = s["m"] @ w[module + "gate.weight"].T
         most = logits.max(-1, keepdims=True)
         s["lse"] = (most + np.log(np.exp(logits - most).sum(-1, keepdims=True)))[:, 0]
@@ -25,10 +27,14 @@ class Mixtral(Llama):
         weights = np.take_along_axis(s["probabilities"], s["chosen"], -1)
         s["sum"] = weights.sum(-1, keepdims=True)
         s["weights"] = weights / s["sum"]
-        out, s["experts"] = np.zeros_like(s["m"]), {}
+        return self.run_experts(module, s, np.ones_like(s["chosen"], bool))
+
+    def run_experts(self, module, s, kept):
+        """kept: [tokens, k], the choices that an expert computes."""
+        w, out, s["experts"] = self.w, np.zeros_like(s["m"]), {}
         for expert in range(self.experts):
-            tokens, slots = np.nonzero(s["chosen"] == expert)
-            x, names = s["m"][tokens], [f"{module}experts.{expert}.w{i}.weight" for i in (1, 3, 2)]
+            tokens, slots = np.nonzero(kept & (s["chosen"] == expert))
+            x, names = s["m"][tokens], [f"{module}experts.{expert}.{matrix}.weight" for matrix in self.MATRICES]
             gate, up = x @ w[names[0]].T, x @ w[names[1]].T
             sigmoid = 1.0 / (1.0 + np.exp(-gate))
             plain = (gate * sigmoid * up) @ w[names[2]].T
@@ -50,7 +56,8 @@ class Mixtral(Llama):
             self.aux += self.aux_coefficient * self.experts * (share * s["probabilities"][counted].sum(0)).sum()
             s["dprobabilities"] = np.outer(counted, self.aux_coefficient * self.experts * scale * share)
 
-    def mlp_backward(self, name, dout, s, g):
+    def experts_backward(self, dout, s, g):
+        """Returns the gradients of the experts' inputs and of the routing weights."""
         w, dm, dweights = self.w, np.zeros_like(s["m"]), np.zeros_like(s["weights"])
         for tokens, slots, x, names, gate, up, sigmoid, plain in s["experts"].values():
             dweights[tokens, slots] = (dout[tokens] * plain).sum(-1)
@@ -62,6 +69,11 @@ class Mixtral(Llama):
             g[names[0]] += dgate.T @ x
             g[names[1]] += dup.T @ x
             dm[tokens] += dgate @ w[names[0]] + dup @ w[names[1]]
+        return dm, dweights
+
+    def mlp_backward(self, name, dout, s, g):
+        w = self.w
+        dm, dweights = self.experts_backward(dout, s, g)
         dp = s["dprobabilities"].copy()
         mean = (dweights * s["weights"]).sum(-1, keepdims=True)
         np.put_along_axis(dp, s["chosen"], np.take_along_axis(dp, s["chosen"], -1) + (dweights - mean) / s["sum"], -1)

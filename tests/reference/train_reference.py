@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 
+from dots1 import Dots1
 from llama import Llama, load_folder
 from mixtral import Mixtral
 from samples import Samples
@@ -48,11 +49,18 @@ def is_evaluated(step, options):
     return options.valid and (step == options.steps or (options.eval_every > 0 and step % options.eval_every == 0))
 
 
+def make_model(config, weights, options):
+    if config["model_type"] == "mixtral":
+        return Mixtral(config, weights, options.moe_aux, options.router_z_loss)
+    if config["model_type"] == "dots1":
+        return Dots1(config, weights, options.expert_capacity)
+    return Llama(config, weights)
+
+
 def train(options):
     """Yields the line of each step. loss and grad_norm precede the update of the step, and valid_loss follows it."""
     config, weights = load_folder(options.model)
-    is_mixtral = config["model_type"] == "mixtral"
-    model = Mixtral(config, weights, options.moe_aux, options.router_z_loss) if is_mixtral else Llama(config, weights)
+    model = make_model(config, weights, options)
     masks = options.mask_documents == "on"
     samples = Samples(options.data, options.seq_len, options.seed, masks)
     held_out = Samples(options.valid, options.seq_len, options.seed, masks).in_order() if options.valid else []
@@ -64,9 +72,13 @@ def train(options):
         loss = sum(model.loss_and_gradient(sample, gradient, 1.0 / tokens) for sample in batch) / tokens
         norm = math.sqrt(sum(float((g * g).sum()) for g in gradient.values()))
         line = {"step": step, "loss": loss, "grad_norm": norm}
-        if is_mixtral:
+        if isinstance(model, Mixtral):
             line |= {"aux_loss": model.aux / tokens, "z_loss": model.z / tokens}
             model.aux = model.z = 0.0
+        if isinstance(model, Dots1):
+            model.update_biases(options.expert_bias_rate)
+            line |= {"expert_counts": [counts.tolist() for counts in model.counts.values()], "expert_dropped": model.dropped}
+            model.begin_step()
         adamw(weights, gradient, moments, step, min(1.0, options.clip / (norm + 1e-6)), options)
         if is_evaluated(step, options):
             line["valid_loss"] = held_out_loss(model, held_out)
@@ -87,6 +99,8 @@ def parse_arguments(arguments):
     parser.add_argument("--lr-schedule", choices=("constant", "cosine"), default="cosine")
     parser.add_argument("--moe-aux", choices=("layer", "pooled"), default="layer")
     parser.add_argument("--router-z-loss", type=float, default=0.0)
+    parser.add_argument("--expert-capacity", type=float, default=0.0)
+    parser.add_argument("--expert-bias-rate", type=float, default=0.001)
     parser.add_argument("--mask-documents", choices=("on", "off"), default="off")
     options = parser.parse_args(arguments)
     options.schedule_steps = options.schedule_steps or options.steps

@@ -15,10 +15,10 @@ except ImportError as reason:
     sys.exit(77)
 
 from indexed_dataset import write_dataset  # noqa: E402
-from llama import Llama, load_folder, rope_frequencies  # noqa: E402
+from llama import load_folder, rope_frequencies  # noqa: E402
 from samples import Samples, permuted  # noqa: E402
 from summary import run_cases  # noqa: E402
-from train_reference import parse_arguments, train  # noqa: E402
+from train_reference import make_model, parse_arguments, train  # noqa: E402
 
 
 def read_config(name):
@@ -36,9 +36,26 @@ def random_weights(config, seed=0):
                    name + "mlp.gate_proj.weight": (ffn, hidden), name + "mlp.up_proj.weight": (ffn, hidden),
                    name + "mlp.down_proj.weight": (hidden, ffn), name + "input_layernorm.weight": (hidden,),
                    name + "post_attention_layernorm.weight": (hidden,)}
+        if config["model_type"] == "dots1":
+            shapes |= dots1_shapes(config, layer)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     return {name: rng.normal(1.0 if len(shape) == 1 else 0.0, 0.15, shape) for name, shape in shapes.items()}
+
+
+def dots1_shapes(config, layer):
+    """The tensors of a layer beyond those of a Llama. A sparse layer has the dense matrices too, which nothing reads."""
+    name, hidden = f"model.layers.{layer}.", config["hidden_size"]
+    shapes = {f"{name}self_attn.{part}_norm.weight": (config["head_dim"],) for part in "qk"}
+    if layer < config["first_k_dense_replace"]:
+        return shapes
+    count, width = config["n_routed_experts"], config["moe_intermediate_size"]
+    shapes |= {name + "mlp.gate.weight": (count, hidden), name + "mlp.gate.e_score_correction_bias": (count,)}
+    parts = {f"experts.{expert}.": width for expert in range(count)} | {"shared_experts.": width * config["n_shared_experts"]}
+    for part, rows in parts.items():
+        shapes |= {f"{name}mlp.{part}gate_proj.weight": (rows, hidden), f"{name}mlp.{part}up_proj.weight": (rows, hidden),
+                   f"{name}mlp.{part}down_proj.weight": (hidden, rows)}
+    return shapes
 
 
 def write_folder(folder, config, weights):
@@ -66,7 +83,7 @@ class Reference(unittest.TestCase):
 
     def check_gradient(self, name, mask_documents):
         config = read_config(name)
-        model = Llama(config, random_weights(config))
+        model = make_model(config, random_weights(config), parse_arguments(["--model", "", "--data", "", "--expert-capacity", "1.1"]))
         sample = Samples(self.write_tokens(config["vocab_size"]), 20, 3, mask_documents).sample(1)
         gradient = {key: np.zeros_like(weight) for key, weight in model.w.items()}
         model.loss_and_gradient(sample, gradient, 1.0)
@@ -86,6 +103,7 @@ class Reference(unittest.TestCase):
     def test_gradients_equal_finite_differences(self):
         self.check_gradient("llama-tiny", mask_documents=False)
         self.check_gradient("llama-tiny-odd", mask_documents=True)
+        self.check_gradient("dots1-tiny-odd", mask_documents=True)
 
     def test_rope_scaling_keeps_high_frequencies_and_divides_low_ones(self):
         config = read_config("llama-tiny-odd")

@@ -122,7 +122,8 @@ TrainerOptions trainer_options(const RunOptions& options) {
                                    .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                                    .parts = options.parts,
                                    .etp = experts.etp,
-                                   .ep = experts.ep};
+                                   .ep = experts.ep,
+                                   .expert_capacity = options.expert_capacity};
   std::optional<shard::FormatPolicy> backward;
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
   return {.model = [config = options.model,
@@ -134,6 +135,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .recompute = options.recompute,
           .adamw = {.weight_decay = 0.1},
           .clip = options.clip,
+          .expert_bias_rate = options.expert_bias_rate,
           .cast_order = options.cast_order,
           .runtime = {.zero = options.zero,
                       .nodes = options.nodes,
@@ -235,6 +237,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
       collector.add("weight/" + name, parameter, state, parameter.master.data(), accumulator);
     else
       collector.add("weight/" + name, parameter, storage, parameter.weight().data(), parameter.types.model);
+    if (!parameter.spec.trainable) continue;
     collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), accumulator);
     collector.add("exp_avg/" + name, parameter, state, moments.exp_avg.data(), accumulator);
     collector.add("exp_avg_sq/" + name, parameter, state, moments.exp_avg_sq.data(), accumulator);
@@ -278,6 +281,21 @@ models::DecoderConfig sparse_model() {
   models::DecoderConfig config = odd_model();
   config.experts =
       models::ExpertsConfig{.count = 7, .per_token = 2, .width = 9, .aux_coefficient = 0.02, .sparse = {true, true}};
+  return config;
+}
+
+models::DecoderConfig balanced_model() {
+  models::DecoderConfig config = normed_model();
+  config.experts = models::ExpertsConfig{.count = 9,
+                                         .per_token = 3,
+                                         .width = 9,
+                                         .sparse = {false, true},
+                                         .score = ops::RouterScore::sigmoid,
+                                         .groups = 3,
+                                         .chosen_groups = 2,
+                                         .weight_scale = 1.5,
+                                         .has_router_bias = true,
+                                         .shared_width = 11};
   return config;
 }
 

@@ -46,6 +46,7 @@ struct RunOptions {
   nn::ProductOptions product_options;
   nn::DropoutOptions dropout;
   double clip = 1.0;
+  double expert_bias_rate = 0, expert_capacity = 0;
   // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // growth of the rate per step; the first rate is 1e-2
@@ -79,7 +80,8 @@ struct RunResult {
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
-models::DecoderConfig sparse_model();  // 7 experts in each layer
+models::DecoderConfig sparse_model();    // 7 experts in each layer
+models::DecoderConfig balanced_model();  // as dots1: a dense layer, and one with 9 experts in 3 groups and a shared one
 RunResult run(const RunOptions& options);
 // Returns a sample of the text that runs train on, as a batch of one sequence.
 models::Batch sample(const RunOptions& options, std::int64_t number);

@@ -1,11 +1,16 @@
 #include "tessera/nn/experts/experts.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
 #include "tessera/nn/experts/expert_group.h"
+#include "tessera/nn/linear_products.h"
 #include "tessera/nn/stash.h"
+#include "tessera/ops/experts/capacity.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/router_gradient.h"
@@ -36,8 +41,14 @@ at::Tensor own_part(const Context& context, const at::Tensor& all, std::int64_t 
 }
 
 ops::Routing route_tokens(Context& context, const Experts& layers, const at::Tensor& x) {
-  ConsumedWeight weight(context, layers.router, context.pass);
-  return ops::route(ops::router_logits(x, weight.tensor()), layers.options);
+  at::Tensor logits;
+  {
+    ConsumedWeight weight(context, layers.router, context.pass);
+    logits = ops::router_logits(x, weight.tensor());
+  }
+  if (!layers.router_bias) return ops::route(logits, layers.options);
+  ConsumedWeight bias(context, *layers.router_bias, context.pass);
+  return ops::route(logits, layers.options, bias.tensor());
 }
 
 // The choices and weights of tokens as one tensor, [tokens, 2 k]. Numbers of experts are exact in the weights' type.
@@ -50,15 +61,23 @@ struct Dispatched {
   at::Tensor weights;         // by row
   std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
 };
+// Returns the most rows of an expert and block of this many tokens; 0: no limit.
+std::int64_t capacity_of_block(const Experts& layers, std::int64_t tokens) {
+  if (layers.capacity == 0) return 0;
+  return ops::capacity_of(layers.capacity, tokens, layers.options.k, layers.local.all);
+}
+
 Dispatched select(const Context& context, const Experts& layers, const ExpertGroup& group, const at::Tensor& choices) {
-  const std::int64_t k = layers.options.k;
+  const std::int64_t k = layers.options.k, capacity = capacity_of_block(layers, group.tokens() / group.blocks());
+  const at::Tensor weights = choices.narrow(1, k, k).contiguous();
+  at::Tensor experts = choices.narrow(1, 0, k).to(at::kInt);
+  if (capacity > 0) experts = ops::within_capacity(experts, weights, layers.local, group.blocks(), capacity);
   const ops::RowRoom room =
       context.expert_room == nullptr ? ops::RowRoom() : context.expert_room->rows(context.program.is_training());
-  Dispatched result{
-      .selection = ops::select_rows(choices.narrow(1, 0, k).to(at::kInt), layers.local, group.blocks(), room),
-      .weights = {},
-      .own_rows = group.own() * k};
-  result.weights = ops::take_choices(choices.narrow(1, k, k).contiguous(), result.selection);
+  Dispatched result{.selection = ops::select_rows(experts, layers.local, group.blocks(), room),
+                    .weights = {},
+                    .own_rows = group.own() * k};
+  result.weights = ops::take_choices(weights, result.selection);
   return result;
 }
 
@@ -91,16 +110,22 @@ void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, c
 }
 
 // Returns the router's sums over the microbatch. A recomputed forward omits the exchange, since only the gradients of
-// the sums are used.
-RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted) {
+// the sums are used. capacity: the most rows of an expert in this block; 0: no limit.
+RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted, std::int64_t capacity) {
   const ops::RouterSums sums = ops::router_sums(routing, counted);
   const std::int64_t experts = sums.counts.size(0);
-  at::Tensor all =
-      at::cat({sums.probabilities, sums.logsumexp_squares, sums.counts.to(sums.probabilities.scalar_type())}, 0);
+  const at::ScalarType type = sums.probabilities.scalar_type();
+  variable_list parts{sums.probabilities, sums.logsumexp_squares, sums.counts.to(type)};
+  if (capacity > 0) parts.push_back(ops::router_sums(routing, at::ones_like(counted)).counts.to(type));
+  at::Tensor all = at::cat(parts, 0);
   if (context.pass == schedule::Pass::forward) all_reduce_tp(context, all, comm::ReduceOp::sum, context.pass);
-  return {.probabilities = all.narrow(0, 0, experts).clone(),
-          .logsumexp_squares = all.narrow(0, experts, 1).clone(),
-          .counts = all.narrow(0, experts + 1, experts).clone()};
+  RouterTerms terms{.probabilities = all.narrow(0, 0, experts).clone(),
+                    .logsumexp_squares = all.narrow(0, experts, 1).clone(),
+                    .counts = all.narrow(0, experts + 1, experts).clone(),
+                    .dropped = at::zeros({1}, all.options())};
+  if (capacity > 0)
+    terms.dropped = all.narrow(0, 2 * experts + 1, experts).sub(capacity).clamp_min(0).sum(0, /*keepdim=*/true);
+  return terms;
 }
 
 class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
@@ -121,13 +146,17 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     const at::Tensor out = fprop(*context, layers->down, activated, rows);
     PendingTensor y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
     const at::Tensor own_counted = own_part(*context, counted, tokens);
-    RouterTerms terms = terms_of(*context, routing, own_counted);
+    RouterTerms terms = terms_of(*context, routing, own_counted, capacity_of_block(*layers, tokens));
 
-    const variable_list saved{selective ? at::Tensor() : normed.y, normed.sum, normed.rstd};
+    const bool keeps_normed = !selective || layers->shared;
+    const variable_list saved{keeps_normed ? normed.y : at::Tensor(), normed.sum, normed.rstd};
     ctx->save_for_backward(saved);
     const variable_list own{routing.probabilities, routing.logsumexp, routing.experts, routing.weights, own_counted};
     const variable_list of_group{choices, gate_up, selective ? at::Tensor() : activated};
-    stash(ctx, *context, kept, kept_bytes(saved) + kept_bytes(own), Tokens::own);
+    // The shared expert reads the norm's output too. If it keeps the output, it counts the bytes.
+    const bool is_counted = layers->shared && !keeps_columns(*context, layers->shared->gate_up.weight, Tokens::own);
+    const std::int64_t counted_elsewhere = is_counted ? kept_bytes({normed.y}) : 0;
+    stash(ctx, *context, kept, kept_bytes(saved) + kept_bytes(own) - counted_elsewhere, Tokens::own);
     stash(ctx, *context, kept, of_group, Tokens::all);
     if (kept) {
       variable_list all = own;
@@ -138,8 +167,8 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "layers", layers);
-    ctx->mark_non_differentiable({terms.counts});
-    return {y.take(), normed.sum, terms.probabilities, terms.logsumexp_squares, terms.counts};
+    ctx->mark_non_differentiable({terms.counts, terms.dropped});
+    return {y.take(), normed.sum, terms.probabilities, terms.logsumexp_squares, terms.counts, terms.dropped, normed.y};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -154,8 +183,8 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
                              : recompute_norm(context, layers.norm, saved[kNormedSum], saved[kNormScale]);
     const ExpertGradients experts = backward_of_experts(context, layers, group, kept, gradients[0], x);
     fetch(ctx, context, kOwnStash);
-    const at::Tensor dnormed =
-        backward_of_router(context, layers, kept, x, {experts.weights, gradients[2], gradients[3]}, experts.x);
+    const at::Tensor dnormed = backward_of_router(
+        context, layers, kept, x, {experts.weights, gradients[2], gradients[3]}, experts.x, gradients[6]);
     const ops::RmsNormGradients dx =
         norm_backward(context, layers.norm, dnormed, gradients[1], saved[kNormedSum], saved[kNormScale]);
     return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}, {}};
@@ -187,23 +216,25 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     return {.x = dx.take(), .weights = dweights.take()};
   }
 
-  // Adds the router's gradient of x to `dx`. The sum is computed in the accumulator type and rounded once.
+  // Adds the router's gradient of x and that of the shared expert, which may be undefined, to `dx`. The sum is computed
+  // in the accumulator type and rounded once.
   static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
                                        const at::Tensor& x, const ops::RoutingGradients& gradients,
-                                       const at::Tensor& dx) {
+                                       const at::Tensor& dx, const at::Tensor& dx_of_shared) {
     const ops::Routing routing{.probabilities = kept[kProbabilities],
                                .logsumexp = kept[kLogsumexp],
                                .experts = kept[kChosen],
                                .weights = kept[kChosenWeights]};
     const at::Tensor dlogits = ops::route_backward(routing, layers.options, gradients, kept[kCounted]);
-    at::Tensor sum;
+    at::Tensor sum = dx;
+    if (dx_of_shared.defined()) sum = dx.to(dlogits.scalar_type()).add(dx_of_shared.to(dlogits.scalar_type()));
     {
       ConsumedWeight weight(context, layers.router, schedule::Pass::backward);
-      sum = ops::add_router_dgrad(dx, dlogits, weight.tensor());
+      sum = ops::add_router_dgrad(sum, dlogits, weight.tensor());
     }
     produce_gradient(context, layers.router,
                      [&](at::Tensor& result, bool accumulate) { ops::router_wgrad(dlogits, x, result, accumulate); });
-    return sum;
+    return sum.to(dx.scalar_type());
   }
 };
 
@@ -213,8 +244,12 @@ ExpertsOutput experts_forward(Context& context, const Experts& layers, const at:
                               const at::Tensor& counted, std::int64_t tokens) {
   const variable_list out =
       ExpertsFunction::apply(x, optional_of(residual), counted, &context, &layers, tokens, is_kept(x));
-  return {
-      .y = out[0], .sum = out[1], .terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4]}};
+  ExpertsOutput result{
+      .y = out[0],
+      .sum = out[1],
+      .terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4], .dropped = out[5]}};
+  if (layers.shared) result.y = at::add(result.y, feed_forward(context, *layers.shared, out[6], {}, tokens).y);
+  return result;
 }
 
 }  // namespace tessera::nn

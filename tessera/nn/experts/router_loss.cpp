@@ -75,18 +75,20 @@ class RouterLossFunction : public torch::autograd::Function<RouterLossFunction> 
 
 RouterLoss router_loss(const std::vector<RouterTerms>& terms, const RouterLossOptions& options,
                        const at::Tensor& counted, double scale) {
-  std::vector<at::Tensor> probabilities, squares, counts;
+  std::vector<at::Tensor> probabilities, squares, counts, dropped;
   for (const RouterTerms& layer : terms) {
     probabilities.push_back(layer.probabilities);
     squares.push_back(layer.logsumexp_squares);
     counts.push_back(layer.counts);
+    dropped.push_back(layer.dropped);
   }
   const at::Tensor all_counts = at::stack(counts);
   const Factors factors = factors_of(all_counts, options, counted.sum().to(at::kDouble));
   RouterLoss loss;
   at::Tensor losses;
   loss.objective = RouterLossFunction::apply(at::stack(probabilities), at::cat(squares), &factors, scale, &losses);
-  loss.values = at::cat({losses, all_counts.to(at::kDouble).flatten()});
+  const at::Tensor all_dropped = at::cat(dropped).to(at::kDouble).sum(0, /*keepdim=*/true);
+  loss.values = at::cat({losses, all_dropped, all_counts.to(at::kDouble).flatten()});
   return loss;
 }
 

@@ -17,10 +17,14 @@ struct RouterLossOptions {
   std::int64_t experts_per_token = 1;
 };
 
+// Number of elements of RouterLoss::values before the counts.
+inline constexpr std::int64_t kRouterSums = 3;
+
 struct RouterLoss {
   at::Tensor objective;  // a scalar on the CPU, from which backward starts; scaled as nn::Loss::objective
   // fp64 on the model's device: auxiliary loss and z loss, each with its coefficient and times the counted tokens of
-  // the microbatch; then the counts of each layer's experts.
+  // the microbatch; the choices beyond the capacity of experts, over all layers; then the counts of each layer's
+  // experts.
   at::Tensor values;
 };
 // terms: of the sparse layers in order. counted: [tokens] bool. scale: 1 / tokens of the whole step.

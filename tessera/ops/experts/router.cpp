@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/ops/experts/choice.h"
 #include "tessera/ops/experts/router_device.h"
 #include "tessera/ops/exponential.h"
 
@@ -40,25 +41,6 @@ A softmax(const A* logits, A* probabilities, std::int64_t count) {
   return most + std::log(sum);
 }
 
-// Each choice is the first of the largest probabilities among the experts that are left. A comparison with NaN is
-// false, so the choices are distinct for any values.
-template <typename A>
-void choose(const A* probabilities, std::int64_t count, const RouterOptions& options, std::int32_t* experts,
-            A* weights) {
-  std::vector<bool> is_taken(static_cast<std::size_t>(count), false);
-  A sum = 0;
-  for (std::int64_t slot = 0; slot < options.k; ++slot) {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < count; ++e)
-      if (!is_taken[static_cast<std::size_t>(e)] && (best < 0 || probabilities[e] > probabilities[best])) best = e;
-    is_taken[static_cast<std::size_t>(best)] = true;
-    experts[slot] = static_cast<std::int32_t>(best);
-    sum += weights[slot] = probabilities[best];
-  }
-  if (!options.normalizes) return;
-  for (std::int64_t slot = 0; slot < options.k; ++slot) weights[slot] /= sum;
-}
-
 // The gradient of one token's logits. `dp` has the gradients of its probabilities that do not come from its weights.
 template <typename A>
 void backward_row(const A* p, std::int64_t count, const std::int32_t* experts, const A* weights, const A* dweights,
@@ -66,14 +48,18 @@ void backward_row(const A* p, std::int64_t count, const std::int32_t* experts, c
   if (dweights != nullptr) {
     A mean = 0, sum = 1;
     if (options.normalizes) {
-      sum = 0;
+      sum = least_sum<A>(options);
       for (std::int64_t slot = 0; slot < options.k; ++slot) {
         mean += dweights[slot] * weights[slot];
         sum += p[experts[slot]];
       }
     }
     for (std::int64_t slot = 0; slot < options.k; ++slot)
-      dp[static_cast<std::size_t>(experts[slot])] += (dweights[slot] - mean) / sum;
+      dp[static_cast<std::size_t>(experts[slot])] += (static_cast<A>(options.scale) * dweights[slot] - mean) / sum;
+  }
+  if (options.score == RouterScore::sigmoid) {
+    for (std::int64_t e = 0; e < count; ++e) dlogits[e] = dp[static_cast<std::size_t>(e)] * p[e] * (A{1} - p[e]);
+    return;
   }
   A inner = 0;
   for (std::int64_t e = 0; e < count; ++e) inner += p[e] * dp[static_cast<std::size_t>(e)];
@@ -190,10 +176,12 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
     dw.copy_(sums);
 }
 
-Routing route(const at::Tensor& logits, const RouterOptions& options) {
+Routing route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias) {
   const at::Tensor input = dense(logits, 2, "logits of experts");
+  require_rule_of_device(input, options, bias.defined());
   const std::int64_t tokens = input.size(0), experts = input.size(1);
-  TESSERA_CHECK(options.k >= 1 && options.k <= experts, "route: {} of {} experts", options.k, experts);
+  check_rule(options, experts);
+  const at::Tensor biases = bias.defined() ? dense_like(bias, {experts}, input.scalar_type(), "router bias") : bias;
   Routing routing{.probabilities = make(input.sizes(), input.scalar_type(), input.device()),
                   .logsumexp = make({tokens}, input.scalar_type(), input.device()),
                   .experts = make({tokens, options.k}, at::kInt, input.device()),
@@ -208,10 +196,13 @@ Routing route(const at::Tensor& logits, const RouterOptions& options) {
   }
   dispatch_accumulator(to_dtype(input.scalar_type()), [&](auto element) {
     using A = decltype(element);
+    const A* bias_of = biases.defined() ? data<A>(biases) : nullptr;
     for (std::int64_t token = 0; token < tokens; ++token) {
       A* probabilities = data<A>(routing.probabilities) + token * experts;
-      data<A>(routing.logsumexp)[token] = softmax(data<A>(input) + token * experts, probabilities, experts);
-      choose(probabilities, experts, options, data<std::int32_t>(routing.experts) + token * options.k,
+      data<A>(routing.logsumexp)[token] = options.score == RouterScore::softmax
+                                              ? softmax(data<A>(input) + token * experts, probabilities, experts)
+                                              : sigmoids(data<A>(input) + token * experts, probabilities, experts);
+      choose(probabilities, bias_of, experts, options, data<std::int32_t>(routing.experts) + token * options.k,
              data<A>(routing.weights) + token * options.k);
     }
   });
@@ -263,6 +254,7 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
 at::Tensor route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& of_results,
                           const at::Tensor& counted) {
   const at::Tensor& p = routing.probabilities;
+  require_rule_of_device(p, options, /*has_bias=*/false);
   const std::int64_t tokens = p.size(0), experts = p.size(1), k = options.k;
   const RoutingGradients gradients = dense_gradients(routing, options, of_results);
   at::Tensor dlogits = make(p.sizes(), p.scalar_type(), p.device());

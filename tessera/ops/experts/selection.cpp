@@ -20,7 +20,7 @@ std::vector<std::int64_t> first_rows(const std::int32_t* experts, std::int64_t t
   for (std::int64_t token = 0; token < tokens; ++token)
     for (std::int64_t slot = 0; slot < k; ++slot) {
       const std::int64_t expert = experts[token * k + slot];
-      TESSERA_CHECK(expert >= 0 && expert < local.all, "token {} chooses expert {} of {}", token, expert, local.all);
+      TESSERA_CHECK(expert >= -1 && expert < local.all, "token {} chooses expert {} of {}", token, expert, local.all);
       if (expert < local.first || expert >= local.first + local.count) continue;
       ++first[static_cast<std::size_t>((expert - local.first) * blocks + token / length) + 1];
     }

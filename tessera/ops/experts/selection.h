@@ -50,8 +50,8 @@ struct RowRoom {
 };
 
 // Selects the rows of the local experts. `experts`: [tokens, k] int32, the choices of each token, distinct per token.
-// The tokens are `blocks` blocks of equal length. Throws Error for a choice outside [0, all); on a GPU such a choice
-// has no row. A GPU supports at most 1,023 local experts.
+// A choice of -1 has no row (capacity.h). The tokens are `blocks` blocks of equal length. Throws Error for a choice
+// outside [-1, all); on a GPU such a choice has no row. A GPU supports at most 1,023 local experts.
 Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks,
                       const RowRoom& room = {});
 

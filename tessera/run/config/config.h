@@ -98,6 +98,8 @@ struct TrainConfig {
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient
   double expert_room = 1.5;        // on GPUs: rows of memory of experts, as a multiple of even loads
+  double expert_bias_rate = -1;    // change of a router's bias in a step; -1: 0.001 if the model's routers have biases
+  double expert_capacity = 0;      // rows of an expert and block, as a factor of the mean number; 0: no limit
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
 
   std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)

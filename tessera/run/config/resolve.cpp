@@ -394,6 +394,24 @@ void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& 
                      (sizes.num_experts + kMost - 1) / kMost, kMost, sizes.num_experts);
 }
 
+// Throws InputError for settings that the routers of the model do not support.
+void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
+  if (config.backend == Backend::nccl && sizes.has_sigmoid_scores)
+    throw InputError(
+        "--backend: got nccl, expected local or mpi: routers with sigmoid scores (model '{}') run on CPUs only in this "
+        "version",
+        config.model);
+  if (config.backend == Backend::nccl && config.expert_capacity > 0)
+    throw InputError("--expert-capacity: got {} with --backend nccl, expected 0: GPUs drop no tokens in this version",
+                     config.expert_capacity);
+  if (config.expert_bias_rate > 0 && !sizes.has_router_bias)
+    throw InputError("--expert-bias-rate: got {}, expected 0: the routers of model '{}' have no biases",
+                     config.expert_bias_rate, config.model);
+  if (config.router_z_loss > 0 && sizes.has_sigmoid_scores)
+    throw InputError("--router-z-loss: got {}, expected 0: the routers of model '{}' have sigmoid scores",
+                     config.router_z_loss, config.model);
+}
+
 // Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (sizes.num_experts == 0) {
@@ -403,11 +421,14 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
     for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.moe_aux != nn::MoeAux::layer},
                                          {"--router-z-loss", config.router_z_loss != 0},
                                          {"--expert-room", config.given.contains("expert_room")},
+                                         {"--expert-bias-rate", config.expert_bias_rate > 0},
+                                         {"--expert-capacity", config.expert_capacity != 0},
                                          {"--expert-counts", config.expert_counts != 0}})
       if (is_given) throw InputError("{}: model '{}' has no experts", flag, config.model);
     return;
   }
   if (config.backend == Backend::nccl) check_experts_on_gpus(config, sizes);
+  check_routers(config, sizes);
   if (config.ep > sizes.num_experts)
     throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
                      config.model);
@@ -459,6 +480,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (sizes.num_experts > 0 && has_unused_places(config))
     throw InputError("--dead: model '{}' has experts, which need a whole mesh in this version", config.model);
   config.has_experts = sizes.num_experts > 0;
+  if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
   check_formats(config, model);
   return config;
 }

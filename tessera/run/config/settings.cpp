@@ -135,6 +135,10 @@ constexpr std::array kSettings{
     Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled", "experts: auxiliary loss by layer, or pooled", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},
     Setting{"expert_room", &C::expert_room, kPositive, kRun, "X", "experts on GPUs: rows / even load", kSteps},
+    Setting{"expert_bias_rate", &C::expert_bias_rate, kNotNegative, kKept, "X",
+            "experts: change of a router's bias in each step (default: 0.001 for routers with biases)", kPlans},
+    Setting{"expert_capacity", &C::expert_capacity, kNotNegative, kKept, "X",
+            "experts: drop rows of an expert beyond this multiple of the mean in a microbatch; 0: drop none", kPlans},
     Setting{"expert_counts", &C::expert_counts, kCountOrZero, kRun, "N",
             "steps between lines of metrics with the counts of each expert; 0: none"},
     Setting{"reduce_order", &C::reduce_order, kAny, kKept, "sequential|hierarchical",
@@ -350,22 +354,8 @@ json json_of_text(const std::string& text) {
   return whole && std::isfinite(static_cast<double>(number)) ? json(number) : json(text);
 }
 
-json get(const std::string& value) {
-  return value;
-}
-json get(const std::vector<std::string>& value) {
-  return value;
-}
-json get(bool value) {
-  return value;
-}
-json get(std::int64_t value) {
-  return value;
-}
-json get(std::uint64_t value) {
-  return value;
-}
-json get(double value) {
+template <typename T>
+requires(!std::is_enum_v<T>) json get(const T& value) {
   return value;
 }
 template <typename E>

@@ -155,6 +155,7 @@ std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
   for (const auto& [key, value] :
        {std::pair{"aux_loss", m.aux_loss}, {"z_loss", m.z_loss}, {"expert_load", m.expert_load}})
     if (value) line += fmt::format(", \"{}\": {}", key, json_number(*value));
+  if (m.expert_dropped) line += fmt::format(", \"expert_dropped\": {}", *m.expert_dropped);
   if (!m.expert_counts.empty()) line += ", \"expert_counts\": " + json(m.expert_counts).dump();
   if (m.slowest)
     line += fmt::format(R"(, "slowest_rank": {}, "slowest_rank_wait_ms": {})", m.slowest->rank,
@@ -194,6 +195,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .aux_loss = std::nullopt,
                   .z_loss = std::nullopt,
                   .expert_load = std::nullopt,
+                  .expert_dropped = std::nullopt,
                   .expert_counts = {},
                   .slowest = slowest_of_line(all),
                   .gpus = gpus_of_line(all),
@@ -205,6 +207,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                                      {"z_loss", &m.z_loss},
                                      {"expert_load", &m.expert_load}})
       if (all.contains(key)) *value = number_of(all.at(key));
+    if (all.contains("expert_dropped")) m.expert_dropped = all.at("expert_dropped").get<std::int64_t>();
     if (all.contains("expert_counts")) all.at("expert_counts").get_to(m.expert_counts);
     return m;
   } catch (const std::exception& error) {

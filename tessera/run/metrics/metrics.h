@@ -44,6 +44,8 @@ struct StepMetrics {
   // Set for a model with experts. The losses of the routers include their coefficients; `loss` does not contain them.
   // The load is the largest load of an expert divided by the mean load, in the layer where this ratio is largest.
   std::optional<double> aux_loss, z_loss, expert_load;
+  // Choices of tokens that were dropped (--expert-capacity), over all layers. Absent without a capacity.
+  std::optional<std::int64_t> expert_dropped;
   // By sparse layer: how often each expert was chosen (--expert-counts). Empty: not in this line.
   std::vector<std::vector<std::int64_t>> expert_counts;
   std::optional<SlowestRank> slowest;  // set if several ranks have measured waits

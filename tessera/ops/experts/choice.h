@@ -1,0 +1,101 @@
+// The choice of experts for one token. Internal to ops/experts.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/experts/router.h"
+#include "tessera/ops/exponential.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+// The sum of a token's weights starts at this value before the weights are divided by the sum.
+template <typename A>
+A least_sum(const RouterOptions& options) {
+  return options.score == RouterScore::sigmoid ? static_cast<A>(1e-20) : A{0};
+}
+
+inline void check_rule(const RouterOptions& options, std::int64_t experts) {
+  TESSERA_CHECK(options.k >= 1 && options.k <= experts, "route: {} of {} experts", options.k, experts);
+  const std::int64_t groups = options.groups, chosen = options.chosen_groups;
+  TESSERA_CHECK(groups >= 1 && experts % groups == 0 && (groups == 1 || experts / groups >= 2),
+                "route: {} experts in {} groups, expected groups of equal length with at least 2 experts", experts,
+                groups);
+  TESSERA_CHECK(chosen >= 1 && chosen <= groups && options.k <= experts / groups * chosen,
+                "route: {} experts of a token from {} of {} groups of {} experts", options.k, chosen, groups,
+                experts / groups);
+}
+
+// Throws InputError for a rule that the kernels of a GPU lack.
+inline void require_rule_of_device(const at::Tensor& tensor, const RouterOptions& options, bool has_bias) {
+  if (on_cuda(tensor) && (has_bias || !options.is_softmax_of_all()))
+    throw InputError("routers with sigmoid scores, groups or a bias run on CPUs only in this version");
+}
+
+// Writes the sigmoid of each logit. Returns 0.
+template <typename A>
+A sigmoids(const A* logits, A* scores, std::int64_t count) {
+  for (std::int64_t e = 0; e < count; ++e) scores[e] = A{1} / (A{1} + exponential(-logits[e]));
+  return 0;
+}
+
+// Returns the first of the largest values among those that are not taken. A comparison with NaN is false, so repeated
+// calls give distinct results for any values.
+template <typename A>
+std::int64_t best_left(const A* values, const std::vector<bool>& is_taken) {
+  std::int64_t best = -1;
+  for (std::size_t i = 0; i < is_taken.size(); ++i)
+    if (!is_taken[i] && (best < 0 || values[i] > values[best])) best = static_cast<std::int64_t>(i);
+  return best;
+}
+
+// Returns for each expert whether the expert is outside the token's chosen groups.
+template <typename A>
+std::vector<bool> outside_of_groups(const A* ranks, std::int64_t count, const RouterOptions& options) {
+  const auto groups = static_cast<std::size_t>(options.groups), size = static_cast<std::size_t>(count) / groups;
+  std::vector<bool> is_outside(static_cast<std::size_t>(count), groups > 1);
+  if (groups == 1) return is_outside;
+  std::vector<A> values;
+  for (std::size_t group = 0; group < groups; ++group) {
+    const A* own = ranks + group * size;
+    std::vector<bool> is_taken(size, false);
+    const std::int64_t first = best_left(own, is_taken);
+    is_taken[static_cast<std::size_t>(first)] = true;
+    values.push_back(own[first] + own[best_left(own, is_taken)]);
+  }
+  std::vector<bool> is_chosen(groups, false);
+  for (std::int64_t i = 0; i < options.chosen_groups; ++i) {
+    const auto group = static_cast<std::size_t>(best_left(values.data(), is_chosen));
+    is_chosen[group] = true;
+    for (std::size_t e = group * size; e < (group + 1) * size; ++e) is_outside[e] = false;
+  }
+  return is_outside;
+}
+
+// Writes the chosen experts of a token and their weights. bias: null or one number for each expert.
+template <typename A>
+void choose(const A* scores, const A* bias, std::int64_t count, const RouterOptions& options, std::int32_t* experts,
+            A* weights) {
+  std::vector<A> biased;
+  const A* ranks = scores;
+  if (bias != nullptr) {
+    for (std::int64_t e = 0; e < count; ++e) biased.push_back(scores[e] + bias[e]);
+    ranks = biased.data();
+  }
+  A not_finite = 0;  // NaN if a score is NaN
+  for (std::int64_t e = 0; e < count; ++e) not_finite += A{0} * scores[e];
+  std::vector<bool> is_taken = outside_of_groups(ranks, count, options);
+  A sum = 0;
+  for (std::int64_t slot = 0; slot < options.k; ++slot) {
+    const std::int64_t best = best_left(ranks, is_taken);
+    is_taken[static_cast<std::size_t>(best)] = true;
+    experts[slot] = static_cast<std::int32_t>(best);
+    sum += weights[slot] = scores[best] + not_finite;
+  }
+  const A divisor = options.normalizes ? sum + least_sum<A>(options) : A{1};
+  const A scale = static_cast<A>(options.scale);
+  for (std::int64_t slot = 0; slot < options.k; ++slot) weights[slot] = weights[slot] / divisor * scale;
+}
+
+}  // namespace tessera::ops
