@@ -18,8 +18,8 @@ struct LaneTimes {
   Fence begin_fence, end_fence;
 };
 
-// Marks the begin and end of one operation on the lane that executes it. A copy marks the same operation. A
-// default-constructed mark does nothing.
+// Marks the begin and end of one operation on the lane that executes the operation. Copies of a mark belong to the same
+// operation. A default-constructed mark does nothing.
 class LaneMark {
  public:
   LaneMark() = default;

@@ -1,4 +1,4 @@
-// Temporary memory for the work of one stream, reused without allocations on the device.
+// Temporary memory for the work of one stream. The memory is reused without new allocations on the device.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -51,7 +51,8 @@ class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
 
   const Device device_;
   std::mutex mutex_;
-  std::vector<Buffer> free_;  // ordered by size; its capacity is created_, so that returning memory does not allocate
+  std::vector<Buffer>
+      free_;  // ordered by size; has room for all created_ buffers, so that return_buffer() does not allocate
   std::size_t created_ = 0;
 };
 
