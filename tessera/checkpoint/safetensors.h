@@ -34,7 +34,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                     std::stop_token stop = {});
   void write(const void* data, std::int64_t bytes) { file_.write(data, bytes); }
-  // Throws Error if the written bytes are more or fewer than the tensors have.
+  // Throws Error if the number of written bytes is not the size of the tensors.
   WrittenFile finish();
 
  private:
