@@ -48,7 +48,7 @@ class IndexedDataset {
   void check_vocabulary(std::int64_t vocab_size, std::int64_t part = 0, std::int64_t parts = 1) const;
 
  private:
-  // A sequence and the number of stream tokens before it.
+  // A sequence and the number of tokens of the stream before this sequence.
   struct Place {
     std::int64_t sequence, begin;
   };
@@ -71,12 +71,12 @@ class IndexedDataset {
   std::vector<std::int64_t> begins_;  // stream positions of every kStride-th sequence and of the end
 };
 
-// Writes a data set: add_sequence and end_document in order, then finish. The files get their final names in finish.
-// Only tests use this class.
+// Writes a data set. The caller passes the sequences of each document to add_sequence, then calls end_document. At the
+// end the caller calls finish, which gives the files their final names. Only tests use this class.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  ~IndexedDatasetWriter();  // without finish: removes the partial files
+  ~IndexedDatasetWriter();  // removes the partial files unless finish was called
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 

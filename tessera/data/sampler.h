@@ -19,7 +19,8 @@
 
 namespace tessera::data {
 
-std::int64_t num_samples(std::int64_t tokens, std::int64_t seq_len);  // 0 when there are too few tokens
+std::int64_t num_samples(std::int64_t tokens,
+                         std::int64_t seq_len);  // 0 if the stream has fewer than seq_len + 1 tokens
 
 struct PermutationKey {
   std::uint64_t seed = 0;
@@ -43,13 +44,13 @@ class Permutation {
 // samples.
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
-// A replica's part of the global batch: consecutive sequences, and the number of readers that compute them. Readers
-// compute different samples.
+// A replica's part of the global batch: the number of its sequences, which are consecutive, and of the readers that
+// compute them. A reader is the ranks that compute the same samples: the tp ranks of one gtp coordinate.
 struct ReplicaShare {
   std::int64_t sequences = 0, readers = 1;
 };
-// How the global batch is split over the replicas of the model. The shares add up to global_batch; both batch sizes
-// count sequences.
+// How the global batch is split over the replicas of the model. The sum of the replicas' shares is global_batch. Both
+// batch sizes are numbers of sequences.
 struct BatchShape {
   std::int64_t micro_batch = 1, global_batch = 1;
   std::vector<ReplicaShare> replicas;
@@ -57,14 +58,13 @@ struct BatchShape {
 // Returns a shape with equal shares. If global_batch is not a multiple of the number of replicas, the first replicas
 // take one sequence more. `readers`: by replica.
 BatchShape equal_shares(std::int64_t micro_batch, std::int64_t global_batch, const std::vector<std::int64_t>& readers);
-// The samples that one reader computes in one microbatch. The tp ranks that compute with parts of one matrix are one
-// reader.
+// Identifies the samples that one reader computes in one microbatch.
 struct Block {
   std::int64_t step = 1;  // from 1
   std::int64_t replica = 0, reader = 0, microbatch = 0;
 };
-// Returns the number of microbatches of a replica. Replicas with equal numbers of readers have the same number, because
-// their ranks may execute one schedule.
+// Returns the number of microbatches of a replica. Replicas with equal numbers of readers have equal numbers of
+// microbatches, because their ranks may execute the same schedule.
 std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica);
 struct Positions {
   std::int64_t first = 0, count = 0;
