@@ -1,5 +1,5 @@
-// A receiver on a host tells senders on the same host where to write their messages. The mailbox is memory of the
-// receiver that its senders also map.
+// A receiver on a host tells senders on the same host where to write their messages. A mailbox is memory of the
+// receiver that the senders also map.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Destination {
 // each sender takes.
 class PeerMailbox {
  public:
-  static constexpr std::size_t kPending = 1024;  // the most destinations that a sender has not taken yet
+  static constexpr std::size_t kPending = 1024;  // maximum number of destinations that a sender has not taken yet
 
   // Makes a mailbox; called by the receiver. The mailbox's name starts with `prefix`, and processes on the host open it
   // by its name. Throws Error if shared memory cannot be allocated.

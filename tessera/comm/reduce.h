@@ -17,7 +17,7 @@ void check_reducible(quant::DType type, ReduceOp op, const char* where);
 // overlap. Expects at least one part.
 void reduce(const quant::Kernels& kernels, void* out, std::span<const void* const> parts, quant::DType type,
             ReduceOp op, std::int64_t count);
-// As reduce() above, for buffers in host memory.
+// Does the same reduction for buffers in host memory.
 void reduce(void* out, std::span<const void* const> parts, quant::DType type, ReduceOp op, std::int64_t count);
 
 }  // namespace tessera::comm

@@ -13,7 +13,7 @@
 namespace tessera::comm {
 
 struct WorldOptions {
-  std::chrono::milliseconds timeout{60000};  // limit for each operation, from its start on this rank to its end
+  std::chrono::milliseconds timeout{60000};  // limit for the time of each operation on this rank
   bool check_mismatch = false;  // mpi, nccl: whether ranks compare operation, count and type before each collective
 };
 
@@ -36,8 +36,8 @@ class World {
   // Makes a board (rendezvous/board.h). Collective over the world. The board must not outlive the world.
   virtual std::unique_ptr<rendezvous::Board> make_board() = 0;
 
-  // Returns this rank's host clock if time is virtual (comm/local/world.h), otherwise null. Computation advances the
-  // clock by the time that it should take.
+  // Returns this rank's host clock if time is virtual (comm/local/world.h), otherwise null. Simulated computation
+  // advances the clock by the time of the computation.
   virtual std::shared_ptr<base::VirtualClock> clock() const { return nullptr; }
 };
 

@@ -16,7 +16,7 @@ namespace tessera::comm {
 // members, by group rank.
 using ExchangeFunction = std::function<std::vector<std::string>(const std::string& own)>;
 
-// Returns an identity of this host. Two processes with equal identities run on the same host, as far as they can
+// Returns an identity of this host. Two processes with equal identities run on the same host, as far as a process can
 // detect.
 std::string host_identity();
 

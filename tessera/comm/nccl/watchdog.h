@@ -36,27 +36,28 @@ class NcclWatch {
   NcclWatch& operator=(const NcclWatch&) = delete;
 
   // begin() and end() enclose the enqueueing of an operation. Operations on a captured stream are not watched. `what`
-  // must outlive this object. If `graph` is set, the operation is a graph, and `graph` is added to its time limit.
+  // must outlive this object. If the operation is a graph, `graph` is the time that is added to the time limit.
   void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
              std::optional<std::chrono::milliseconds> graph = {});
   void end(base::CudaStream stream);
 
-  // Called by the watchdog. Returns the problem as the end of a sentence, or an empty string if there is no problem.
-  // `beside_graph` is true if the device runs a graph of this process. The time limit of other operations then starts
-  // after the graph, because the device may not run them earlier.
+  // Called by the watchdog. Returns the problem as the end of a sentence of an error message, or an empty string if
+  // there is no problem. `beside_graph` is true if the device runs a graph of this process. The time limit of other
+  // operations then starts after the graph, because the device may not run them earlier.
   std::string poll(std::chrono::milliseconds timeout, bool beside_graph);
-  // Returns whether the device is known to run a graph of this group. The graph has its own time limit.
+  // Returns whether the device runs a graph of this group, as far as the last poll() detected. The graph has its own
+  // time limit.
   bool runs_graph();
   // Returns the label of the oldest pending operation, e.g. "all_gather #12 on gtp[0,1], rank 0". Returns an empty
   // string if no operation is pending.
   std::string label() const;
   // Returns the state of this rank in the group, as text for its peers.
   std::string state() const;
-  // All pending and later operations fail with `error`. Only the first call has an effect. Does not wait.
+  // Makes all pending and later operations fail with `error`. Only the first call has an effect. Does not wait.
   void fail(const std::exception_ptr& error);
   // Called after fail(). Begins to abort the pending work on the device.
   void abort();
-  // Sets an action that abort() also runs, on its own thread.
+  // Sets an action that abort() also runs, on a separate thread.
   void at_abort(std::function<void()> action);
   bool failed() const;
 
@@ -93,8 +94,9 @@ class NcclWatch {
 class NcclWatchdog {
  public:
   using OnFailure = std::function<void(const std::string&)>;
-  // `store` is a separate connection. A store that does not answer delays a failure by 2 s. The watchdog's thread polls
-  // events of `device`. `on_failure` is NcclOptions::on_failure.
+  // `store` is a connection to the run's store that only the watchdog uses. If the store does not answer, the report of
+  // a failure is delayed by 2 s. The watchdog's thread polls events of `device`. `on_failure` is
+  // NcclOptions::on_failure.
   NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, base::Device device,
                std::chrono::milliseconds timeout, OnFailure on_failure);
   ~NcclWatchdog();
@@ -132,7 +134,7 @@ class NcclWatchdog {
   std::exception_ptr failure_;
   bool closing_ = false;
   rendezvous::FailureExchange failures_;
-  std::thread thread_;  // the last member: it starts when the others are initialised
+  std::thread thread_;  // declared last: the thread starts when the other members are initialised
 };
 
 }  // namespace tessera::comm
