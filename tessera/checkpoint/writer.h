@@ -29,8 +29,8 @@ struct LocalTensor {
 
 struct CheckpointContents {
   std::int64_t step = 0;
-  nlohmann::json state;  // any JSON, such as the run's configuration and number of tokens; only rank 0's
-                         // value is written
+  // Any JSON, such as the run's configuration and number of tokens. Only rank 0's value is written.
+  nlohmann::json state;
   std::vector<LocalTensor> tensors;
 };
 

@@ -40,11 +40,11 @@ WorstShare worst_share(const std::vector<std::int64_t>& shares, const std::vecto
 //
 // If the period is at most 65,536, position p is assigned to the set i with the largest deficit
 //   share_i * (p + 1) - turns_i(p) * period
-// where turns_i(p) is the number of turns of set i before p. Of equal deficits, the first set is chosen. For a longer
-// period, the same rule chooses between two halves of the sets, then between the halves of the chosen half, until one
-// set remains. The sets [first, last) have the halves [first, middle) and [middle, last) with middle = (first + last) /
-// 2. The share of a half is the sum of the shares of its sets. In this rule, p is the number of earlier turns of
-// [first, last).
+// where turns_i(p) is the number of turns of set i before p. If deficits are equal, the first set is chosen. For a
+// longer period, the same rule chooses between two halves of the sets, then between the halves of the chosen half,
+// until one set remains. The sets [first, last) have the halves [first, middle) and [middle, last) with middle = (first
+// + last) / 2. The share of a half is the sum of the shares of its sets. In this rule, p is the number of earlier turns
+// of [first, last).
 class BlendOrder {
  public:
   // `weights`: one or more, all above 0. Throws the errors of shares_of.

@@ -19,8 +19,8 @@
 
 namespace tessera::data {
 
-std::int64_t num_samples(std::int64_t tokens,
-                         std::int64_t seq_len);  // 0 if the stream has fewer than seq_len + 1 tokens
+// Returns the number of samples of a stream of `tokens` tokens. The number is 0 for fewer than seq_len + 1 tokens.
+std::int64_t num_samples(std::int64_t tokens, std::int64_t seq_len);
 
 struct PermutationKey {
   std::uint64_t seed = 0;

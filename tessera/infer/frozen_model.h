@@ -56,7 +56,7 @@ class FrozenModel {
   shard::ParallelGroups& parallel() { return parallel_; }
 
  private:
-  train::LossSum losses_;                              // the first member, because the lanes use it until they end
+  train::LossSum losses_;                              // declared first, so that it outlives the lanes, which use it
   const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // destroyed after all tensors

@@ -32,10 +32,10 @@ struct TransferPlan {
 };
 
 // Returns the plan that copies every element of `to` from one holder in `from`. The source is the target itself if it
-// holds the element. If the target does not hold the element, the source is the holder that has sent least so far. Of
-// several such holders, the next rank after the target is chosen. The plan therefore distributes the sends evenly over
-// the holders, and every rank computes the same plan. Adjacent boxes are joined, so transfers are as large as the two
-// layouts allow.
+// holds the element. If the target does not hold the element, the source is the holder that has sent least so far. If
+// several holders have sent least, the next of them after the target is chosen. The plan therefore distributes the
+// sends evenly over the holders, and every rank computes the same plan. Adjacent boxes are joined, so transfers are as
+// large as the two layouts allow.
 //
 // If `from` is partial and `to` is not, the result is an adding plan. If both layouts are partial, data moves only
 // within ranks, because the summands stay on their ranks.
