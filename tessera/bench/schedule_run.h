@@ -21,7 +21,7 @@ struct ScheduleRun {
 };
 
 struct ScheduleTimes {
-  // The time from the begin of a step to the begin of the next step, on the slowest rank. With `real`, the mean over
+  // The time from the start of a step to the start of the next step, on the slowest rank. With `real`, the mean over
   // several steps.
   double step_seconds = 0, exposed_seconds = 0;
   schedule::Prediction predicted;  // computed from exact costs

@@ -1,4 +1,4 @@
-// A decoder of parallel parts: token embedding, blocks, final norm, output layer and loss.
+// A decoder: token embedding, blocks, final norm, output layer and loss. Each part supports tensor parallelism.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -29,8 +29,8 @@ class Decoder final : public Model {
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // terms: receives the router terms of the sparse blocks, in order; may be null. cache: as in next_logits; null:
-  // tokens attend only to tokens of this batch.
+  // If `terms` is not null, it receives the router terms of the sparse blocks, in order. If `cache` is not null, the
+  // tokens attend also to the tokens in the cache (next_logits), otherwise only to tokens of this batch.
   at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   enum class Cut { rows, cols };
@@ -38,7 +38,7 @@ class Decoder final : public Model {
   nn::Weight vector(schedule::ParameterId id) const;
   nn::Norm norm(schedule::ParameterId id) const;
   nn::Block make_block(const DecoderBlockIds& ids, const HeadPart& heads);
-  // Returns the ids of a weight's local rows.
+  // Returns the vocabulary ids of the rows that this rank holds of a weight.
   ops::IdRanges ids_of(schedule::ParameterId id) const;
 
   DecoderConfig config_;

@@ -1,4 +1,4 @@
-// How sequence parallelism distributes a microbatch's tokens over the ranks of a tp group.
+// The distribution of a microbatch's tokens over the ranks of a tp group, under sequence parallelism.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace tessera::nn {
 
-// Consecutive ranks hold consecutive tokens. The weights are equal on every rank of the group.
+// Consecutive ranks hold consecutive tokens. Every rank of the group has the same `weights`.
 struct TokenSplit {
-  std::vector<std::int64_t> weights = {};  // by tp rank, 0 for a rank without tokens; empty: equal shares
+  std::vector<std::int64_t> weights = {};  // by tp rank: share of the tokens, 0 for no tokens; empty: equal shares
 
   // Returns the tokens of a rank: [tokens * a / w, tokens * b / w). w is the sum of all weights, a is the sum of the
   // weights of lower ranks, and b = a + the rank's weight. Equal weights give layout::even_part. Throws Error if the

@@ -19,11 +19,13 @@ struct RouterLossOptions {
 
 struct RouterLoss {
   at::Tensor objective;  // a scalar on the CPU, from which backward starts; scaled as nn::Loss::objective
-  // fp64 on the CPU: auxiliary loss and z loss, each with its coefficient and times the counted tokens of the
-  // microbatch; then the counts of each layer's experts.
+  // An fp64 tensor on the CPU. The first two values are the auxiliary loss and the z loss, each multiplied by its
+  // coefficient and by the number of counted tokens of the microbatch. The other values are RouterTerms::counts of each
+  // layer.
   at::Tensor values;
 };
-// terms: of the sparse layers in order. counted: [tokens] bool. scale: 1 / tokens of the whole step.
+// terms: the terms of the sparse layers, in order. counted: [tokens] bool, as in experts_forward. scale: 1 / number of
+// tokens of the whole step.
 RouterLoss router_loss(const std::vector<RouterTerms>& terms, const RouterLossOptions& options,
                        const at::Tensor& counted, double scale);
 
