@@ -17,8 +17,8 @@
 namespace tessera::base {
 
 // Records which work of a lane failed. The calls of a lane are numbered from 1 in their order. The number of a call is
-// the position of its work. A fence has the position of the last work before it. Code that watches the lane, such as
-// the watchdog of collectives, calls fail(). Any thread may use the object.
+// the position of its work. The position of a fence is that of the last work before the fence. Code that watches the
+// lane, such as the watchdog of collectives, calls fail(). Any thread may use the object.
 class LaneFaults {
  public:
   // The time for which fences wait for a device after a failure.
@@ -37,9 +37,9 @@ class LaneFaults {
   // Returns whether the work up to `position` failed longer ago than the grace time. Callers then stop waiting for the
   // device.
   bool is_abandoned(std::int64_t position) const;
-  // Calls `work`, which accesses memory of the lane's callers, unless is_abandoned(position) is true. is_abandoned()
-  // waits while `work` runs, so a caller may free the memory when is_abandoned() returns true. For callbacks that a
-  // stream runs. `work` must be short and must not call functions of this object.
+  // Calls `work` unless is_abandoned(position) is true. A stream's callback calls this function to access memory of the
+  // lane's callers. While `work` runs, is_abandoned() waits. A caller may therefore free the memory when is_abandoned()
+  // returns true. `work` must be short and must not call functions of this object.
   void run_unless_abandoned(std::int64_t position, const std::function<void()>& work) const;
   // Records that the work at the current position and all later work wait for `fence`, a fence of another lane.
   void follow(const Fence& fence);
@@ -65,11 +65,11 @@ class LaneFaults {
 enum class LanePriority { normal, high };
 
 // Makes a lane with its own stream. The stream does not wait for other streams implicitly. The lane records its
-// failures in `faults`, or in an object of its own if `faults` is null. wait() does not block the host if the fence
-// belongs to another stream. If the fence belongs to a thread lane, wait() blocks until the fence is done. Work that
-// throws breaks the lane, and run() does not throw. Work that is already on the stream is not cancelled. Fences use
-// events from a pool that grows as needed. The destructor waits for the stream's work. The stream is kept, and a later
-// lane reuses it. Throws Error if the device does not exist or the library was built without CUDA.
+// failures in `faults`, or in an object of its own if `faults` is null. For a fence of another stream, wait() does not
+// block the host. For a fence of a thread lane, wait() blocks until the fence is done. Work that throws breaks the
+// lane, and run() does not throw. Work that is already on the stream is not cancelled. Fences use events from a pool
+// that grows as needed. The destructor waits for the stream's work. The stream is kept, and a later lane reuses it.
+// Throws Error if the device does not exist or the library was built without CUDA.
 std::unique_ptr<Lane> make_cuda_lane(const std::string& name, Device device,
                                      LanePriority priority = LanePriority::normal,
                                      std::shared_ptr<LaneFaults> faults = nullptr);

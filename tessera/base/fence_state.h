@@ -6,8 +6,8 @@
 
 namespace tessera::base::detail {
 
-// Any thread may use the state. Each function has the meaning of the function of Fence with the same name. raise_host()
-// raises the host's clock to time() if time is virtual.
+// Any thread may use the state. Each function has the meaning of the function of Fence with the same name. In addition,
+// raise_host() raises the host's clock to time() if time is virtual.
 class FenceState {
  public:
   virtual ~FenceState() = default;

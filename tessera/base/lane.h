@@ -33,9 +33,9 @@ class Lane {
   virtual Fence record() = 0;
   // Records a fence that also supports seconds_since().
   virtual Fence record_timed() { return record(); }
-  // Records a fence at a signal. Such a fence connects a graph and work outside of the graph. If the fence is recorded
-  // into the graph, a lane outside can wait for the fence; the lane then waits for the most recent launch. If the fence
-  // is recorded outside, the graph can wait for the fence; each launch then waits for the most recent record of the
+  // Records a fence at a signal. Such a fence connects a graph and work outside of the graph. A lane outside of the
+  // graph can wait for a fence that is recorded into the graph. The lane then waits for the most recent launch. The
+  // graph can wait for a fence that is recorded outside. Each launch then waits for the most recent record of the
   // signal.
   virtual Fence record(Signal&) { return record(); }
   // Work that is enqueued later starts after `fence`. An error of `fence` breaks this lane.
@@ -62,8 +62,8 @@ class Lane {
   Lane() = default;
 };
 
-// Makes a lane that runs work immediately on the calling thread. run() throws the errors of the work, which do not
-// break the lane. wait() blocks. The lane's clock is the host's clock.
+// Makes a lane that runs work immediately on the calling thread. Errors of the work are thrown by run() and do not
+// break the lane. A wait() blocks. The lane's clock is the host's clock.
 std::unique_ptr<Lane> make_inline_lane(std::shared_ptr<VirtualClock> host = nullptr);
 // Makes a lane with one worker thread named `name`. The destructor finishes the queue and joins the thread.
 std::unique_ptr<Lane> make_thread_lane(const std::string& name, std::shared_ptr<VirtualClock> host = nullptr);

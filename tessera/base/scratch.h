@@ -35,10 +35,10 @@ class Scratch {
 };
 
 // A pool of temporary memory for one stream. Later work of the stream reuses memory that is returned to the pool. The
-// pool frees its memory only when the pool and the last Scratch are destroyed, because graphs of the stream's work keep
-// using the memory with which they were captured. The code that launches a graph must order the graph with the stream's
-// other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different sizes. The
-// pool is held by a shared_ptr. Any thread may use the object.
+// pool frees its memory only when the pool and the last Scratch are destroyed. Until then, graphs of the stream's work
+// can use the memory with which they were captured. The code that launches a graph must order the graph with the
+// stream's other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different
+// sizes. The pool is held by a shared_ptr. Any thread may use the object.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
  public:
   explicit ScratchPool(Device device) : device_(device) {}

@@ -15,7 +15,7 @@ struct KernelCase {
   std::function<std::function<void()>(std::uint64_t seed)> prepare;
   double operations = 0;  // multiplications and additions; 0 for kernels that memory limits
 };
-// Returns the cases. The first case is a copy of `copy_bytes` bytes, with which the others are compared.
+// Returns the cases. The first case is a copy of `copy_bytes` bytes, with which the other cases are compared.
 std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy_bytes);
 
 }  // namespace tessera::bench

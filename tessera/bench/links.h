@@ -1,5 +1,5 @@
 // The benchmark `links`: the rate of transfers between GPUs. The transfers are copies into the memory of other GPUs, or
-// NCCL calls. They run alone, and then concurrently with matrix products.
+// NCCL calls. The transfers run alone, and then concurrently with matrix products.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -17,9 +17,9 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
                             std::vector<double> segments, bool on_demand);
 
 // Returns the seconds of the longest chain of dependencies from one step's first publish to the next step's first
-// publish. The function makes these assumptions: the program runs in order; each weight is gathered once, after its
-// publish, in the order of use; each gradient is reduced when it is produced, one after another; no arena limits the
-// chain. Therefore no schedule is faster if the costs apply to every rank.
+// publish. In this chain, the program runs in order. Each weight is gathered once after its publish, and weights are
+// gathered in the order of use. Gradients are reduced one after another, each as soon as it is produced. No arena
+// limits the chain. Therefore no schedule is faster if the costs apply to every rank.
 double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs);
 
 }  // namespace tessera::bench

@@ -22,7 +22,7 @@ struct ScheduleRow {
   comm::Link link;
   std::string budget;  // "minimum", "2 x minimum", "chosen", "unlimited"
   std::int64_t arena_bytes = 0;
-  double step_predicted = 0, step_measured = 0;  // in seconds, as are the members below
+  double step_predicted = 0, step_measured = 0;  // in seconds, as all times below
   double exposed_predicted = 0, exposed_measured = 0;
   double on_demand = 0;  // measured step time without a schedule
   // Lower bound of the step time with this link. Nullopt if the tp ranks have unequal parts (TimedModel::equal_ranks).

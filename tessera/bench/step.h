@@ -24,12 +24,12 @@ struct StepBench {
   std::filesystem::path profile;  // where rank 0 writes a profile of two more steps; empty: no profile
 };
 
-// Lower bound of a rank's step time without overlap, in seconds. The limit is a measured time: the time of the step's
-// products and attention calls, and of copies of as many bytes as all other work moves. The calls run on the rank's
-// device in the order of a step. The calls are repeated until a GPU has reached its power limit, as in training.
+// Lower bound of a rank's step time without overlap, in seconds. The limit is the measured time of the step's products
+// and attention calls, plus the time to copy as many bytes as all other work moves. The calls run on the rank's device
+// in the order of a step. They are repeated for long enough that a GPU reaches its power limit, as in training.
 struct StepLimit {
   double products = 0, attention = 0;  // measured
-  // bytes: bytes that all other work reads and writes. copy_rate: bytes per second that the copies read and write.
+  // The bytes that all other work reads and writes, and the rate of the copies in bytes per second (read + write).
   double bytes = 0, copy_rate = 0;
   int rounds = 0;  // number of repetitions, over which the times are means
   double seconds() const { return products + attention + bytes / copy_rate; }
@@ -41,9 +41,9 @@ struct StepReport {
   double flops = 0;  // model flops of a step, divided by the number of ranks (run/model_flops.h)
   // Peak flops per second of a rank's processor; nullopt: unknown, so mfu is also unknown.
   std::optional<double> peak_flops;
-  // Time in which compute waits for communication. Both values are medians over the steps. exposed_comm_ms is the mean
-  // over the ranks. least_exposed_comm_ms is the minimum over the ranks: the other ranks also wait for the slowest
-  // rank, which itself waits least.
+  // Time in which compute waits for communication. Both values are medians over the steps. The value exposed_comm_ms is
+  // the mean over the ranks. The value least_exposed_comm_ms is the minimum over the ranks. The slowest rank waits
+  // least, and the other ranks also wait for the slowest rank.
   double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
   double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
   std::int64_t memory_bytes = 0;  // bytes used on the device, the maximum over the ranks; 0 on a CPU

@@ -1,4 +1,4 @@
-// Steps that wait for the time of their compute instead of computing, in a runtime that moves real weights and
+// Steps that do not compute, but wait for the time that compute would take. The runtime moves real weights and
 // gradients. The values of weights and gradients have no meaning.
 #pragma once
 #include <functional>

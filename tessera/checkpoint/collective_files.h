@@ -1,5 +1,4 @@
-// File operations that all ranks of a group run at the same time. An operation succeeds on all ranks or fails on all
-// ranks.
+// File operations that all ranks of a group run together. An operation succeeds on all ranks or fails on all ranks.
 #pragma once
 #include <functional>
 #include <stop_token>

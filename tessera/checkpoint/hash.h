@@ -12,8 +12,8 @@ class Hasher {
  public:
   Hasher();
   void update(const void* data, std::size_t bytes);
-  // Returns 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints. update() may be
-  // called again afterwards.
+  // Returns 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints. Afterwards,
+  // update() may be called again.
   std::string hex() const;
 
  private:

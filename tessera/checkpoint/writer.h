@@ -48,7 +48,8 @@ struct WriteOptions {
 void write_checkpoint(const std::filesystem::path& folder, const CheckpointContents& contents,
                       comm::Communicator& group, const WriteOptions& options = {});
 
-// The two functions below are the stages of write_checkpoint. A single process calls them to convert a checkpoint.
+// The two functions below are the stages of write_checkpoint. A single process calls these functions to convert a
+// checkpoint.
 
 // Writes the pieces into one file and returns the part of the manifest that describes this file. `data_of(i)` returns
 // the local buffer of tensor i and may reuse its memory at the next call. Does not create a file if there are no

@@ -59,8 +59,8 @@ class Communicator {
   // may be this rank's own part of `recv`.
   virtual base::Fence all_gather(const void* send, void* recv, std::span<const std::int64_t> counts,
                                  quant::DType type) = 0;
-  // `send_counts[r]` is the number of elements that this rank sends to rank r. `recv_counts[r]` is the number that it
-  // receives from rank r. Both buffers are dense, in rank order.
+  // `send_counts[r]` is the number of elements that this rank sends to rank r. `recv_counts[r]` is the number of
+  // elements that this rank receives from rank r. Both buffers are dense, in rank order.
   virtual base::Fence all_to_all(const void* send, std::span<const std::int64_t> send_counts, void* recv,
                                  std::span<const std::int64_t> recv_counts, quant::DType type) = 0;
   // `counts[r]` is the number of elements in rank r's part of `send`. `recv` receives this rank's part, reduced.
@@ -71,7 +71,7 @@ class Communicator {
   virtual base::Fence broadcast(void* data, std::int64_t count, quant::DType type, int root) = 0;
   virtual base::Fence barrier() = 0;
   // Sends and receives a list of messages. The messages of a pair of ranks match in list order. A rank may send to
-  // itself. All ranks of the group call it; a rank without messages passes empty lists.
+  // itself. All ranks of the group call exchange(); a rank without messages passes empty lists.
   virtual base::Fence exchange(std::vector<Send> sends, std::vector<Receive> receives) = 0;
 
   // Registers memory into which many later operations receive. If the backend supports pushes, peers then write to the
@@ -84,8 +84,8 @@ class Communicator {
   // Launches a graph of this rank on the lane. The graph may contain operations of any groups. The operations were
   // recorded once, while the lanes of the groups were captured, and no operand is in host memory. All ranks launch
   // graphs with the same operations. `expected` is the approximate time that the graph takes. The graph's time limit is
-  // that of an operation plus kGraphSlack times `expected`. For operations that run beside the graph, the time limit
-  // starts when the graph ends. Throws Error if the communicator has no GPUs.
+  // that of an operation plus kGraphSlack times `expected`. For operations that run concurrently with the graph, the
+  // time limit starts when the graph ends. Throws Error if the communicator has no GPUs.
   static constexpr int kGraphSlack = 4;
   virtual base::Fence launch(std::function<void(base::CudaStream)> graph, std::chrono::milliseconds expected) = 0;
 

@@ -31,7 +31,8 @@ Messages messages_of(const Operation& operation, const GroupIdentity& group);
 // A reduction as messages and a sum: each member receives the parts that the member sums.
 struct PartsToSum {
   Messages messages;
-  // By group rank, `count` elements each. This rank's part is in its own buffer; the parts of peers are in scratch.
+  // By group rank: the address of the rank's part, which has `count` elements. This rank's part is in its own buffer;
+  // the parts of peers are in scratch.
   std::vector<const void*> parts;
   std::int64_t count = 0;
 };

@@ -22,8 +22,8 @@ struct Operation {
   int root = 0;
   const void* send = nullptr;
   void* recv = nullptr;
-  // Numbers of elements by group rank. all_gather uses recv_counts, reduce_scatter uses send_counts, and all_to_all
-  // uses both. For all_reduce and broadcast, recv_counts contains a single count.
+  // Numbers of elements by group rank. An all_gather uses recv_counts, a reduce_scatter uses send_counts, and an
+  // all_to_all uses both. For all_reduce and broadcast, recv_counts contains a single count.
   std::vector<std::int64_t> send_counts, recv_counts;
   std::vector<Send> sends;  // exchange only
   std::vector<Receive> receives;

@@ -70,7 +70,7 @@ class OrderedAddition {
     std::int64_t offset = 0, stride = 0;
     bool operator==(const Term&) const = default;
   };
-  // A box of the target. All its elements are sums over the same ranks.
+  // A box of the target. All elements of the box are sums over the same ranks.
   struct Cell {
     std::int64_t rows = 0, cols = 0, offset = 0, stride = 0;
     std::vector<Term> terms;  // in rank order

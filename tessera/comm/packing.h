@@ -1,4 +1,4 @@
-// Packs the boxes of a message from a tensor's local buffer into one dense buffer.
+// Packs the boxes of a message from a tensor's local buffer into one contiguous buffer.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -41,11 +41,11 @@ class Redistribution {
   bool is_contiguous() const { return contiguous_; }
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). An adding plan
-  // computes sums in rank order in the accumulator type of `type`, and writes them in `type`. `type` must then be a
-  // floating type; unless the plan is one collective, `type` must be the type given to the constructor. `source` and
-  // `target` are memory of group.kernels().device() and must not overlap. There are two exceptions: the source of an
-  // all_gather may be the rank's part of the target, and an all_reduce may be in place. Padding, and elements that no
-  // transfer covers, keep their value.
+  // computes sums in rank order, in the accumulator type of `type`, and writes the sums in `type`. For an adding plan,
+  // `type` must be a floating type. Unless the adding plan is one collective, `type` must be the type given to the
+  // constructor. `source` and `target` are memory of group.kernels().device() and must not overlap. There are two
+  // exceptions: the source of an all_gather may be the rank's part of the target, and an all_reduce may be in place.
+  // Padding, and elements that no transfer covers, keep their value.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
@@ -84,8 +84,8 @@ struct Movement {
 };
 
 // Executes several redistributions in one exchange. The result is that of run() for each redistribution. Throws Error
-// if a redistribution is not contiguous (is_contiguous), or if it was made for another group or rank. The
-// redistributions must live until the fence is done. `movements` is used only during the call.
+// if a redistribution is not contiguous (is_contiguous), or was made for another group or rank. The redistributions
+// must live until the fence is done. `movements` is used only during the call.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

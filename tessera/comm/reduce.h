@@ -9,7 +9,8 @@
 
 namespace tessera::comm {
 
-// Throws Error if the type does not support the reduction. u8 has no sum, because it would overflow.
+// Throws Error if the type does not support the reduction. For example, u8 does not support sums, because they would
+// overflow.
 void check_reducible(quant::DType type, ReduceOp op, const char* where);
 
 // Computes out[i] = op over the parts in their order, in `type`. Sums use the accumulator type of `type`: bf16 is

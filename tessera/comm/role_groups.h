@@ -1,5 +1,5 @@
-// The communicators of one rank, by role. A role's communicator is made when it is first needed, because each
-// communicator takes 0.2 to 0.4 GB of GPU memory.
+// The communicators of one rank, by role. A role's communicator is made at the first use, because each communicator
+// takes 0.2 to 0.4 GB of GPU memory.
 #pragma once
 #include <map>
 #include <memory>

@@ -27,10 +27,10 @@ class World {
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;  // "local", "mpi", "nccl"
 
-  // Makes groups of ranks. Collective over the world: every rank calls it with the same arguments in the same order.
-  // Returns the communicator of this rank's group, or null if no group contains this rank. `groups` are disjoint lists
-  // of world ranks. Each call makes a communicator with its own lane, so two calls over the same ranks do not block
-  // each other.
+  // Makes groups of ranks. Collective over the world: every rank makes the same calls with the same arguments in the
+  // same order. Returns the communicator of this rank's group, or null if no group contains this rank. `groups` are
+  // disjoint lists of world ranks. Each call makes a communicator with its own lane, so two calls over the same ranks
+  // do not block each other.
   virtual std::unique_ptr<Communicator> make_group(const std::string& name, const std::vector<std::vector<int>>& groups,
                                                    Traffic traffic = Traffic::any) = 0;
   // Makes a board (rendezvous/board.h). Collective over the world. The board must not outlive the world.

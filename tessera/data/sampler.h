@@ -44,8 +44,9 @@ class Permutation {
 // samples.
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
-// A replica's part of the global batch: the number of its sequences, which are consecutive, and of the readers that
-// compute them. A reader is the ranks that compute the same samples: the tp ranks of one gtp coordinate.
+// A replica's part of the global batch: a number of consecutive sequences, and the number of readers that compute these
+// sequences. A reader is a group of tp ranks, which compute the same samples. Different readers compute different
+// samples.
 struct ReplicaShare {
   std::int64_t sequences = 0, readers = 1;
 };

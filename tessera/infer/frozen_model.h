@@ -37,7 +37,7 @@ class FrozenModel {
   FrozenModel(const FrozenModel&) = delete;
   FrozenModel& operator=(const FrozenModel&) = delete;
 
-  // A function that reads the boxes of a request into host memory. load() passes on the errors of this function.
+  // A function that reads the boxes of a request into host memory. If the function throws, load() passes on the error.
   using ReadWeight = std::function<void(const checkpoint::LoadTensor& request)>;
   // Reads this rank's part of every weight.
   void load(const ReadWeight& read);

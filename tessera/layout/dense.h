@@ -14,9 +14,9 @@ struct Band {
   std::int64_t cols() const;
 };
 
-// Returns the bands of a part from top to bottom. A piece belongs to the band of the previous piece under two
-// conditions: both pieces have the same rows, and the piece begins in the buffer row in which the band begins. A buffer
-// row has as many elements as the stride of the band's first piece. Padding is ignored.
+// Returns the bands of a part from top to bottom. A piece belongs to the band of the previous piece if two conditions
+// hold. Both pieces have the same rows. In the buffer, the piece begins less than one stride after the band. Padding is
+// ignored.
 std::vector<Band> bands_of(const LocalLayout& local);
 // Stacks bands without gaps: the stride of every piece is the width of its band. Empty boxes are left out.
 LocalLayout stack_densely(const std::vector<Band>& bands);

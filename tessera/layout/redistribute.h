@@ -27,15 +27,15 @@ struct TransferPlan {
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // elements sent to other ranks; only tests call it
+  std::int64_t elements_sent(int rank) const;      // elements sent to other ranks; only for tests
   std::int64_t elements_received(int rank) const;  // elements received from other ranks
 };
 
-// Returns the plan that copies every element of `to` from one holder in `from`. The source is the target itself if it
-// holds the element. If the target does not hold the element, the source is the holder that has sent least so far. If
-// several holders have sent least, the next of them after the target is chosen. The plan therefore distributes the
-// sends evenly over the holders, and every rank computes the same plan. Adjacent boxes are joined, so transfers are as
-// large as the two layouts allow.
+// Returns the plan that copies every element of `to` from one holder in `from`. If the target rank holds the element,
+// the source is the target rank. If the target does not hold the element, the source is the holder that has sent least
+// so far. If several holders have sent least, the next of them after the target is chosen. The plan therefore
+// distributes the sends evenly over the holders, and every rank computes the same plan. Adjacent boxes are joined, so
+// transfers are as large as the two layouts allow.
 //
 // If `from` is partial and `to` is not, the result is an adding plan. If both layouts are partial, data moves only
 // within ranks, because the summands stay on their ranks.
@@ -64,9 +64,9 @@ enum class CollectiveKind {
 std::string_view name_of(CollectiveKind kind);
 
 // For all_gather and reduce_scatter, `counts[r]` is the number of elements of rank r's shard. Counts may differ and may
-// be 0. For all_reduce, `counts` has one entry, the elements of the buffer. For the other kinds `counts` is empty.
-// Callers compute the counts of an all_to_all from the transfers of each pair of ranks. `uniform` is true if all counts
-// are equal; for all_to_all, if all pairs have equal counts.
+// be 0. For all_reduce, `counts` has one entry, the number of elements of the buffer. For the other kinds `counts` is
+// empty. Callers compute the counts of an all_to_all from the transfers of each pair of ranks. `uniform` is true if all
+// counts are equal; for all_to_all, if all pairs have equal counts.
 struct Collective {
   CollectiveKind kind = CollectiveKind::transfers;
   std::vector<std::int64_t> counts = {};

@@ -30,11 +30,11 @@ struct DecoderIds {
 DecoderIds decoder_ids(const DecoderConfig& config);
 
 // Returns the parameters in the order in which Decoder registers them. If options.shapes is not empty, each parameter
-// has a layout for each of these shapes (shard::ParameterSpec::compute_by_slots). options.embedding selects how rows of
-// the embedding table are read. A table that is tied to the output layer is always gathered, because the output layer
-// reads all rows. A table is also gathered if a rank has several ranges of its rows; in this case the choice
-// Lookup::rows is an Error. Throws the errors of check_parts, and Error if the parts are for another number of tp
-// ranks.
+// has a layout for each of these shapes (shard::ParameterSpec::compute_by_slots). The member options.embedding selects
+// how rows of the embedding table are read. A table that is tied to the output layer is always gathered, because the
+// output layer reads all rows. A table is also gathered if a rank has several ranges of its rows; in this case the
+// choice Lookup::rows is an Error. Throws the errors of check_parts, and Error if the parts are for another number of
+// tp ranks.
 std::vector<shard::ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options);
 
 }  // namespace tessera::models

@@ -1,6 +1,6 @@
-// Maps Tessera's logical tensors to the tensors of a Hugging Face folder. Both contain the same numbers under different
-// names. Weights are [out, in] in both. A Hugging Face folder has separate tensors for q, k and v and for gate and up.
-// Tessera stacks these tensors by rows. Import and export use the same list.
+// Maps Tessera's logical tensors to the tensors of a Hugging Face folder. Tensors of both kinds contain the same
+// numbers under different names. Weights of both kinds are [out, in]. A Hugging Face folder has separate tensors for q,
+// k and v and for gate and up. Tessera stacks these tensors by rows. Import and export use the same list.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,9 +24,9 @@ struct HfTensor {
   bool is_wide = false;  // whether Tessera stores the tensor in the accumulator's type (ParameterSpec::is_wide)
 };
 
-// How a folder stores experts. separate: a tensor for each matrix of each expert. fused: one tensor for all experts of
-// a layer, in the module "mlp" (newer versions of transformers). fused_in_module: one tensor for all experts, in the
-// module that holds the separate tensors.
+// How a folder stores experts. `separate`: a tensor for each matrix of each expert. `fused`: one tensor for all experts
+// of a layer, in the module "mlp" (newer versions of transformers). `fused_in_module`: one tensor for all experts of a
+// layer, in the module that would hold the separate tensors.
 enum class ExpertTensors : std::uint8_t { separate, fused, fused_in_module };
 
 // An optional tensor of a folder that has the values of another tensor, `of`.

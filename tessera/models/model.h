@@ -20,8 +20,8 @@ struct Batch {
   nn::TokenLayout layout;
 };
 
-// One rank's part of a model. Used by one thread. A model is neither copied nor moved, since graphs contain its
-// addresses.
+// One rank's part of a model. Used by one thread. A model is neither copied nor moved, because graphs contain addresses
+// of the model's members.
 class Model {
  public:
   Model() = default;
@@ -33,8 +33,8 @@ class Model {
   // produces the gradient of every weight.
   virtual nn::Loss forward(const Batch& batch, double scale) = 0;
 
-  // The two functions below are for generation. A model that only trains need not override them; they then throw Error.
-  // Returns an empty cache for `capacity` tokens of one sequence.
+  // The two functions below are for generation. A model that only trains need not override these functions, whose
+  // default is to throw Error. Returns an empty cache for `capacity` tokens of one sequence.
   virtual nn::KeyValueCache make_cache(std::int64_t capacity);
   // Runs the next tokens of a sequence, adds them to the cache, and returns the logits after the last of them: see
   // nn::last_logits. `batch` is one sequence, whose positions begin at cache.tokens. Only a model with experts reads
@@ -42,7 +42,7 @@ class Model {
   virtual at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache);
 };
 
-// A function that builds a model. It registers all parameters with the context's program, then calls
+// A function that builds a model. The function registers all parameters with the context's program, then calls
 // add_backward_weights(). The context must outlive the model.
 using BuildModel = std::function<std::unique_ptr<Model>(nn::Context& context)>;
 

@@ -62,7 +62,7 @@ class ModelConfig {
   ModelConfig& operator=(const ModelConfig&) = delete;
 
   virtual ModelSizes sizes() const = 0;
-  // Returns the config.json. parse_model_config reads it back to an equal configuration.
+  // Returns the config.json. The function parse_model_config converts the result to an equal configuration.
   virtual nlohmann::json to_json() const = 0;
   // Returns the parameters in the order in which the model registers them. An index into the list is therefore the
   // parameter's id in a runtime. Throws Error if the parts are not valid for this model or are for another number of tp
@@ -72,8 +72,8 @@ class ModelConfig {
   // embedding. `experts`: how the folder stores experts. Folders are written with separate tensors.
   virtual std::vector<HfTensor> hf_tensors(ExpertTensors experts = ExpertTensors::separate) const = 0;
   virtual std::vector<HfAlias> hf_aliases() const = 0;
-  // Builds the model and registers the parameters with the context's program. The caller sets their values. `context`
-  // must outlive the model. Throws the errors of parameters().
+  // Builds the model and registers the parameters with the context's program. The caller sets the values of the
+  // parameters. `context` must outlive the model. Throws the errors of parameters().
   virtual std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const = 0;
 };
 using ModelConfigPtr = std::shared_ptr<const ModelConfig>;

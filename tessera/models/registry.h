@@ -13,9 +13,9 @@ namespace tessera::models {
 std::span<const Architecture> architectures();
 
 // Parses the JSON of a config.json. `where` names the file in errors. "model_type" selects the architecture. If
-// "model_type" is absent, "architectures" selects the architecture. Throws InputError with file, field, value and
-// expected value for an unknown architecture (lists the known ones), a missing field, a wrong type or range, or an
-// option that is not supported.
+// "model_type" is absent, "architectures" selects the architecture. Throws InputError for an unknown architecture, a
+// missing field, a wrong type or range, and an option that is not supported. The message contains the file, the field,
+// the value and the expected value.
 ModelConfigPtr parse_model_config(const nlohmann::json& config, const std::string& where);
 ModelConfigPtr read_model_config(const std::filesystem::path& file);
 

@@ -4,8 +4,8 @@
 // Outside the region, each rank holds its part of the tokens under sequence parallelism (Context::split). Without
 // sequence parallelism, each rank holds a copy of all tokens. The backward of enter_tp is leave_tp, and the backward of
 // leave_tp is enter_tp. With one tp rank, both return their argument. Work that is enqueued on compute after the call
-// waits for the result. On a CPU the host blocks until the result is ready. start_enter_tp and start_leave_tp only
-// start the collective, so that compute can do other work during the collective.
+// waits for the result. On a CPU the host blocks until the result is ready. The functions start_enter_tp and
+// start_leave_tp only start the collective, so that compute can do other work during the collective.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -42,8 +42,8 @@ class DelayedScales {
   std::span<const quant::Element> elements() const { return elements_; }
   const ProductOptions& options() const { return options_; }
 
-  // Returns whether the amaxes of an earlier step are known. Before that, each matrix is quantized with its own amax,
-  // because a multiplier of 1 would round gradients to zero.
+  // Returns whether the amaxes of an earlier step are known. While the amaxes are not known, each matrix is quantized
+  // with its own amax, because a multiplier of 1 would round gradients to zero.
   bool are_known() const { return known_; }
   // Called when the host knows that the update of a step was applied.
   void set_known() { known_ = size() > 0; }
@@ -59,15 +59,16 @@ class DelayedScales {
   std::span<const float> evaluated();
   void clear_evaluated(const quant::Kernels& kernels);
 
-  // found() returns the step's amaxes. After a step, the caller reduces them over all ranks by maximum. Then update()
-  // adds the amaxes to the history and computes the multipliers of the next step. `counts` is in device memory. If its
-  // value is 0, update() ignores the step; the value must be 0 for a step with an infinite amax. If `counts` is null,
-  // the step is used. On a GPU, update() is enqueued on `stream`.
+  // The function found() returns the step's amaxes. After a step, the caller reduces these amaxes over all ranks by
+  // maximum. Then update() adds the amaxes to the history and computes the multipliers of the next step. `counts` is in
+  // device memory. If its value is 0, update() ignores the step; the value must be 0 for a step with an infinite amax.
+  // If `counts` is null, the step is used. On a GPU, update() is enqueued on `stream`.
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 
-  // state() and set_state() copy the state between steps to and from host memory: amaxes of the earlier steps [history,
-  // size()], then multipliers [size()]. Both functions first wait for compute's lane.
+  // The functions state() and set_state() copy the state between steps to and from host memory. The state consists of
+  // the amaxes of the earlier steps, [history, size()], and then the multipliers, [size()]. Both functions first wait
+  // for compute's lane.
   std::vector<float> state(base::Lane& compute);
   // Throws InputError if the number of values differs, or if one of the values is not a possible amax or multiplier.
   void set_state(std::span<const float> values, base::Lane& compute);

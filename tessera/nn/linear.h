@@ -65,7 +65,7 @@ at::Tensor column_backward(Context& context, const ColumnLinear& linear, const C
                            const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
 // The backward products of a column-parallel weight, without autograd. `gradient` is the gradient of y [tokens, local
-// out]. `input` returns x [tokens, in] by columns; it is called after the product for dx has been enqueued. The
+// out]. `input` returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. The
 // weight's gradient is computed and produced while dx is summed over tp. Returns dx: [own tokens, in].
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input);

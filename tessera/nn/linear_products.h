@@ -23,8 +23,8 @@ struct Factor {
 void add_scales(Context& context, Weight& weight);
 
 // Returns the factor of a whole matrix. Under sequence parallelism, `own` has this rank's rows of the matrix, and the
-// rows are gathered; otherwise `own` is the whole matrix. tokens: number of rows of the whole matrix. Collective over
-// tp.
+// function gathers the rows of all ranks. Otherwise `own` is the whole matrix. The whole matrix has `tokens` rows.
+// Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
 // Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The

@@ -11,9 +11,9 @@ namespace tessera::nn {
 struct TokenSplit {
   std::vector<std::int64_t> weights = {};  // by tp rank: share of the tokens, 0 for no tokens; empty: equal shares
 
-  // Returns the tokens of a rank: [tokens * a / w, tokens * b / w). w is the sum of all weights, a is the sum of the
-  // weights of lower ranks, and b = a + the rank's weight. Equal weights give layout::even_part. Throws Error if the
-  // number of weights is not `size`, if a weight is negative, or if w is 0 or above 2^31.
+  // Returns the tokens of a rank: [tokens * a / w, tokens * b / w). Here w is the sum of all weights, a is the sum of
+  // the weights of lower ranks, and b is a + the rank's weight. Equal weights give layout::even_part. Throws Error if
+  // the number of weights is not `size`, a weight is negative, or w is 0 or above 2^31.
   layout::Range part(std::int64_t tokens, int rank, int size) const;
 };
 

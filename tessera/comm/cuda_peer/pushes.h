@@ -46,8 +46,7 @@ class PeerPushes {
   std::string share(std::span<std::byte> memory, const ExchangeFunction& exchange);
 
   // Enqueues the messages of an operation that can be pushed, and the copies within this rank's memory. Removes the
-  // enqueued messages and copies from `messages`. Every member of the group calls it with its part of the same
-  // operation.
+  // enqueued messages and copies from `messages`. Every member of the group calls run() with its part of the operation.
   void run(Messages& messages, const WhileWaiting& while_waiting);
 
   // Ends the device's waits for peers after a failure. Any thread may call this function. Returns when `keep_running`
@@ -58,7 +57,7 @@ class PeerPushes {
   enum class Flag { free, arrived };
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-  // The result of the agreement between the hosts about one operation.
+  // The part of one operation that the hosts of the ranks agreed to push.
   struct Agreed {
     std::vector<std::vector<Copy>> copies;  // by receiver: the copies of this rank's pushed messages
     std::vector<bool> receives_from;        // by sender: whether the sender pushes a message to this rank

@@ -37,8 +37,8 @@ class LocalGroup {
 
   // Makes all pending and later operations fail with `failure`. Later calls do not replace the first failure.
   void fail(std::shared_ptr<const LocalFailure> failure);
-  // Makes operations of this member fail at once with MemberCancelled. The peers continue to wait until fail() passes
-  // them the cause.
+  // Makes operations of this member fail at once with MemberCancelled. The peers continue to wait until fail() is
+  // called with the cause.
   void cancel(int member);
   // Called when the member's communicator is destroyed. Members that wait for this member fail at once.
   void leave(int member);

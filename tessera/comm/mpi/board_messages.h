@@ -49,7 +49,7 @@ class MpiBoardMessages {
   };
   struct Message {
     int board = 0, peer = 0;
-    std::int64_t number = 0;  // of a received message: its number in the order in which MPI matched messages
+    std::int64_t number = 0;  // for a received message: the number of the message in the order of MPI's matching
     std::shared_ptr<const std::string> text;
     MPI_Request request = MPI_REQUEST_NULL;
   };

@@ -28,8 +28,8 @@ using MpiDeadline = std::chrono::steady_clock::time_point;
 // do not match.
 using MpiContext = int;
 
-// Messages that start together. The round is done when all messages are done. Peers are world ranks. Messages between a
-// pair match in order. Empty messages are also sent.
+// A round is a set of messages that start together. The round is done when all messages are done. Peers are world
+// ranks. Messages between a pair match in order. Empty messages are also sent.
 struct MpiRound {
   MpiContext context = 0;
   int tag = 0;
@@ -54,9 +54,9 @@ class MpiProgress {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // exchange() and duplicate_world() block until their messages are done. They throw Error if the time limit passes
-  // (the error names the missing peers), if a message has an unexpected size, and after an earlier failure. The error
-  // text does not contain the label.
+  // The functions exchange() and duplicate_world() block until their messages are done. Both throw Error if the time
+  // limit passes, if a message has an unexpected size, and after an earlier failure. If the time limit passes, the
+  // error names the missing peers. The error text does not contain the label.
   void exchange(MpiRound round);
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);

@@ -16,8 +16,8 @@ bool mpi_available();
 // After an error the progress thread makes no more MPI calls, and the caller ends the process with abort_mpi.
 //
 // Initialisation and finalisation each wait for all ranks, for at most the longer of options.timeout and `connecting`.
-// If a rank has stopped or did not start, the process then prints a line to stderr and exits with code 1, because it
-// cannot leave MPI. The process first flushes its printed output.
+// If a rank stopped or did not start, the process flushes its output, prints a line to stderr and exits with code 1.
+// The process does not throw, because it cannot leave MPI.
 //
 // `takes_part` is set on all processes or on no process. If it is set, the processes with true form one world, in the
 // order of their MPI ranks. The processes with false form a second world. The destructor of the second world waits

@@ -1,4 +1,4 @@
-// One NCCL communicator. Several threads may use the channel, and any thread may abort it.
+// One NCCL communicator. Several threads may use a channel, and any thread may abort the channel.
 #pragma once
 #include <chrono>
 #include <functional>

@@ -28,7 +28,7 @@ namespace tessera::comm {
 // The pending operations of one group.
 class NcclWatch {
  public:
-  // `key` is the group's name in the store, the same on every member.
+  // `key` is the name of the group in the store. All members of the group pass the same key.
   NcclWatch(GroupIdentity group, std::string key, base::Device device, std::shared_ptr<NcclChannel> channel,
             std::shared_ptr<base::LaneFaults> faults);
   ~NcclWatch();
@@ -43,7 +43,7 @@ class NcclWatch {
 
   // Called by the watchdog. Returns the problem as the end of a sentence of an error message, or an empty string if
   // there is no problem. `beside_graph` is true if the device runs a graph of this process. The time limit of other
-  // operations then starts after the graph, because the device may not run them earlier.
+  // operations then starts after the graph, because the device may not run these operations earlier.
   std::string poll(std::chrono::milliseconds timeout, bool beside_graph);
   // Returns whether the device runs a graph of this group, as far as the last poll() detected. The graph has its own
   // time limit.
@@ -111,8 +111,8 @@ class NcclWatchdog {
                             const std::string& problem);
   // Returns the first failure, or null if no failure occurred.
   std::exception_ptr failure() const;
-  // Waits for the value of `key` in the store and returns it. Throws Error if the deadline passes, and the failure if
-  // one occurs meanwhile.
+  // Waits for the value of `key` in the store and returns the value. Throws Error if the deadline passes. Throws the
+  // first failure if an operation fails meanwhile.
   std::string await(rendezvous::Store& store, const std::string& key, NcclDeadline deadline) const;
 
  private:

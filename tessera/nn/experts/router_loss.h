@@ -1,5 +1,5 @@
-// The losses of routers: the auxiliary loss, which balances the load of the experts, and the z loss, which keeps the
-// logits small. docs/numerics.md defines both.
+// The two losses of routers, which docs/numerics.md defines. The auxiliary loss balances the load of the experts. The z
+// loss keeps the logits small.
 #pragma once
 #include <ATen/core/Tensor.h>
 
