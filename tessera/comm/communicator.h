@@ -8,11 +8,11 @@
 // fence stores an Error that names the group, the operation, this rank and the peers. The communicator is then broken,
 // and every later fence stores the same error.
 //
-// Memory. Operands are in host memory. A communicator of GPUs also accepts device memory. Operands in host memory are
-// then copied through the device, which is fast enough only for small operands.
+// Memory. Operands are in host memory. A communicator of GPUs also accepts device memory. It copies operands in host
+// memory through the device, so such operands should be small.
 //
-// Sums. all_reduce and reduce_scatter add the ranks' parts in rank order, in the accumulator type of the element type.
-// For example, bf16 is summed in fp32 and rounded once. Every backend computes the same bits.
+// Sums. The operations all_reduce and reduce_scatter add the ranks' parts in rank order, in the accumulator type of the
+// element type. For example, bf16 is summed in fp32 and rounded once. Every backend computes the same bits.
 #pragma once
 #include <chrono>
 #include <cstddef>

@@ -18,7 +18,7 @@ namespace tessera::comm {
 struct Movement;
 
 // Returns the bytes that a rank receives from others when a plan over `ranks` ranks runs as `collective`. `elements` is
-// the number of elements that the plan transfers to the rank. An all_reduce moves fewer bytes than its plan, because
+// the number of elements that the plan transfers to the rank. An all_reduce may move fewer bytes than the plan, because
 // the ranks exchange parts and sums instead of whole buffers.
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 

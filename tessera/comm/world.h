@@ -17,7 +17,7 @@ struct WorldOptions {
   bool check_mismatch = false;  // mpi, nccl: whether ranks compare operation, count and type before each collective
 };
 
-// small: short or latency-tolerant messages, for which the backend reserves few resources. any: all other traffic.
+// `small`: short or latency-tolerant messages, for which the backend reserves few resources. `any`: all other traffic.
 enum class Traffic { any, small };
 
 class World {

@@ -15,8 +15,8 @@ struct Band {
 };
 
 // Returns the bands of a part from top to bottom. A piece belongs to the band of the previous piece if two conditions
-// hold. Both pieces have the same rows. In the buffer, the piece begins less than one stride after the band. Padding is
-// ignored.
+// hold. Both pieces have the same rows. In the buffer, the piece begins less than one stride after the start of the
+// band. Padding is ignored.
 std::vector<Band> bands_of(const LocalLayout& local);
 // Stacks bands without gaps: the stride of every piece is the width of its band. Empty boxes are left out.
 LocalLayout stack_densely(const std::vector<Band>& bands);
@@ -27,7 +27,7 @@ Shape dense_shape(const LocalLayout& local, const std::string& what);
 bool is_dense(const LocalLayout& local);
 // Returns the part with one box in place of the boxes of each band. Columns of the result are columns of the local
 // matrix, from 0; rows keep their numbers. Several ranks may store rows of the same local matrix. With this layout,
-// these ranks exchange whole rows of the buffer, for any logical columns.
+// these ranks can exchange rows as contiguous runs of the buffer, for any logical columns.
 LocalLayout with_local_columns(const LocalLayout& local);
 
 // Rank r holds all rows of the columns `ranges[r]`, side by side in this order. Ranks may overlap. Throws Error for a

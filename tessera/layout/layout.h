@@ -82,10 +82,10 @@ Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
 Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
 // Divides every rank's local rows over `inner` ranks with ceil_part, and stacks them densely. With `padded`, all shards
-// of one outer rank have the same size. The number of rows is then ceil(rows / inner), rounded up to a multiple of
-// `align`. Without `padded`, shards have their true size. Local rows are the rows of the dense local matrix (dense.h),
-// without the padding of `outer`. Inner shard i of outer rank o belongs to rank o + outer.size() * i of the result, as
-// tp varies before gtp. Throws Error if the rows of a rank have different widths.
+// of one outer rank have the same size. The number of rows of a shard is then ceil(rows / inner), rounded up to a
+// multiple of `align`. Without `padded`, shards have their true size. Local rows are the rows of the dense local matrix
+// (dense.h), without the padding of `outer`. Inner shard i of outer rank o belongs to rank o + outer.size() * i of the
+// result, as tp varies before gtp. Throws Error if the rows of a rank have different widths.
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
 // Repeats the layout for `groups` groups of ranks. Rank r of group c is r + size * c.
 Layout repeat(const Layout& layout, int groups);
@@ -93,8 +93,8 @@ Layout repeat(const Layout& layout, int groups);
 // twice.
 Layout select(const Layout& layout, const std::vector<int>& ranks);
 
-// Requirement of validate on all ranks together. any: no requirement. all: each logical element is on at least one
-// rank. exact: each logical element is on exactly one rank.
+// Requirement of validate on all ranks together. `any`: no requirement. `all`: each logical element is on at least one
+// rank. `exact`: each logical element is on exactly one rank.
 enum class Cover { any, all, exact };
 // Throws Error for an invalid layout. The message names the rank and the piece, or the box and its holders. Pieces are
 // invalid if they are empty, outside the shape or the buffer, or not in the order of their offsets. Pieces of one rank

@@ -35,8 +35,9 @@ class NcclWatch {
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // begin() and end() enclose the enqueueing of an operation. Operations on a captured stream are not watched. `what`
-  // must outlive this object. If the operation is a graph, `graph` is the time that is added to the time limit.
+  // The caller calls begin() before it enqueues an operation, and end() afterwards. Operations on a captured stream are
+  // not watched. `what` must outlive this object. If the operation is a graph, `graph` is the time that is added to the
+  // time limit.
   void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
              std::optional<std::chrono::milliseconds> graph = {});
   void end(base::CudaStream stream);
