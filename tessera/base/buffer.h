@@ -13,8 +13,8 @@
 
 namespace tessera::base {
 
-// Bytes. GEMM operands start at multiples of this alignment, so that equal shapes use the same code path
-// (docs/numerics.md).
+// The alignment of buffers, in bytes. GEMM operands start at multiples of kAlignment, so that GEMMs of equal shape use
+// the same code path (docs/numerics.md).
 inline constexpr std::size_t kAlignment = 256;
 
 template <std::integral Bytes>
@@ -36,15 +36,15 @@ Memory allocate_pinned(std::size_t bytes);
 void fill_device(void* memory, std::uint8_t value, std::size_t bytes, Device device, CudaStream stream);
 }  // namespace detail
 
-// Move-only. Owns its memory unless the memory is borrowed. data() is never null, even for 0 bytes. An exception is
-// kNoDevice, where data() is always null. Throws Error if there is too little memory.
+// A move-only buffer. The buffer owns its memory unless the memory is borrowed. On kNoDevice, data() is always null. On
+// other devices, data() is never null, even for 0 bytes. Constructors throw Error if there is too little memory.
 class Buffer {
  public:
   Buffer() : Buffer(0) {}
   explicit Buffer(std::size_t bytes);
-  // The destructor may wait for the device's work. At that time the device must no longer use the memory.
+  // When the destructor runs, the device must no longer use the memory. The destructor may wait for the device.
   Buffer(std::size_t bytes, Device device);
-  // Returns host memory that a device can access without the host.
+  // Returns pinned host memory, which a device can access directly.
   static Buffer pinned(std::size_t bytes);
   // Returns a buffer that refers to memory of another owner. The owner must keep the memory until this object, or the
   // object that it is moved to, is destroyed.
@@ -63,7 +63,7 @@ class Buffer {
   std::span<const T> as() const {
     return {reinterpret_cast<const T*>(data_.get()), size_ / sizeof(T)};
   }
-  // Returns when all bytes are zero.
+  // Sets every byte to 0. Returns when all bytes are set.
   void fill_zero();
   // Sets every byte to `value`, as work on `stream`. For device memory only. Only tests call this function.
   void fill(std::uint8_t value, CudaStream stream);

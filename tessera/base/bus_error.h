@@ -1,11 +1,11 @@
-// Reports an access to a memory-mapped file that fails.
+// Reports failed accesses to memory-mapped files.
 #pragma once
 
 namespace tessera::base {
 
-// Installs a handler for SIGBUS. The process then ends with one line and exit code 1 if it cannot access a page of a
-// mapped file. Causes are a file that became shorter, and a disk that is full or fails. The line names the file. Linux
-// only.
+// Installs a handler for SIGBUS, the signal for a failed access to a page of a mapped file. The handler prints one line
+// that names the file, and ends the process with exit code 1. An access fails if the file became shorter, or if the
+// disk is full or fails. Linux only.
 void report_bus_errors();
 
 }  // namespace tessera::base

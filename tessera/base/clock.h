@@ -18,7 +18,7 @@ class VirtualClock {
   double now_ = 0;
 };
 
-// Returns the seconds of `clock`, or of the steady clock if `clock` is null and time is real.
+// Returns the time of `clock` in seconds. If `clock` is null, time is real: returns the time of the steady clock.
 inline double seconds_on(const VirtualClock* clock) {
   if (clock) return clock->now();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

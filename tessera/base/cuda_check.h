@@ -1,5 +1,5 @@
-// Converts errors of the CUDA runtime to Error. Only for files that are compiled with CUDA. The header does not include
-// error.h, because nvcc cannot compile its formatting.
+// Converts errors of the CUDA runtime to Error. Only for files that are compiled with CUDA. This header does not
+// include error.h, because nvcc cannot compile the format strings in error.h.
 #pragma once
 #include <cuda_runtime_api.h>
 

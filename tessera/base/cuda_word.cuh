@@ -1,4 +1,4 @@
-// Types for the widths in which a thread of a GPU accesses memory.
+// Types for memory accesses of a GPU thread, by their width in bytes.
 #pragma once
 #include <cuda_runtime.h>
 

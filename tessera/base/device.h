@@ -28,7 +28,7 @@ int cuda_device_count();
 void set_device(Device device);
 // Returns whether `pointer` is memory of a CUDA device. Pinned memory is not device memory.
 bool is_device_memory(const void* pointer);
-// Free bytes and total bytes of a device. For the CPU both are the maximum of int64.
+// Free bytes and total bytes of a device. For the CPU, both numbers are the maximum of int64.
 struct DeviceMemory {
   std::int64_t free = std::numeric_limits<std::int64_t>::max(), total = free;
 };

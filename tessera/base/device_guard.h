@@ -1,4 +1,4 @@
-// Only for files that are compiled with CUDA.
+// Selects a CUDA device for the duration of a scope. Only for files that are compiled with CUDA.
 #pragma once
 #include "tessera/base/cuda_check.h"
 #include "tessera/base/device.h"

@@ -1,8 +1,8 @@
 // Errors. There are two types:
 //   Error       A failure at run time. A program ends with exit code 1.
 //   InputError  Invalid input of the user (flag, config, file). A program ends with exit code 2 and writes nothing.
-// A message is one line with the problem, the place, the expected value and the value found. A library never ends the
-// process.
+// A message is one line with the problem, the place, the expected value and the value found. Library functions throw
+// and do not end the process, unless their comments state that they do.
 #pragma once
 #include <fmt/format.h>
 

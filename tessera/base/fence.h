@@ -22,20 +22,21 @@ class Fence {
 
   bool done() const;  // whether the work is complete or has failed; never blocks
   // Blocks until the fence is done. Rethrows the first error of earlier work in its lane. Work that may never finish,
-  // such as a collective, has its own time limit, so this function returns. For the host: if time is virtual, the
-  // host's clock is raised to time().
+  // such as a collective, has its own time limit, so this function returns. Called by the host. If time is virtual,
+  // raises the host's clock to time().
   void synchronize() const;
   // Same as synchronize(), but does not change the host's clock. For work on a lane.
   void wait() const;
-  // Blocks until the fence is done, but at most `limit` in real time. Returns whether the fence is done, also if its
-  // work failed. Throws no errors and changes no clock.
+  // Blocks until the fence is done, but at most for `limit` in real time. Returns whether the fence is done. A fence
+  // whose work failed is also done. Does not throw and does not change a clock.
   bool wait_for(std::chrono::nanoseconds limit) const;
   std::exception_ptr error() const;  // null while the fence is not done, and if all work succeeded
-  // Returns the virtual seconds when the lane reached the fence. Returns 0 while the fence is not done, and if time is
-  // real.
+  // Returns the virtual time, in seconds, at which the lane reached the fence. Returns 0 while the fence is not done,
+  // and if time is real.
   double time() const;
-  // Returns the seconds between two fences of record_timed(). A GPU measures the seconds itself. Throws Error if a
-  // fence is not done or not timed, or if the lanes have different kinds of devices.
+  // Returns the seconds from `earlier` to this fence. Both must be fences of record_timed(). For fences of a GPU, the
+  // GPU measures the time. Throws Error if a fence is not done or not timed, or if the lanes have different kinds of
+  // devices.
   double seconds_since(const Fence& earlier) const;
 
   const detail::FenceState* state() const { return state_.get(); }  // null if default-constructed
@@ -44,7 +45,7 @@ class Fence {
   std::shared_ptr<detail::FenceState> state_;
 };
 
-// Completes a fence from the host.
+// Owns a fence that the host completes.
 class Promise {
  public:
   Promise();

@@ -6,7 +6,8 @@
 
 namespace tessera::base::detail {
 
-// Any thread may use the state. The functions mean the same as the functions of Fence with these names.
+// Any thread may use the state. Each function has the meaning of the function of Fence with the same name. In addition,
+// raise_host() raises the host's clock to time() if time is virtual.
 class FenceState {
  public:
   virtual ~FenceState() = default;
@@ -16,7 +17,8 @@ class FenceState {
   virtual std::exception_ptr error() const = 0;
   virtual double time() const { return 0; }
   virtual void raise_host() const {}
-  // Called when both fences are done. Returns nullopt if the two fences have no common measure of time.
+  // Called when both fences are done. Returns nullopt if a stream's fence is not timed, or if the fences belong to
+  // different kinds of lanes.
   virtual std::optional<double> seconds_since(const FenceState& earlier) const = 0;
 };
 

@@ -9,8 +9,8 @@
 
 namespace tessera::base {
 
-// The begin and end of one operation. A stream sets the two fences. A lane of the host sets the two times, in seconds
-// of its clock.
+// The start and the end of one operation. A stream sets the two fences. A lane of the host sets the two times, in
+// seconds of its clock.
 struct LaneTimes {
   // The lane writes the times. A time that is not written yet is NaN.
   std::atomic<double> begin = std::numeric_limits<double>::quiet_NaN();
@@ -18,13 +18,13 @@ struct LaneTimes {
   Fence begin_fence, end_fence;
 };
 
-// Marks the begin and end of one operation on the lane that executes it. A copy marks the same operation. A
-// default-constructed mark does nothing.
+// Marks the start and the end of one operation on the lane that executes the operation. Copies of a mark belong to the
+// same operation. A default-constructed mark does nothing.
 class LaneMark {
  public:
   LaneMark() = default;
   explicit LaneMark(std::shared_ptr<LaneTimes> times) : times_(std::move(times)) {}
-  // Enqueues work on `lane` that records the time as the operation's begin. Only the first call has an effect.
+  // Enqueues work on `lane` that records the time as the operation's start. Only the first call has an effect.
   void begin(Lane& lane) const;
   // Enqueues work on `lane` that records the time as the operation's end. A later call replaces the time. Returns a
   // fence after this work. A default-constructed mark returns `done`.

@@ -1,4 +1,4 @@
-// Text of users and of files: escapes it for messages, and finds bytes that are not text.
+// Escapes text from users and files for messages, and finds bytes that are not valid UTF-8.
 #pragma once
 #include <cstddef>
 #include <optional>

@@ -1,4 +1,4 @@
-// Temporary memory for the work of one stream, reused without allocations on the device.
+// Temporary memory for the work of one stream. The memory is reused without new allocations on the device.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -35,10 +35,10 @@ class Scratch {
 };
 
 // A pool of temporary memory for one stream. Later work of the stream reuses memory that is returned to the pool. The
-// pool frees its memory only when the pool and the last Scratch are destroyed, because graphs of the stream's work keep
-// using the memory with which they were captured. The code that launches a graph must order the graph with the stream's
-// other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different sizes. The
-// pool is held by a shared_ptr. Any thread may use the object.
+// pool frees its memory only when the pool and the last Scratch are destroyed. Until then, graphs of the stream's work
+// can use the memory with which they were captured. The code that launches a graph must order the graph with the
+// stream's other work (docs/schedule.md). Sizes are rounded up to powers of two, so that the pool keeps few different
+// sizes. The pool is held by a shared_ptr. Any thread may use the object.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
  public:
   explicit ScratchPool(Device device) : device_(device) {}
@@ -51,7 +51,8 @@ class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
 
   const Device device_;
   std::mutex mutex_;
-  std::vector<Buffer> free_;  // ordered by size; its capacity is created_, so that returning memory does not allocate
+  std::vector<Buffer>
+      free_;  // ordered by size; has room for all created_ buffers, so that return_buffer() does not allocate
   std::size_t created_ = 0;
 };
 

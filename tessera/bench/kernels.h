@@ -1,4 +1,4 @@
-// The benchmark `kernels`: time and rate of each operator and of a gradient's sum, compared with the device's copy
+// The benchmark `kernels`: time and rate of each operator and of the sum of a gradient, compared with the device's copy
 // speed.
 #pragma once
 #include <nlohmann/json.hpp>
@@ -14,20 +14,21 @@ struct KernelBench {
   quant::DType type = quant::DType::bf16;
   std::int64_t tokens = 256, hidden = 512, ffn = 1376, q_heads = 8, kv_heads = 2, head_dim = 64, vocabulary = 8192;
   std::int64_t experts = 8, choices = 2, expert_width = 256;  // choices: experts of a token
-  std::int64_t parameters = 2'000'000;  // for the optimizer's kernels; also the elements of a summed gradient
-  int threads = 1;                      // for matrix products, attention and copies on the CPU
+  // Elements that the optimizer's kernels update; also the elements of the summed gradient.
+  std::int64_t parameters = 2'000'000;
+  int threads = 1;  // CPU threads for matrix products, attention and copies
   int repetitions = 15;
-  std::string only;  // only kernels whose name contains this
+  std::string only;  // text that the names of the measured kernels contain; empty: all kernels
 };
 // Returns the sizes of Llama-3-8B.
 KernelBench kernel_bench_on_cuda();
 
 struct KernelRow {
   std::string name;
-  double bytes = 0;    // each input read once, each output written once
+  double bytes = 0;    // bytes of memory traffic if each input is read once and each output is written once
   double seconds = 0;  // median over the repetitions; each repetition uses buffers that are not in caches
   double copy_rate = 0;
-  double operations = 0;  // operations of matrix products and attention, which are not limited by memory
+  double operations = 0;  // arithmetic operations of a matrix product or of attention; 0 for kernels that memory limits
 
   double rate() const { return bytes / seconds; }
   double share() const { return rate() / copy_rate; }

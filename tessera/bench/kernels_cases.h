@@ -16,10 +16,10 @@ namespace tessera::bench {
 
 struct KernelCase {
   std::string name;
-  double bytes = 0;  // each input read once, each output written once
-  // Creates a set of buffers, different for each seed, and returns the call on them.
+  double bytes = 0;  // bytes of memory traffic if each input is read once and each output is written once
+  // Creates a set of buffers, different for each seed. Returns a function that runs the kernel on these buffers.
   std::function<std::function<void()>(std::uint64_t seed)> prepare;
-  double operations = 0;  // multiplications and additions, if they limit the kernel
+  double operations = 0;  // multiplications and additions; 0 for kernels that memory limits
 };
 // Common parts of the cases: sizes, tensors with random values, and the list of cases.
 class Cases {
@@ -75,7 +75,7 @@ class Cases {
 // Adds the operators of a layer with experts (kernels_experts.cpp).
 void add_experts(Cases& c);
 
-// Returns the cases. The first case is a copy of `copy_bytes` bytes, the reference for the others.
+// Returns the cases. The first case is a copy of `copy_bytes` bytes, with which the other cases are compared.
 std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy_bytes);
 
 }  // namespace tessera::bench

@@ -1,4 +1,4 @@
-// Measures how long work takes on a device: wall clock on the CPU, events on CUDA.
+// Measures the time of work on a device: with a wall clock on the CPU, with events on CUDA.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,15 +10,15 @@ namespace tessera::bench {
 class KernelClock {
  public:
   virtual ~KernelClock() = default;
-  // Returns the seconds of work(0), work(1), ..., work(calls - 1), which run one after another.
+  // Runs work(0), work(1), ..., work(calls - 1) one after another. Returns their total time in seconds.
   virtual double seconds_of(int calls, const std::function<void(int)>& work) = 0;
-  // Returns the seconds of each part. The parts run one after another.
+  // Runs the parts one after another. Returns the seconds of each part.
   virtual std::vector<double> seconds_of_parts(std::span<const std::function<void()>> parts) = 0;
 };
 
 std::unique_ptr<KernelClock> make_wall_clock();
-// Measures on the current stream. The device is kept busy while the host enqueues the calls, so the host's time does
-// not count. Throws Error in a build without CUDA.
+// Measures on the current stream. The device is kept busy while the host enqueues the calls, so the host's time is not
+// measured. Throws Error in a build without CUDA.
 std::unique_ptr<KernelClock> make_event_clock();
 
 }  // namespace tessera::bench

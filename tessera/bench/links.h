@@ -1,5 +1,5 @@
-// The benchmark `links`: transfers between GPUs, by copies into each other's memory and by NCCL, alone and concurrent
-// with matrix products.
+// The benchmark `links`: the rate of transfers between GPUs. The transfers are copies into the memory of other GPUs, or
+// NCCL calls. The transfers run alone, and then concurrently with matrix products.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -18,14 +18,14 @@ struct LinkBench {
 
 struct LinkRow {
   std::string transport;       // "push" or "nccl"
-  std::int64_t bytes = 0;      // per peer
-  double alone = 0;            // received bytes per second and rank, all-gathers one after another
-  double beside = 0;           // the same rate while products run
+  std::int64_t bytes = 0;      // bytes from a rank to each peer
+  double alone = 0;            // bytes per second that a rank receives if only all-gathers run
+  double beside = 0;           // bytes per second that a rank receives while products run
   double products_slower = 0;  // time of products while all-gathers run, divided by the time of products alone
 };
 
-// Collective over a world of at least two GPUs. Returns the slowest rank's figures, the same on every rank. Throws
-// InputError without GPUs.
+// Collective over a world of at least two GPUs. Every rank returns the figures of the slowest rank. Throws InputError
+// without GPUs.
 std::vector<LinkRow> link_rows(comm::World& world, const LinkBench& bench);
 
 std::string link_text(const std::vector<LinkRow>& rows);

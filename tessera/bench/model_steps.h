@@ -1,4 +1,4 @@
-// Timed steps of a model whose module runs dry. Each operator takes its predicted time on a machine.
+// Timed steps of a model in a dry run. Each operator takes its predicted time on a machine.
 #pragma once
 #include <memory>
 #include <vector>
@@ -16,13 +16,14 @@ struct TimedModel {
   int microbatches = 1;
   predict::DryStep step;
   std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Costs costs;    // costs of the program without transfers of weights, by event of the whole step
+  schedule::Costs costs;    // costs of compute and of the program's collectives, by event of the whole step
   bool equal_ranks = true;  // whether the tp ranks have equal parts without overlaps, so that one rank represents all
 
   double forward_seconds() const;  // compute time of one microbatch
 };
 
-// config: resolved, without rows by index. `model` must outlive the results. Throws the errors of predict::event_costs.
+// `config` is resolved, and its program reads no rows by index. `model` must outlive the results. Throws the errors of
+// predict::event_costs.
 TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig& model,
                        const predict::Machine& machine);
 

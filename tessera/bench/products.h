@@ -13,10 +13,11 @@ struct ProductBench {
   models::ModelConfigPtr model;
   std::int64_t tp = 1;
   std::vector<std::int64_t> tokens{8192, 2048, 1024};  // per rank and microbatch
-  std::string only;                                    // only products whose name contains this
+  std::string only;  // text that the names of the measured products contain; empty: all products
   int candidates = 8, repetitions = 20;
   // Above 0: each candidate runs for this time, twice, after a warm-up of the same length. Long runs measure a GPU at
-  // its power limit, as in training, where an algorithm that saves energy is faster. 0: short runs, as on an idle GPU.
+  // its power limit, as in training. At this limit, an algorithm that saves energy is faster. 0: short runs, as on an
+  // idle GPU.
   double seconds = 0;
 };
 
@@ -24,7 +25,8 @@ struct ProductRow {
   std::string name;  // "mlp.gate_up fprop"
   std::int64_t rows = 0, cols = 0, inner = 0;
   bool left_transposed = false, right_transposed = false;
-  std::vector<double> seconds;  // by candidate, bf16: the shortest of several short runs, or the mean of a long run
+  // By candidate: the time of the shortest of several short runs, or the mean time in a long run.
+  std::vector<double> seconds;
 
   int best() const;
   double flops() const {
@@ -32,16 +34,17 @@ struct ProductRow {
   }
 };
 
-// Returns the bf16 products with weights in a step of the model, ordered by tokens. Products of one weight are
-// adjacent. A size that several weights, blocks or ranks have is listed once. `seconds` is not set. Pure. Throws
+// Returns the products with weights in a step of the model, in bf16. The products are ordered by tokens, and products
+// of one weight are adjacent. Products of equal size are listed once. ProductRow::seconds is empty. Pure. Throws
 // InputError if `only` matches no product.
 std::vector<ProductRow> products_of(const ProductBench& bench);
 
-// Returns the products with their seconds on the current GPU. Throws the errors of products_of, and InputError in a
-// build without CUDA.
+// Returns the products with their times on the current GPU. Throws the errors of products_of, and InputError in a build
+// without CUDA.
 std::vector<ProductRow> product_rows(const ProductBench& bench);
 
-// Includes the table's lines for products that gain more than the fraction `least` of their time.
+// Returns the results as text. A product gets a line for ops/gemm/gemm_table.h if its best candidate saves more than
+// the fraction `least` of the first candidate's time.
 std::string product_text(const std::vector<ProductRow>& rows, double least = 0.01);
 
 }  // namespace tessera::bench

@@ -1,4 +1,4 @@
-// A profile of a device's kernels.
+// Profiles of the kernels, copies and fills of a device.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,13 +17,13 @@ struct DeviceSpan {
 };
 
 // Returns Chrome trace JSON with one row per stream, in stream order. Time starts at the first span. Spans of one
-// stream may overlap, for example in branches of a graph; an overlapping span gets another row of its stream. Spans of
-// length zero are omitted, since CUPTI reports 0 and 0 if it has no times.
+// stream may overlap, for example in branches of a graph. An overlapping span is in an additional row of its stream.
+// Spans of length zero are omitted, because CUPTI reports begin 0 and end 0 for an activity without times.
 nlohmann::ordered_json trace_of(std::vector<DeviceSpan> spans);
 
-// Runs the work and writes every kernel, copy and fill of this process's devices to `file`, in the format of trace_of,
-// which Perfetto opens. The work must wait for its device before it returns. Throws Error without CUDA or CUPTI, or if
-// the file cannot be written.
+// Runs the work, and writes all kernels, copies and fills of this process's devices to `file`. The file has the format
+// of trace_of, which Perfetto opens. The work must wait for its device before it returns. Throws Error without CUDA or
+// CUPTI, or if the file cannot be written.
 void profile(const std::filesystem::path& file, const std::function<void()>& work);
 
 }  // namespace tessera::bench

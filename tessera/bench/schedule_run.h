@@ -21,11 +21,13 @@ struct ScheduleRun {
 };
 
 struct ScheduleTimes {
-  // A step in the steady state, from begin to begin, on the slowest rank. With `real`, the mean of several steps.
+  // The time from the start of a step to the start of the next step, on the slowest rank. With `real`, the mean over
+  // several steps.
   double step_seconds = 0, exposed_seconds = 0;
   schedule::Prediction predicted;  // computed from exact costs
   double longest_path_seconds = 0;
-  schedule::Schedule schedule;  // the schedule that was followed; on demand: the schedule with unlimited budgets
+  // The schedule that the steps followed; for steps on demand: the schedule with unlimited budgets.
+  schedule::Schedule schedule;
   schedule::Trace trace;
   std::vector<schedule::ParameterSize> sizes;
 
@@ -35,12 +37,13 @@ struct ScheduleTimes {
 // Runs degrees.places() threads. Throws the errors of the steps, of Runtime and of run_local.
 ScheduleTimes measure_schedule(const ScheduleRun& run);
 
-// Named budgets in the form of RuntimeOptions.
+// The budgets of a run and their name. The members have the meaning of those in RuntimeOptions.
 struct Budgets {
   std::string name;
   std::optional<std::int64_t> gather, reduce;
 };
-// Returns "minimum", "2 x minimum", "chosen" (absent) and "unlimited" for the measured program.
+// Returns the budgets "minimum", "2 x minimum", "chosen" and "unlimited" of the measured program. The values of
+// "chosen" are nullopt, so that the runtime chooses them.
 std::vector<Budgets> budgets_of(const ScheduleTimes& times);
 
 }  // namespace tessera::bench

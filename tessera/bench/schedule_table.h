@@ -13,7 +13,7 @@ namespace tessera::bench {
 struct ScheduleBench {
   run::TrainConfig config;  // resolved for a plan
   models::ModelConfigPtr model;
-  predict::Machine machine;  // for the operators' times; its links are not used
+  predict::Machine machine;  // gives the times of the operators; its links are not used
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;
   bool real = false;  // true: steps sleep; false: time is virtual
 };
@@ -22,10 +22,10 @@ struct ScheduleRow {
   comm::Link link;
   std::string budget;  // "minimum", "2 x minimum", "chosen", "unlimited"
   std::int64_t arena_bytes = 0;
-  double step_predicted = 0, step_measured = 0;  // all in seconds
+  double step_predicted = 0, step_measured = 0;  // in seconds, as all times below
   double exposed_predicted = 0, exposed_measured = 0;
-  double on_demand = 0;  // measured
-  // Lower bound of the step time with this link. Known if the tp ranks have equal parts (TimedModel).
+  double on_demand = 0;  // measured step time without a schedule
+  // Lower bound of the step time with this link. Nullopt if the tp ranks have unequal parts (TimedModel::equal_ranks).
   std::optional<double> longest_path;
 
   // Returns the measured step time divided by longest_path.
@@ -34,9 +34,9 @@ struct ScheduleRow {
   }
 };
 
-// Measures four links, on which gathering the weights takes 0.1, 0.5, 1 and 2 times as long as the forward pass of a
-// microbatch. A fifth link spends half of the gather time on latency and half on the bytes. Throws InputError for a gtp
-// below 2 or for rows by index.
+// Measures five links. On the first four links, gathering all weights takes 0.1, 0.5, 1 and 2 times as long as the
+// forward pass of a microbatch. On the fifth link, half of the gather time is latency and half depends on the bytes.
+// Throws InputError for a gtp below 2 or for rows by index.
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench);
 
 // An unknown value is "-" in the text and null in JSON.

@@ -1,5 +1,5 @@
-// A dry run whose calls also go to a runtime, which moves real weights. The module gets the dry run's empty views.
-// Before each event, the event's compute time passes.
+// A dry run that also passes each call to a runtime, which moves real weights. The module receives the dry run's views,
+// which have no memory. Before each event, the program waits for the compute time of the event.
 #pragma once
 #include <map>
 #include <utility>
@@ -13,8 +13,8 @@ namespace tessera::bench {
 // One rank's program; used by one thread. Rows by index are not supported, since their ids are unknown.
 class TimedProgram final : public runtime::DryRun {
  public:
-  // Shares the runtime's parameters. segments: seconds by event of a step. `segments`, the runtime and its groups must
-  // outlive the program.
+  // Shares the runtime's parameters. segments[i] is the compute time before event i of a step, in seconds. `segments`,
+  // the runtime and its groups must outlive the program.
   TimedProgram(runtime::Runtime& runtime, const std::vector<double>& segments)
       : DryRun(runtime.parameters()), runtime_(runtime), program_(runtime.program()), segments_(segments) {}
 
@@ -42,9 +42,10 @@ class TimedProgram final : public runtime::DryRun {
   void compute();
 
   runtime::Runtime& runtime_;
-  runtime::Program& program_;  // of the runtime
+  runtime::Program& program_;
   const std::vector<double>& segments_;
-  std::map<int, std::pair<base::Buffer, base::Buffer>> in_flight_;  // by event: input and output of a collective
+  // By event of a collective: the collective's input and output.
+  std::map<int, std::pair<base::Buffer, base::Buffer>> in_flight_;
 };
 
 }  // namespace tessera::bench

@@ -1,5 +1,5 @@
-// Steps whose compute only lets time pass, in a runtime that moves real weights and gradients. The values of weights
-// and gradients have no meaning.
+// Steps that do not compute, but wait for the time that compute would take. The runtime moves real weights and
+// gradients. The values of weights and gradients have no meaning.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,7 +16,7 @@ class TimedSteps {
   // Runs a training step with all its publishes. Collective.
   virtual void step(int microbatches) = 0;
   virtual runtime::Runtime& runtime() = 0;
-  // By event of the last step: seconds of compute before the event; waits are excluded, as in schedule::Costs.
+  // By event of the last step: the seconds of compute before the event, without waits (schedule::Costs).
   virtual const std::vector<double>& segments() const = 0;
   virtual const std::vector<int>& comm_waits() const = 0;
 };
@@ -25,7 +25,7 @@ class TimedSteps {
 using MakeTimedSteps =
     std::function<std::unique_ptr<TimedSteps>(shard::ParallelGroups& parallel, const runtime::RuntimeOptions& options)>;
 
-// Lets the time pass: on the host's clock if time is virtual, otherwise the thread sleeps.
+// Waits for this time. If time is virtual, advances the host's clock; otherwise the thread sleeps.
 void pass_time(const shard::ParallelGroups& parallel, double seconds);
 
 }  // namespace tessera::bench

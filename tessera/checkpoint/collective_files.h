@@ -1,5 +1,4 @@
-// File operations that all ranks of a group run at the same time. An operation succeeds on all ranks or fails on all
-// ranks.
+// File operations that all ranks of a group run together. An operation succeeds on all ranks or fails on all ranks.
 #pragma once
 #include <functional>
 #include <stop_token>
@@ -11,7 +10,7 @@
 
 namespace tessera::checkpoint {
 
-// An error in the user's input. Every rank of the group throws it with the same message.
+// An error in the user's input. Every rank of the group throws an AgreedInputError with the same message.
 class AgreedInputError : public InputError {
  public:
   AgreedInputError(const std::string& message, int rank) : InputError(message), rank_(rank) {}
@@ -31,8 +30,8 @@ class AgreedError : public Error {
 // exchange keep-alive messages, so one rank may write for longer than the group's time limit while the others wait. If
 // a rank's body throws, every rank throws the error of the lowest failing rank, as AgreedInputError or AgreedError. The
 // message is "WHAT: rank 3: ...". If `what` is empty, the message is "rank 3: ...", or the plain message for rank 0. If
-// the group itself fails (a dead rank), the stop token is set, the body is waited for, and the group's error is thrown.
-// One call at a time per communicator. Collective.
+// the group itself fails, for example because a rank died, this function requests a stop of `body`, waits for `body`
+// and throws the group's error. A communicator allows one call at a time. Collective.
 void run_together(comm::Communicator& group, const std::string& what, const std::function<void(std::stop_token)>& body);
 
 // Returns rank 0's text on every rank. Collective.

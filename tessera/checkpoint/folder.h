@@ -14,8 +14,9 @@ namespace tessera::checkpoint {
 // the final path. A crash leaves only a folder FINAL.partial-TOKEN, which readers ignore and the next writer removes.
 class PartialFolder {
  public:
-  // Removes the partial folders that crashed writers left for `final_path`, and for the sibling steps of a step folder.
-  // Then creates the partial folder. Throws Error with the path and the system's reason.
+  // Creates the partial folder. First removes the partial folders that crashed writers left for `final_path`. If
+  // `final_path` is the folder of a step, also removes the partial folders of the other steps. Throws Error with the
+  // path and the system's reason.
   explicit PartialFolder(const std::filesystem::path& final_path);
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
@@ -55,15 +56,17 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 // so that no partial checkpoint is visible. Must not run concurrently for one folder. Returns the removed steps.
 std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep);
 
-// A run that resumes from an earlier step sets aside the checkpoints after that step, until its first new checkpoint is
-// complete. Setting aside is a rename to step-00000030.aside-TOKEN. The checkpoint stays complete and can be read by
-// its path, but the functions above ignore it. These functions must not run concurrently for one folder.
+// A run that resumes from an earlier step sets aside the checkpoints after that step. When the run's first new
+// checkpoint is complete, the run removes the checkpoints that are set aside. To set a checkpoint aside means to rename
+// it to step-00000030.aside-TOKEN. The checkpoint stays complete and can be read by its path, but the functions above
+// ignore it. The functions below must not run concurrently for one folder.
 
 // Sets aside the checkpoints after `step`, the latest first. Returns their steps.
 std::vector<std::int64_t> set_aside_after(const std::filesystem::path& folder, std::int64_t step);
 // Returns the checkpoints that are set aside, by step.
 std::vector<StepFolder> list_set_aside(const std::filesystem::path& folder);
-// Restores the name of `path` if it is set aside. A checkpoint that has this name is set aside first.
+// If `path` is a checkpoint that is set aside, renames it to the folder name of its step. If another checkpoint has
+// this name, first sets that checkpoint aside.
 void restore_set_aside(const std::filesystem::path& path);
 // Removes all checkpoints that are set aside. Returns their steps.
 std::vector<std::int64_t> remove_set_aside(const std::filesystem::path& folder);

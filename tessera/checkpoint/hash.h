@@ -6,14 +6,14 @@
 
 namespace tessera::checkpoint {
 
-// Streaming hash. The result depends only on the bytes, not on how they are divided into update() calls. Used by one
-// thread at a time.
+// Computes the hash of a stream of bytes. The result does not depend on how the bytes are divided into update() calls.
+// Used by one thread at a time.
 class Hasher {
  public:
   Hasher();
   void update(const void* data, std::size_t bytes);
-  // Returns 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints. More updates
-  // may follow.
+  // Returns 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints. Afterwards,
+  // update() may be called again.
   std::string hex() const;
 
  private:

@@ -10,7 +10,8 @@
 
 namespace tessera::checkpoint {
 
-// Size of the staging memory for rows that are not contiguous in a file. Some rows at a time are read or written.
+// Size in bytes of the staging memory for rows that are not contiguous in memory or in the file. Groups of rows of
+// about this size are read or written at a time.
 inline constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 
 // Move-only owner of a file descriptor.
@@ -47,7 +48,7 @@ class InputFile {
 };
 
 std::string read_text(const std::filesystem::path& path);
-// Returns the hash of the whole file.
+// Returns Hasher::hex of the file's bytes.
 std::string hash_file(const std::filesystem::path& path);
 
 struct WrittenFile {

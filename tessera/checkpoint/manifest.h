@@ -60,8 +60,8 @@ Manifest parse_manifest(std::string_view text, const std::string& where);
 // Throws InputError if a tensor or file is listed twice, or if pieces do not cover a tensor exactly once.
 void validate(const Manifest& manifest, const std::string& where);
 
-// Merges the ranks' manifests into one. `step` and `state` are those of the first manifest. Throws Error if two ranks
-// describe a tensor differently. The caller validates the result.
+// Merges the manifests of the ranks into one manifest, which takes `step` and `state` from the first. Throws Error if
+// two ranks describe a tensor differently. The caller validates the result.
 Manifest merge(const std::vector<Manifest>& parts);
 
 // Reads a checkpoint folder's manifest.json, compares it with its checksum and validates it. Throws InputError.

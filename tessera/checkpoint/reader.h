@@ -20,7 +20,7 @@ struct LoadTensor {
   Kind kind = Kind::weight;
   quant::DType dtype = quant::DType::fp32;
   std::vector<std::int64_t> dims;
-  layout::LocalLayout local;  // any boxes, also overlapping ones; the rest of the buffer stays unchanged
+  layout::LocalLayout local;  // the boxes to read, which may overlap; the rest of the buffer is not changed
   void* data = nullptr;       // the local buffer that `local` describes, in host memory
 };
 
@@ -37,21 +37,21 @@ class CheckpointReader {
   const nlohmann::json& state() const { return manifest_.state; }
   const Manifest& manifest() const { return manifest_; }
 
-  const StoredTensor* find(const std::string& name, Kind kind) const;  // null if the checkpoint does not have it
+  const StoredTensor* find(const std::string& name, Kind kind) const;  // null if it is missing
   const StoredTensor& tensor(const std::string& name, Kind kind) const;
-  // Returns whether the checkpoint has the optimizer's moments. A checkpoint from `tessera convert` has no moments: a
-  // run that starts from it starts with moments of zero and counts steps from 1. Throws InputError if a weight has only
-  // one of the two moments.
+  // Returns whether the checkpoint has the optimizer's moments. A checkpoint from `tessera convert` has no moments. A
+  // run that starts from such a checkpoint begins with moments of zero and counts steps from 1. Throws InputError if a
+  // weight has only one of the two moments.
   bool has_moments() const;
   // Returns whether the checkpoint has fp32 (or fp64) master weights besides the weights.
   bool has_master() const;
 
-  // Reads the files i with i % parts == part completely and compares their checksums. Over all parts, each file is read
-  // once.
+  // Reads each file i with i % parts == part completely and compares its checksum. Throws InputError if a checksum
+  // differs.
   void verify(int part = 0, int parts = 1) const;
 
-  // Fills exactly the boxes of `request.local`. Throws an error if the tensor is missing, has another shape or type, or
-  // does not contain a box.
+  // Reads the boxes of `request.local` into `request.data`. Throws InputError if the tensor is missing, has another
+  // shape or type, or does not contain a box.
   void read(const LoadTensor& request) const;
 
   // Returns Hasher::hex of the tensor's logical bytes (row-major, little-endian). The hash does not depend on the

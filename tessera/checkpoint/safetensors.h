@@ -14,8 +14,8 @@
 
 namespace tessera::checkpoint {
 
-// Convert between a type and its name in the format, such as "F32". from_safetensors_name returns nullopt for a type
-// that quant::DType lacks (F16, F8_E4M3).
+// Convert between a type and its name in the format, such as "F32". The second function returns nullopt for a type that
+// quant::DType lacks (F16, F8_E4M3).
 std::string_view safetensors_name(quant::DType type);
 std::optional<quant::DType> from_safetensors_name(std::string_view name);
 
@@ -34,7 +34,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                     std::stop_token stop = {});
   void write(const void* data, std::int64_t bytes) { file_.write(data, bytes); }
-  // Throws Error if the written bytes are more or fewer than the tensors have.
+  // Throws Error if the number of written bytes is not the size of the tensors.
   WrittenFile finish();
 
  private:
@@ -49,8 +49,9 @@ struct SafetensorsEntry {
   std::int64_t bytes = 0;
 };
 
-// A file whose header has been read and checked: the types are known, the sizes match the shapes, the entries cover the
-// data without gap or overlap, and no name is repeated. Every fault is an InputError with the file and the tensor.
+// A file whose header has been read and checked. The types are known, the sizes match the shapes, and no name is
+// repeated. The entries cover the data without gap or overlap. Every fault is an InputError with the file and the
+// tensor.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// Typed access to JSON that came from a file. Every fault is an InputError with the file and the field.
+// Typed access to JSON that was read from a file. Every fault is an InputError with the file and the field.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>

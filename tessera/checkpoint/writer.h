@@ -29,8 +29,8 @@ struct LocalTensor {
 
 struct CheckpointContents {
   std::int64_t step = 0;
-  nlohmann::json state;  // any JSON, such as the run's configuration, rate schedule and number of tokens; rank 0's
-                         // value is written
+  // Any JSON, such as the run's configuration and number of tokens. Only rank 0's value is written.
+  nlohmann::json state;
   std::vector<LocalTensor> tensors;
 };
 
@@ -40,17 +40,20 @@ struct WriteOptions {
   std::function<void(std::string_view stage, int rank)> on_stage;
 };
 
-// Writes a checkpoint. Collective over a group of all ranks that hold parts. Together the ranks' pieces cover every
-// logical element exactly once; a rank may omit tensors of which it writes nothing. The checkpoint appears at `folder`
-// (.../step-00000020) either complete or not at all, and replaces an existing one. A failure on any rank (disk full,
-// ...) is the same Error on every rank. Dense pieces are not copied; other pieces pass through a small buffer.
+// Writes a checkpoint. Collective over a group of all ranks that hold parts. Together the pieces of all ranks cover
+// every logical element exactly once. A rank may omit a tensor of which it writes no piece. The checkpoint appears at
+// `folder` (.../step-00000020) either complete or not at all, and replaces an existing checkpoint. If a rank fails
+// (disk full, ...), every rank throws the same Error. Dense pieces are written directly; other pieces are copied
+// through a small buffer.
 void write_checkpoint(const std::filesystem::path& folder, const CheckpointContents& contents,
                       comm::Communicator& group, const WriteOptions& options = {});
 
-// The steps of write_checkpoint, for a single process that converts a checkpoint.
+// The two functions below are the stages of write_checkpoint. A single process calls these functions to convert a
+// checkpoint.
 
-// Writes the pieces into one file in `folder` and returns its manifest part. `data_of(i)` returns the local buffer of
-// tensor i and may reuse its memory at the next call. Does not create a file if there are no pieces.
+// Writes the pieces into one file and returns the part of the manifest that describes this file. `data_of(i)` returns
+// the local buffer of tensor i and may reuse its memory at the next call. Does not create a file if there are no
+// pieces.
 struct PartFile {
   std::filesystem::path folder;
   std::string name;

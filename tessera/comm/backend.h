@@ -18,11 +18,11 @@ namespace tessera::comm {
 class Backend {
  public:
   virtual ~Backend() = default;
-  // Carries out the operation. Returns when this member's buffers are free again, or throws Error on failure. Takes no
-  // longer than the time limit in either case. `clock` is the lane's clock; it is null if time is real.
+  // Executes the operation. Returns when peers no longer access this member's buffers, or throws Error on failure.
+  // Takes no longer than the time limit in either case. `clock` is the lane's clock; it is null if time is real.
   virtual void perform(const Operation& operation, base::VirtualClock* clock) = 0;
-  // Pending and later operations of this member fail at once. Called when an exception destroys the owner. Any thread
-  // may call this function.
+  // Makes pending and later operations of this member fail at once. Called when an exception destroys the communicator.
+  // Any thread may call this function.
   virtual void cancel() = 0;
   virtual const quant::Kernels& kernels() const { return quant::host_kernels(); }
   // Implements Communicator::launch. Called on the lane.
@@ -39,8 +39,8 @@ std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::uni
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::unique_ptr<base::Lane> lane);
 
-// Returns the index of the group that contains `rank`, or -1 if no group contains it. Throws Error if a group is empty,
-// if a rank is not in the world, or if a rank appears twice.
+// Returns the index of the group that contains `rank`, or -1 if no group contains `rank`. Throws Error if a group is
+// empty, if a rank is not in the world, or if a rank appears twice.
 int find_group(const std::string& name, const std::vector<std::vector<int>>& groups, int world_size, int rank);
 
 }  // namespace tessera::comm

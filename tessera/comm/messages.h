@@ -28,10 +28,11 @@ struct Messages {
 // exchange's sends to this rank do not match its receives from this rank.
 Messages messages_of(const Operation& operation, const GroupIdentity& group);
 
-// A reduction as messages and a sum: each member receives the parts that it sums.
+// A reduction as messages and a sum: each member receives the parts that the member sums.
 struct PartsToSum {
   Messages messages;
-  // By group rank, `count` elements each. This rank's part is in its own buffer; the parts of peers are in scratch.
+  // By group rank: the address of the rank's part, which has `count` elements. This rank's part is in its own buffer;
+  // the parts of peers are in scratch.
   std::vector<const void*> parts;
   std::int64_t count = 0;
 };
@@ -41,8 +42,8 @@ std::size_t scratch_bytes(const Operation& operation, const GroupIdentity& group
 // elements.
 PartsToSum parts_to_sum(const Operation& operation, const GroupIdentity& group, std::byte* scratch);
 
-// An all_reduce as two operations. Each member sums one part in place and then sends the sum to all members. The parts
-// are contiguous and about equal in size.
+// An all_reduce as a reduce_scatter and an all_gather. Each member sums one part in place and then sends the sum to all
+// members. The parts are contiguous and about equal in size.
 struct AllReduceHalves {
   Operation reduce_scatter, all_gather;
 };

@@ -2,8 +2,8 @@
 // parts of the ranks that hold the element in the source layout. The sum is rounded to the accumulator type after each
 // part.
 //
-// An addition consists of an exchange, which several additions can share, and of sums after the exchange. The caller
-// owns all memory, so that addresses stay the same from step to step.
+// An addition consists of an exchange of messages and of sums after the exchange. Several additions can share one
+// exchange. The caller owns all memory, so that addresses stay the same from step to step.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,13 +38,13 @@ class OrderedAddition {
   OrderedAddition(const layout::Layout& from, const layout::Layout& to, int rank, Addends addends);
 
   std::int64_t received_bytes() const { return received_; }  // bytes that this rank receives from others
-  std::size_t scratch_bytes() const { return scratch_; }     // packed messages to send, and received messages
-  std::size_t sums() const { return cells_.size(); }         // boxes of the target that sum() adds up one by one
+  std::size_t scratch_bytes() const { return scratch_; }     // for packed messages to send and for received messages
+  std::size_t sums() const { return cells_.size(); }  // number of boxes of the target that sum() computes separately
   quant::DType own_type() const { return addends_.types[static_cast<std::size_t>(rank_)]; }
 
-  // Appends this rank's messages to `sends` and `receives`, for one Communicator::exchange over the group. Enqueues on
-  // the group's lane the packing of messages that are not contiguous in `source`. `source` is this rank's buffer of
-  // `from`.
+  // Appends this rank's messages to `sends` and `receives`, for one Communicator::exchange over the group. Also packs
+  // the messages that are not contiguous in `source`; this work is enqueued on the group's lane. `source` is this
+  // rank's buffer of `from`.
   void add_messages(Communicator& group, const void* source, std::byte* scratch, std::vector<Send>& sends,
                     std::vector<Receive>& receives) const;
   // Computes the sums. Called on a lane that waits for the exchange. `target` is this rank's buffer of `to`, in the
@@ -53,8 +53,8 @@ class OrderedAddition {
   // of equal width.
   void sum(const quant::Kernels& kernels, const void* source, const std::byte* scratch, void* target, Start start,
            double* squares = nullptr) const;
-  // After sum, on the same lane: rounds the sums once to `type`. target: a buffer of `to`, of that type. Elements that
-  // no part covers keep their value.
+  // Rounds the sums once to `type`. Called after sum(), on the same lane. `target` is a buffer of `to` with elements of
+  // `type`. Elements that no part covers keep their value.
   void round(const quant::Kernels& kernels, const void* sums, void* target, quant::DType type) const;
 
  private:
@@ -62,7 +62,7 @@ class OrderedAddition {
   struct Message : BoxMessage {
     std::size_t place = 0;  // byte offset in the scratch
   };
-  // A part of a cell: in this rank's own buffer, or in a received message.
+  // A part that a cell adds. The part is stored in this rank's own buffer or in a received message.
   struct Term {
     quant::DType type{};
     bool is_own = false;
@@ -70,7 +70,7 @@ class OrderedAddition {
     std::int64_t offset = 0, stride = 0;
     bool operator==(const Term&) const = default;
   };
-  // A box of the target. All its elements are sums over the same ranks.
+  // A box of the target. All elements of the box are sums over the same ranks.
   struct Cell {
     std::int64_t rows = 0, cols = 0, offset = 0, stride = 0;
     std::vector<Term> terms;  // in rank order

@@ -1,4 +1,4 @@
-// Packs the boxes of a message from a tensor's local buffer into one dense buffer.
+// Packs the boxes of a message from a tensor's local buffer into one contiguous buffer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -21,7 +21,8 @@ inline Side target_of(const layout::Transfer& transfer) {
   return {transfer.target_offset, transfer.target_stride};
 }
 
-// Tracks whether a message's transfers are contiguous in one of the two buffers, in the order of the message.
+// Tracks whether the transfers of a message are contiguous in the source buffer or in the target buffer, in the order
+// of the message.
 class Run {
  public:
   void add(const layout::Transfer& transfer, Side side);
@@ -35,15 +36,16 @@ class Run {
 std::optional<std::int64_t> run_of(const std::vector<layout::Transfer>& transfers,
                                    Side (*side)(const layout::Transfer&));
 
-// All boxes that one rank sends to this rank or receives from it, in order. In the message each box is dense by rows.
+// All boxes that this rank sends to `peer`, or all boxes that this rank receives from `peer`. In the message, each box
+// is stored densely, row by row.
 struct BoxMessage {
   int peer = 0;
   std::int64_t elements = 0;
-  std::optional<std::int64_t> run;  // offset in the local buffer, if the boxes are contiguous there too
+  std::optional<std::int64_t> run;  // offset in the local buffer, if the boxes are also contiguous in this buffer
   std::vector<layout::Transfer> transfers;
 };
-// The messages that one rank sends to others, and those that it receives, including its own part. Both lists are
-// ordered by peer.
+// The messages that one rank sends and the messages that it receives. The part that the rank keeps is a message to
+// itself. Both lists are ordered by peer.
 struct BoxMessages {
   std::vector<BoxMessage> sends, receives;
 };

@@ -1,5 +1,5 @@
-// A receiver on a host tells senders on the same host where to write their messages. The mailbox is memory of the
-// receiver that its senders also map.
+// A receiver on a host tells senders on the same host where to write their messages. A mailbox is memory of the
+// receiver that the senders also map.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +20,10 @@ struct Destination {
 // each sender takes.
 class PeerMailbox {
  public:
-  static constexpr std::size_t kPending = 1024;  // the most destinations that a sender has not taken yet
+  static constexpr std::size_t kPending = 1024;  // maximum number of destinations that a sender has not taken yet
 
-  // Makes a mailbox; called by the receiver. The mailbox's name starts with `prefix`, and processes on the host open it
-  // by its name. Throws Error if shared memory cannot be allocated.
+  // Makes a mailbox; called by the receiver. The mailbox's name starts with `prefix`. Processes on the host open the
+  // mailbox by this name. Throws Error if shared memory cannot be allocated.
   static std::unique_ptr<PeerMailbox> create(const std::string& prefix, int senders);
   // Opens a mailbox; called by a sender. Throws Error if no mailbox has this name, or if the mailbox is for another
   // number of senders.
@@ -33,7 +33,8 @@ class PeerMailbox {
   PeerMailbox& operator=(const PeerMailbox&) = delete;
 
   const std::string& name() const { return name_; }
-  // Removes the name, so that the mailbox can no longer be opened. The memory is freed when the last process unmaps it.
+  // Removes the name, so that the mailbox can no longer be opened. The memory is freed when the last process unmaps the
+  // memory.
   void unlink();
 
   // Posts a destination for `sender`. Returns false if the sender has not taken kPending earlier destinations yet.

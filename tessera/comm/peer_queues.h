@@ -28,7 +28,8 @@ class PeerQueues {
       if (next_[peer] < queues_[peer].size()) return false;
     return true;
   }
-  // Calls handle(message) for each peer's next messages until it returns false. Returns whether a message was handled.
+  // For each peer, calls handle(message) for the next messages until `handle` returns false. Returns whether a message
+  // was handled.
   template <typename Handle>
   bool advance(Handle handle) {
     bool any = false;

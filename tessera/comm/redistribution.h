@@ -1,5 +1,5 @@
-// Carries out a redistribution plan over a communicator. A plan that is recognised as a collective runs as that
-// collective, and any other plan as packed messages.
+// Executes a redistribution plan over a communicator. A plan that is recognised as a collective runs as that
+// collective. Any other plan runs as packed messages.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,16 +18,16 @@ namespace tessera::comm {
 struct Movement;
 
 // Returns the bytes that a rank receives from others when a plan over `ranks` ranks runs as `collective`. `elements` is
-// the number of elements that the rank receives by the plan. An all_reduce transfers parts of sums, not every rank's
-// whole buffer.
+// the number of elements that the plan transfers to the rank. An all_reduce may move fewer bytes than the plan, because
+// the ranks exchange parts and sums instead of whole buffers.
 std::int64_t received_bytes(const layout::Collective& collective, int ranks, std::int64_t elements, quant::DType type);
 
 // A plan that is prepared for one rank: the messages to pack, send, receive and unpack. The object is built once and
 // run often. The object contains only data, and must live until the fences of its runs are done.
 class Redistribution {
  public:
-  // `from` and `to` are over the group's ranks in order. type: of the elements, used only if the plan adds. Throws the
-  // errors of layout::redistribute.
+  // `from` and `to` are over the group's ranks in order. `type` is the type of the elements; only a plan that adds uses
+  // it. Throws the errors of layout::redistribute.
   Redistribution(const layout::Layout& from, const layout::Layout& to, int rank,
                  quant::DType type = quant::DType::fp32);
 
@@ -41,11 +41,11 @@ class Redistribution {
   bool is_contiguous() const { return contiguous_; }
 
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). An adding plan
-  // computes sums in rank order in the accumulator type of `type`, and writes them in `type`. `type` must then be a
-  // floating type; unless the plan is one collective, `type` must be the type given to the constructor. `source` and
-  // `target` are memory of group.kernels().device() and must not overlap. Two collectives are exceptions: a shard may
-  // be at its own place in the gathered tensor, and an all_reduce may be in place. Padding, and elements that no
-  // transfer covers, keep their value.
+  // computes sums in rank order, in the accumulator type of `type`, and writes the sums in `type`. For an adding plan,
+  // `type` must be a floating type. Unless the adding plan is one collective, `type` must be the type given to the
+  // constructor. `source` and `target` are memory of group.kernels().device() and must not overlap. There are two
+  // exceptions: the source of an all_gather may be the rank's part of the target, and an all_reduce may be in place.
+  // Padding, and elements that no transfer covers, keep their value.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 
  private:
@@ -68,10 +68,10 @@ class Redistribution {
   quant::DType type_;
   int rank_ = 0, ranks_ = 0;
   bool adds_ = false, contiguous_ = false;
-  std::optional<OrderedAddition> addition_;  // the executor of a plan that adds; absent for other plans
-  std::int64_t target_size_ = 0;             // elements of its target buffer
+  std::optional<OrderedAddition> addition_;  // executes a plan that adds; nullopt for other plans
+  std::int64_t target_size_ = 0;             // elements of the rank's target buffer
   std::int64_t received_ = 0;
-  // Contains no empty messages. If a message is one contiguous run, its list of transfers is dropped.
+  // Contains no empty messages. The list of transfers of a contiguous message is empty.
   std::vector<BoxMessage> sends_, receives_;
 };
 
@@ -83,9 +83,9 @@ struct Movement {
   quant::DType type = quant::DType::fp32;
 };
 
-// Carries out several redistributions in one exchange. Each redistribution moves the data that its own run() would
-// move. Throws Error if a redistribution is not contiguous (is_contiguous), or if it was made for another group or
-// rank. The redistributions must live until the fence is done; the span need not.
+// Executes several redistributions in one exchange. The result is that of run() for each redistribution. Throws Error
+// if a redistribution is not contiguous (is_contiguous), or was made for another group or rank. The redistributions
+// must live until the fence is done. `movements` is used only during the call.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

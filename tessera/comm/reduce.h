@@ -9,7 +9,8 @@
 
 namespace tessera::comm {
 
-// Throws Error if the type does not support the reduction. u8 has no sum, because it would overflow.
+// Throws Error if the type does not support the reduction. For example, u8 does not support sums, because they would
+// overflow.
 void check_reducible(quant::DType type, ReduceOp op, const char* where);
 
 // Computes out[i] = op over the parts in their order, in `type`. Sums use the accumulator type of `type`: bf16 is
@@ -17,7 +18,7 @@ void check_reducible(quant::DType type, ReduceOp op, const char* where);
 // overlap. Expects at least one part.
 void reduce(const quant::Kernels& kernels, void* out, std::span<const void* const> parts, quant::DType type,
             ReduceOp op, std::int64_t count);
-// As reduce() above, for buffers in host memory.
+// Does the same reduction for buffers in host memory.
 void reduce(void* out, std::span<const void* const> parts, quant::DType type, ReduceOp op, std::int64_t count);
 
 }  // namespace tessera::comm

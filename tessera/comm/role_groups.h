@@ -1,5 +1,5 @@
-// The communicators of one rank, by role. A role's communicator is made when it is first needed, because each
-// communicator takes 0.2 to 0.4 GB of GPU memory.
+// The communicators of one rank, by role. A role's communicator is made at the first use, because each communicator
+// takes 0.2 to 0.4 GB of GPU memory.
 #pragma once
 #include <map>
 #include <memory>
@@ -19,7 +19,8 @@ class RoleGroups {
   // the same purpose share one communicator. A call that makes a communicator is collective over the world: every rank
   // requests the same roles in the same order. Throws the errors of groups_of and of make_group.
   Communicator& make(const mesh::Role& role, Traffic traffic = Traffic::any);
-  // The same for groups that are not along an axis: disjoint lists that together contain every rank.
+  // Returns the communicator of groups that do not follow an axis. `groups` are disjoint lists that together contain
+  // every rank. The rules above also apply to this function.
   Communicator& make(mesh::Purpose purpose, const std::string& name, const std::vector<std::vector<int>>& groups,
                      Traffic traffic = Traffic::any);
 

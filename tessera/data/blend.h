@@ -1,4 +1,4 @@
-// A blend of several data sets by weight.
+// Blends several data sets in the proportion of their weights.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -17,17 +17,16 @@ struct WeightedPrefix {
 // weight is missing or is not a number above 0.
 std::vector<WeightedPrefix> parse_blend(const std::vector<std::string>& words, const std::string& where);
 
-// Returns the shares of the sets with these weights, in lowest terms. Decimal weights keep their proportion exactly
-// (0.3 and 0.7 become 3 and 7); other weights are rounded. Each set's fraction of all shares differs from its fraction
-// of all weights by less than 1/1000 of that fraction. Throws InputError, which names `where` and the weight, for a
-// weight that cannot be represented exactly and is below 2000 / 2^52 of the sum.
+// Returns integers in the proportion of the weights, in lowest terms: the shares of the sets. Decimal weights keep
+// their proportion exactly if the sum of the shares is at most 65,536 (0.3 and 0.7 become 3 and 7). Other weights may
+// be rounded. The relative error of a share is less than kLargestShareError. Throws InputError, which names `where` and
+// the weight, if rounding is necessary and a weight is below 2000 / 2^52 of the sum.
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights, const std::string& where);
-// Returns shares with a sum of at most 65,536 and at least one for each set. The shares may be far from the weights.
-// Older checkpoints store these shares.
+// Returns shares of at least 1 with a sum of at most 65,536. The shares may differ much from the weights. Older
+// checkpoints store these shares.
 std::vector<std::int64_t> coarse_shares(const std::vector<double>& weights);
 inline constexpr double kLargestShareError = 1e-3;
-// The share that differs most from its weight. `ratio` is the share's fraction of all shares over the weight's fraction
-// of all weights.
+// The share with the largest relative error. `ratio` is (share / sum of the shares) / (weight / sum of the weights).
 struct WorstShare {
   std::size_t set = 0;
   double ratio = 1;
@@ -35,15 +34,17 @@ struct WorstShare {
 };
 WorstShare worst_share(const std::vector<std::int64_t>& shares, const std::vector<double>& weights);
 
-// Assigns each position of the blended sample stream to a set. The assignment repeats after `period` positions, the sum
-// of the shares. In each period set i has exactly its share of the positions, so a position is found without a scan.
+// Assigns each position of the blended sample stream to a set. A position that is assigned to a set is a turn of the
+// set. The assignment repeats after `period` positions, the sum of the shares. In each period, set i has share_i turns.
+// The turn at a position is therefore computed without a scan of earlier positions.
 //
-// If the period is at most 65,536, position p goes to the set i with the largest deficit
+// If the period is at most 65,536, position p is assigned to the set i with the largest deficit
 //   share_i * (p + 1) - turns_i(p) * period
-// and ties go to the first set. For a longer period, the same rule chooses between two halves of the sets, then between
-// the halves of the chosen half, until one set remains. The sets [first, last) have the halves [first, middle) and
-// [middle, last) with middle = (first + last) / 2. The share of a half is the sum of its sets' shares, and p counts the
-// turns of [first, last).
+// where turns_i(p) is the number of turns of set i before p. If deficits are equal, the first set is chosen. For a
+// longer period, the same rule chooses between two halves of the sets, then between the halves of the chosen half,
+// until one set remains. The sets [first, last) have the halves [first, middle) and [middle, last) with middle = (first
+// + last) / 2. The share of a half is the sum of the shares of its sets. In this rule, p is the number of earlier turns
+// of [first, last).
 class BlendOrder {
  public:
   // `weights`: one or more, all above 0. Throws the errors of shares_of.

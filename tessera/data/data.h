@@ -13,15 +13,16 @@ namespace tessera::data {
 
 struct TrainingDataOptions {
   std::vector<std::string> blend;  // as TrainConfig::data
-  std::string flag = "--data";     // names the blend in errors
+  std::string flag = "--data";     // name of the blend in error messages
   std::int64_t seq_len = 0;
   std::int64_t vocab_size = 0;
   std::uint64_t seed = 0;
   bool mask_documents = false;
-  // Whether the weights decide how often each set is read. If false (held-out data), samples are read in file order,
+  // Whether the weights determine how often each set is read. False for held-out data: samples are read in file order,
   // and any weight above 0 is valid.
   bool uses_weights = true;
-  // state.data of the resumed checkpoint, whose order of samples the run keeps; null for a new run.
+  // The value state.data of the checkpoint from which the run resumes. The run keeps the order of samples of this
+  // checkpoint. Null for a new run.
   nlohmann::json stored = {};
 };
 
@@ -48,20 +49,21 @@ class TrainingData {
   // seq_len + 1 tokens. Does not read token values; check_vocabulary reads them before the first step.
   explicit TrainingData(const TrainingDataOptions& options);
 
-  // Throws InputError as IndexedDataset::check_vocabulary does. Callers may split the work into `parts` calls; this
-  // call checks part `part`.
+  // Throws InputError as IndexedDataset::check_vocabulary does. The check can be divided into `parts` calls; each call
+  // checks one part.
   void check_vocabulary(std::int64_t part = 0, std::int64_t parts = 1) const;
 
   std::int64_t num_tokens() const;   // of all sets
-  std::int64_t num_samples() const;  // samples of one epoch of every set, in total
+  std::int64_t num_samples() const;  // number of samples of all sets in one epoch
   const std::vector<IndexedDataset>& sets() const { return sets_; }
 
   const BlendOrder& order() const { return order_; }
-  // Returns a line if the run keeps its checkpoint's shares and they are far from the weights; else an empty string.
+  // Returns a warning if the run keeps the shares of its checkpoint and these shares are far from the weights.
+  // Otherwise returns an empty string.
   std::string note() const;
 
-  // Identifies this data independently of paths: the share, sequences, tokens and index hash of each set. Checkpoints
-  // store the fingerprint, and require_same_data compares it.
+  // Returns a description of this data that does not contain paths: the share, sequences, tokens and index hash of each
+  // set. Checkpoints store the fingerprint, and require_same_data compares it.
   nlohmann::json fingerprint() const;
 
   // Return the sample at a position of the training order (counted over all steps), and the samples of a block in
@@ -71,13 +73,14 @@ class TrainingData {
   // Returns sample i of num_samples() in file order, set after set. Used for evaluation.
   SampleId sample_in_order(std::int64_t i) const;
 
-  // With mask_documents, positions restart at 0 at each document start, and a target that is the first token of the
-  // next document is -1. Throws Error if a token is not a valid id of the vocabulary.
+  // Reads the samples and returns them as a batch. With mask_documents, positions restart at 0 at each document start,
+  // and a target that is the first token of the next document is -1. Throws Error if a token is not a valid id of the
+  // vocabulary.
   Batch assemble(const std::vector<SampleId>& samples) const;
 
   // Return the number of targets that are not masked, for one sample and for the global batch of a step. Neither
-  // function reads tokens. The loss is divided by the step's number of such targets, which is 0 only if every document
-  // of the batch is a single token.
+  // function reads tokens. The loss of a step is divided by step_loss_tokens(), which is 0 only if every document of
+  // the batch is a single token.
   std::int64_t loss_tokens(const SampleId& sample) const;
   std::int64_t step_loss_tokens(const BatchShape& shape, std::int64_t step) const;
 

@@ -24,9 +24,9 @@ std::string_view name_of(TokenType type);  // "u16"
 // order of PREFIX.idx, concatenated without separators.
 class IndexedDataset {
  public:
-  // Opens the files and checks everything except token values; reads PREFIX.idx once. Throws InputError, which names
-  // the file, the value found and the expected value, for: a missing file or another file format; a truncated file or
-  // trailing bytes; lengths, offsets or document bounds that contradict each other or PREFIX.bin.
+  // Opens the files and checks everything except token values; reads PREFIX.idx once. Throws InputError for a file that
+  // is missing, truncated, too long or in another format. Throws InputError for lengths, offsets or document bounds
+  // that contradict each other or PREFIX.bin. The message names the file, the value found and the expected value.
   explicit IndexedDataset(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
@@ -48,7 +48,7 @@ class IndexedDataset {
   void check_vocabulary(std::int64_t vocab_size, std::int64_t part = 0, std::int64_t parts = 1) const;
 
  private:
-  // A sequence and the number of stream tokens before it.
+  // A sequence and the number of tokens of the stream before this sequence.
   struct Place {
     std::int64_t sequence, begin;
   };
@@ -71,12 +71,12 @@ class IndexedDataset {
   std::vector<std::int64_t> begins_;  // stream positions of every kStride-th sequence and of the end
 };
 
-// Writes a data set: add_sequence and end_document in order, then finish. The files get their final names in finish.
-// Only tests use this class.
+// Writes a data set. The caller passes the sequences of each document to add_sequence, then calls end_document. At the
+// end the caller calls finish, which gives the files their final names. Only tests use this class.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  ~IndexedDatasetWriter();  // without finish: removes the partial files
+  ~IndexedDatasetWriter();  // removes the partial files unless finish was called
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 

@@ -19,7 +19,8 @@
 
 namespace tessera::data {
 
-std::int64_t num_samples(std::int64_t tokens, std::int64_t seq_len);  // 0 when there are too few tokens
+// Returns the number of samples of a stream of `tokens` tokens. The number is 0 for fewer than seq_len + 1 tokens.
+std::int64_t num_samples(std::int64_t tokens, std::int64_t seq_len);
 
 struct PermutationKey {
   std::uint64_t seed = 0;
@@ -43,14 +44,15 @@ class Permutation {
 // samples.
 std::int64_t sample_at(std::uint64_t seed, std::int64_t set, std::int64_t size, std::int64_t position);
 
-// A replica's part of the global batch: consecutive sequences, and the number of readers that compute them. Readers
-// compute different samples. The ranks of replicas with equal numbers `schedule` execute one schedule.
+// A replica's part of the global batch: a number of consecutive sequences, and the number of readers that compute these
+// sequences. A reader is a group of tp ranks, which compute the same samples. Different readers compute different
+// samples. The ranks of replicas with equal numbers `schedule` execute one schedule.
 struct ReplicaShare {
   std::int64_t sequences = 0, readers = 1;
   int schedule = 0;
 };
-// How the global batch is split over the replicas of the model. The shares add up to global_batch; both batch sizes
-// count sequences.
+// How the global batch is split over the replicas of the model. The sum of the replicas' shares is global_batch. Both
+// batch sizes are numbers of sequences.
 struct BatchShape {
   std::int64_t micro_batch = 1, global_batch = 1;
   std::vector<ReplicaShare> replicas;
@@ -58,14 +60,13 @@ struct BatchShape {
 // Returns a shape with equal shares. If global_batch is not a multiple of the number of replicas, the first replicas
 // take one sequence more. `readers`: by replica.
 BatchShape equal_shares(std::int64_t micro_batch, std::int64_t global_batch, const std::vector<std::int64_t>& readers);
-// The samples that one reader computes in one microbatch. The tp ranks that compute with parts of one matrix are one
-// reader.
+// Identifies the samples that one reader computes in one microbatch.
 struct Block {
   std::int64_t step = 1;  // from 1
   std::int64_t replica = 0, reader = 0, microbatch = 0;
 };
-// Returns the number of microbatches of a replica: the same number for all replicas that execute its schedule and have
-// as many readers.
+// Returns the number of microbatches of a replica. Replicas with equal numbers of readers and equal numbers `schedule`
+// have equal numbers of microbatches, because their ranks execute the same schedule.
 std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica);
 struct Positions {
   std::int64_t first = 0, count = 0;

@@ -37,7 +37,7 @@ class FrozenModel {
   FrozenModel(const FrozenModel&) = delete;
   FrozenModel& operator=(const FrozenModel&) = delete;
 
-  // Fills the boxes of a request in host memory. Throws the errors of load.
+  // A function that reads the boxes of a request into host memory. If the function throws, load() passes on the error.
   using ReadWeight = std::function<void(const checkpoint::LoadTensor& request)>;
   // Reads this rank's part of every weight.
   void load(const ReadWeight& read);
@@ -45,10 +45,10 @@ class FrozenModel {
   // Returns the mean loss over the input's tokens. Collective.
   double evaluate(const train::StepInput& input);
 
-  // Generation of one sequence at a time. Returns an empty cache for `capacity` tokens.
+  // Returns an empty cache for `capacity` tokens, for the generation of one sequence at a time.
   nn::KeyValueCache make_cache(std::int64_t capacity);
   // Runs the next tokens of the sequence and returns the logits after the last of them, [vocab_size], in host memory.
-  // Every rank passes the same tokens and receives the same logits, if the device's products are repeatable.
+  // Every rank passes the same tokens. The logits are equal on all ranks if the device's products are repeatable.
   // Collective.
   at::Tensor next_logits(std::span<const std::int64_t> tokens, nn::KeyValueCache& cache);
 
@@ -56,7 +56,7 @@ class FrozenModel {
   shard::ParallelGroups& parallel() { return parallel_; }
 
  private:
-  train::LossSum losses_;                              // the lanes use this member, so the lanes must end first
+  train::LossSum losses_;                              // declared first, so that it outlives the lanes, which use it
   const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // destroyed after all tensors

@@ -10,7 +10,7 @@ namespace tessera::infer {
 
 struct Generation {
   std::vector<std::int64_t> prompt;  // at least one token
-  std::int64_t tokens = 1;           // the most new tokens, at least 1
+  std::int64_t tokens = 1;           // maximum number of new tokens, at least 1
   std::vector<std::int64_t> stop;    // ids after which generation stops; the result contains the id
   Sampling sampling;
 };

@@ -1,5 +1,5 @@
-// Rectangles of a logical tensor. A tensor with any number of dimensions is viewed as a matrix. The last dimension is
-// columns, and all leading dimensions are flattened into rows. A vector is one row.
+// Rectangles of a logical tensor. A tensor with any number of dimensions is viewed as a matrix. The last dimension
+// becomes the columns. All leading dimensions are flattened into the rows. A vector is one row.
 #pragma once
 #include <cstdint>
 #include <optional>

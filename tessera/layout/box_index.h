@@ -1,5 +1,5 @@
-// Finds the pieces of a layout that overlap a box without a scan of all pieces, and divides a box into parts that have
-// one set of holders each. Used by redistribute.h, validate() and home.h.
+// Finds the pieces of a layout that overlap a box, without a scan of all pieces. Divides a box into parts, each of
+// which is held by one set of ranks. Used by redistribute.h, validate() and home.h.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera::layout {
 
-// A box that a rank holds. `piece` is the index of the piece in the list from which the holding was made.
+// A box that a rank holds. `piece` is the index of the box among the rank's pieces.
 struct Holding {
   Box box;
   int rank = 0;
@@ -22,7 +22,8 @@ class BoxIndex {
  public:
   explicit BoxIndex(std::vector<Holding> holdings);
 
-  // Sets `found` to the intersections of the holdings with `box`, in the order of their first rows.
+  // Sets `found` to the nonempty intersections of the holdings with `box`. The intersections are ordered by their first
+  // rows.
   void find(const Box& box, std::vector<Holding>& found) const;
 
  private:

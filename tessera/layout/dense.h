@@ -14,8 +14,9 @@ struct Band {
   std::int64_t cols() const;
 };
 
-// Returns the bands of a part from top to bottom. A piece belongs to the band of the previous piece if both have the
-// same rows and the piece begins before the band's second row, which the stride determines. Padding is ignored.
+// Returns the bands of a part from top to bottom. A piece belongs to the band of the previous piece if two conditions
+// hold. Both pieces have the same rows. In the buffer, the piece begins less than one stride after the start of the
+// band. Padding is ignored.
 std::vector<Band> bands_of(const LocalLayout& local);
 // Stacks bands without gaps: the stride of every piece is the width of its band. Empty boxes are left out.
 LocalLayout stack_densely(const std::vector<Band>& bands);
@@ -24,9 +25,9 @@ LocalLayout stack_densely(const std::vector<Band>& bands);
 Shape dense_shape(const LocalLayout& local, const std::string& what);
 // Returns whether the buffer is exactly the part's local matrix, row by row and without padding.
 bool is_dense(const LocalLayout& local);
-// Returns the part with each band of several boxes replaced by one box. The columns of the result count from 0, and the
-// rows keep their numbers. Ranks that hold rows of one local matrix use this layout to exchange rows as runs of the
-// buffer, independent of the logical columns.
+// Returns the part with one box in place of the boxes of each band. Columns of the result are columns of the local
+// matrix, from 0; rows keep their numbers. Several ranks may store rows of the same local matrix. With this layout,
+// these ranks can exchange rows as contiguous runs of the buffer, for any logical columns.
 LocalLayout with_local_columns(const LocalLayout& local);
 
 // Rank r holds all rows of the columns `ranges[r]`, side by side in this order. Ranks may overlap. Throws Error for a

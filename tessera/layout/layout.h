@@ -45,9 +45,9 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// A range of rows of the logical matrix that is sharded on its own, such as gate and up of one stacked weight, or q, k
-// and v. `unit` is the number of rows that stay together, such as the rows of a head. The blocks of a matrix cover its
-// rows in order.
+// A range of rows of the logical matrix that is sharded separately. For example, gate and up are two blocks of one
+// weight, and q, k and v are three blocks of another. `unit` is the number of rows that stay together, such as the rows
+// of a head. The blocks of a matrix cover its rows in order.
 struct Block {
   std::string name;
   std::int64_t rows = 0;
@@ -82,10 +82,10 @@ Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
 Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
 // Divides every rank's local rows over `inner` ranks with ceil_part, and stacks them densely. With `padded`, all shards
-// of one outer rank have the same size: ceil(rows / inner) rounded up to a multiple of `align`, times the width.
-// Without `padded`, shards have their true size. Local rows are the rows of the dense local matrix (dense.h), without
-// the padding of `outer`. The rows of one rank must have equal width. Rank (o, i) of the result is o + outer.size() *
-// i: outer varies fastest, as tp does before gtp. Throws Error for rows of different widths.
+// of one outer rank have the same size. The number of rows of a shard is then ceil(rows / inner), rounded up to a
+// multiple of `align`. Without `padded`, shards have their true size. Local rows are the rows of the dense local matrix
+// (dense.h), without the padding of `outer`. Inner shard i of outer rank o belongs to rank o + outer.size() * i of the
+// result, as tp varies before gtp. Throws Error if the rows of a rank have different widths.
 Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align = 1, bool padded = false);
 // Repeats the layout for `groups` groups of ranks. Rank r of group c is r + size * c.
 Layout repeat(const Layout& layout, int groups);
@@ -93,8 +93,8 @@ Layout repeat(const Layout& layout, int groups);
 // twice.
 Layout select(const Layout& layout, const std::vector<int>& ranks);
 
-// Requirement of validate on all ranks together. any: no requirement. all: each logical element is on at least one
-// rank. exact: each logical element is on exactly one rank.
+// Requirement of validate on all ranks together. `any`: no requirement. `all`: each logical element is on at least one
+// rank. `exact`: each logical element is on exactly one rank.
 enum class Cover { any, all, exact };
 // Throws Error for an invalid layout. The message names the rank and the piece, or the box and its holders. Pieces are
 // invalid if they are empty, outside the shape or the buffer, or not in the order of their offsets. Pieces of one rank

@@ -8,7 +8,7 @@
 namespace tessera::layout {
 
 // {"shape": [rows, cols], "state": "replicated" | "partial", "ranks": [{"size": n, "pieces": [{"rows": [begin, end],
-// "cols": [begin, end], "offset": n, "stride": n}]}]}. nlohmann::json finds it by argument-dependent lookup:
+// "cols": [begin, end], "offset": n, "stride": n}]}]}. nlohmann::json finds this function by argument-dependent lookup:
 // `nlohmann::json json = layout`.
 void to_json(nlohmann::json& json, const Layout& layout);
 // {"ranks": n, "adds": bool, "transfers": [{"source": r, "target": r, "rows": [begin, end], "cols": [begin, end],

@@ -27,14 +27,15 @@ struct TransferPlan {
   bool adds = false;
   std::vector<Transfer> transfers = {};
 
-  std::int64_t elements_sent(int rank) const;      // elements that go to other ranks; only tests call it
-  std::int64_t elements_received(int rank) const;  // from other ranks
+  std::int64_t elements_sent(int rank) const;      // elements sent to other ranks; only for tests
+  std::int64_t elements_received(int rank) const;  // elements received from other ranks
 };
 
-// Returns the plan that copies every element of `to` from one holder in `from`. The source is the target itself if it
-// holds the element. If the target does not hold the element, the source is the holder that has sent least so far, and
-// among equals the next rank after the target. The plan therefore uses holders evenly and is the same on every rank.
-// Adjacent boxes are joined, so transfers are as large as the two layouts allow.
+// Returns the plan that copies every element of `to` from one holder in `from`. If the target rank holds the element,
+// the source is the target rank. If the target does not hold the element, the source is the holder that has sent least
+// so far. If several holders have sent least, the next of them after the target is chosen. The plan therefore
+// distributes the sends evenly over the holders, and every rank computes the same plan. Adjacent boxes are joined, so
+// transfers are as large as the two layouts allow.
 //
 // If `from` is partial and `to` is not, the result is an adding plan. If both layouts are partial, data moves only
 // within ranks, because the summands stay on their ranks.
@@ -48,8 +49,9 @@ TransferPlan redistribute(const Layout& from, const Layout& to);
 TransferPlan redistribute_add(const Layout& compute, const Layout& storage);
 
 // A plan is recognised as a collective if and only if the collective writes exactly the elements that the plan writes.
-// The collective runs on the local buffers from their first elements, with dense counts. Padding after a shard is
-// allowed, because it is not counted. If there is padding between shards in the target, the result is `transfers`.
+// The collective starts at the first element of each local buffer and has no gaps. Padding at the end of a local buffer
+// is allowed, because the collective does not reach the padding. If the target has padding between shards, the result
+// is `transfers`.
 enum class CollectiveKind {
   none,            // every element keeps its rank and its offset
   local,           // elements move only within ranks
@@ -62,16 +64,16 @@ enum class CollectiveKind {
 std::string_view name_of(CollectiveKind kind);
 
 // For all_gather and reduce_scatter, `counts[r]` is the number of elements of rank r's shard. Counts may differ and may
-// be 0. For all_reduce, `counts` has one entry, the elements of the buffer. For the other kinds `counts` is empty. The
-// counts of an all_to_all are the sums of the transfers of each pair. `uniform` is true if all counts are equal; for
-// all_to_all, if the counts of all pairs are equal.
+// be 0. For all_reduce, `counts` has one entry, the number of elements of the buffer. For the other kinds `counts` is
+// empty. Callers compute the counts of an all_to_all from the transfers of each pair of ranks. `uniform` is true if all
+// counts are equal; for all_to_all, if all pairs have equal counts.
 struct Collective {
   CollectiveKind kind = CollectiveKind::transfers;
   std::vector<std::int64_t> counts = {};
   bool uniform = false;
 };
-// Returns the collective that executes `plan`, which must be the plan from `from` to `to`. An adding plan counts as a
-// copying plan if each element has one source.
+// Returns the collective that executes `plan`, which must be the plan from `from` to `to`. An adding plan in which each
+// element has one source is treated as a copying plan.
 Collective recognise(const TransferPlan& plan, const Layout& from, const Layout& to);
 
 }  // namespace tessera::layout

@@ -27,7 +27,8 @@ Layout tile_grid(const Layout& layout, Tile tile);
 
 // Returns the tile grid of a layout whose ranks overlap. `home` holds each row once (unique_home). The result places
 // the tiles of `layout` in the logical matrix of tile_grid(home). Returns nullopt if a tile of some rank is not a tile
-// of `home`: a part begins or ends inside a tile, or holds only some of the columns. Throws the errors of tile_grid.
+// of `home`. In this case a part begins or ends inside a tile, or holds only some of the columns. Throws the errors of
+// tile_grid.
 std::optional<Layout> overlapping_tile_grid(const Layout& layout, const Layout& home, Tile tile);
 
 }  // namespace tessera::layout

@@ -1,9 +1,10 @@
-// A mesh assigns the ranks of a run to places in grids with named axes, fastest first, and computes groups of ranks.
-// With tp 4 and dp 2, the tp groups are [0-3], [4-7] and the dp groups are [0,4], [1,5], [2,6], [3,7].
+// A mesh assigns the ranks of a run to places in grids, and computes groups of ranks. The axes of a grid have names and
+// are listed fastest first. With tp 4 and dp 2, the tp groups are [0-3], [4-7] and the dp groups are [0,4], [1,5],
+// [2,6], [3,7].
 //
 // Several grids may number the same places. For example, dense weights are sharded over the axes of one grid, and
-// experts over the axes of another. A place without a rank is dead. A dead place is in no group, so groups along one
-// axis may have different sizes.
+// experts over the axes of another grid. A place without a rank is dead. A dead place is in no group, so groups along
+// one axis may have different sizes.
 #pragma once
 #include <span>
 #include <string>
@@ -29,8 +30,8 @@ class Mesh {
   explicit Mesh(const Grid& grid);
   // Rank r is at places[r]. A place that is not listed is dead. Throws the errors of the other constructor. Also throws
   // InputError if there are no grids or no ranks, if grids have different numbers of places, or if a place is outside
-  // the grids or listed twice. An axis of two grids must give each place the same coordinate, otherwise the constructor
-  // throws InputError.
+  // the grids or listed twice. Two grids may have an axis of the same name. The constructor throws InputError if a
+  // place has different coordinates on such axes.
   Mesh(std::vector<Grid> grids, std::vector<int> places);
 
   int world_size() const { return static_cast<int>(places_.size()); }  // number of ranks
@@ -39,11 +40,11 @@ class Mesh {
   // an axis that is in no grid and for a rank that does not exist. Only tests call size() of one axis.
   int size(std::string_view axis) const;
   int coordinate(int rank, std::string_view axis) const;
-  // The size and coordinate along several axes of one grid, as one combined axis. The axes keep their order in the
+  // Return the size and coordinate of several axes of one grid, combined to one axis. The axes keep their order in the
   // grid, fastest first. Without axes, the size is 1 and the coordinate is 0.
   int size(const Axes& axes) const;
   int coordinate(int rank, const Axes& axes) const;
-  // Returns the names of all axes of the first grid. The group along them is the world.
+  // Returns the names of all axes of the first grid. The group along all these axes is the world.
   Axes all_axes() const;
   bool has_dead_places() const { return places_.size() < ranks_.size(); }
 

@@ -17,14 +17,14 @@ enum class Purpose : std::uint8_t {
   demand,     // gathers of weights without a schedule
   rows,       // rows of tables that the program reads by index
   replicas,   // sums of gradients over replicas, and exchanges of the weights that each replica has updated
-  losses,     // losses of the samples that each rank has read
+  losses,     // losses of the samples that each rank reads
   norm,       // norm of the gradient
   agreement,  // comparison of the events that the ranks executed
   casts,      // amaxes of whole weights
 };
 std::string_view name_of(Purpose purpose);
 
-// A plain value. comm/role_groups.h makes the communicator for it.
+// A plain value. comm/role_groups.h makes the communicator of a role.
 struct Role {
   Purpose purpose = Purpose::program;
   Axes axes;  // at least one; all of one grid

@@ -6,8 +6,8 @@
 
 namespace tessera::models {
 
-// Checked access to the fields of a JSON object. A field that is null counts as absent. The object must outlive this
-// view. Errors are InputError with the file, the field, its value and the expected value.
+// Checked access to the fields of a JSON object. A field that is null is treated as absent. The JSON object must
+// outlive the Fields. Errors are InputError with the file, the field, its value and the expected value.
 class Fields {
  public:
   // where: name of the file. path: the object's path in the file, such as "rope_scaling.".
@@ -21,17 +21,17 @@ class Fields {
   bool is_null(const char* name) const;
   [[noreturn]] void fail(const char* name, const std::string& expected) const;
 
-  // An integer from 1 to 2^31 - 1.
+  // Returns the integer in a field, which must be from 1 to 2^31 - 1.
   std::int64_t size(const char* name) const;
   std::int64_t size_or(const char* name, std::int64_t fallback) const { return find(name) ? size(name) : fallback; }
-  // A finite number above 0; with zero_allowed, 0 or above.
+  // Returns the finite number in a field. The number must be above 0, or at least 0 if `zero_allowed` is true.
   double number(const char* name, bool zero_allowed = false) const;
   double number_or(const char* name, double fallback, bool zero_allowed = false) const {
     return find(name) ? number(name, zero_allowed) : fallback;
   }
   bool flag_or(const char* name, bool fallback) const;
 
-  // For options that are not supported: throws if the flag is true. `reason` becomes part of the message.
+  // Throws if the flag is true. Called for options that are not supported. The message contains `reason`.
   void require_false(const char* name, const std::string& reason) const;
   // Returns the object in field `name`, or null if the field is absent. Throws if the field is not an object.
   const nlohmann::json* object(const char* name) const;

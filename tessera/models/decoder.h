@@ -1,4 +1,4 @@
-// A decoder of parallel parts: token embedding, blocks, final norm, output layer and loss.
+// A decoder: token embedding, blocks, final norm, output layer and loss. Each part supports tensor parallelism.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -30,8 +30,8 @@ class Decoder final : public Model {
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // terms: receives the router terms of the sparse blocks, in order; may be null. cache: as in next_logits; null:
-  // tokens attend only to tokens of this batch.
+  // If `terms` is not null, it receives the router terms of the sparse blocks, in order. If `cache` is not null, the
+  // tokens attend also to the tokens in the cache (next_logits), otherwise only to tokens of this batch.
   at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   // On a GPU in bf16: throws Error if the products of experts give bits that depend on other experts.
@@ -43,7 +43,7 @@ class Decoder final : public Model {
   // A norm that adds a tensor to the residual stream. `site`: see nn::input_dropout.
   nn::Norm stream_norm(schedule::ParameterId id, std::size_t site) const;
   nn::Block make_block(const DecoderBlockIds& ids, const HeadPart& heads);
-  // Returns the ids of a weight's local rows.
+  // Returns the vocabulary ids of the rows that this rank holds of a weight.
   ops::IdRanges ids_of(schedule::ParameterId id) const;
 
   DecoderConfig config_;

@@ -1,6 +1,6 @@
-// The sizes and options of a dense decoder: embedding, blocks, norm, output layer. A block is attention and SwiGLU,
-// each with an RMS norm before it. Llama, Qwen2 and Qwen3 are dense decoders; each parses its own config.json into a
-// DecoderConfig.
+// The sizes and options of a decoder: embedding, blocks, norm, output layer. A block consists of attention and a
+// feed-forward part, each with an RMS norm before it. The feed-forward part is SwiGLU or, in a sparse layer, experts.
+// Each architecture of the registry parses its config.json into a DecoderConfig.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,8 @@
 
 namespace tessera::models {
 
-// "rope_type": "llama3". The scaling stretches the low frequencies of RoPE for contexts longer than the original one.
+// The options of "rope_type": "llama3". This scaling stretches the low frequencies of RoPE, for contexts longer than
+// that of the original model.
 struct RopeStretch {
   double factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
   std::int64_t original_max_position_embeddings = 8192;
@@ -21,7 +22,8 @@ struct RopeStretch {
 // The values of the logical model, without padding. Only two relations must hold: num_kv_heads divides num_heads (the
 // definition of grouped-query attention), and head_dim is even (RoPE rotates pairs).
 struct DecoderConfig {
-  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0;  // intermediate: of the feed-forward block
+  // intermediate_size is the width of a feed-forward part.
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0;
   std::int64_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::int64_t max_position_embeddings = 2048;  // longest sequence
   double rope_theta = 10000.0;
@@ -30,7 +32,7 @@ struct DecoderConfig {
   double initializer_range = 0.02;   // standard deviation of the initial matrices
   bool tie_word_embeddings = false;  // whether the output layer uses the embedding's weight
   bool has_qkv_bias = false;         // whether the projections to q, k and v have a bias
-  bool has_head_norms = false;       // whether q and k heads are normalized before RoPE; heads share the norm weights
+  bool has_head_norms = false;       // whether each head of q and k is normalized before RoPE
   std::optional<ExpertsConfig> experts;
   // Returns whether the feed-forward part of a layer consists of experts.
   bool is_sparse(std::int64_t layer) const { return experts && experts->is_sparse(layer); }
@@ -52,7 +54,7 @@ struct DecoderDefaults {
 // activation, another kind of RoPE, quantized weights. Ignores fields that do not change the model's arithmetic. Throws
 // InputError, see Fields.
 DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults);
-// Throws InputError, which gives the number, for a model with more parameters than can be counted.
+// Throws InputError for a model with more than 10^18 parameters. The message contains the number.
 void check_size(const DecoderConfig& config, const Fields& fields);
 // Throws InputError if the file enables sliding windows.
 void refuse_sliding_windows(const Fields& fields);

@@ -1,6 +1,6 @@
-// The compute layouts of a dense decoder's weights over tp: which part of each logical tensor a tp rank needs. Only
-// integer arithmetic. The tp size need not divide any size, and ranks may have different amounts. Every layout follows
-// from the lists of units that each rank has.
+// The compute layouts of a decoder's weights over tp: the part of each logical tensor that a tp rank needs. The
+// functions only use integer arithmetic. The tp size need not divide the sizes of the model, and ranks may have parts
+// of different sizes. Every layout follows from the lists of units of each rank (TpParts).
 #pragma once
 #include <vector>
 
@@ -13,11 +13,12 @@ namespace tessera::models {
 
 // Returns parts that are as even as possible.
 TpParts even_parts(const DecoderConfig& config, int tp_size);
-// Returns the parts of a tp group of `places` places whose ranks are at `slots`: the even parts of these places, and
-// the slices of the other places, spread evenly (shard/unequal/spread_units.h).
+// Returns the parts of a tp group with `places` places, of which only the places `slots` have ranks. Each rank has the
+// even part of its place. The units of the other places are spread evenly over the ranks
+// (shard/unequal/spread_units.h).
 TpParts parts_of(const DecoderConfig& config, int places, const shard::Slots& slots);
-// Throws Error if the lists have different numbers of ranks, if a unit is on no rank or on two, or if a rank's
-// vocabulary has more ranges than ops::IdRanges::kMaxRanges.
+// Throws Error if the lists have different numbers of ranks, if a unit does not belong to exactly one rank, or if a
+// rank's vocabulary has more ranges than ops::IdRanges::kMaxRanges.
 void check_parts(const DecoderConfig& config, const TpParts& parts);
 
 // A tp rank's query heads, and the key/value heads that they read. Several ranks may need the same key/value head. The
@@ -30,20 +31,26 @@ struct HeadPart {
 };
 HeadPart head_part(const DecoderConfig& config, const std::vector<layout::Range>& q);
 
-layout::Layout qkv_layout(const DecoderConfig& config, const TpParts& parts);       // rows q | k | v by heads
-layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts);  // one row, sharded as qkv's rows
-layout::Layout attention_output_layout(const DecoderConfig& config, const TpParts& parts);  // columns by query heads
-layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts);           // rows gate | up
-layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts);              // columns
-// As gate_up_layout and down_layout, for a shared expert, whose columns are cut evenly.
+// Return the layouts of a block's weights and bias. The rows of qkv are q, k and v, each sharded by heads. The bias is
+// one row that is sharded as the rows of qkv. The columns of the attention output are sharded by query heads. The rows
+// of gate_up are gate and up, each sharded by feed-forward units. The columns of down are sharded by feed-forward
+// units.
+layout::Layout qkv_layout(const DecoderConfig& config, const TpParts& parts);
+layout::Layout qkv_bias_layout(const DecoderConfig& config, const TpParts& parts);
+layout::Layout attention_output_layout(const DecoderConfig& config, const TpParts& parts);
+layout::Layout gate_up_layout(const DecoderConfig& config, const TpParts& parts);
+layout::Layout down_layout(const DecoderConfig& config, const TpParts& parts);
+// Return the layouts of a shared expert: as gate_up_layout and down_layout, with feed-forward units that are sharded
+// evenly.
 layout::Layout shared_gate_up_layout(const DecoderConfig& config, int tp_size);
 layout::Layout shared_down_layout(const DecoderConfig& config, int tp_size);
-// The layout over the ranks of etp x ep, etp fastest. The matrices of the experts are stacked by rows. Rank (t, p) has
-// the experts even_part(experts, p, ep). The rank has, for each of these experts, the gate rows
-// even_part(width, t, etp), then the up rows of the same range.
+// Returns the layout over the ranks of etp x ep, etp fastest. The matrices of the experts are stacked by rows. Rank (t,
+// p) has the experts even_part(experts, p, ep). For each of these experts, the rank has the gate rows even_part(width,
+// t, etp), then the up rows of this range.
 layout::Layout experts_gate_up_layout(const DecoderConfig& config, int etp, int ep);
 // Rank (t, p) has the columns even_part(width, t, etp) of the experts that it has in experts_gate_up_layout.
 layout::Layout experts_down_layout(const DecoderConfig& config, int etp, int ep);
-layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts);  // rows
+// Returns the layout of the embedding and of the output layer, whose rows are sharded.
+layout::Layout vocabulary_layout(const DecoderConfig& config, const TpParts& parts);
 
 }  // namespace tessera::models

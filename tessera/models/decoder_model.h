@@ -1,4 +1,4 @@
-// A dense decoder as a ModelConfig: the common part of the architectures that are dense decoders.
+// A decoder as a ModelConfig. All architectures are decoders and derive from this class.
 #pragma once
 #include "tessera/models/decoder_config.h"
 #include "tessera/models/decoder_names.h"
@@ -18,15 +18,15 @@ class DecoderModelConfig : public ModelConfig {
   std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const override;
 
  protected:
-  // The names of experts in Hugging Face's files. Only for a model with experts.
+  // Returns the names of experts in Hugging Face's files. Called only for a model with experts.
   virtual ExpertNames expert_names() const { return {}; }
 
  private:
   DecoderConfig config_;
 };
 
-// Returns the decoder configuration, for code that supports only dense decoders. Throws InputError for another model.
-// Only tests call this function.
+// Returns the decoder configuration, for code that supports only decoders. Throws InputError for another model. Only
+// tests call this function.
 const DecoderConfig& decoder_of(const ModelConfig& config);
 
 }  // namespace tessera::models

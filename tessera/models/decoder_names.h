@@ -16,8 +16,8 @@ struct ExpertNames {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
-// In the order in which the model uses the tensors. If the output layer is tied to the embedding, the list does not
-// contain it, but a folder may.
+// Returns the tensors in the order in which the model uses them. If the output layer is tied to the embedding, the list
+// does not contain the output layer, but decoder_aliases() does.
 std::vector<HfTensor> decoder_tensors(const DecoderConfig& config, const ExpertNames& names, ExpertTensors experts);
 std::vector<HfAlias> decoder_aliases(const DecoderConfig& config);
 

@@ -1,5 +1,5 @@
-// The list of a dense decoder's parameters, without building the model: names (docs/checkpoint.md), logical shapes,
-// compute layouts.
+// Lists the parameters of a decoder without building the model: names (docs/checkpoint.md), logical shapes, compute
+// layouts.
 #pragma once
 #include <vector>
 
@@ -27,15 +27,16 @@ struct DecoderBlockIds {
 struct DecoderIds {
   schedule::ParameterId embedding;
   std::vector<DecoderBlockIds> blocks;
-  schedule::ParameterId norm, output;  // output: equal to the embedding's index if the two are tied
+  schedule::ParameterId norm, output;  // output: the embedding's id if the two weights are tied
 };
 DecoderIds decoder_ids(const DecoderConfig& config);
 
-// Returns the parameters in the order in which Decoder registers them. With options.shapes, each has the layouts of all
-// these tp groups (shard::ParameterSpec::compute_by_slots). options.embedding selects how rows of the
-// embedding table are read. Two kinds of table are always gathered: a tied one, since the output layer reads it too,
-// and one with several ranges of rows on some rank. Throws the errors of check_parts, and Error for Lookup::rows of a
-// table with several ranges or for parts of another number of tp ranks.
+// Returns the parameters in the order in which Decoder registers them. If options.shapes is not empty, each parameter
+// has a layout for each of these shapes (shard::ParameterSpec::compute_by_slots). The member options.embedding selects
+// how rows of the embedding table are read. A table that is tied to the output layer is always gathered, because the
+// output layer reads all rows. A table is also gathered if a rank has several ranges of its rows; in this case the
+// choice Lookup::rows is an Error. Throws the errors of check_parts, and Error if the parts are for another number of
+// tp ranks.
 std::vector<shard::ParameterSpec> decoder_parameters(const DecoderConfig& config, const ParameterOptions& options);
 
 }  // namespace tessera::models

@@ -1,4 +1,4 @@
-// The experts of a decoder: in a sparse layer, a router sends each token to k of E feed-forward parts.
+// The experts of a decoder. In a sparse layer, a router chooses k of E experts for each token.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,7 +12,7 @@ struct ExpertsConfig {
   std::int64_t per_token = 0;      // experts that each token chooses
   std::int64_t width = 0;          // the intermediate size of an expert
   bool normalizes_weights = true;  // whether the weights of a token's experts are divided by their sum
-  double aux_coefficient = 0;      // coefficient of the auxiliary loss, which balances the load of the experts
+  double aux_coefficient = 0;      // coefficient of the auxiliary loss, which balances the loads of the experts
   std::vector<bool> sparse = {};   // by layer: whether the layer has experts. The other layers are dense.
   ops::RouterScore score = ops::RouterScore::softmax;
   std::int64_t groups = 1, chosen_groups = 1;  // ops::RouterOptions
@@ -25,11 +25,12 @@ struct ExpertsConfig {
 };
 
 class Fields;
-// Returns the number of experts: "num_local_experts" or "num_experts". Mixtral has the first name, Qwen3-MoE the
-// second, and transformers 5 writes the first for both. Throws InputError if the two differ.
+// Returns the number of experts: "num_local_experts" or "num_experts". Mixtral uses the first name and Qwen3-MoE the
+// second. Version 5 of transformers writes the first name for both models. Throws InputError if both fields are present
+// and differ.
 std::int64_t num_experts(const Fields& fields, std::int64_t fallback);
-// Throws InputError if the file has shared experts, groups of experts, another score than softmax, or other options of
-// experts that only other architectures have.
+// Throws InputError if the file enables options of experts that are not supported, such as shared experts, groups of
+// experts or another score than softmax.
 void refuse_other_experts(const Fields& fields);
 // Throws InputError if a token chooses more experts than a layer has.
 void check_experts(const ExpertsConfig& experts, const Fields& fields);

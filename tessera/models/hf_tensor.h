@@ -1,6 +1,6 @@
-// Maps our logical tensors to the tensors of a Hugging Face folder. The two kinds of tensor hold the same numbers under
-// different names. Weights are [out, in] in both. Hugging Face stores q, k, v and gate, up separately; ours are stacked
-// by rows. Import and export use the same list.
+// Maps Tessera's logical tensors to the tensors of a Hugging Face folder. Tensors of both kinds contain the same
+// numbers under different names. Weights of both kinds are [out, in]. A Hugging Face folder has separate tensors for q,
+// k and v and for gate and up. Tessera stacks these tensors by rows. Import and export use the same list.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,24 +10,26 @@
 
 namespace tessera::models {
 
-// A Hugging Face tensor is a box of one of our tensors, viewed as a matrix. A vector is a matrix with one row.
+// A Hugging Face tensor, which is a box of one of Tessera's tensors, viewed as a matrix. A vector is a matrix with one
+// row.
 struct HfTensor {
   std::string hf_name;
   std::vector<std::int64_t> dims;  // of the Hugging Face tensor
-  std::string name;                // of our tensor
+  std::string name;                // name of Tessera's tensor
   layout::Box box;
-  bool may_be_quantized = false;  // whether a folder may hold the tensor in a number format
-  // The dims of our tensor. Empty: the tensor's parts, stacked along the first dimension.
+  bool may_be_quantized = false;  // whether a folder may store the tensor in a number format
+  // The dims of Tessera's tensor. Empty: the dims follow from the tensor's parts, which are stacked along the first
+  // dimension.
   std::vector<std::int64_t> whole = {};
-  bool is_wide = false;  // whether our tensor is stored in the accumulator's type (ParameterSpec::is_wide)
+  bool is_wide = false;  // whether Tessera stores the tensor in the accumulator's type (ParameterSpec::is_wide)
 };
 
-// How a folder stores experts. separate: a tensor for each matrix of each expert. fused: one tensor for all experts of
-// a layer, in the module "mlp" (newer versions of transformers). fused_in_module: one tensor for all experts, in the
-// module that holds the separate tensors.
+// How a folder stores experts. `separate`: a tensor for each matrix of each expert. `fused`: one tensor for all experts
+// of a layer, in the module "mlp" (newer versions of transformers). `fused_in_module`: one tensor for all experts of a
+// layer, in the module that would hold the separate tensors.
 enum class ExpertTensors : std::uint8_t { separate, fused, fused_in_module };
 
-// An optional tensor of a folder that duplicates another tensor, `of`.
+// An optional tensor of a folder that has the values of another tensor, `of`.
 struct HfAlias {
   std::string hf_name, of;
 };
@@ -37,8 +39,8 @@ struct LogicalTensor {
   std::vector<std::int64_t> dims;
   bool is_wide = false;
 };
-// Returns our tensors in the order of the list. In the list, the parts of a tensor are consecutive and go from its
-// first row (element, for a vector) to its last.
+// Returns Tessera's tensors in the order of the list. In the list, the parts of a tensor must be consecutive and
+// ordered by rows (by elements, for a vector).
 std::vector<LogicalTensor> logical_tensors(const std::vector<HfTensor>& tensors);
 
 }  // namespace tessera::models

@@ -1,5 +1,5 @@
-// A model's interface to the rest of Tessera: its sizes, its parameters, its names in files, and how to build it. Only
-// an architecture's own files depend on that architecture.
+// A model's interface to the rest of Tessera: the sizes, the parameters, the names of tensors in files, and a function
+// that builds the model. Only an architecture's own files depend on that architecture.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -32,13 +32,14 @@ struct ModelSizes {
 // How parameters are laid out over the ranks of a tp group.
 struct ParameterOptions {
   int tp_size = 1;
-  int etp = 1, ep = 1;  // of experts
-  // Whether each tp rank computes only a part of the gradients of replicated parameters, because it has only a part of
-  // the tokens (sequence parallelism with more than one tp rank).
+  int etp = 1, ep = 1;  // degrees of the experts
+  // Whether each tp rank computes only a part of the gradients of replicated parameters. This is the case under
+  // sequence parallelism with more than one tp rank, because each tp rank then has only a part of the tokens.
   bool partial_norms = false;
   shard::RowReads embedding;                    // how the rows of the embedding table are read
-  std::optional<TpParts> parts = std::nullopt;  // the units of each tp rank; nullopt: even parts
-  // ComputeGroup::shapes of the mesh: the parameters have a layout for each of them. The first is a full group.
+  std::optional<TpParts> parts = std::nullopt;  // units of each tp rank; nullopt: even parts
+  // The shapes of the mesh's tp groups (ComputeGroup::shapes). Parameters have a layout for each shape. The first shape
+  // is that of a full group.
   std::vector<shard::Slots> shapes = {};
 };
 
@@ -64,24 +65,25 @@ class ModelConfig {
   ModelConfig& operator=(const ModelConfig&) = delete;
 
   virtual ModelSizes sizes() const = 0;
-  // Returns the config.json. parse_model_config reads it back to an equal configuration.
+  // Returns the config.json. The function parse_model_config converts the result to an equal configuration.
   virtual nlohmann::json to_json() const = 0;
-  // Returns the parameters in the order in which the model registers them, so an index is also the id in a runtime.
-  // Throws Error if the parts are not valid for this model or are for another number of tp ranks.
+  // Returns the parameters in the order in which the model registers them. An index into the list is therefore the
+  // parameter's id in a runtime. Throws Error if the parts are not valid for this model or are for another number of tp
+  // ranks.
   virtual std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const = 0;
   // Returns all tensors of a folder of this model, in the order in which the model uses them. The first tensor is the
   // embedding. `experts`: how the folder stores experts. Folders are written with separate tensors.
   virtual std::vector<HfTensor> hf_tensors(ExpertTensors experts = ExpertTensors::separate) const = 0;
   virtual std::vector<HfAlias> hf_aliases() const = 0;
-  // Builds the model and registers the parameters with the context's program. The caller sets their values. `context`
-  // must outlive the model. Throws the errors of parameters().
+  // Builds the model and registers the parameters with the context's program. The caller sets the values of the
+  // parameters. `context` must outlive the model. Throws the errors of parameters().
   virtual std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const = 0;
 };
 using ModelConfigPtr = std::shared_ptr<const ModelConfig>;
 
-// Number of parameters of the logical model; tied embeddings count once.
+// Number of parameters of the logical model. Tied embeddings are counted once.
 std::int64_t num_params(const ModelConfig& config);
-// Number of parameters that one token uses: of each sparse layer, the experts that it chooses.
+// Number of parameters that one token uses. In a sparse layer, only the experts that the token chooses are counted.
 std::int64_t num_active_params(const ModelConfig& config);
 // Returns "15.14 M parameters", and for a model with experts "15.14 M parameters (5.63 M active)".
 std::string params_text(const ModelConfig& config);

@@ -6,11 +6,11 @@
 
 namespace tessera::models {
 
-// By tp rank, the ranges of units that the rank holds, in local order: first the part that it has in a full group, then
-// others. Each unit is on exactly one rank.
+// By tp rank: the ranges of units that the rank computes, in local order. The part that the rank has in a full group
+// comes first, then the parts that the rank adopts. Each unit belongs to exactly one rank.
 using UnitRanges = std::vector<std::vector<layout::Range>>;
 
-// Equal on all ranks of the group. A rank's list may be empty.
+// The units of all ranks of a tp group. All ranks of the group have the same TpParts. A rank's list may be empty.
 struct TpParts {
   UnitRanges heads;       // query heads
   UnitRanges ffn;         // columns of the feed-forward part

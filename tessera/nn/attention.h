@@ -25,18 +25,20 @@ struct HeadNorms {
 // The positions and documents of one microbatch's tokens.
 struct TokenLayout {
   std::int64_t batch = 0, seq_len = 0;
-  at::Tensor positions;                  // [batch * seq_len] int64
-  std::vector<std::int64_t> cu_seqlens;  // document starts, see ops::AttentionShape; empty: one document per sequence
-  at::Tensor counted;  // [batch * seq_len] bool: tokens whose targets count; only blocks with experts read it
+  at::Tensor positions;  // [batch * seq_len] int64
+  // Boundaries of documents (ops::AttentionShape); empty: one document per sequence.
+  std::vector<std::int64_t> cu_seqlens;
+  at::Tensor counted;  // [batch * seq_len] bool: tokens whose targets are not masked; only experts use it
 };
 
 // Returns attention with autograd: qkv [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim].
-// `heads` and `norms` must outlive the graph. With norms, Recompute::selective keeps q and k from before the norms;
-// backward repeats the norms and the rotation.
+// `heads` and `norms` must outlive the autograd graph. With norms, Recompute::selective keeps the inputs of the norms;
+// backward then repeats the norms and the rotation.
 at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
                      const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope);
 
-// The place of a pass's tokens in a cache: the layer's part, and the number of tokens that are already stored.
+// The position in a cache at which a forward pass stores its tokens: the part of one layer, and the number of tokens
+// that are already stored.
 struct CachePlace {
   LayerCache& layer;
   std::int64_t first = 0;

@@ -1,4 +1,4 @@
-// Stores pointers to modules in an autograd context. A module must outlive the graphs that hold its pointer.
+// Stores pointers to modules in an autograd context. A module must outlive the autograd graphs that hold its pointer.
 #pragma once
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,7 +10,8 @@ namespace tessera::nn {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Autograd accepts a tensor argument that may be undefined only as an optional.
+// Converts a tensor that may be undefined to an optional. Autograd functions accept undefined tensors only in this
+// form.
 inline std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }

@@ -12,12 +12,12 @@
 namespace tessera::nn {
 
 struct Block {
-  ColumnLinear qkv;  // includes the attention norm
+  ColumnLinear qkv;  // includes the norm before attention
   AttentionHeads heads;
   std::optional<HeadNorms> head_norms;
   RowLinear attention_output;
-  FeedForward feed_forward;        // of a dense block
-  std::optional<Experts> experts;  // of a sparse block
+  FeedForward feed_forward;        // used in a dense block
+  std::optional<Experts> experts;  // used in a sparse block
   Recompute recompute = Recompute::none;
 };
 // The residual stream as a pair (h, residual) with the value h + residual. The next norm performs the addition.
@@ -26,12 +26,13 @@ struct Stream {
 };
 struct BlockOutput {
   Stream stream;
-  RouterTerms terms;  // of a sparse block; else undefined
+  RouterTerms terms;  // undefined for a dense block
 };
 // Runs the block with autograd, under the block's recompute policy.
 BlockOutput block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                           const ops::RopeTable& rope);
-// Runs the block on the next tokens of a sequence, with their keys and values in a cache. Without gradients.
+// Runs the block on the next tokens of a sequence. Stores the keys and values of the tokens in a cache. Without
+// gradients.
 Stream cached_block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place);
 

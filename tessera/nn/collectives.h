@@ -1,11 +1,12 @@
-// Collectives at the borders of the tensor-parallel region. Inside the region, the tp ranks apply different weights to
-// the same tokens.
+// Collectives at the start and the end of a tensor-parallel region. Inside the region, the tp ranks apply different
+// parts of the weights to the same tokens.
 //
 // Outside the region, each rank holds its part of the tokens under sequence parallelism (Context::split). Without
-// sequence parallelism, each rank holds a copy of all tokens. enter_tp and leave_tp are each other's backward; with one
-// tp rank, both return their argument. Work that is enqueued on compute later runs after the result is ready; on a CPU
-// the host blocks until then. start_enter_tp and start_leave_tp only start the collective, so that compute can do other
-// work meanwhile. With ProductOptions::tp_overlap, tokens travel in pieces (parallel/token_pieces.h).
+// sequence parallelism, each rank holds a copy of all tokens. The backward of enter_tp is leave_tp, and the backward of
+// leave_tp is enter_tp. With one tp rank, both return their argument. Work that is enqueued on compute after the call
+// waits for the result. On a CPU the host blocks until the result is ready. The functions start_enter_tp and
+// start_leave_tp only start the collective, so that compute can do other work during the collective. With
+// ProductOptions::tp_overlap, tokens travel in pieces (parallel/token_pieces.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -64,8 +65,8 @@ at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, 
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
 // Reduces `x` in place over tp. `x` must be contiguous.
 void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
-// Does the same without recording an event, for operations that the schedule does not contain because later steps skip
-// them.
+// Reduces `x` as all_reduce_tp does, but records no event. For operations that are not in the schedule, because later
+// steps skip them.
 void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op);
 
 }  // namespace tessera::nn

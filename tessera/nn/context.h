@@ -9,7 +9,7 @@
 
 namespace tessera::nn {
 
-// The tokens that a call's tensors hold: all tokens of the microbatch, or this tp rank's own (sequence parallelism).
+// The tokens of a tensor: all tokens of the microbatch, or only this tp rank's tokens (sequence parallelism).
 enum class Tokens : std::uint8_t { all, own };
 
 // Used by one thread. `program` must outlive every module and every graph that uses this context.
@@ -17,15 +17,15 @@ struct Context {
   runtime::Program& program;
   bool sequence_parallel = false;  // whether the tp ranks divide the tokens of activations between blocks
   BlockRecompute recompute;
-  Recompute policy = Recompute::none;             // of the block that is running
-  schedule::Pass pass = schedule::Pass::forward;  // recompute: a block's forward runs again
+  Recompute policy = Recompute::none;             // policy of the block that is running
+  schedule::Pass pass = schedule::Pass::forward;  // current pass; recompute: a block's forward runs again
   ProductOptions products;                        // options of products
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
-  TokenSplit split = {};                          // shares of tokens by tp rank, under sequence parallelism
-  DropoutState dropout = {};                      // of the microbatch that is running
-  const ExpertRoom* expert_room = nullptr;        // null: room for the rows of any choices
+  TokenSplit split = {};                    // distribution of tokens over the tp ranks, under sequence parallelism
+  DropoutState dropout = {};                // dropout of the microbatch that is running
+  const ExpertRoom* expert_room = nullptr;  // null: the memory has room for the rows of any choices
 
-  // Whether activations have collectives over tp.
+  // Returns whether activations have collectives over tp.
   bool has_tp() const { return program.nominal_size() > 1; }
   int tp_rank() const { return program.group_rank(); }
   int tp_size() const { return program.group_size(); }

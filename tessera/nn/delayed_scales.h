@@ -1,6 +1,6 @@
-// Options of products, and delayed scales for fp8 products with one scale per matrix. A delayed scale
-// comes from the amaxes of earlier steps and is constant within a step. A product therefore waits neither for a message
-// nor for an extra pass over its matrix.
+// Options of products, and delayed scales for fp8 products with one scale per matrix. A delayed scale is computed from
+// the amaxes of earlier steps and is constant within a step. A product therefore needs neither a collective nor an
+// extra pass over the matrix before it can quantize the matrix.
 #pragma once
 #include <span>
 #include <string>
@@ -25,8 +25,7 @@ struct ProductOptions {
   std::int64_t history = 16;  // number of earlier steps, at least 1
   quant::AmaxChoice choice = quant::AmaxChoice::greatest;
   int margin = 0;
-  // Number format of activations and gradients whose tokens are gathered over tp for a product: bf16, or fp8 for fp8
-  // products.
+  // Number format in which activations and gradients are gathered over tp for a product: bf16, or fp8 for fp8 products.
   quant::Format tp_wire = quant::Format::bf16;
   // Under sequence parallelism: the greatest number of chunks of tokens of a product (token_chunks.h).
   std::int64_t tp_chunks = kAutomaticChunks;
@@ -34,8 +33,8 @@ struct ProductOptions {
   bool tp_overlap = false;
 };
 
-// Delayed scales of one rank's layer inputs and output gradients. Used by one thread. The values are in device memory;
-// only compute's lane reads and writes them.
+// Delayed scales of the inputs and the output gradients of one rank's layers. Used by one thread. The values are in
+// device memory; only compute's lane reads and writes them.
 class DelayedScales {
  public:
   // `device` is the device of the matrices. In a dry run the values are in host memory.
@@ -49,34 +48,35 @@ class DelayedScales {
   std::span<const quant::Element> elements() const { return elements_; }
   const ProductOptions& options() const { return options_; }
 
-  // Returns whether the amaxes of an earlier step are known. Until the scales are known, each matrix is quantized with
-  // its own amax, and the history is filled. Without an amax, a multiplier of 1 would round gradients to zero.
+  // Returns whether the amaxes of an earlier step are known. While the amaxes are not known, each matrix is quantized
+  // with its own amax, because a multiplier of 1 would round gradients to zero.
   bool are_known() const { return known_; }
-  // Called when the host has read that a step counts.
+  // Called when the host knows that the update of a step was applied.
   void set_known() { known_ = size() > 0; }
 
-  // The results are views of this object's memory.
+  // Returns the scale of a matrix, as a view of this object's memory.
   ops::WholeScale scale(int number);
-  // Returns where a product writes the matrix's largest magnitude in this step.
+  // Returns the address to which a product writes the amax of the matrix in this step.
   float* amax(int number);
-  // Returns where a product of an evaluation writes that magnitude. No scale is computed from this amax, but an
-  // infinite amax reveals values that saturation would hide. Each evaluation starts with clear_evaluated(), which is
-  // enqueued on compute's lane.
+  // Returns the address to which a product writes the amax of the matrix in an evaluation. No scale is computed from
+  // this amax, but an infinite amax reveals values that saturation would hide. Each evaluation starts with
+  // clear_evaluated(), which is enqueued on compute's lane.
   float* evaluated_amax(int number);
   std::span<const float> evaluated();
   void clear_evaluated(const quant::Kernels& kernels);
 
-  // After a step, the caller reduces found(), the step's amaxes, by maximum over all ranks. After this reduction,
-  // update() computes the multipliers of the next step. `counts` is in device memory; a value of 0 means that the step
-  // does not count. A step with an infinite amax must not count. If `counts` is null, the step counts. On a GPU,
-  // update() is enqueued on `stream`.
+  // The function found() returns the step's amaxes. After a step, the caller reduces these amaxes over all ranks by
+  // maximum. Then update() adds the amaxes to the history and computes the multipliers of the next step. `counts` is in
+  // device memory. If its value is 0, update() ignores the step; the value must be 0 for a step with an infinite amax.
+  // If `counts` is null, the step is used. On a GPU, update() is enqueued on `stream`.
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 
-  // state() and set_state() copy the state between steps to and from host memory: amaxes of the earlier steps [history,
-  // size()], then multipliers [size()]. Both functions first wait for compute's lane.
+  // The functions state() and set_state() copy the state between steps to and from host memory. The state consists of
+  // the amaxes of the earlier steps, [history, size()], and then the multipliers, [size()]. Both functions first wait
+  // for compute's lane.
   std::vector<float> state(base::Lane& compute);
-  // Throws InputError if the number of values differs, or if no step can produce one of the amaxes or multipliers.
+  // Throws InputError if the number of values differs, or if one of the values is not a possible amax or multiplier.
   void set_state(std::span<const float> values, base::Lane& compute);
   // Resets the state to that before the first step: no amax is known. Waits for compute's lane.
   void reset(base::Lane& compute);
@@ -87,7 +87,7 @@ class DelayedScales {
   std::int64_t values() const { return (options_.history + 1) * size(); }
   float* history() { return numbers_.as<float>().data(); }
   float* multipliers() { return history() + options_.history * size(); }
-  // GPU products require a distance of a multiple of 16 bytes.
+  // The distance between two scales in floats. GPU products require scales at multiples of 16 bytes.
   static constexpr std::int64_t kInverseStride = 4;
   float* inverses() { return inverses_.as<float>().data(); }
 

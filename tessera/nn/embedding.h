@@ -10,11 +10,11 @@ namespace tessera::nn {
 
 struct VocabEmbedding {
   Weight weight;       // [local vocabulary, hidden]
-  ops::IdRanges part;  // the ids of its rows; at most one range if rows travel by index
+  ops::IdRanges part;  // the vocabulary ids of the weight's rows; at most one range if the ranks exchange rows
 };
 // Returns the embeddings of a whole microbatch with autograd: tokens [n] int64 -> [own tokens, hidden]. `early_tokens`:
-// see models::Batch. Token ids have no gradient, so `anchor` gives the graph a root: any tensor that requires a
-// gradient. The gradient of `anchor` stays undefined.
+// see models::Batch. `anchor` is any tensor that requires a gradient. Autograd needs this argument, because token ids
+// have no gradient. The gradient of `anchor` stays undefined.
 at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
                  const at::Tensor& early_tokens, const at::Tensor& anchor);
 

@@ -1,8 +1,8 @@
 // The feed-forward part of a block: y = down(swiglu(gate_up(norm(x + residual)))).
 //
-// The part is one autograd function, so that SwiGLU's results need not exist in bf16. Forward computes SwiGLU's output
-// directly as an operand of the product with down. Backward computes SwiGLU's gradient directly as an operand of the
-// products with gate_up. Recompute::selective keeps neither the norm's output nor SwiGLU's output.
+// The part is one autograd function, so that the results of SwiGLU need not be stored in bf16. Forward computes
+// SwiGLU's output directly as an operand of the product with down. Backward computes SwiGLU's gradient directly as an
+// operand of the products with gate_up. Recompute::selective keeps neither the norm's output nor SwiGLU's output.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,8 +14,8 @@ struct FeedForward {
   ColumnLinear gate_up;  // includes the norm, if there is one; the rows of the weight are gate | up
   RowLinear down;
 };
-// x, residual: [own tokens, hidden]; residual may be undefined. tokens: of the whole microbatch. Returns y: [own
-// tokens, hidden].
+// x, residual: [own tokens, hidden]; residual may be undefined. tokens: number of tokens in the whole microbatch.
+// Returns y: [own tokens, hidden].
 NormedLinear feed_forward(Context& context, const FeedForward& layers, const at::Tensor& x, const at::Tensor& residual,
                           std::int64_t tokens);
 

@@ -11,8 +11,8 @@ namespace tessera::nn {
 struct LayerCache {
   at::Tensor keys, values;
 };
-// The cache of one sequence. A forward pass that runs with a cache stores the keys and values of its tokens after the
-// `tokens` that are stored already, then increases `tokens`.
+// The cache of one sequence. A forward pass with a cache appends the keys and values of its tokens to the cache, and
+// increases `tokens`, the number of stored tokens.
 struct KeyValueCache {
   std::vector<LayerCache> layers;
   std::int64_t capacity = 0;

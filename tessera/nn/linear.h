@@ -6,13 +6,14 @@
 //
 // gathered and scattered are the transfers of gathered_product and scattered_product (parallel_products.h).
 //
-// A column-parallel layer may add a bias to y. The bias is treated as the weight of a constant input 1. The bias
-// gradient db = dy^T 1 is summed like other weight gradients.
+// A column-parallel layer may add a bias to y. The bias is treated as a weight with the constant input 1. Its gradient
+// db = dy^T 1 is summed like the gradients of other weights.
 //
-// The norm before a column-parallel layer is part of the function, so that the norm's output need not be kept
-// (Recompute::selective). Backward recomputes the norm's output from tensors that are kept anyway. Forward saves
-// activations and handles for backward, never a gathered weight. For a product in a number format, forward may save the
-// operand that backward multiplies instead of the input (linear_products.h, keeps_columns).
+// The norm before a column-parallel layer is part of the layer's autograd function, so that the norm's output need not
+// be kept (Recompute::selective). Backward recomputes the norm's output from tensors that are kept anyway. Forward
+// saves activations and pointers to modules for backward, but never a gathered weight. For a product in a number
+// format, forward may save an operand of the backward product instead of the input (keeps_columns in
+// linear_products.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -36,8 +37,8 @@ struct NormedLinear {
   at::Tensor y;    // [tokens, local out]
   at::Tensor sum;  // x + residual, the next value of the residual stream; undefined without a norm
 };
-// x, residual: [own tokens, in]. residual may be undefined, and is undefined without a norm. tokens: number of tokens
-// of the whole microbatch.
+// x, residual: [own tokens, in]. `residual` may be undefined; without a norm it must be undefined. tokens: number of
+// tokens in the whole microbatch.
 NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                            const at::Tensor& residual, std::int64_t tokens);
 
@@ -51,23 +52,23 @@ at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tenso
 // layer.
 struct ColumnForward {
   NormedLinear result;
-  std::vector<at::Tensor> saved;  // arguments of column_backward; includes result.sum
+  std::vector<at::Tensor> saved;  // argument of column_backward; includes result.sum
   std::int64_t stashed = 0;       // bytes of `saved` for this rank's own tokens
 };
-// kept: whether a backward will follow.
+// kept: whether backward will read the saved tensors.
 ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
                              const at::Tensor& residual, std::int64_t tokens, bool kept);
 struct ColumnGradients {
-  const Factor& y;  // quantized by rows and by columns
-  at::Tensor sum;   // may be undefined
+  const Factor& y;  // gradient of NormedLinear::y, quantized by rows and by columns
+  at::Tensor sum;   // gradient of NormedLinear::sum; may be undefined
 };
 // Returns the gradients of x and of the residual. Produces the gradients of the weights.
 ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
                                       const std::vector<at::Tensor>& saved, std::int64_t tokens);
 
-// The backward products of a column-parallel weight, without autograd. gradient: of y [tokens, local out]. `input`
-// returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. While dx leaves tp,
-// the weight's gradient is computed and produced. Returns dx: [own tokens, in].
+// The backward products of a column-parallel weight, without autograd. `gradient` is the gradient of y [tokens, local
+// out]. `input` returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. The
+// weight's gradient is computed and produced while dx is summed over tp. Returns dx: [own tokens, in].
 at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                            const std::function<Factor()>& input);
 

@@ -1,5 +1,5 @@
-// The three products of a linear layer's weight, in the number format of the weight. In a format other than bf16, both
-// factors are quantized first. Sums and results have the same types as in bf16 products.
+// The three products of a linear layer's weight, in the number format of the weight. If the format is not bf16, both
+// factors are quantized first. The sums and results of all products have the types of bf16 products.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -15,7 +15,7 @@ namespace tessera::nn {
 
 enum class Role : std::uint8_t { input, gradient };  // the role of a matrix: the layer's x, or the gradient of its y
 
-// One factor of a product: the matrix itself for bf16, otherwise its operands.
+// One factor of a product: the matrix for a bf16 product, otherwise the operands made from the matrix.
 struct Factor {
   at::Tensor matrix;
   ops::Operands operands;
@@ -25,8 +25,9 @@ struct Factor {
 // Call this function before the first step, on every rank in the same order.
 void add_scales(Context& context, Weight& weight);
 
-// own: this rank's tokens of a matrix whose rows are split by sequence parallelism; otherwise the whole matrix. tokens:
-// rows of the whole matrix. Collective over tp.
+// Returns the factor of a whole matrix. Under sequence parallelism, `own` has this rank's rows of the matrix, and the
+// function gathers the rows of all ranks. Otherwise `own` is the whole matrix. The whole matrix has `tokens` rows.
+// Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
 // This rank's tokens as fp8 codes.
@@ -39,37 +40,39 @@ struct TokenCodes {
 // gathered (ProductOptions::tp_wire). Collective over tp.
 std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                           schedule::Pass pass);
-// factor_of_tokens in two halves: the call starts the gather, and the returned function, which is called once, waits
-// for it.
+// Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The
+// caller calls this function once.
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
-// part: this rank's columns of a matrix that is split by columns over tp. All parts share one scale. Collective over
-// tp.
+// Returns the factor of this rank's part of a matrix whose columns are sharded over tp. The parts of all ranks have the
+// same scale. Collective over tp.
 Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
                          ops::Sides sides);
 
-// Returns factor_of_columns(swiglu(gate_up)) for an input.
+// Returns factor_of_columns(swiglu(gate_up)) with Role::input.
 Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
                         ops::Sides sides);
 // The factors that backward makes from dout, the gradient of swiglu(gate_up).
 struct SwigluFactors {
-  Factor gradient;  // gradient of gate_up, a factor of the weight that made gate_up
-  Factor out;       // swiglu(gate_up) by columns, a factor of the weight that reads it
+  Factor gradient;  // gradient of gate_up: factor of the backward products of `weight`
+  Factor out;       // swiglu(gate_up) by columns: factor of the wgrad of `reader`
 };
-// reader: the weight that reads swiglu(gate_up); null if `out` is not needed.
+// weight: the weight whose product is gate_up. reader: the weight that is multiplied by swiglu(gate_up); null if
+// SwigluFactors::out is not needed.
 SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
                                          const at::Tensor& dout, const at::Tensor& gate_up);
 
-// Returns whether forward also quantizes an input by columns, in the same pass, and keeps that operand for wgrad
-// instead of the input. `tokens` are the tokens that the input holds before it is gathered over tp. Returns false if
-// the input is gathered: an operand of all tokens needs more memory than this rank's own tokens.
+// Returns whether forward keeps an operand for wgrad instead of the input. Forward then quantizes the input by rows and
+// by columns in one pass, and keeps the operand by columns. `tokens` describes the input before it is gathered over tp.
+// Returns false if the input is gathered, because an operand of all tokens needs more memory than the input of this
+// rank's own tokens.
 bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens);
 // An input's operand by columns that is kept for backward: its data and its scales. On a CPU the scales are undefined.
 struct KeptColumns {
   at::Tensor data, scales;
 };
 KeptColumns kept_columns(const Factor& input);
-std::int64_t bytes_of_columns(const Factor& input);  // as a GPU stores them
+std::int64_t bytes_of_columns(const Factor& input);  // bytes that a GPU needs to store the kept columns
 // Returns the factor of an input with `tokens` rows from its kept columns.
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 

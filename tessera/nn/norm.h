@@ -14,10 +14,10 @@ struct Norm {
   InputDropout dropout = {};  // of x
 };
 
-// The forward and backward of the norm without autograd, for functions that fuse a norm. x, residual: [own tokens,
+// Runs the forward of the norm without autograd, for autograd functions that include a norm. x, residual: [own tokens,
 // hidden]; residual may be undefined.
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
-// Returns y again, with the same bits, from the saved sum and rstd.
+// Computes the norm's output again, with the same bits, from the saved sum and rstd.
 at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
 // Produces the weight's gradient and returns the gradients of x and residual. dsum may be undefined.
 ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,

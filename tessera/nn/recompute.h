@@ -24,13 +24,13 @@ constexpr std::string_view name_of(Recompute policy) {
   return "?";
 }
 
-// Each block's policy: one for all blocks, or a list.
+// The policy of each block: one policy for all blocks, or a list of policies.
 class BlockRecompute {
  public:
   BlockRecompute(Recompute every = Recompute::none) : every_(every) {}  // NOLINT(google-explicit-constructor)
   explicit BlockRecompute(std::vector<Recompute> by_block) : by_block_(std::move(by_block)) {}
 
-  // Blocks beyond the end of the list keep everything.
+  // Returns the policy of a block. Blocks beyond the end of the list keep all activations.
   Recompute of(std::size_t block) const { return block < by_block_.size() ? by_block_[block] : every_; }
 
  private:

@@ -1,4 +1,4 @@
-// Access to a module's weight as a tensor between its consume and its release, and to the buffer of its gradient.
+// Gives modules access to a weight as a tensor, from its consume to its release, and to the staging of its gradient.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,14 +10,14 @@
 
 namespace tessera::nn {
 
-// The compute part of a parameter, which this rank's operations read: a matrix [rows, cols], of which either may be 0,
-// or a vector [cols].
+// The compute part of a parameter: the part that this rank's operations read. The part is a matrix [rows, cols], where
+// rows or cols may be 0, or a vector [cols].
 struct Weight {
   schedule::ParameterId id = schedule::kNoParameter;
   std::int64_t rows = 0, cols = 0;
   bool is_vector = false;
-  quant::Format product = quant::Format::bf16;  // number format of its products
-  int input_scale = -1, gradient_scale = -1;    // numbers in DelayedScales; -1: not delayed
+  quant::Format product = quant::Format::bf16;  // number format of the weight's products
+  int input_scale = -1, gradient_scale = -1;    // indices into DelayedScales; -1: no delayed scale
 };
 
 // Consumes the weight in the constructor and releases it in the destructor. The constructor may wait for a gather. The
@@ -30,10 +30,11 @@ class ConsumedWeight {
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
 
-  // A view that is valid until the destructor runs. Undefined if the products read the weight in its stored format.
+  // Returns a view that is valid until the destructor runs. The tensor is undefined if the products read the weight in
+  // its stored format.
   const at::Tensor& tensor() const { return tensor_; }
-  // Returns the weight in the format of its products, by rows or by columns. Valid as long as tensor(). May be
-  // collective over tp, to reduce the amax of the logical weight.
+  // Returns the weight in the format of its products, by rows or by columns. The operand is valid until the destructor
+  // runs. The call may be collective over tp, to reduce the amax of the logical weight.
   ops::Operand operand(ops::Sides side) const;
 
  private:
@@ -41,13 +42,13 @@ class ConsumedWeight {
   const Weight& weight_;
   schedule::Pass pass_;
   std::optional<quant::Quantized> encoded_;
-  quant::Encoding encoding_;                     // of encoded_
+  quant::Encoding encoding_;                     // encoding of encoded_
   int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   at::Tensor tensor_;
 };
 
-// Calls write(gradient, accumulate) with the weight's gradient staging, then produces the gradient. Does nothing for a
-// frozen weight.
+// Calls write(gradient, accumulate), where `gradient` is the staging of the weight's gradient. Then produces the
+// gradient. Does nothing for a frozen weight.
 template <typename Write>
 void produce_gradient(Context& context, const Weight& weight, Write write);
 

@@ -12,11 +12,11 @@
 
 namespace tessera::comm {
 
-// Exchanges a text between all members of a group. Every member calls it with its own text. Returns the texts of all
-// members, by group rank.
+// Exchanges a text between all members of a group. Every member calls the function with its own text. Returns the texts
+// of all members, by group rank.
 using ExchangeFunction = std::function<std::vector<std::string>(const std::string& own)>;
 
-// Returns an identity of this host. Two processes with equal identities run on the same host, as far as they can
+// Returns an identity of this host. Two processes with equal identities run on the same host, as far as a process can
 // detect.
 std::string host_identity();
 

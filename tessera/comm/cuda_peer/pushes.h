@@ -1,13 +1,13 @@
-// Messages between the GPUs of a host as copies into the receiver's memory. The sender's copy engines make the copies,
-// so the multiprocessors stay free.
+// Pushes: messages between the GPUs of a host that the sender copies directly into the receiver's memory. The copy
+// engines of the sender's GPU make the copies, so its multiprocessors stay free.
 //
-// The receiver's host sends the target address of every message to the sender's host. A message is pushed in this way
-// if its target is in memory that the receiver shares. Both ranks therefore take the same decision.
+// The receiver's host sends the target address of every message to the sender's host. A message is pushed if its target
+// is in memory that the receiver shares. Both hosts know the target address, so both ranks take the same decision.
 //
-// On the device each pair of ranks has two flags. A flag is a word of 0 or 1 in the memory of the rank that waits for
-// it. A receiver sets its senders' *free* flags when its stream has reached the operation. A sender then copies, and
-// sets *arrived* after the copies. A rank that has waited for a flag resets it, so that a graph can replay the same
-// work.
+// On the device, each sender and receiver have two flags: *free* and *arrived*. A flag is a word of 0 or 1 in the
+// memory of the rank that waits for the flag. A receiver sets the *free* flag of each sender when the receiver's stream
+// has reached the operation. The sender then copies, and sets *arrived* after the copies. A rank that has waited for a
+// flag resets the flag, so that a graph can replay the same work.
 #pragma once
 #include <functional>
 #include <memory>
@@ -32,8 +32,8 @@ class PeerPushes {
   // limit or failure).
   using WhileWaiting = std::function<void()>;
 
-  // Collective over the group. `stream` is the stream of the group's lane. This stream only waits and sets flags; other
-  // streams copy.
+  // Collective over the group. `stream` is the stream of the group's lane. This stream only sets flags and waits for
+  // flags; other streams copy.
   PeerPushes(const GroupIdentity& group, base::Device device, base::CudaStream stream,
              const ExchangeFunction& exchange);
   ~PeerPushes();
@@ -46,29 +46,29 @@ class PeerPushes {
   std::string share(std::span<std::byte> memory, const ExchangeFunction& exchange);
 
   // Enqueues the messages of an operation that can be pushed, and the copies within this rank's memory. Removes the
-  // enqueued messages and copies from `messages`. Every member of the group calls it with its part of the same
-  // operation.
+  // enqueued messages and copies from `messages`. Every member of the group calls run() with its part of the operation.
   void run(Messages& messages, const WhileWaiting& while_waiting);
 
-  // Called after a failure, by any thread. The device stops waiting for peers. Returns when `keep_running` returns
-  // false.
+  // Ends the device's waits for peers after a failure. Any thread may call this function. Returns when `keep_running`
+  // returns false.
   void release(const std::function<bool()>& keep_running);
 
  private:
   enum class Flag { free, arrived };
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-  // The result of the agreement between the hosts about one operation.
+  // The part of one operation that the hosts of the ranks agreed to push.
   struct Agreed {
-    std::vector<std::vector<Copy>> copies;  // by receiver: this rank's messages that are pushed
-    std::vector<bool> receives_from;        // by sender: whether it pushes a message to this rank
+    std::vector<std::vector<Copy>> copies;  // by receiver: the copies of this rank's pushed messages
+    std::vector<bool> receives_from;        // by sender: whether the sender pushes a message to this rank
   };
   Destination target_of(const Receive& receive) const;
   Agreed agree(Messages& messages, const WhileWaiting& while_waiting);
   bool post(const Receive& receive, Agreed& agreed, std::vector<Receive>& others);
   bool take(const Send& send, Agreed& agreed, std::vector<Send>& others);
   void enqueue(const std::vector<std::vector<Copy>>& copies, const std::vector<bool>& receives_from);
-  // Enqueues copies on the stream for `rank`. The copies start after all work that is on the lane's stream at the call.
+  // Enqueues copies to `rank` on the stream that makes all copies to `rank`. The copies start after all work that is on
+  // the lane's stream at the call.
   void enqueue_copies(std::size_t rank, const std::vector<Copy>& copies);
   // Returns the address of the flag that `holder` waits for and `setter` sets.
   std::byte* flag(int holder, Flag kind, int setter);
@@ -78,11 +78,11 @@ class PeerPushes {
   const base::CudaStream stream_;
   base::Buffer flag_buffer_;
   std::unique_ptr<PeerMailbox> own_mailbox_;
-  std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null: the rank is not reachable
-  std::vector<bool> direct_;  // by group rank: whether both ranks can reach the other's mailbox and flags
+  std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;  // by group rank; null: this rank cannot access the mailbox
+  std::vector<bool> direct_;  // by group rank: whether this rank and the peer can access each other's mailbox and flags
   std::unique_ptr<PeerMemory> flags_, shared_;
   std::string problem_;
-  std::vector<bool> pushes_;  // by group rank: whether messages in both directions are pushed
+  std::vector<bool> pushes_;  // by group rank: whether messages to and from the peer can be pushed
   std::vector<base::CudaStream> streams_;
   std::vector<CUevent_st*> may_begin_, copied_;
 };

@@ -26,8 +26,8 @@ struct LocalFailure {
 // failure.
 struct MemberCancelled {};
 
-// Shared by the members. The members' operations with sequence number n use slot n % 2. A member starts operation n + 2
-// only after all members have started n + 1, so every member has left operation n.
+// Shared by the members. The operations with sequence number n use slot n % 2. A member starts operation n + 2 only
+// after all members have started n + 1, so every member has left operation n.
 class LocalGroup {
  public:
   LocalGroup(std::string name, std::vector<int> members, std::chrono::milliseconds timeout);
@@ -35,14 +35,14 @@ class LocalGroup {
   const std::string& name() const { return name_; }
   const std::vector<int>& members() const { return members_; }
 
-  // All pending and later operations fail with `failure`. The first failure is kept.
+  // Makes all pending and later operations fail with `failure`. Later calls do not replace the first failure.
   void fail(std::shared_ptr<const LocalFailure> failure);
-  // Operations of this member fail at once with MemberCancelled. The peers continue to wait, so that they receive the
-  // cause.
+  // Makes operations of this member fail at once with MemberCancelled. The peers continue to wait until fail() is
+  // called with the cause.
   void cancel(int member);
   // Called when the member's communicator is destroyed. Members that wait for this member fail at once.
   void leave(int member);
-  // Sleeps until `time`. Wakes early if the run fails or the member is cancelled.
+  // Sleeps until `time`. Returns early if the run fails or the member is cancelled.
   void sleep_until(int member, std::chrono::steady_clock::time_point time);
 
  private:
@@ -50,8 +50,8 @@ class LocalGroup {
   using Deadline = std::chrono::steady_clock::time_point;
 
   // The state of one operation. A phase ends when all members have reached its end. `reached[m]` is the number of
-  // phases whose end member m has reached. `active` is the number of members that may be reading the buffers of others.
-  // A member that posted a buffer leaves the operation only when `active` is 0.
+  // phases whose end member m has reached. `active` is the number of members that may be reading the buffers of other
+  // members. A member that posted a buffer leaves the operation only when `active` is 0.
   struct Slot {
     std::int64_t sequence = -1;
     int phase = 0, arrived = 0, active = 0;
@@ -65,7 +65,7 @@ class LocalGroup {
   bool ended(int member) const {
     return failure_ != nullptr || left_ >= 0 || cancelled_[static_cast<std::size_t>(member)];
   }
-  // Returns whether a member may be waiting to leave an operation that does not end.
+  // Returns whether an operation may never finish, because the run failed or a member left or was cancelled.
   bool disturbed() const {
     return broken_ || failure_ != nullptr || left_ >= 0 || std::ranges::find(cancelled_, true) != cancelled_.end();
   }

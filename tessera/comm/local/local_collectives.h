@@ -1,4 +1,4 @@
-// The collectives of rank threads: each member copies data directly from the buffers of its peers.
+// The collectives between ranks that are threads: each member copies data directly from the buffers of its peers.
 #pragma once
 #include "tessera/base/buffer.h"
 #include "tessera/comm/local/group.h"
@@ -14,8 +14,8 @@ struct LocalCall {
   base::Buffer& scratch;
 };
 
-// Returns when this member has read all data that it needs from its peers. The peers may still read the buffers of this
-// member.
+// Executes the operation. Returns when this member has read all data that it needs from its peers. The peers may still
+// read the buffers of this member.
 void execute(const LocalCall& call);
 
 }  // namespace tessera::comm

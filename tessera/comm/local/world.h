@@ -1,5 +1,5 @@
 // Ranks as threads of one process, on the CPU only. Used by tests, CI and runs on a laptop. Always checks that the
-// ranks' calls match. Can inject delays, failures and a slow network, and can compute time instead of spending it.
+// ranks' calls match. Can inject delays, failures and a slow network. Can use virtual time (base/clock.h).
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,13 +15,13 @@ struct LocalOptions : WorldOptions {
   // the group). The function may sleep to simulate a delay, or throw to simulate a failing rank. To simulate a stopped
   // rank, the function does not return within the time limit.
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
-  // The link between the ranks of every group. A collective ends for all members link->seconds(bytes) after the last
-  // member has joined. `bytes` is the most that one member receives (received_bytes in operation.h). A group of one
-  // rank has no link. Throws InputError for a latency below 0 and for a speed that is not above 0.
+  // The link between the ranks of every group. A collective ends for all members link->seconds(bytes) seconds after the
+  // last member has joined. `bytes` is the most that one member receives (received_bytes in operation.h). A group of
+  // one rank has no link. Throws InputError for a latency below 0 and for a speed that is not above 0.
   std::optional<Link> link;
   // If true, the link does not sleep; lanes and hosts have virtual time (base/lane.h, World::clock). A collective
-  // begins at the latest time of its members' lanes. A program gets the same times in every run, unless it tests
-  // whether a fence is done. Time limits remain in real time.
+  // begins at the latest time of its members' lanes. A program has the same times in every run, unless the program
+  // tests whether a fence is done. Time limits remain in real time.
   bool virtual_clock = false;
 };
 

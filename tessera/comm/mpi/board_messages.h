@@ -1,4 +1,4 @@
-// Sends and receives the statuses of boards between MPI processes.
+// Sends and receives the statuses of boards (rendezvous/board.h) between MPI processes.
 #pragma once
 #include <mpi.h>
 
@@ -14,18 +14,19 @@
 
 namespace tessera::comm {
 
-// All boards share one MPI communicator, and a board's number is the tag. For each board and peer, at most one status
-// is in flight. The next status is sent when the peer has received the last one, so unread statuses do not accumulate.
+// All boards share one MPI communicator. A board's number is the tag of its messages. For each board and peer, at most
+// one status is in flight. The next status is sent when the peer has received the previous status, so statuses do not
+// accumulate.
 class MpiBoardMessages {
  public:
   MpiBoardMessages(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Any thread may call the functions up to is_idle(). Every rank opens its boards in the same order.
+  // Any thread may call the functions from open() to is_idle(). Every rank opens its boards in the same order.
   int open();
   void close(int board);  // statuses that are not in flight yet are not sent
   void post(int board, std::string status);
   std::string read(int board, int rank) const;
-  bool is_idle() const;  // no status from or to this rank was in flight at the last poll()
+  bool is_idle() const;  // whether no status from or to this rank was in flight at the last poll()
 
   // Called by the progress thread. Starts and completes messages without waiting. Returns whether a message was started
   // or completed. Throws Error if MPI fails.
@@ -48,7 +49,7 @@ class MpiBoardMessages {
   };
   struct Message {
     int board = 0, peer = 0;
-    std::int64_t number = 0;  // received messages: number in the order in which MPI matched them
+    std::int64_t number = 0;  // for a received message: the number of the message in the order of MPI's matching
     std::shared_ptr<const std::string> text;
     MPI_Request request = MPI_REQUEST_NULL;
   };

@@ -1,6 +1,6 @@
 // The only thread of a process that makes MPI calls. The thread sleeps between its polls of pending requests, so there
-// can be more ranks than cores. Except in MPI's initialisation and finalisation it never blocks inside MPI, so every
-// wait has a time limit.
+// can be more ranks than cores. Except in MPI's initialisation and finalisation, the thread never blocks inside MPI.
+// Every other wait therefore has a time limit.
 #pragma once
 #include <mpi.h>
 
@@ -24,17 +24,18 @@ namespace tessera::comm {
 
 using MpiDeadline = std::chrono::steady_clock::time_point;
 
-// The number of an MPI communicator in this process; 0 is the world's. Messages of different contexts do not match.
+// The number of an MPI communicator in this process; 0 is the communicator of the world. Messages of different contexts
+// do not match.
 using MpiContext = int;
 
-// Messages that start together. The round is done when all messages are done. Peers are world ranks. Messages between a
-// pair match in order. Empty messages are also sent.
+// A round is a set of messages that start together. The round is done when all messages are done. Peers are world
+// ranks. Messages between a pair match in order. Empty messages are also sent.
 struct MpiRound {
   MpiContext context = 0;
   int tag = 0;
   std::string label;  // the operation, for error messages: "all_gather #3 on gtp[0,2], rank 0"
   MpiDeadline deadline;
-  std::chrono::milliseconds timeout{};  // the time limit behind `deadline`, for error messages
+  std::chrono::milliseconds timeout{};  // the time limit that ends at `deadline`, for error messages
   std::vector<Send> sends;
   std::vector<Receive> receives;
 };
@@ -53,20 +54,20 @@ class MpiProgress {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Both functions block until the messages are done. Both functions throw Error if the time limit passes (the message
-  // names the missing peers), if a message has another size than expected, and after an earlier failure. The error text
-  // does not contain the label.
+  // The functions exchange() and duplicate_world() block until their messages are done. Both throw Error if the time
+  // limit passes, if a message has an unexpected size, and after an earlier failure. If the time limit passes, the
+  // error names the missing peers. The error text does not contain the label.
   void exchange(MpiRound round);
   // Collective over the world, one call at a time.
   MpiContext duplicate_world(const std::string& label, MpiDeadline deadline, std::chrono::milliseconds timeout);
 
-  // From now on the thread also transfers these statuses, in their own context. Called at most once in a process.
+  // Makes the thread also transfer the statuses of boards, in the context `context`. Called at most once in a process.
   void serve_boards(std::shared_ptr<MpiBoardMessages> board_messages, MpiContext context);
 
-  // The pending rounds in `context` fail, and with them all other pending and later rounds. If no round in `context` is
-  // pending, only later rounds in it fail.
+  // Makes the pending rounds in `context` fail. If there are such rounds, all other pending and later rounds also fail.
+  // Otherwise only later rounds in `context` fail.
   void cancel(MpiContext context);
-  // Called when the run has failed. MPI is not called again.
+  // Called when the run has failed. The thread then makes no more MPI calls.
   void abandon();
 
  private:

@@ -11,7 +11,7 @@
 namespace tessera::comm {
 
 // Returns the bytes of one MPI call for a message of `bytes` bytes; the last piece may be smaller. MPI's counts are
-// ints, so a piece has at most 1 GiB. Several pieces are in flight at once, which keeps more fragments in flight
+// ints, so a piece has at most 1 GiB. A large message consists of several pieces, so that MPI can transfer more data
 // between two polls.
 std::size_t mpi_piece(std::size_t bytes);
 

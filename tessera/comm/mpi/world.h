@@ -12,20 +12,20 @@ namespace tessera::comm {
 
 // Returns false if the library was built without MPI. make_mpi_world then throws InputError (no_mpi.cpp).
 bool mpi_available();
-// Initialises MPI. A process can have one world. The world's destructor finalises MPI after a run without failure.
-// After an error the thread does not call MPI, and the caller ends the process with abort_mpi.
+// Initialises MPI. A process can have only one world. The world's destructor finalises MPI after a run without failure.
+// After an error the progress thread makes no more MPI calls, and the caller ends the process with abort_mpi.
 //
 // Initialisation and finalisation each wait for all ranks, for at most the longer of options.timeout and `connecting`.
-// If a rank has stopped or did not start, the process then prints a line to stderr and exits with code 1, because it
-// cannot leave MPI. The process first flushes its printed output.
+// If a rank stopped or did not start, the process flushes its output, prints a line to stderr and exits with code 1.
+// The process does not throw, because it cannot leave MPI.
 //
-// `takes_part` is set on all processes or on none. If set, the world consists of the processes with true, in the order
-// of their MPI ranks. A process with false gets a world of the other such processes. Its destructor waits without a
-// time limit until the world of the others ends.
+// `takes_part` is set on all processes or on no process. If it is set, the processes with true form one world, in the
+// order of their MPI ranks. The processes with false form a second world. The destructor of the second world waits
+// without a time limit until the first world ends.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options,
                                       std::chrono::milliseconds connecting = rendezvous::kConnecting,
                                       std::optional<bool> takes_part = std::nullopt);
-// Ends all ranks of the job that can be reached: calls MPI_Abort with this exit code. Does not return.
+// Calls MPI_Abort with this exit code, which ends all reachable ranks of the job. Does not return.
 [[noreturn]] void abort_mpi(int exit_code);
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-// The collectives of ranks with one GPU each: NCCL transfers the data, and Tessera's kernels add it.
+// The collectives of ranks with one GPU each. NCCL transfers the data, and Tessera's kernels compute the sums.
 #pragma once
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-// One NCCL communicator. Several threads may use the channel, and any thread may abort it.
+// One NCCL communicator. Several threads may use a channel, and any thread may abort the channel.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -15,21 +15,21 @@ namespace tessera::comm {
 
 using NcclDeadline = std::chrono::steady_clock::time_point;
 
-// Calls run under a lock and never block in NCCL (config.blocking = 0). A caller that waits for a call to take effect
+// Calls run under a lock and never block in NCCL (config.blocking = 0). A caller that waits for the result of a call
 // polls, so that another thread can abort meanwhile.
 class NcclChannel {
  public:
   // Connects to the other members. Throws Error if NCCL fails or the deadline passes.
   NcclChannel(std::shared_ptr<const NcclLibrary> library, base::Device device, const GroupIdentity& group,
               const ncclUniqueId& id, Traffic traffic, NcclDeadline deadline);
-  // Does nothing after abort(). Otherwise finishes and frees the communicator, or aborts it if this takes longer than
-  // 10 s.
+  // Does nothing after abort(). Otherwise finishes and frees the communicator. If this takes longer than 10 s, aborts
+  // the communicator.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
 
-  // Calls body(library, communicator) between ncclGroupStart and ncclGroupEnd. Returns when its work is enqueued.
-  // Throws Error if NCCL fails, if the deadline passes, and after an abort.
+  // Calls body(library, communicator) between ncclGroupStart and ncclGroupEnd. Returns when the work of `body` is
+  // enqueued. Throws Error if NCCL fails, if the deadline passes, and after an abort.
   using Body = std::function<ncclResult_t(const NcclLibrary&, ncclComm_t)>;
   void call(const char* what, const Body& body, NcclDeadline deadline);
 
@@ -44,7 +44,7 @@ class NcclChannel {
 
   const std::shared_ptr<const NcclLibrary> library_;
   const base::Device device_;
-  const std::string name_;  // NCCL keeps the address of the characters
+  const std::string name_;  // NCCL keeps a pointer to this string
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;  // null after an abort
 };

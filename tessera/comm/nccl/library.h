@@ -27,9 +27,10 @@ struct NcclLibrary {
   decltype(&ncclBroadcast) broadcast = nullptr;
 };
 
-// Returns the functions of the NCCL library. Takes the first of these libraries: the library that the process has
-// already loaded (libtorch's), `path` if it is not empty, the library named by the build, the system's. The library
-// stays loaded. Throws InputError if no library is found, or if its major and minor version differ from the header's.
+// Returns the functions of the NCCL library. Uses the library that the process has already loaded (with libtorch). If
+// no library is loaded, loads `path` if it is not empty, otherwise the library that the build names, or else the
+// system's library. The library stays loaded. Throws InputError if no library is found, or if its major and minor
+// version differ from the header's.
 std::shared_ptr<const NcclLibrary> load_nccl(const std::string& path);
 
 }  // namespace tessera::comm

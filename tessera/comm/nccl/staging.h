@@ -26,9 +26,9 @@ class GrowingBuffer {
 
 class NcclStaging {
  public:
-  // `faults` belongs to the stream's lane. After a failure, when fences no longer wait for the device
-  // (LaneFaults::is_abandoned), the stream does not access the failed operations' host operands. The owner of the
-  // operands may then free the operands.
+  // `faults` belongs to the stream's lane. After a failure, fences stop waiting for the device
+  // (LaneFaults::is_abandoned). From then on the stream does not access the failed operations' operands in host memory,
+  // and the owner may free the operands.
   NcclStaging(base::Device device, base::CudaStream stream, std::shared_ptr<const base::LaneFaults> faults);
   // If the stream still has pending work, the staging memory stays allocated.
   ~NcclStaging();
@@ -36,8 +36,8 @@ class NcclStaging {
   NcclStaging& operator=(const NcclStaging&) = delete;
 
   // Returns `operation` with a device buffer in place of each operand in host memory. The stream fills the buffers
-  // before the operation. The counts of `operation` must be checked. Throws Error if an operand is in host memory while
-  // the stream is captured into a graph.
+  // before the operation. The caller must have checked `operation` (check_arguments). Throws Error if an operand is in
+  // host memory while the stream is captured into a graph.
   Operation to_device(const Operation& operation, const GroupIdentity& group);
   // Enqueues the copies of the operation's results back to host memory. Called after to_device and the operation.
   void to_host();

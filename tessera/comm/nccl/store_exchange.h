@@ -13,13 +13,13 @@ namespace tessera::comm {
 // For use by one thread.
 class NcclStoreExchange {
  public:
-  // `name` is the prefix of the keys in the store. `name` is the same on all `ranks` ranks and unique to this object.
-  // `rank` is this rank's number among them.
+  // `name` is the prefix of the keys in the store. All `ranks` ranks of an exchange pass the same `name`, which no
+  // other exchange uses. `rank` is this rank's number among these ranks.
   NcclStoreExchange(std::shared_ptr<rendezvous::Store> store, std::shared_ptr<const NcclWatchdog> watchdog,
                     std::string name, int rank, int ranks);
   // Collective. Writes `own` to the store and calls see(rank, text) for each other rank, starting with the next rank,
-  // as soon as that rank's text has arrived. Throws Error if the deadline passes or another operation fails meanwhile.
-  // Also throws the errors of `see`.
+  // as soon as that rank's text has arrived. Throws Error if the deadline passes, or if an NCCL operation fails
+  // meanwhile. Also throws the errors of `see`.
   void exchange(const std::string& own, NcclDeadline deadline, const std::function<void(int, const std::string&)>& see);
 
  private:

@@ -28,35 +28,37 @@ namespace tessera::comm {
 // The pending operations of one group.
 class NcclWatch {
  public:
-  // `key` is the group's name in the store, the same on every member.
+  // `key` is the name of the group in the store. All members of the group pass the same key.
   NcclWatch(GroupIdentity group, std::string key, base::Device device, std::shared_ptr<NcclChannel> channel,
             std::shared_ptr<base::LaneFaults> faults);
   ~NcclWatch();
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // begin() and end() enclose the enqueueing of an operation. Operations on a captured stream are not watched. `what`
-  // must outlive this object. If `graph` is set, the operation is a graph, and `graph` is added to its time limit.
+  // The caller calls begin() before it enqueues an operation, and end() afterwards. Operations on a captured stream are
+  // not watched. `what` must outlive this object. If the operation is a graph, `graph` is the time that is added to the
+  // time limit.
   void begin(std::string_view what, std::int64_t sequence, base::CudaStream stream,
              std::optional<std::chrono::milliseconds> graph = {});
   void end(base::CudaStream stream);
 
-  // Called by the watchdog. Returns the problem as the end of a sentence, or an empty string if there is no problem.
-  // `beside_graph` is true if the device runs a graph of this process. The time limit of other operations then starts
-  // after the graph, because the device may not run them earlier.
+  // Called by the watchdog. Returns the problem as the end of a sentence of an error message, or an empty string if
+  // there is no problem. `beside_graph` is true if the device runs a graph of this process. The time limit of other
+  // operations then starts after the graph, because the device may not run these operations earlier.
   std::string poll(std::chrono::milliseconds timeout, bool beside_graph);
-  // Returns whether the device is known to run a graph of this group. The graph has its own time limit.
+  // Returns whether the device runs a graph of this group, as far as the last poll() detected. The graph has its own
+  // time limit.
   bool runs_graph();
   // Returns the label of the oldest pending operation, e.g. "all_gather #12 on gtp[0,1], rank 0". Returns an empty
   // string if no operation is pending.
   std::string label() const;
   // Returns the state of this rank in the group, as text for its peers.
   std::string state() const;
-  // All pending and later operations fail with `error`. Only the first call has an effect. Does not wait.
+  // Makes all pending and later operations fail with `error`. Only the first call has an effect. Does not wait.
   void fail(const std::exception_ptr& error);
   // Called after fail(). Begins to abort the pending work on the device.
   void abort();
-  // Sets an action that abort() also runs, on its own thread.
+  // Sets an action that abort() also runs, on a separate thread.
   void at_abort(std::function<void()> action);
   bool failed() const;
 
@@ -93,8 +95,9 @@ class NcclWatch {
 class NcclWatchdog {
  public:
   using OnFailure = std::function<void(const std::string&)>;
-  // `store` is a separate connection. A store that does not answer delays a failure by 2 s. The watchdog's thread polls
-  // events of `device`. `on_failure` is NcclOptions::on_failure.
+  // `store` is a connection to the run's store that only the watchdog uses. If the store does not answer, the report of
+  // a failure is delayed by 2 s. The watchdog's thread polls events of `device`. `on_failure` is
+  // NcclOptions::on_failure.
   NcclWatchdog(std::shared_ptr<rendezvous::Store> store, int rank, base::Device device,
                std::chrono::milliseconds timeout, OnFailure on_failure);
   ~NcclWatchdog();
@@ -109,8 +112,8 @@ class NcclWatchdog {
                             const std::string& problem);
   // Returns the first failure, or null if no failure occurred.
   std::exception_ptr failure() const;
-  // Waits for the value of `key` in the store and returns it. Throws Error if the deadline passes, and the failure if
-  // one occurs meanwhile.
+  // Waits for the value of `key` in the store and returns the value. Throws Error if the deadline passes. Throws the
+  // first failure if an operation fails meanwhile.
   std::string await(rendezvous::Store& store, const std::string& key, NcclDeadline deadline) const;
 
  private:
@@ -132,7 +135,7 @@ class NcclWatchdog {
   std::exception_ptr failure_;
   bool closing_ = false;
   rendezvous::FailureExchange failures_;
-  std::thread thread_;  // the last member: it starts when the others are initialised
+  std::thread thread_;  // declared last: the thread starts when the other members are initialised
 };
 
 }  // namespace tessera::comm

@@ -1,9 +1,9 @@
 // The ranks that compute with the experts of one layer, and the exchange of tokens between them (transport `dense`).
 //
 // The group is the compute ranks of the expert domain: etp x ep consecutive ranks. Each rank has its own tokens.
-// Dispatch gathers the tokens of all ranks on every rank; each rank selects the rows of its own experts. Combine adds
-// the parts of all ranks for each token, in rank order, and gives each rank its own tokens. The sizes do not depend on
-// the choices of the tokens.
+// Dispatch gathers the tokens of all ranks on every rank. Each rank then selects the tokens that chose its experts.
+// Combine adds the parts of all ranks for each token, in rank order, and each rank receives the sums for its own
+// tokens. The sizes of the messages do not depend on the choice of experts.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,12 +16,12 @@ namespace tessera::nn {
 
 class ExpertGroup {
  public:
-  // tokens: of the whole microbatch of one reader, which the tp ranks share.
+  // `tokens` is the number of tokens in the microbatch of one reader. The tp ranks of a reader share these tokens.
   ExpertGroup(Context& context, std::int64_t tokens);
 
-  std::int64_t own() const { return own_; }        // tokens of this rank
-  std::int64_t tokens() const { return all_; }     // tokens of the group
-  std::int64_t blocks() const { return blocks_; }  // readers in the group, each with one block of tokens
+  std::int64_t own() const { return own_; }        // number of this rank's tokens
+  std::int64_t tokens() const { return all_; }     // number of tokens of all ranks in the group
+  std::int64_t blocks() const { return blocks_; }  // number of readers in the group; each has one block of tokens
 
   // x: [own, width]. Starts to gather [tokens, width], in rank order.
   PendingTensor start_gather(const at::Tensor& x, schedule::Pass pass) const;
@@ -30,7 +30,7 @@ class ExpertGroup {
   PendingTensor start_reduce(const at::Tensor& part, schedule::Pass pass) const;
 
  private:
-  std::vector<std::int64_t> counts(std::int64_t width) const;  // elements of each rank
+  std::vector<std::int64_t> counts(std::int64_t width) const;  // number of elements of each rank
   PendingTensor start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
                       schedule::Pass pass) const;
 

@@ -34,13 +34,13 @@ struct Experts {
   std::optional<FeedForward> shared = std::nullopt;  // dense; without a norm of its own
 };
 
-// The sums of a router over the counted tokens of one microbatch of a reader, in the accumulator type. Equal on all tp
-// ranks. In a recomputed forward, the sums cover only this rank's own tokens.
+// The sums of a router over the counted tokens of a reader's microbatch, in the accumulator type. The sums are equal on
+// all tp ranks. In a recomputed forward, the sums are only over this rank's own tokens.
 struct RouterTerms {
   at::Tensor probabilities;      // [experts]; has a gradient
   at::Tensor logsumexp_squares;  // [1]; has a gradient
-  at::Tensor counts;             // [experts]: how often each expert was chosen; exact up to 2^24
-  at::Tensor dropped;            // [1]: choices of all tokens, also of those not counted, that were beyond the capacity
+  at::Tensor counts;             // [experts]: the number of tokens that chose each expert; exact up to 2^24
+  at::Tensor dropped;            // [1]: choices beyond the capacity, of all tokens, also of tokens that do not count
   bool defined() const { return probabilities.defined(); }
 };
 
@@ -49,8 +49,8 @@ struct ExpertsOutput {
   at::Tensor sum;  // x + residual
   RouterTerms terms;
 };
-// x, residual: [own tokens, hidden]; residual may be undefined. counted: [tokens] bool, of the whole microbatch: tokens
-// whose targets count. tokens: of the whole microbatch.
+// x, residual: [own tokens, hidden]; residual may be undefined. counted: [tokens] bool, true for tokens whose targets
+// are not masked. tokens: number of tokens in the whole microbatch.
 ExpertsOutput experts_forward(Context& context, const Experts& layers, const at::Tensor& x, const at::Tensor& residual,
                               const at::Tensor& counted, std::int64_t tokens);
 

@@ -5,8 +5,8 @@
 
 namespace tessera::nn {
 
-// layer: the auxiliary losses of the layers are added. pooled: one loss over the tokens of all layers, as in
-// transformers. For a model with one layer, the pooled loss is k times the loss of `layer`.
+// `layer`: each layer has an auxiliary loss, and the losses are added. `pooled`: there is one loss over the tokens of
+// all layers, as in transformers. For a model with one layer, the loss of `pooled` is k times the loss of `layer`.
 enum class MoeAux : std::uint8_t { layer, pooled };
 constexpr std::string_view name_of(MoeAux aux) {
   return aux == MoeAux::layer ? "layer" : "pooled";

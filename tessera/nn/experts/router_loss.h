@@ -1,5 +1,5 @@
-// The losses of routers: the auxiliary loss, which balances the load of the experts, and the z loss, which keeps the
-// logits small. docs/numerics.md defines both.
+// The two losses of routers, which docs/numerics.md defines. The auxiliary loss balances the load of the experts. The z
+// loss keeps the logits small.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -22,12 +22,13 @@ inline constexpr std::int64_t kRouterSums = 3;
 
 struct RouterLoss {
   at::Tensor objective;  // a scalar on the CPU, from which backward starts; scaled as nn::Loss::objective
-  // fp64 on the model's device: auxiliary loss and z loss, each with its coefficient and times the counted tokens of
-  // the microbatch; the choices beyond the capacity of experts, over all layers; then the counts of each layer's
-  // experts.
+  // An fp64 tensor on the model's device. The first two values are the auxiliary loss and the z loss, each multiplied by
+  // its coefficient and by the number of counted tokens of the microbatch. The third value is the number of choices
+  // beyond the capacity of experts, over all layers. The other values are RouterTerms::counts of each layer.
   at::Tensor values;
 };
-// terms: of the sparse layers in order. counted: [tokens] bool. scale: 1 / tokens of the whole step.
+// terms: the terms of the sparse layers, in order. counted: [tokens] bool, as in experts_forward. scale: 1 / number of
+// tokens of the whole step.
 RouterLoss router_loss(const std::vector<RouterTerms>& terms, const RouterLossOptions& options,
                        const at::Tensor& counted, double scale);
 
