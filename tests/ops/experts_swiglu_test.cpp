@@ -13,10 +13,10 @@ class WeightedSwiglu : public KindTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, WeightedSwiglu, testing::ValuesIn(cpu_kinds()), name_of_kind);
 
 // The rows behind the last are NaN in every operand.
-struct Operands {
+struct SwigluInputs {
   at::Tensor gate_up, weights, dout;
 };
-Operands random_operands(const Selection& selection, std::int64_t features, const at::TensorOptions& type) {
+SwigluInputs random_operands(const Selection& selection, std::int64_t features, const at::TensorOptions& type) {
   at::Tensor gate_up = random_rows(selection, 2 * features, 1, type);
   gate_up.mul_(6);
   return {.gate_up = gate_up,
@@ -40,7 +40,7 @@ TEST_P(WeightedSwiglu, ForwardEqualsTheReference) {
     for (const std::int64_t features : {0, 1, 5, 33, 129}) {
       SCOPED_TRACE(testing::Message() << it << ", " << features << " features");
       const Selection selection = it.select(4);
-      const Operands in = random_operands(selection, features, type());
+      const SwigluInputs in = random_operands(selection, features, type());
       const Values values = values_of(in.gate_up), weights = values_of(in.weights);
       Values expected;
       for (std::int64_t row = 0; row < selection.rows(); ++row)
@@ -65,7 +65,7 @@ TEST_P(WeightedSwiglu, BackwardEqualsTheFormula) {
     for (const std::int64_t features : {0, 1, 5, 33, 129}) {
       SCOPED_TRACE(testing::Message() << it << ", " << features << " features");
       const Selection selection = it.select(5);
-      const Operands in = random_operands(selection, features, type());
+      const SwigluInputs in = random_operands(selection, features, type());
       const Values values = values_of(in.gate_up), weights = values_of(in.weights), douts = values_of(in.dout);
       Values gradient, scale, dweights, dweight_scale;
       for (std::int64_t row = 0; row < selection.rows(); ++row) {
@@ -118,7 +118,7 @@ TEST(WeightedSwigluBackward, EqualsFiniteDifferences) {
 
 TEST_P(WeightedSwiglu, BackwardRecomputesTheBitsOfForward) {
   const Selection selection = experts_cases()[0].select(9);
-  const Operands in = random_operands(selection, 37, type());
+  const SwigluInputs in = random_operands(selection, 37, type());
   const WeightedSwigluGradients again =
       weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, /*with_output=*/true);
   EXPECT_TRUE(
@@ -131,7 +131,7 @@ TEST_P(WeightedSwiglu, BackwardRecomputesTheBitsOfForward) {
 TEST_P(WeightedSwiglu, BitsOfARowDoNotDependOnOtherRows) {
   const Selection selection = experts_cases()[5].select(10);
   const Selection one = select_rows(choices_tensor({0}, 1), {.first = 0, .count = 1, .all = 1}, 1);
-  const Operands in = random_operands(selection, 37, type());
+  const SwigluInputs in = random_operands(selection, 37, type());
   const at::Tensor out = weighted_swiglu(in.gate_up, in.weights, selection);
   const WeightedSwigluGradients all = weighted_swiglu_backward(in.dout, in.gate_up, in.weights, selection, false);
   ASSERT_GT(selection.rows(), 3);
@@ -147,7 +147,7 @@ TEST_P(WeightedSwiglu, BitsOfARowDoNotDependOnOtherRows) {
 
 TEST_P(WeightedSwiglu, KeepsNaNInItsRow) {
   const Selection selection = experts_cases()[0].select(11);
-  const Operands in = random_operands(selection, 7, type());
+  const SwigluInputs in = random_operands(selection, 7, type());
   ASSERT_GT(selection.rows(), 2);
   in.weights[1].fill_(std::nan(""));
   const Values out = values_of(used(weighted_swiglu(in.gate_up, in.weights, selection), selection));
@@ -167,7 +167,7 @@ TEST_P(WeightedSwiglu, IsFiniteForLargeGates) {
 
 TEST_P(WeightedSwiglu, RejectsMismatchedOperands) {
   const Selection selection = experts_cases()[0].select(12);
-  const Operands in = random_operands(selection, 4, type());
+  const SwigluInputs in = random_operands(selection, 4, type());
   const std::int64_t room = selection.room;
   EXPECT_THROW(weighted_swiglu(random_tensor({room, 7}, 1, type()), in.weights, selection), Error);
   EXPECT_THROW(weighted_swiglu(random_tensor({room + 1, 8}, 1, type()), in.weights, selection), Error);

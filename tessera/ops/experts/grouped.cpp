@@ -4,6 +4,8 @@
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/ops/work.h"
 
 namespace tessera::ops {
 namespace {

@@ -6,6 +6,8 @@
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/experts_kernels.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/ops/work.h"
 
 namespace tessera::ops {
 namespace {

@@ -10,6 +10,8 @@
 #include "tessera/ops/experts/choice.h"
 #include "tessera/ops/experts/router_device.h"
 #include "tessera/ops/exponential.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/ops/work.h"
 
 namespace tessera::ops {
 namespace {

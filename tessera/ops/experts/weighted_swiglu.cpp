@@ -5,6 +5,8 @@
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/exponential.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/ops/work.h"
 
 namespace tessera::ops {
 namespace {
