@@ -66,7 +66,7 @@ TEST(SelectRows, FillsTheRoomIfAllChoicesAreLocal) {
 TEST(SelectRows, RejectsChoicesOutsideTheExpertsAndUnequalBlocks) {
   const LocalExperts local{.first = 0, .count = 2, .all = 4};
   EXPECT_THROW(select_rows(choices_tensor({0, 4}, 2), local, 1), Error);
-  EXPECT_THROW(select_rows(choices_tensor({-1, 0}, 2), local, 1), Error);
+  EXPECT_THROW(select_rows(choices_tensor({-2, 0}, 2), local, 1), Error);
   EXPECT_THROW(select_rows(choices_tensor({0, 1, 2}, 1), local, 2), Error);
   EXPECT_THROW(select_rows(choices_tensor({0, 1, 2}, 1), local, 0), Error);
 }
