@@ -45,9 +45,10 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     return parallel_.is_asynchronous() ? base::Buffer::pinned(bytes) : base::Buffer(bytes);
   };
   for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
-  if (!options_.dropout.drops()) return;
-  for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
-  number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  if (options_.dropout.drops()) {
+    for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
+    number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  }
 }
 
 Trainer::~Trainer() {
