@@ -178,8 +178,8 @@ void RunFiles::finish(const RunSummary& summary) {
     for (const auto& [axis, degree] : degrees_of(config)) json["mesh"][axis] = degree;
   if (has_unused_places(config)) json["places"] = inspect_places(config);
   add_formats(config, summary, json);
-  if (config.hidden_dropout > 0 || config.embedding_dropout > 0)
-    json["dropout"] = {{"hidden", config.hidden_dropout}, {"embedding", config.embedding_dropout}};
+  if (config.hidden_dropout > 0) json["hidden_dropout"] = config.hidden_dropout;
+  if (config.embedding_dropout > 0) json["embedding_dropout"] = config.embedding_dropout;
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
   json["deterministic"] = config.backend != Backend::nccl || config.deterministic;

@@ -57,9 +57,10 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
   };
   for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
   if (options.expert_room > 0) make_expert_room();
-  if (!options_.dropout.drops()) return;
-  for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
-  number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  if (options_.dropout.drops()) {
+    for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
+    number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  }
 }
 
 void Trainer::make_expert_room() {

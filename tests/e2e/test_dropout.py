@@ -57,14 +57,15 @@ class Dropout(unittest.TestCase):
         self.assertEqual(self.whole["steps"][2:], rest["steps"])
         settings = self.settings("resumed")
         self.assertEqual((0.2, 0.1), (settings["hidden_dropout"], settings["embedding_dropout"]))
-        self.assertEqual({"hidden": 0.2, "embedding": 0.1}, self.summary("resumed")["dropout"])
+        summary = self.summary("resumed")
+        self.assertEqual((0.2, 0.1), (summary["hidden_dropout"], summary["embedding_dropout"]))
         tessera("train", "--resume", checkpoint, "--hidden-dropout", 0, "--out", self.folder / "changed")
         self.assertNotEqual(rest["steps"], bits(self.folder / "changed")["steps"])
 
     def test_a_probability_of_zero_is_a_run_without_dropout(self):
         plain = self.train("plain", "--valid", self.data)
         self.assertEqual(plain, self.train("zero", "--valid", self.data, "--hidden-dropout", 0, "--embedding-dropout", 0))
-        self.assertNotIn("dropout", self.summary("zero"))
+        self.assertNotIn("hidden_dropout", self.summary("zero"))
         self.assertNotEqual(plain, self.whole)
 
     def test_evaluations_drop_nothing(self):

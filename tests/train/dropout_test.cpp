@@ -72,6 +72,7 @@ TEST(Dropout, TpAndDpDegreesAreWithinTheFp64Bounds) {
 TEST(Dropout, ExpertLayersHaveTheSameMasksOnEveryMesh) {
   RunOptions options = dropping_run();
   options.model = testing::sparse_model();
+  options.experts = nn::ExpertDegrees{};
   options.dtype = quant::DType::fp64;
   options.steps = 4;
   const RunResult expected = run(options);
@@ -117,12 +118,29 @@ TEST(Dropout, LaunchesOfAGraphUseTheNumberOfTheirStep) {
   }
 }
 
+// At a rate of 0 the weights stay the same, so that only the masks can change the loss.
+TEST(Dropout, TheNumberOfAStepDeterminesItsMasks) {
+  RunOptions options = dropping_run();
+  options.steps = 1;
+  std::vector<double> losses;
+  options.before_step = [&](Trainer& trainer, int) {
+    for (const std::int64_t number : {4, 5, 4}) {
+      const StepInput input{
+          .tokens = options.seq_len, .batch = [&](int) { return testing::sample(options, 0); }, .step = number};
+      losses.push_back(trainer.train_step(input, 0).loss);
+    }
+  };
+  run(options);
+  EXPECT_NE(losses.at(0), losses.at(1));
+  EXPECT_EQ(losses.at(0), losses.at(2));
+}
+
 TEST(Dropout, EvaluationsDropNothing) {
   RunOptions options = dropping_run();
   options.steps = 1;
   std::vector<double> losses;
   const StepInput input{.tokens = options.seq_len, .batch = [&](int) { return testing::sample(options, 0); }};
-  // At a rate of 0 the weights stay the same, so the evaluations before and after a step have the same loss.
+  // At a rate of 0, the evaluations before and after a step have the same loss.
   options.before_step = [&](Trainer& trainer, int) {
     losses.push_back(trainer.evaluate(input));
     trainer.train_step(input, 0);
