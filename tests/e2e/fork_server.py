@@ -29,9 +29,15 @@ class Forked:
         except subprocess.TimeoutExpired:
             return None
 
-    def kill(self):
+    def send_signal(self, number):
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
 
 
 class ForkServer:

@@ -43,7 +43,9 @@ class Install(unittest.TestCase):
         cls.cmake = cache_value("CMAKE_COMMAND")
         call(cls.cmake, "--install", BUILD, "--prefix", first)
         cls.prefix = first.rename(cls.folder / "moved")
-        cls.generator = ("-G", "Ninja", f"-DCMAKE_BUILD_TYPE={cache_value('CMAKE_BUILD_TYPE')}")
+        cls.generator = ["-G", "Ninja", f"-DCMAKE_BUILD_TYPE={cache_value('CMAKE_BUILD_TYPE')}"]
+        if cache_value("CCACHE").startswith("/"):  # repeated runs compile the same files
+            cls.generator.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={cache_value('CCACHE')}")
 
     def configure(self, source, name, *options, code=0):
         return call(self.cmake, *self.generator, "-S", source, "-B", self.folder / name, *options, code=code)

@@ -257,7 +257,7 @@ def run_all(arguments):
     scripts = [] if arguments.units_only else script_calls(arguments.build[0], arguments.names, seconds)
     # Unit tests and scripts wait about half of their time. Tests that use GPUs or fill the machine run one at a time.
     alone = arguments.build[0].name == "cuda" or os.environ.get("TESSERA_E2E") == "full"
-    total = run_together([units, *scripts], 1 if alone else 3)
+    total = run_together([units, *scripts], 1 if alone else 4)
     times.write_text(json.dumps(seconds, indent=1))
     if not arguments.units_only and (not arguments.names or "lint" in arguments.names):
         total += run_lint()

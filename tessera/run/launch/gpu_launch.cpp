@@ -55,9 +55,10 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   options.check_mismatch = run.check_mismatch;
   options.rank = place.rank;
   options.size = place.size;
-  const std::vector<int> devices = place.is_self_started && run.devices ? run.devices() : std::vector<int>();
-  options.device = base::cuda_device(devices.empty() ? rendezvous::device_of(place, base::cuda_device_count())
-                                                     : devices.at(static_cast<std::size_t>(place.rank)));
+  const int visible = base::cuda_device_count();
+  options.device = base::cuda_device(place.is_self_started && run.devices
+                                         ? run.devices(visible).at(static_cast<std::size_t>(place.rank))
+                                         : rendezvous::device_of(place, visible));
   base::set_device(options.device);
   rendezvous::disable_store_log();
   const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
@@ -105,10 +106,10 @@ int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& b
     return 0;
   }
   check_nccl();
-  if (run.devices) run.devices();  // reports an error once, not once for each rank
   const int devices = base::cuda_device_count(), ranks = run.ranks > 0 ? run.ranks : devices;
   if (ranks > devices || ranks == 0)
     throw InputError("--ranks: {} with --backend nccl, expected 1 to {}: the number of visible GPUs", ranks, devices);
+  if (run.devices) run.devices(devices);  // throws before a rank is started
   return rendezvous::run_processes(ranks, run.timeout + kExitGrace, run.stop_requested);
 }
 

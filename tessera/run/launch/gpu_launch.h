@@ -17,8 +17,9 @@ struct NcclRun {
   int ranks = 0;                              // number to start without a launcher; 0: one per visible GPU
   // Returns what process `rank` of `processes` of a launcher does (places.h). Empty: all take part.
   std::function<StartedRank(int rank, int processes)> started = {};
-  // Without a launcher: returns the device of each rank. Empty, or an empty list: in order.
-  std::function<std::vector<int>()> devices = {};
+  // Without a launcher: returns the device of each rank, given the number of visible GPUs. Empty: in order. Not called
+  // under a launcher, whose local ranks are the devices.
+  std::function<std::vector<int>(int visible)> devices = {};
   // Called on any thread before the process of a failed rank ends, with the error.
   std::function<void(const std::string& error)> before_exit = {};
 };

@@ -136,34 +136,33 @@ int requested_ranks(const TrainConfig& command) {
   return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
-// Returns the device of each rank that this program starts: all in order, or, if there is a device for each place,
-// those of the active places. Empty: the local rank is the device.
-std::vector<int> devices_of(const TrainConfig& known) {
-  if (!has_unused_places(known)) return {};
+// Returns the device of each rank that this program starts, given the number of visible GPUs: all in order, or, if
+// there is a device for each place, those of the active places.
+std::vector<int> devices_of(const TrainConfig& known, int visible) {
   const TrainConfig config = resolve_ranks(known, std::nullopt);
   const auto places = static_cast<int>(config.tp * config.gtp * config.dp);
-  const int visible = base::cuda_device_count();
   if (visible != config.ranks && visible != places)
     throw InputError("--dead: {} GPUs are visible, expected {} (one for each active rank) or {} (one for each place)",
                      visible, config.ranks, places);
-  std::vector<int> devices, unused = places_of(inactive_slots(config), config);
-  for (int place = 0; place < places && visible == places; ++place)
-    if (std::ranges::find(unused, place) == unused.end()) devices.push_back(place);
+  const std::vector<int> unused = places_of(inactive_slots(config), config);
+  std::vector<int> devices;
+  for (int place = 0; place < visible; ++place)
+    if (visible != places || std::ranges::find(unused, place) == unused.end()) devices.push_back(place);
   return devices;
 }
 
 int launch_nccl(const TrainConfig& command, const TrainConfig& known, const std::filesystem::path& configs,
                 bool check_mismatch, int ranks, const StopRequested& stop_requested) {
   RankWatch watch;
+  NcclRun run{.timeout = timeout_of(command),
+              .check_mismatch = check_mismatch,
+              .stop_requested = stop_requested,
+              .ranks = ranks,
+              .started = [&known](int rank, int processes) { return started_rank(known, rank, processes); }};
+  run.before_exit = [&](const std::string& error) { watch.leave(error); };
+  if (has_unused_places(known)) run.devices = [&known](int visible) { return devices_of(known, visible); };
   return run_with_nccl(
-      {.timeout = timeout_of(command),
-       .check_mismatch = check_mismatch,
-       .stop_requested = stop_requested,
-       .ranks = ranks,
-       .started = [&known](int rank, int processes) { return started_rank(known, rank, processes); },
-       .devices = [&known] { return devices_of(known); },
-       .before_exit = [&](const std::string& error) { watch.leave(error); }},
-      [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested, watch); });
+      run, [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested, watch); });
 }
 
 }  // namespace
