@@ -61,7 +61,8 @@ class DeadPlaces(unittest.TestCase):
 
     def test_smaller_tp_groups_are_within_the_fp64_bounds_of_the_uniform_run(self):
         for number, (mesh, dead, more) in enumerate([
-                ((2, 1, 2), "dp0:1", ()), ((3, 1, 2), "dp1:0,2", ("--sequence-parallel", "on")), ((2, 2, 1), "dp0.gtp1:0", ("--zero", "off")),
+                ((2, 1, 2), "dp0:1", ("--reduced-batch", 4)), ((4, 1, 2), "dp0:1", ("--tp-spares", 2, "--reduced-batch", "auto")),
+                ((3, 1, 2), "dp1:0,2", ("--sequence-parallel", "on")), ((2, 2, 1), "dp0.gtp1:0", ("--zero", "off")),
                 ((2, 2, 2), "dp0.gtp0:0;dp0.gtp1:0,1;dp1.gtp1:1", ("--gather-budget", "min", "--debug-poison", "on"))]):
             self.bits_of(mesh)
             self.train(f"adopted-{number}", mesh, "--dead", dead, *more)

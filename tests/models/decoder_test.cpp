@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
@@ -148,6 +149,27 @@ TEST(DecoderLayouts, RefusesTooManyRangesOfTheVocabulary) {
   rows.back() = {1, 2};
   rows.push_back({0, 1});
   EXPECT_THAT([&] { check_parts(config, parts); }, ThrowsMessage<Error>(HasSubstr("expected at most 8")));
+}
+
+// Places 0, 2 and 3 of 4 share the units of place 1.
+TEST(DecoderLayouts, RefusesUnitsThatAreAdoptedTwiceOrNever) {
+  const DecoderConfig config = small_model();
+  const TpParts parts = parts_of(config, 4, {0, 2, 3});
+  EXPECT_NO_THROW(check_parts(config, parts));
+  std::map<std::size_t, int> adopting;  // ranks, by number of ranges
+  for (const auto member : {&TpParts::heads, &TpParts::ffn, &TpParts::vocabulary})
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      const std::vector<layout::Range>& units = (parts.*member)[rank];
+      ++adopting[units.size()];
+      if (units.size() < 2) continue;  // the rank adopts nothing
+      TpParts wrong = parts;
+      (wrong.*member)[(rank + 1) % 3].push_back(units.back());
+      EXPECT_THAT([&] { check_parts(config, wrong); }, ThrowsMessage<Error>(HasSubstr("must be on one tp rank")));
+      wrong = parts;
+      (wrong.*member)[rank].pop_back();
+      EXPECT_THAT([&] { check_parts(config, wrong); }, ThrowsMessage<Error>(HasSubstr("must be on one tp rank")));
+    }
+  EXPECT_GE(adopting[2], 3);
 }
 
 TEST(DecoderLayouts, CoverEveryWeightForEveryTpDegree) {

@@ -179,6 +179,11 @@ TEST(ReplicaLayouts, RefuseWrongAdoption) {
   refuses("layout: rows [19, 20)", layout::rows_by_rank({30, 5}, {{{0, 10}, {10, 15}}, {{20, 30}, {15, 19}}}));
   refuses("the layout for tp ranks at places 0, 2 has 3 ranks, expected 2",
           layout::rows_by_rank({30, 5}, {{{0, 10}, {10, 15}}, {{20, 30}, {15, 20}}, {}}));
+  EXPECT_THAT(
+      [] {
+        layout::rows_by_rank({30, 5}, {{{0, 10}, {10, 15}, {14, 15}}, {{20, 30}, {15, 20}}});
+      },
+      ThrowsMessage<Error>(HasSubstr("rank 0 pieces 0 and 1 both hold rows [14, 15)")));
 
   const ParameterLayouts layouts = layouts_of(spec, cuts);
   const Layout homes = replica_homes(layouts.groups), storage = layouts.replicas.front();
@@ -193,6 +198,12 @@ TEST(ReplicaLayouts, RefuseWrongAdoption) {
                   [](Layout& wrong) { wrong.ranks[1] = wrong.ranks[0]; });
   storage_refuses("which are not in its part", [](Layout& wrong) { std::swap(wrong.ranks[0], wrong.ranks[1]); });
   storage_refuses("4 ranks store parts, expected 5", [](Layout& wrong) { wrong.ranks.pop_back(); });
+  // Gradients are added in the order of the home parts. In another order they are not those of the storing ranks.
+  for (std::size_t rank = 0; rank + 1 < homes.ranks.size(); ++rank) {
+    Layout wrong = homes;
+    std::swap(wrong.ranks[rank], wrong.ranks[rank + 1]);
+    EXPECT_THAT([&] { check_replica(storage, wrong, "w"); }, ThrowsMessage<Error>(HasSubstr("not in its part")));
+  }
 }
 
 TEST(ReplicaLayouts, RefuseTilesAndNodes) {

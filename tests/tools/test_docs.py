@@ -41,7 +41,7 @@ LIMIT_S = 120
 SHORT_STEPS = {"300": "1", "350": "2", "400": "3"}
 PROGRAMS = {"tessera", "python", "python3", "pip", "git", "cmake", "ctest", "ninja", "bash", "sh", "mpirun", "srun", "torchrun",
             "scancel", "nvidia-smi", "sudo", "apt-get", "cd", "export", "curl", "xxhsum"}
-SUBCOMMANDS = {"train", "generate", "evaluate", "inspect", "convert", "plan", "plot", "bench"}
+SUBCOMMANDS = {"train", "generate", "evaluate", "inspect", "convert", "plan", "plot", "resume-command", "bench"}
 # In sentences only these programs are checked; others are not parts of this repository.
 QUOTED_PROGRAMS = {"tessera", "python", "python3"}
 SOURCE = re.compile(r"^[\w./-]+\.(h|cpp|cu|cuh|py|sh|cmake|svg)$")
