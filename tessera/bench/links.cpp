@@ -107,7 +107,7 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   const double beside = slowest(group, after.seconds_since(before));
   busy.synchronize();
 
-  // Here the gathers run longer than the products.
+  // The gathers must run longer than these products, so that all products run during gathers.
   const int count = products_for(alone / 2);
   const double round = alone / rounds;
   const int enough = static_cast<int>(3 * product * count / round) + rounds;

@@ -13,7 +13,7 @@
 namespace tessera::ops {
 namespace {
 
-constexpr std::int64_t kChunk = 256;  // tokens whose sum is taken before it is added to the total
+constexpr std::int64_t kChunk = 256;  // number of tokens whose values are summed before the sum is added to the total
 
 template <typename T>
 const T* data(const at::Tensor& tensor) {
@@ -40,8 +40,8 @@ A softmax(const A* logits, A* probabilities, std::int64_t count) {
   return most + std::log(sum);
 }
 
-// Each choice is the first of the largest probabilities among the experts that are left. A comparison with NaN is
-// false, so the choices are distinct for any values.
+// Each choice is the expert with the largest probability among the experts that are not chosen yet; of several, the
+// first. A comparison with NaN is false, so the choices are distinct for any values.
 template <typename A>
 void choose(const A* probabilities, std::int64_t count, const RouterOptions& options, std::int32_t* experts,
             A* weights) {

@@ -20,7 +20,7 @@ RmsNorm forward_dry(const at::Tensor& input, const at::Tensor& residual) {
   return result;
 }
 
-// Uses one kernel instead of two.
+// Computes the addition and the norm in one kernel instead of two.
 RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, const at::Tensor& weight, double eps) {
   const at::ScalarType type = input.scalar_type();
   const at::Tensor scale = dense_like(weight, {input.size(1)}, type, "rms_norm weight");

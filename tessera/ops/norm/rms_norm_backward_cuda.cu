@@ -10,14 +10,14 @@ namespace {
 constexpr std::int64_t kBlocks = 264;
 constexpr int kPacks = 2,
               kThreads =
-                  512;  // most packs of a row per thread, and most threads of a block, if a row fits into registers
+                  512;  // limits for a row that fits into registers: packs of a row per thread, and threads of a block
 constexpr int kLongThreads = 1024;
 constexpr int kColumns = 32, kGroups = 32;  // dimensions of a block that adds parts
 
 template <typename T>
 struct Rows {
   const T* dy;
-  const T* dsum;  // may be null
+  const T* dsum;  // null if the sum has no gradient
   const T* sum;
   const T* weight;
   const Accumulator<T>* rstd;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T,
   for (int i = 0; i < N; ++i) product += dy[i] * weight[i] * sum[i];
 }
 
-// For rows of at most kPacks packs per thread. The next row is loaded while the current row is processed.
+// Kernel for rows of at most kPacks packs per thread. It loads the next row while it processes the current row.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
         rows.parts[blockIdx.x * rows.hidden + first + i * step + k] = dweight[i][k];
 }
 
-// For rows of any length. Computes only dx.
+// Kernel for rows of any length. It computes only dx.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;

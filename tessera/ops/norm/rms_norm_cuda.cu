@@ -5,12 +5,12 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // most threads of a block
+constexpr int kThreads = 1024;  // largest number of threads of a block
 
 template <typename T>
 struct Rows {
   const T* x;
-  const T* residual;  // may be null
+  const T* residual;  // null without a residual
   const T* weight;
   T* sum;  // written if there is a residual
   T* y;
@@ -46,7 +46,7 @@ __device__ __forceinline__ A reciprocal_rms(A squares, std::int64_t hidden, A ep
   return A{1} / sqrt(squares / static_cast<A>(hidden) + eps);
 }
 
-// For rows of at most kPacks packs per thread.
+// Kernel for rows of at most kPacks packs per thread.
 template <bool kWhole, int kPacks, typename T>
 __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
     store_pack<kWhole>(rows.y + row, first + i * step, rows.hidden, scaled(kept[i], rstd, weight[i]));
 }
 
-// For rows of any length. Each thread reads its stored values again.
+// Kernel for rows of any length. Each thread reads its stored values a second time.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;
