@@ -73,7 +73,7 @@ int bench_schedule(const Arguments& arguments) {
 int bench_kernels(const Arguments& arguments) {
   CLI::App app("Measures time and rate of the operators and of a gradient sum, compared with the device's copy speed",
                "tessera bench kernels");
-  // The device determines the other defaults.
+  // The defaults of other flags depend on the device, so this flag is read first.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
   run::SettingWords words{{"dtype", {std::string(name_of(bench.type))}}, {"threads", {std::to_string(bench.threads)}}};

@@ -36,7 +36,8 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   if (!fits(most))
     throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
                      kept_bytes(most));
-  std::int64_t below = -1, enough = most;  // a higher effort never keeps more bytes
+  // A higher effort does not keep more bytes, so a binary search finds the lowest effort that fits.
+  std::int64_t below = -1, enough = most;
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;
     (fits(middle) ? enough : below) = middle;
@@ -49,7 +50,7 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
 std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
   const shard::RankLayout& layout = options.layout;
   const int tp = layout.mesh.size(layout.domains.front().compute);
-  int ranks_of_group = tp;  // ranks that may have different parts
+  int ranks_of_group = tp;  // number of ranks whose parts may differ
   for (const shard::Domain& domain : layout.domains)
     ranks_of_group = std::max(ranks_of_group, layout.mesh.size(domain.compute));
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;

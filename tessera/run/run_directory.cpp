@@ -83,7 +83,7 @@ bool RunDirectory::holds_run() const {
   std::error_code ignored;
   for (const fs::path& path : {config(), metrics(), summary()})
     if (fs::exists(fs::symlink_status(path, ignored))) return true;
-  // A run that fails at its start leaves an empty folder.
+  // If a run fails at its start, its folder has only an empty folder of checkpoints.
   return fs::exists(fs::symlink_status(checkpoints(), ignored)) &&
          !(fs::is_directory(checkpoints(), ignored) && fs::is_empty(checkpoints(), ignored));
 }

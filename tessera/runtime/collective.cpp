@@ -15,7 +15,7 @@ CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::C
   };
   switch (collective.kind) {
     case ProgramCollectiveKind::all_gather:
-      // An all_gather of bytes carries fp8 codes.
+      // An all_gather of bytes sends fp8 codes.
       return {.op = "all_gather",
               .given = own(),
               .received = all - own(),

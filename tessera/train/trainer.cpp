@@ -57,7 +57,8 @@ Trainer::~Trainer() {
   graph_ = nullptr;
 }
 
-// Reuses the pending step's memory, and allocates only if a batch is larger than before.
+// Copies a batch to pinned memory of the pending step. Allocates memory only if the batch is larger than earlier
+// batches.
 const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pending& pending) {
   const auto index = static_cast<std::size_t>(microbatch);
   if (index >= pending.samples.size()) {
@@ -109,7 +110,7 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
   const bool repeats = graph_ && graph_->fits(batches, scale);
   if (!repeats) {
     parallel_.compute->synchronize();
-    graph_ = nullptr;  // frees its memory before the next capture
+    graph_ = nullptr;  // frees the memory of the old graph before the next capture
     graph_ = std::make_unique<StepGraph>(runtime_, std::vector<models::Batch>(batches.begin(), batches.end()), scale,
                                          [&](const StepGraph::Batches& on_device) {
                                            std::vector<at::Tensor> losses =

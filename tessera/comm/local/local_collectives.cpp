@@ -89,7 +89,7 @@ void all_reduce_in_parts(const LocalCall& call) {
 }
 
 void all_reduce(const LocalCall& call) {
-  constexpr std::size_t small = 32768;  // largest number of bytes that each member sums completely
+  constexpr std::size_t small = 32768;  // up to this number of bytes, each member sums all elements
   if (call.group.size() == 1) return;
   if (bytes_of(call.own.recv_counts[0], call.own.type) <= small)
     all_reduce_small(call);

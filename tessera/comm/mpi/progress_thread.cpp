@@ -91,7 +91,8 @@ MpiProgress::~MpiProgress() {
       round.sends.push_back({.peer = peer});
       round.receives.push_back({.peer = peer});
     }
-    // Sends pending statuses until the peers have also reached this point.
+    // Waits until the peers have received the pending statuses of this rank. A peer receives statuses until it has also
+    // reached this point.
     while (board_messages_ != nullptr && !board_messages_->is_idle() && !is_over() && Clock::now() < round.deadline)
       std::this_thread::sleep_for(kShortestPause);
     if (board_messages_ != nullptr && !board_messages_->is_idle())

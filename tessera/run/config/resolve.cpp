@@ -14,7 +14,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::int64_t kMaxLocalRanks = 1024;  // threads of one process
+constexpr std::int64_t kMaxLocalRanks = 1024;  // the ranks are threads of one process
 
 void require_given(const TrainConfig& config) {
   if (config.model.empty())
@@ -104,7 +104,8 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
           "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  // The stored settings of a run contain all these settings, so only a value other than the default counts as given.
+  // The stored settings of a run contain all of these settings. Therefore only a value that differs from the default
+  // counts as given.
   const TrainConfig defaults;
   const std::pair<const char*, bool> requested[] = {{"fp8_scaling", config.fp8_scaling != defaults.fp8_scaling},
                                                     {"fp8_recipe", config.fp8_recipe != defaults.fp8_recipe},
@@ -187,7 +188,7 @@ std::string start_text(Backend backend, std::int64_t ranks) {
 
 namespace {
 
-// Checks settings that a mesh with unused places does not support. Fills in ranks and dp.
+// Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
 TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   if (config.dp == 0) {
@@ -357,7 +358,8 @@ shard::RowReads embedding_reads(const TrainConfig& config) {
 
 namespace {
 
-// Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
+// Throws InputError if settings of experts are given for a dense model, or if a model with experts lacks a setting that
+// it needs.
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (sizes.num_experts == 0) {
     for (const auto& [flag, degree] : {std::pair{"--etp", config.etp}, {"--ep", config.ep}, {"--egtp", config.egtp}})

@@ -30,7 +30,7 @@ constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
 constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // commands that run a stored model
 constexpr Commands kMeshes = kPlans | kFrozen;
-constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
+constexpr Commands kBudgets = kSteps | Command::plan;  // bench schedule has no budgets, because it tries several
 
 constexpr std::array kSettings{
     Setting{
@@ -285,7 +285,7 @@ void check_range(double value, const Range& range, const json& got, const std::s
   if (!low || !high || !std::isfinite(value)) refuse(where, got, describe(range, kind));
 }
 
-struct Place {  // inputs of the overloads below besides the value
+struct Place {  // arguments of the following overloads, except the value
   const Range& range;
   const std::string& where;
   bool may_be_empty = false;
@@ -342,7 +342,7 @@ void put(std::optional<E>& to, const json& value, const Place& at) {
   put(to.emplace(), value, at);
 }
 
-// Returns the JSON value of a flag's text. A text that is not a number stays text, and put() refuses it by its type.
+// Returns the JSON value of a flag's text. A text that is not a number becomes a JSON string, which put() refuses.
 template <typename T>
 json json_of_text(const std::string& text) {
   T number{};

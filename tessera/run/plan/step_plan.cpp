@@ -89,7 +89,7 @@ std::vector<schedule::ParameterSize> sizes_of(const StepPlan& step) {
   return sizes;
 }
 
-// Returns the bytes left for arenas, with the same margin as a run on GPUs.
+// Returns the bytes that remain for arenas, with the same reserve as in a run on GPUs.
 std::int64_t room_beside(const MemoryUse& memory, const predict::Machine& machine) {
   if (machine.memory_bytes == 0) return schedule::kUnlimited;
   return std::max<std::int64_t>(0, machine.memory_bytes - machine.memory_bytes / 20 - memory.total());
@@ -128,7 +128,8 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
-  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks has a backend.
+  // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
+  // backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);

@@ -15,7 +15,7 @@ namespace tessera::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kSearch = 10s;  // the time that other ranks have to post their events
+constexpr auto kSearch = 10s;  // time that this rank waits for the events of other ranks
 
 // Returns the last stage before which both ranks recorded the same events. The ranks may differ in this stage. Returns
 // nullopt if the step is over on both ranks without a difference, or if the ranks differed before the oldest hash that
@@ -113,7 +113,8 @@ void Agreement::poll() {
 
 void Agreement::poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after) {
   for (auto limit = poll_after; !fence.wait_for(limit); limit = kPollInterval) poll();
-  // If the peers made another call or no call, the collective may have failed because of such a difference.
+  // If the events of the ranks differ, a peer made another call or no call. The collective may have failed for this
+  // reason.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
     poll();
     std::this_thread::sleep_for(50ms);
