@@ -55,7 +55,7 @@ bool share_buffer(const Piece& a, const Piece& b) {
   const Piece& many = a.box.rows <= b.box.rows ? b : a;
   for (std::int64_t row = 0; row < few.box.rows; ++row) {
     const std::int64_t begin = few.offset + row * few.stride, end = begin + few.box.cols;
-    // Of the rows of `many` that begin before `end`, the last one also ends last. Therefore only this row is compared.
+    // The last row of `many` that begins before `end` also ends last. Therefore only this row is compared.
     if (many.offset >= end) continue;
     const std::int64_t last = std::min((end - 1 - many.offset) / many.stride, many.box.rows - 1);
     if (many.offset + last * many.stride + many.box.cols > begin) return true;

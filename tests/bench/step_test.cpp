@@ -35,7 +35,7 @@ StepBench small_bench(int tp, int gtp, int dp = 1) {
   bench.config.dp = dp;
   bench.config.ranks = std::int64_t{tp} * gtp * dp;
   bench.config.seq_len = 8;
-  bench.config.global_batch = std::int64_t{2} * gtp * dp;  // two microbatches
+  bench.config.global_batch = std::int64_t{2} * gtp * dp;  // the step has two microbatches
   bench.config.grad_wire = bench.config.dtype;
   bench.warmup = 2;
   bench.steps = 5;
@@ -131,7 +131,8 @@ TEST(StepBenchmark, NamesTheNonFiniteStep) {
   EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
 }
 
-// 6 per weight and token; two products of half the scores in forward, five in backward.
+// A weight has 6 operations for each token. Attention has two products in the forward pass and five in the backward
+// pass, each over half of the scores.
 TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;

@@ -85,7 +85,7 @@ TEST(VirtualLink, WorkBesideACollectiveHidesIt) {
     first.synchronize();
     EXPECT_EQ(clock->now(), 3);  // hidden
     second.synchronize();
-    EXPECT_EQ(clock->now(), 4);  // exposed for 1 s
+    EXPECT_EQ(clock->now(), 4);  // compute waits for 1 s
     // The lane of another communicator has its own link; wait() orders the two.
     const Fence third = gather->barrier(), fourth = reduce->barrier();
     reduce->lane().wait(third);
@@ -122,7 +122,7 @@ std::vector<std::vector<double>> times_of_a_program(unsigned seed) {
     const auto own = base::make_thread_lane("own", world.clock());
     std::vector<float> a(300), b(300);
     std::vector<Fence> fences;
-    std::minstd_rand random(static_cast<unsigned>(world.rank()));  // equal in every run
+    std::minstd_rand random(static_cast<unsigned>(world.rank()));  // the numbers are equal in every run
     for (std::int64_t i = 0; i < 12; ++i) {
       world.clock()->advance(static_cast<double>(random() % 1000) * 1e-6);
       fences.push_back(whole->all_reduce(a.data(), 10 * (i + 1), DType::fp32));

@@ -102,7 +102,7 @@ TEST(Samples, ContinueAcrossEpochs) {
   EXPECT_EQ(got, expected);
 }
 
-// The first position of a block.
+// Returns the first position of a block.
 std::int64_t first_of(const BatchShape& shape, const Block& block) {
   return positions_of(shape, block).first;
 }

@@ -110,7 +110,7 @@ TEST(Mesh, RefusesInvalidGrids) {
   }
 }
 
-// Replicas of three ranks and of two.
+// A mesh with a replica of three ranks and a replica of two ranks.
 TEST(Mesh, DeadPlacesAreInNoGroup) {
   const Grid grid{{"tp", 1}, {"gtp", 3}, {"dp", 2}};
   const Mesh mesh({grid}, live_places(grid, {4}));

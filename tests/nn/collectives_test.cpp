@@ -23,7 +23,7 @@ constexpr std::int64_t kTokens = 7, kWidth = 5;
 struct TpRanks {
   int tp = 1;
   bool sequence_parallel = false;
-  std::vector<std::int64_t> weights = {};  // of the token split
+  std::vector<std::int64_t> weights = {};  // weights of the token split
 };
 std::vector<TpRanks> tp_cases() {
   return {{1, false}, {1, true}, {2, false}, {2, true}, {3, false}, {3, true}, {3, true, {0, 2, 1}}};

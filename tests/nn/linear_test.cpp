@@ -140,7 +140,8 @@ TEST(Linear, InFp8MultipliesScaledNumbers) {
 
 TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
   LayerCase how{.tp = 2, .sequence_parallel = true, .microbatches = 1, .uses = 1};
-  // 7 tokens, of which 3 on this rank, of 6 numbers each. Kept: the norm's result, the sum and one statistic per token.
+  // There are 7 tokens of 6 numbers each, and 3 of the tokens are on this rank. The layer keeps the norm's result, the
+  // sum and one statistic for each token.
   const auto expected = [](int stashed, bool again) {
     std::vector<std::string> lines{"forward consume norm",
                                    "forward release norm",

@@ -160,7 +160,7 @@ void expect_formula_for_each_fault(const AttentionShape& shape, const std::vecto
   }
 }
 
-// Only the kinds on the CPU, because a GPU's kernels have their own softmax.
+// Tests only kinds on the CPU, because the kernels of a GPU compute the softmax differently.
 class AttentionNaN : public KindTest {};
 std::vector<Kind> cpu_kinds() {
   std::vector<Kind> kinds = every_kind();

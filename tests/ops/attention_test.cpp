@@ -39,12 +39,12 @@ struct Case {
   }
 };
 
-// Values, and for each the sum of magnitudes of its terms.
+// Values and, for each value, the sum of the magnitudes of its terms.
 struct Reference {
   Values out, dq, dk, dv;
   Values out_scale, dq_scale, dk_scale, dv_scale;
 };
-struct Row {  // one query: its weights over the tokens that it attends to
+struct Row {  // the weights of one query over the tokens to which it attends
   std::int64_t first;
   Values weight;
 };

@@ -155,7 +155,7 @@ TEST_P(Router, ChoosesByProbabilityThenByIndex) {
     for (const auto& [experts, k] : {std::pair{1L, 1L}, {7L, 1L}, {7L, 2L}, {7L, 7L}, {128L, 8L}}) {
       SCOPED_TRACE(testing::Message() << k << " of " << experts << (normalizes ? ", normalized" : ""));
       at::Tensor logits = random_tensor({30, experts}, 6, accumulator(type()), 3.0);
-      logits.round_();  // so that many are equal
+      logits.round_();  // many logits are then equal
       const Routing routing = route(logits, {.k = k, .normalizes = normalizes});
       ASSERT_EQ(routing.experts.scalar_type(), at::kInt);
       const Values p = values_of(routing.probabilities), weights = values_of(routing.weights);

@@ -1,4 +1,4 @@
-// SwiGLU of expert rows with their routing weights.
+// Tests SwiGLU of the rows of experts, multiplied by their routing weights.
 #include <cmath>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace {
 class WeightedSwiglu : public KindTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, WeightedSwiglu, testing::ValuesIn(cpu_kinds()), name_of_kind);
 
-// The rows behind the last are NaN in every operand.
+// In every operand, the rows after the last row are NaN.
 struct Operands {
   at::Tensor gate_up, weights, dout;
 };

@@ -1,4 +1,4 @@
-// Embedding and cross-entropy: operators over a vocabulary that is sharded over ranks.
+// Tests embedding and cross-entropy, the operators over a vocabulary that is sharded over ranks.
 #include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, VocabularyOps, testing::ValuesIn(every_kind()), 
 struct Loss {
   at::Tensor losses, gradient;  // [tokens], [tokens, vocabulary]
 };
-// The columns of a rank: ranges of ids, in this order.
+// The columns of a rank are ranges of ids, in the order of this list.
 using Columns = std::vector<std::pair<std::int64_t, std::int64_t>>;
 IdRanges ids_of(const Columns& columns) {
   IdRanges ids;

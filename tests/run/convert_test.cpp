@@ -10,7 +10,7 @@ using nlohmann::json;
 using quant::DType;
 
 struct Case {
-  const char* type;  // of the model
+  const char* type;  // tensors of the model
   bool tied;
   DType dtype;
 };

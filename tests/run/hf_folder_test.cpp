@@ -172,7 +172,7 @@ class HfShards : public HfFolderTest {
     return message;
   }
   json good_;
-  std::string shard_;  // that holds model.norm.weight
+  std::string shard_;  // the shard that holds model.norm.weight
 };
 
 TEST_F(HfShards, AreOpenedByTheIndex) {

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Replicas of three ranks and of two: ranks 0 to 2, and 3 and 4.
+// The first replica has the ranks 0 to 2, and the second replica has the ranks 3 and 4.
 const std::vector<int> kClasses{0, 0, 0, 1, 1};
 const std::vector<std::vector<int>> kStorage{{0, 1, 2}, {3, 4}};
 const RoleGroups kGroups{{"gather", {"gather", kStorage}},

@@ -31,7 +31,7 @@ struct Class {
 struct NamedModel {
   const char* name;
   models::DecoderConfig (*config)();
-  int turn;  // differs between models: which of several settings a test takes
+  int turn;  // selects one of several settings of a test; differs between models
 };
 constexpr NamedModel kModels[] = {
     {"plain", testing::odd_model, 0}, {"biased", testing::biased_model, 1}, {"normed", testing::normed_model, 2}};
@@ -45,7 +45,8 @@ TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
   const RunResult expected = run(options);
   EXPECT_TRUE(std::isfinite(expected.losses.back()));
   EXPECT_LT(expected.losses.back(), expected.losses.front());
-  // The three models together take every pair of a degree and a policy, and rows of the embedding at every degree.
+  // The tests of the three models together cover every pair of a degree and a recompute policy. They exchange rows of
+  // the embedding at every degree.
   constexpr nn::Recompute policies[] = {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full};
   constexpr int degrees[] = {1, 2, 3, 6};
   const int turn = model.turn, turn_of_policies = turn + (dtype == quant::DType::bf16 ? 1 : 0);
@@ -128,7 +129,7 @@ TEST_P(Fp64Bounds, HoldOverTpDegrees) {
     for (int tp : {2, 3, 4, 7}) {
       options.tp = tp;
       options.gtp = tp == 3 ? 2 : 1;
-      options.sequence_parallel = (tp % 2 == 0) == tied;  // each degree has it with one kind of table
+      options.sequence_parallel = (tp % 2 == 0) == tied;  // each degree has this setting with one kind of table
       testing::expect_within_fp64_bounds(expected, run(options),
                                          std::string(tied ? "tied" : "untied") + " tp " + std::to_string(tp) +
                                              (options.sequence_parallel ? " sequence" : ""));

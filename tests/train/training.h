@@ -19,7 +19,7 @@ namespace tessera::train::testing {
 struct RunOptions {
   models::DecoderConfig model;
   int tp = 1, gtp = 1, dp = 1;
-  std::optional<nn::ExpertDegrees> experts;                        // of a model with experts
+  std::optional<nn::ExpertDegrees> experts;                        // degrees of a model with experts
   std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
   bool zero = false;                                               // whether the optimizer's state is sharded over dp
@@ -30,7 +30,7 @@ struct RunOptions {
   std::optional<models::TpParts> parts;
   nn::Recompute recompute = nn::Recompute::none;
   shard::Lookup embedding = shard::Lookup::gather;
-  int blocks = 12;  // per step, of one sequence each; blocks / (gtp * dp) microbatches
+  int blocks = 12;  // blocks of a step, of one sequence each; a rank has blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
   bool documents = false;  // whether attention and positions restart inside sequences
@@ -44,11 +44,12 @@ struct RunOptions {
   std::optional<quant::Format> wire_backward;    // format of the weights that backward passes read; absent: `wire`
   nn::ProductOptions product_options;
   double clip = 1.0;
-  // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
+  // The number of steps that are pending when the next step is enqueued, after delayed scaling has its scales. If
+  // absent, each step is finished before the next one is enqueued.
   std::optional<int> ahead;
   double lr_growth = 0;             // growth of the rate per step; the first rate is 1e-2
-  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are left out
-  std::map<int, int> suppressed;    // by step: number of its attempts that a counter of the last rank suppresses
+  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that the run omits
+  std::map<int, int> suppressed;    // key: step; number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
   std::set<int> evaluated;  // steps whose samples are evaluated before the step
   // Called around each step from 0, as it is given to the trainer, on every rank's thread.
@@ -58,7 +59,7 @@ struct RunOptions {
 };
 
 struct RunResult {
-  std::vector<double> losses, norms;  // of rank 0, like the next two members
+  std::vector<double> losses, norms;  // value of rank 0, like the next two members
   std::vector<bool> skipped;
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;

@@ -47,7 +47,7 @@ TEST(Shares, OfReducedReplicasCanBeGiven) {
               ThrowsMessage<InputError>(HasSubstr("2 reduced replicas of 2, which leaves 2 of --global-batch 12")));
 }
 
-// 8 heads over 4 slots are 2 each; over 3 slots the busiest rank has 3.
+// With 4 slots, each rank has 2 of the 8 heads. With 3 slots, the busiest rank has 3 heads.
 TEST(Shares, FollowTheSpeedOfReplicas) {
   EXPECT_THAT(shares(mesh(4, 1, 2, "dp0:1", 10, "auto")), ElementsAre(4, 6));
   EXPECT_THAT(shares(mesh(4, 1, 2, "dp0:1", 10, "auto"), {.heads = 12, .ffn = 12}), ElementsAre(4, 6));

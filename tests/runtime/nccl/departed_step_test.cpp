@@ -36,7 +36,7 @@ class DepartedStep : public comm::NcclTest {
     }
   }
 
-  // Compute is slow: what reads the gradient too early finds its memory without it.
+  // Compute is slow. If an operation reads the gradient too early, the memory does not contain the gradient yet.
   void use(int step, int microbatch, schedule::ParameterId id) {
     runtime_->program().consume(id, schedule::Pass::backward);
     runtime_->program().release(id, schedule::Pass::backward);
@@ -50,7 +50,8 @@ class DepartedStep : public comm::NcclTest {
     runtime_->program().produce(id);
   }
 
-  // departs: the second microbatch uses no weight. Nothing makes the host wait before it sums over the replicas.
+  // departs: whether the step departs, because its second microbatch uses no weight. In this case the host does not
+  // wait before it issues the sums over replicas.
   void train(int step, bool departs) {
     runtime_->program().begin_step(schedule::StepKind::train, 2);
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
