@@ -79,7 +79,7 @@ class Gathers {
   base::Buffer sent_, received_;
 };
 
-// Returns the slowest rank's seconds.
+// Returns the seconds of the slowest rank.
 double slowest(comm::Communicator& group, double seconds) {
   std::array<double, 1> value{seconds};
   group.all_reduce(value.data(), 1, quant::DType::fp64, comm::ReduceOp::max).synchronize();

@@ -34,7 +34,7 @@ void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   ++step_.statistics.demand_gathers;
 }
 
-// The next user of the buffer may write at once.
+// Returns the buffer to the pool. The next user of the buffer may write to it immediately.
 void OnDemand::release(ParameterEntry& entry) {
   base::Buffer weight = entry.take_weight();
   if (weight.size() == 0) return;

@@ -119,7 +119,7 @@ Way WayBytes::reduce(const Place& place) const {
   }
   if (cuts_.reducing() == 1) return way;
   if (layouts_.groups.size() > 1) {
-    // Each compute group gives every element once; a vector that all ranks store comes from its first rank.
+    // Each compute group contributes every element once. Only its first rank contributes a vector that all ranks store.
     const std::int64_t own = layouts_.is_cut || place.compute == 0 ? 1 : 0;
     way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
     return way;

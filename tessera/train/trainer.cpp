@@ -48,7 +48,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
 Trainer::~Trainer() {
   if (std::uncaught_exceptions() > exceptions_) {
     runtime_.abandon();
-    parallel_.drain();  // lanes write to members that are destroyed before the runtime
+    parallel_.drain();  // lanes must be done, because they write to members that are destroyed before the runtime
     return;
   }
   // The graph must end before the communicators: NCCL cannot destroy a communicator that a graph uses.

@@ -69,7 +69,7 @@ TEST(VirtualLink, ACollectiveBeginsWithTheLastMemberAndEndsForAllAtOnce) {
     std::vector<float> data(3);
     world.clock()->advance(world.rank() == 1 ? 10 : world.rank());
     const Fence fence = group->broadcast(data.data(), 2, DType::fp32, 0);
-    world.clock()->advance(0.25);  // beside the collective
+    world.clock()->advance(0.25);  // work at the same time as the collective
     fence.synchronize();
     EXPECT_EQ(world.clock()->now(), 10 + 0.5 + 1);
     EXPECT_EQ(fence.time(), 11.5);

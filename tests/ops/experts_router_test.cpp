@@ -1,4 +1,4 @@
-// The router: its products, the choice of experts, and the sums for its losses.
+// Tests the router: its products, the choice of experts, and the sums for its losses.
 #include <gmock/gmock.h>
 
 #include <algorithm>

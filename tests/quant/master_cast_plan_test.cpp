@@ -1,4 +1,4 @@
-// How the work of a MasterCast is divided for a GPU, and the guarantees for the part of a thread.
+// Tests how the work of a MasterCast is divided for a GPU, and the guarantees for the part of a thread.
 #include "tessera/quant/masters/master_cast_plan.h"
 
 #include <gtest/gtest.h>

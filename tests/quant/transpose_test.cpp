@@ -1,4 +1,4 @@
-// The transposition of quantized matrices: elements and scales keep their values and change their positions.
+// Tests the transposition of quantized matrices. Elements and scales keep their values and change their positions.
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"

@@ -1,4 +1,4 @@
-// The inputs of `tessera plan`: machines, flags, recorded events and runs.
+// Tests the inputs of `tessera plan`: machines, flags, recorded events and runs.
 #include "tessera/run/plan/plan_flags.h"
 
 #include <gmock/gmock.h>
@@ -169,7 +169,7 @@ TEST(PlanMeasured, ARunWithinTheWarmUpHasItsLastStep) {
   }
 }
 
-// Steps under a graph do not measure waits.
+// Steps with a graph do not measure waits.
 TEST(PlanMeasured, ValuesThatStepsDoNotMeasureAreIgnored) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });

@@ -1,4 +1,4 @@
-// Runs as `tessera plot` reads, describes and draws them.
+// Tests how `tessera plot` reads, describes and draws runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

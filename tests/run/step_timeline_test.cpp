@@ -1,5 +1,5 @@
-// The file of a recorded step: every transfer of the schedule, once, on every rank, and the same numbers as without a
-// recording.
+// Tests the file of a recorded step. It contains every transfer of the schedule once on every rank. The results are the
+// same as without a recording.
 #include "tessera/run/step_timeline.h"
 
 #include <gtest/gtest.h>

@@ -57,8 +57,8 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
-// Units join members up to a number of bytes. Members have different bytes in each class, so units differ. Sums over
-// replicas run for each member alone.
+// Units join members up to a number of bytes. Members have different bytes in each class, so units differ. Each member
+// has a separate sum over replicas.
 TEST(CheckClasses, MayHaveDifferentReduceUnits) {
   oracle::Recorder step("two small weights and a large one", {{"a", 2, 3}, {"b", 4, 5}, {"c", 2, 1000}});
   step.microbatch();

@@ -106,7 +106,8 @@ ParameterSpec spec_of(Kind kind, std::int64_t units, const Cuts& cuts, const Slo
   return spec;
 }
 
-// Each replica stores every element once, on ranks that use it, in one dense matrix a rank, as evenly as rows allow.
+// Each replica stores every element once, on a rank that uses the element. Each rank stores one dense matrix. The
+// elements are distributed as evenly as whole rows allow.
 TEST(ReplicaLayouts, StoreEachElementOnceOnARankThatUsesIt) {
   std::mt19937 random(11);
   for (int trial = 0; trial < 300; ++trial) {

@@ -268,7 +268,7 @@ class Sums {
   }
 
  private:
-  // Returns each row at most once, in another order in every round. Most rows are absent, row 20 is always present.
+  // Returns distinct rows, in a different order in every round. Most rows are absent. Row 20 is always present.
   static std::vector<std::int64_t> rows_in(int round, int rank) {
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < kRows; ++row)

@@ -1,4 +1,4 @@
-// The loss of held-out samples.
+// Tests the loss of held-out samples.
 #include <gtest/gtest.h>
 
 #include "tests/train/training.h"

@@ -56,7 +56,7 @@ TEST(ExpertsInNodes, HaveTheSameBitsForEveryEgtpAndZero) {
   expect_same_bits(replicas, run_in_nodes({1, 4, 2, 1, 1, 4, true}, {2, 2}), "ZeRO-1");
 }
 
-// The gradients of the first step differ in their order of sums alone.
+// The gradients of the first step differ only in the order of sums.
 TEST(ExpertsInNodes, AddGradientsOfExpertsInNodesOfTheirOwn) {
   const auto gradients = [](std::vector<int> nodes) {
     RunOptions options = options_of({1, 4, 1, 1, 1, 2});

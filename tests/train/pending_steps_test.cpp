@@ -105,7 +105,8 @@ void expect_same(const RunResult& result, const RunResult& expected) {
   for (const auto& [name, values] : expected.tensors) EXPECT_TRUE(result.tensors.at(name) == values) << name;
 }
 
-// Each step has the maximum number of steps behind it. With scaling, the host waits for the first step.
+// When a step is finished, the maximum number of later steps is enqueued. With delayed scaling, the host waits for the
+// first step.
 std::vector<std::pair<int, int>> attempts_of(const RunOptions& options) {
   std::vector<std::pair<int, int>> attempts;
   for (const auto& [step, times] : options.suppressed) {

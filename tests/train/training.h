@@ -67,7 +67,7 @@ struct RunResult {
   // "weight/NAME" (for a weight in a number format, its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
   // logical elements in row-major order, widened to fp64 (exactly).
   std::map<std::string, std::vector<double>> tensors;
-  // The steps of suppressed attempts, and the number of steps pending behind each.
+  // The steps of suppressed attempts, and for each attempt the number of steps that were enqueued after it.
   std::vector<std::pair<int, int>> suppressed;
   bool operator==(const RunResult&) const = default;
 };

@@ -104,7 +104,7 @@ void Agreement::poll() {
     std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // Peers and lanes still use memory of the functions that this exception leaves.
+    // Cancels pending operations, because they use memory of functions that this exception unwinds.
     parallel_.cancel();
     parallel_.drain();
     throw;
@@ -186,9 +186,9 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
 
 void Agreement::compare_later() {
   if (parallel_.rank_class->size() == 1) return;
-  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) +
-               1);  // while the record of the step is still kept
-  // Devices reach this point at about the same time. Hosts do not, and a device would wait for the slowest host.
+  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // the record of the step must still exist
+  // Devices reach this point at about the same time, but hosts do not. Without this wait, a device would wait for the
+  // slowest host.
   parallel_.rank_class->lane().wait(parallel_.compute->record());
   begin(open_.emplace_back(Comparison{.step = history_.step(),
                                       .group = parallel_.rank_class,
