@@ -8,7 +8,7 @@
 namespace tessera::nn {
 namespace {
 
-// place: null: attention within the microbatch.
+// place: null if tokens attend only to tokens of the microbatch.
 BlockOutput run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                       const ops::RopeTable& rope, const CachePlace* place = nullptr) {
   context.policy = block.recompute;

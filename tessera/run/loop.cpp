@@ -215,7 +215,7 @@ class Loop {
     if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
-    write_line();  // before the checkpoint, so that each checkpoint has its line
+    write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
   }
 
   void count(const train::StepResult& result, const StepMetrics& metrics) {
@@ -309,7 +309,7 @@ class Loop {
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
   std::vector<double> rates_of_tokens_, mfus_;
-  std::deque<StepMetrics> enqueued_;      // pending steps, with the known part of their lines
+  std::deque<StepMetrics> enqueued_;      // lines of the pending steps, with the values that are already known
   std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;
   std::optional<StepMetrics> last_skipped_;  // the step that reached kMaxSkipped

@@ -49,7 +49,7 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     if (fs::create_directory(*at)) made.push_back(*at);
 }
 
-// A resumed run reads and replaces these files.
+// Checks the files that a resumed run reads and replaces.
 void check_files(const RunDirectory& run) {
   std::error_code error;
   for (const fs::path& path : {run.config(), run.metrics(), run.summary()}) {

@@ -345,7 +345,7 @@ void Replay::drain() {
   replicas_.clear();
   std::ranges::fill(
       passed_,
-      step_.parallel.compute->record());  // work that reads the returned views must end before the next gathers
+      step_.parallel.compute->record());  // the next gathers must wait for work that reads the returned views
 }
 
 }  // namespace tessera::runtime

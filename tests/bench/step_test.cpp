@@ -155,10 +155,10 @@ double bytes_of(StepBench bench, int microbatches, int rank = 0) {
 TEST(StepBenchmark, CountsTheBytesOutsideProducts) {
   constexpr double parameters = 2 * 120 * 16 + 2 * 32 * 16 + 5 * 16;
   const double one = bytes_of(small_bench(1, 1), 1), three = bytes_of(small_bench(1, 1), 3);
-  // Bytes that do not grow with the number of microbatches. gtp 1 adds no parts.
+  // The number of bytes does not depend on the number of microbatches, because at gtp 1 no parts are added.
   EXPECT_NEAR(one - (three - one) / 2, parameters * (4 + 3 + 1) * 4, 1e-6);
-  // With gtp, a rank updates its part and adds up two ranks' gradients of it. Each sum but the first microbatch's also
-  // reads the previous sum. The sums of matrices give the squares.
+  // With gtp, a rank updates its part and adds up two ranks' gradients of it. Except in the first microbatch, each sum
+  // also reads the previous sum. The sums of matrices give the squares.
   const double two_ranks = bytes_of(small_bench(1, 2), 1);
   constexpr double norms = 5 * 16, matrices = parameters - norms;  // norms are whole on both ranks
   EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 + 7 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);

@@ -167,7 +167,7 @@ TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
 
 TEST(RowLinear, RecordsEachUseOfItsWeight) {
   const LayerCase how{.tp = 2, .microbatches = 1, .uses = 1};
-  // 7 tokens of 4 of 7 columns, and an output of 7 x 5.
+  // The input has 7 tokens of 4 columns (of 7), and the output has 7 x 5 numbers.
   EXPECT_EQ(check_layer(row_layer(how), how).first_rank,
             (std::vector<std::string>{"forward consume w", "forward release w", "forward comm all_reduce sum 280",
                                       "forward stash keep 224", "backward fetch keep 224", "backward consume w",

@@ -385,7 +385,8 @@ TEST_P(Router, BackwardEqualsTheFormula) {
         inner_scale += p[e] * scale[e];
       }
       const double dlse = counts ? 2 * values_of(routing.logsumexp[token])[0] * z : 0;
-      // Roundings on the way: the sums over choices (weights included), the sum over experts, and 10 single operations.
+      // The bound counts these roundings: the sums over choices (weights included), the sum over experts, and 10 single
+      // operations.
       const double error = (4.0 * kChoices + kExperts + 10) * (u() + roundoff(at::kDouble));
       for (std::size_t e = 0; e < kExperts; ++e)
         EXPECT_NEAR(got[static_cast<std::size_t>(token) * kExperts + e], p[e] * (g[e] - inner) + dlse * p[e],

@@ -51,7 +51,7 @@ TEST(Tiling, KnownTilesHaveAFastWalk) {
   EXPECT_EQ(Tiling({0, 0}, matrix).lanes, 32);
 }
 
-// The elements of a slice that the pieces contain, each as often as it is contained.
+// Returns the elements of a slice that the pieces contain. An element is listed once for each piece that contains it.
 std::multiset<std::int64_t> elements_of(const MasterCastPlan& plan, std::size_t number) {
   const MasterItem& item = plan.items[number];
   std::multiset<std::int64_t> elements;

@@ -218,7 +218,7 @@ TEST_F(HfShards, OfAnotherModelAreRefused) {
 }
 
 TEST_F(HfShards, HoldEachTensorOnce) {
-  // A further shard with a tensor that another shard also holds.
+  // Adds a shard with a tensor that another shard also contains.
   const std::string values = tensor_bytes(folder()).at("model.norm.weight");
   std::vector<checkpoint::SafetensorsTensor> entries;
   std::string bytes;

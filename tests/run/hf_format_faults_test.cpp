@@ -47,7 +47,7 @@ class HfFormatFaults : public ::testing::TestWithParam<Format> {
       change(*found, bytes[name]);
     });
   }
-  // Faults of the tensors of scales that a matrix needs.
+  // Returns the names of the tensors with the scales of the matrix.
   static std::vector<std::string> scales() {
     if (GetParam() == Format::fp8_block) return {std::string(kMatrix) + "_scale_inv"};
     if (GetParam() == Format::nvfp4) return {std::string(kMatrix) + "_scale", std::string(kMatrix) + "_scale_2"};

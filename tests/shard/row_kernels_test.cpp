@@ -170,7 +170,7 @@ struct SumCase {
   bool clear = false;
 };
 
-// The ranks' messages for rows of a table, and the main_grad that whole gradients give.
+// The messages of the ranks for rows of a table, and the main_grad that results from gradients of the whole table.
 class Sums {
  public:
   // The table has kRows rows. This rank stores kCount of them, from row kBegin on.
@@ -189,7 +189,7 @@ class Sums {
         own_rows_(std::vector<std::byte>(part_), device),
         rows_(std::vector<std::byte>(part_ * static_cast<std::size_t>(chosen.ranks - 1)), device) {}
 
-  // Makes the rows of the messages, and the same rows as gradients of all stored rows.
+  // Makes the rows of the messages, and the gradients of all stored rows that contain the same rows.
   void make_round(int round) {
     const std::size_t element = quant::size_of(case_.wire);
     std::vector<std::int64_t> others;

@@ -25,8 +25,8 @@ double sparse_layers(const predict::DryStep& dry) {
   }));
 }
 
-// A pass gathers each weight once. A recomputed pass directly precedes the backward pass of its layer. Both use the
-// same gather.
+// A pass gathers each weight once. A recomputed pass directly precedes the backward pass of its layer. The two passes
+// share one gather.
 double weights_seconds(const predict::CostInput& input, const predict::DryStep& dry,
                        const std::vector<predict::PlannedParameter>& parameters, bool trains) {
   const schedule::Trace trace = dry.trace(1);

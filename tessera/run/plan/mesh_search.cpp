@@ -19,8 +19,8 @@
 namespace tessera::run {
 namespace {
 
-// More recomputation leaves more memory for arenas. If less than this share of a step is exposed transfers of weights
-// and gradients, larger arenas cannot make the step faster.
+// More recomputation leaves more memory for arenas, which hide transfers of weights and gradients. If the exposed
+// transfers take less than this share of a step, larger arenas cannot make the step faster.
 constexpr double kHidden = 0.01;
 
 StepSeconds seconds_of(const StepPlan& step) {

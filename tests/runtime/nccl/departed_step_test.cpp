@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kRows = 5, kCols = 3;
 
-// The value of every element of a gradient: an integer, so sums are exact.
+// Returns the value of every element of a gradient. The value is an integer, so sums are exact.
 float gradient_of(int step, int microbatch, int replica, schedule::ParameterId id) {
   return static_cast<float>(1 + step * 1000 + microbatch * 100 + replica * 10 + id);
 }
