@@ -182,8 +182,9 @@ int bench_products(const Arguments& arguments) {
 }
 
 int bench_links(const Arguments& arguments) {
-  CLI::App app("Measures all-gathers between the GPUs of a host, by copies and by NCCL, alone and beside products",
-               "tessera bench links");
+  CLI::App app(
+      "Measures all-gathers between the GPUs of a host, by copies and by NCCL, without and with concurrent products",
+      "tessera bench links");
   bench::LinkBench bench;
   std::vector<std::int64_t> megabytes;
   bool json = false;
@@ -213,7 +214,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"kernels", "time and rate of the operators", bench_kernels},
     {"step", "whole training steps compared with the hardware's limits, and exposed communication", bench_step},
     {"products", "algorithms of the matrix products of a model on a GPU", bench_products},
-    {"links", "all-gathers between GPUs, by copies and by NCCL, alone and beside products", bench_links},
+    {"links", "all-gathers between GPUs, by copies and by NCCL, without and with concurrent products", bench_links},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
 };
 
