@@ -91,8 +91,8 @@ class FreeLanes {
 
  private:
   std::vector<schedule::DomainLanes> lanes_;
-  std::vector<double> free_;    // by lane
-  std::vector<int> domain_of_;  // by parameter
+  std::vector<double> free_;    // index: lane; time from which the lane is free
+  std::vector<int> domain_of_;  // index: parameter
 };
 
 }  // namespace

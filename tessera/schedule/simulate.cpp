@@ -218,7 +218,7 @@ class Player {
   std::vector<Span> ahead_;         // spans of the next step's prefetches, in absolute times
   std::vector<DomainLanes> lanes_;  // index: domain
   std::vector<double> free_;        // index: lane; time from which the lane is free
-  std::vector<int> domain_of_;      // by parameter
+  std::vector<int> domain_of_;      // index: parameter
   double compute_ = 0, begin_ = 0, link_ = 0;
 };
 
@@ -336,7 +336,7 @@ class OnDemandPlayer {
   CollectivesInTime collectives_;
   // Index of unit_of_: parameter; index of users_: unit; value: consumes that are not released yet.
   std::vector<int> unit_of_, users_;
-  std::vector<double> published_;                          // by parameter
+  std::vector<double> published_;                          // index: parameter
   std::vector<std::vector<const Reduction*>> reductions_;  // index: microbatch
   double now_ = 0, replicas_ = 0;
 };

@@ -141,7 +141,7 @@ TEST(ScheduleRun, OnDemandHasNoOverlap) {
                   .link = link_of(model, 1)};  // without latency, seconds are proportional to bytes
   run.options.scheduled = false;
   const ScheduleTimes times = measure_schedule(run);
-  double bytes = 8 + 3 * 8;  // for comparisons at the end of the step and of each microbatch
+  double bytes = 8 + 3 * 8;  // bytes of the comparisons at the end of the step and of each microbatch
   for (const schedule::ParameterSize& size : times.sizes)
     bytes += 3 * static_cast<double>(2 * (total_bytes(size.gather) + 8) + total_bytes(size.reduce));
   EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,

@@ -146,7 +146,7 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
 
 double bytes_of(StepBench bench, int microbatches, int rank = 0) {
   bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp * bench.config.dp;
-  bench.config.embedding = run::Lookup::gather;  // without rows by index
+  bench.config.embedding = run::Lookup::gather;  // gathers the whole table of embeddings
   return measure_limit(bench, rank, {}).bytes;
 }
 

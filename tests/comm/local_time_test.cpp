@@ -83,7 +83,7 @@ TEST(VirtualLink, WorkBesideACollectiveHidesIt) {
     const Fence first = gather->barrier(), second = gather->barrier();
     clock->advance(3);
     first.synchronize();
-    EXPECT_EQ(clock->now(), 3);  // hidden
+    EXPECT_EQ(clock->now(), 3);  // compute hides the collective
     second.synchronize();
     EXPECT_EQ(clock->now(), 4);  // compute waits for 1 s
     // The lane of another communicator has its own link; wait() orders the two.

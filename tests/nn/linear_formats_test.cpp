@@ -100,7 +100,7 @@ at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t 
 }
 
 struct LinearMatrices {
-  at::Tensor x, dy;  // logical
+  at::Tensor x, dy;  // logical tensors
 };
 // Values that are small in one factor of a product are large in the other, so that they count in the sum.
 LinearMatrices linear_matrices(const FormatCase& how, int number) {

@@ -73,7 +73,7 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const st
 
 struct LossReference {
   Values losses, gradient, gradient_scale;
-  double range = 0;  // of the logits
+  double range = 0;  // range of the logits
 };
 LossReference reference(const at::Tensor& logits, const std::vector<std::int64_t>& targets, double scale) {
   const Values in = values_of(logits);
@@ -309,7 +309,7 @@ TEST(IdRangesOfAPart, MapEachIdToItsRow) {
   EXPECT_EQ(ids.rows(), 0);
   EXPECT_EQ(ids.row_of(0), -1);
   ids.add(10, 3);
-  ids.add(50, 0);  // no range
+  ids.add(50, 0);  // adds an empty range
   ids.add(2, 4);
   EXPECT_EQ(ids.count, 2);
   EXPECT_EQ(ids.rows(), 7);

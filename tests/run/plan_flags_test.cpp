@@ -133,7 +133,7 @@ void write_run(const base::TempFolder& folder, const std::function<double(int st
                              .exposed_comm_ms = exposed_ms(step),
                              .gathered_bytes = 4864,
                              .reduced_bytes = 10});
-  metrics << R"({"step":)";  // being written
+  metrics << R"({"step":)";  // the run is writing this line
 }
 
 TEST(PlanMeasured, ComparesARunWithItsPlan) {

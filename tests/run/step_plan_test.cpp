@@ -391,7 +391,7 @@ TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
   EXPECT_EQ(report["memory_bytes"]["total"], step.memory.total());
   EXPECT_DOUBLE_EQ(report["predicted"]["step_ms"], step.prediction.step_seconds * 1e3);
   ASSERT_EQ(report["gathers"].size(), step.schedule.residencies.size());
-  ASSERT_EQ(report["reductions"].size(), 2u * 15);  // of 15 parameters in each microbatch
+  ASSERT_EQ(report["reductions"].size(), 2u * 15);  // 15 parameters in each of two microbatches
   EXPECT_EQ(report["gathers"][0]["weights"], "embedding.weight");
   EXPECT_EQ(report["gathers"][0]["wait"], 0);
   EXPECT_EQ(report["gathers"][0]["bytes"], 512);

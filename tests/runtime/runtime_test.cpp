@@ -139,7 +139,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
       for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.parameters().add(std::move(spec));
       fill_weights(runtime);
       constexpr int microbatches = 3;
-      const int blocks = microbatches * gtp;  // a replica
+      const int blocks = microbatches * gtp;  // number of blocks of a replica
       for (int step = 0; step < 2; ++step) {
         runtime.program().begin_step(schedule::StepKind::train, microbatches);
         for (int mb = 0; mb < microbatches; ++mb)

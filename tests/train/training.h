@@ -52,10 +52,10 @@ struct RunOptions {
   std::map<int, int> suppressed;    // key: step; number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
   std::set<int> evaluated;  // steps whose samples are evaluated before the step
-  // Called around each step from 0, as it is given to the trainer, on every rank's thread.
+  // Called before and after each step (numbered from 0) is enqueued, on the thread of every rank.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
-  std::function<void(const StepResult& result)> on_result;  // for each step and attempt in order, on rank 0
-  std::function<void(Trainer& trainer)> at_end;             // after all steps, on every rank's thread
+  std::function<void(const StepResult& result)> on_result;  // called on rank 0 for each attempt of each step, in order
+  std::function<void(Trainer& trainer)> at_end;             // called after all steps on the thread of every rank
 };
 
 struct RunResult {

@@ -16,7 +16,7 @@ constexpr int kTileRows = 128;  // rows of the transposed matrix, kTileBytes eac
 struct Codes {
   const std::uint8_t* source;
   std::uint8_t* target;
-  std::int64_t rows, row_bytes;            // of the source
+  std::int64_t rows, row_bytes;            // extent of the source
   std::int64_t target_rows, target_bytes;  // target_bytes: number of bytes of a row
   bool nibbles;
   bool wide_loads, wide_stores;  // whether rows begin at multiples of 16, or of 8 for loads of 4-bit elements
@@ -154,7 +154,7 @@ constexpr int kScaleSide = 32;
 struct ScaleMatrix {
   const void* source;
   void* target;
-  Extent extent;  // of the source
+  Extent extent;  // extent of the source
   bool wide;      // whether the scales are fp32 instead of bytes
   const float* source_amax;
   float* target_amax;  // null: the amax is not written

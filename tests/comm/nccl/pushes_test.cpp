@@ -181,7 +181,7 @@ TEST_F(NcclPushes, AGraphReplaysPushes) {
   });
   constexpr int replays = 200;
   for (int i = 0; i < replays; ++i) graph.launch();
-  rounds.enqueue(7);  // outside of the graph
+  rounds.enqueue(7);  // this call is outside of the graph
   rounds.expect_sum(replays * (1 + 2 + 3 + 4 + 5) + 7);
 }
 

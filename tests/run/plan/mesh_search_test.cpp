@@ -201,7 +201,7 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
   const SettingWords ranks{{"model", {"llama-tiny"}}, {"ranks", {"4"}}};
   EXPECT_TRUE(inputs(ranks).propose);
   EXPECT_EQ(inputs(ranks).request.config.global_batch, 4);
-  EXPECT_EQ(inputs(ranks, false).request.config.dp, 4);  // a benchmark
+  EXPECT_EQ(inputs(ranks, false).request.config.dp, 4);  // benchmarks do not choose a mesh
   SettingWords degrees = ranks;
   degrees["tp"] = {"2"};
   const PlanCommandInputs given = inputs(degrees);
