@@ -73,7 +73,7 @@ int bench_schedule(const Arguments& arguments) {
 int bench_kernels(const Arguments& arguments) {
   CLI::App app("Measures time and rate of the operators and of a gradient sum, compared with the device's copy speed",
                "tessera bench kernels");
-  // The device determines the other defaults.
+  // The defaults of other flags depend on the device, so this flag is read first.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
   run::SettingWords words{{"dtype", {std::string(name_of(bench.type))}}, {"threads", {std::to_string(bench.threads)}}};
@@ -191,8 +191,9 @@ int bench_products(const Arguments& arguments) {
 }
 
 int bench_links(const Arguments& arguments) {
-  CLI::App app("Measures all-gathers between the GPUs of a host, by copies and by NCCL, alone and beside products",
-               "tessera bench links");
+  CLI::App app(
+      "Measures all-gathers between the GPUs of a host, by copies and by NCCL, without and with concurrent products",
+      "tessera bench links");
   bench::LinkBench bench;
   std::vector<std::int64_t> megabytes;
   bool json = false;
@@ -222,7 +223,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"kernels", "time and rate of the operators", bench_kernels},
     {"step", "whole training steps compared with the hardware's limits, and exposed communication", bench_step},
     {"products", "algorithms of the matrix products of a model on a GPU", bench_products},
-    {"links", "all-gathers between GPUs, by copies and by NCCL, alone and beside products", bench_links},
+    {"links", "all-gathers between GPUs, by copies and by NCCL, without and with concurrent products", bench_links},
     {"schedule", "how much communication the schedule hides, predicted and measured", bench_schedule},
 };
 

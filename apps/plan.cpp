@@ -25,7 +25,7 @@ namespace {
 struct Output {
   bool json = false;
   std::size_t rows = 20;
-  std::string timeline, events;  // file names; empty: not written
+  std::string timeline, events;  // file names; a file with an empty name is not written
 };
 
 void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {

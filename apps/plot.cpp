@@ -17,7 +17,7 @@
 namespace tessera::apps {
 namespace {
 
-constexpr int kColumns = 80;  // without a terminal
+constexpr int kColumns = 80;  // width of the plot if the output is not a terminal
 
 int terminal_columns() {
   winsize size{};

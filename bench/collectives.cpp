@@ -25,7 +25,7 @@ using comm::Communicator;
 
 constexpr std::int64_t kMegabyte = 1 << 20;
 
-// Returns the seconds of one `work`. All ranks start at the same time.
+// Returns the seconds of one call of `work`. All ranks start at the same time.
 double seconds(Communicator& group, int repeats, const std::function<void()>& work) {
   group.barrier().synchronize();
   const auto begin = std::chrono::steady_clock::now();
@@ -37,7 +37,7 @@ struct Row {
   const char* name;
   quant::DType type;
   std::function<void()> work;
-  double best = 1e9;  // seconds
+  double best = 1e9;  // seconds of the fastest round
 };
 
 void measure(Communicator& group, std::int64_t bytes) {
@@ -64,7 +64,8 @@ void measure(Communicator& group, std::int64_t bytes) {
       {"all_reduce", bf16, [&] { group.all_reduce(target.data(), elements(bf16), bf16).synchronize(); }},
   };
   const int repeats = static_cast<int>(std::clamp<std::int64_t>(4 * kMegabyte / bytes, 1, 100));
-  // Rounds over all rows; the best round of each row counts. A busy machine slows all rows equally.
+  // Measures all rows several times, and prints the best round of each row. A busy machine slows all rows of a round
+  // equally.
   constexpr int rounds = 10;
   for (int round = 0; round < rounds; ++round)
     for (Row& row : rows) row.best = std::min(row.best, seconds(group, repeats, row.work));

@@ -18,7 +18,9 @@ def token_type(vocab_size):
 
 
 def write_dataset(prefix, documents, vocab_size):
-    """documents: an iterable of lists of token ids. Returns the number of tokens per id, int64 [vocab_size]."""
+    """Writes the token files. documents: an iterable of lists of token ids. Returns how often each id occurs, int64
+    [vocab_size].
+    """
     dtype = np.dtype(token_type(vocab_size))
     counts, lengths = np.zeros(vocab_size, np.int64), []
     with open(f"{prefix}.bin", "wb") as stream:

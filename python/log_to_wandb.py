@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Copies the lines of a run's metrics.jsonl to Weights & Biases. This script needs the package wandb, which nothing else here uses.
+"""Copies the lines of a run's metrics.jsonl to Weights & Biases. Only this script needs the package wandb.
 
-A call for a run that was copied before continues the same run of Weights & Biases: its id is the name of the folder, or --id.
+If the run was copied before, the call adds lines to the same run of Weights & Biases. The id of that run is the name of the
+folder, or the value of --id.
 """
 import argparse
 import json

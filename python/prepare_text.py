@@ -1,5 +1,5 @@
 """Prepares your own text for training: OUTPUT/{train,valid}.{bin,idx}, the tokenizer's files and meta.json. A run on this data
-carries the tokenizer.
+contains a copy of the tokenizer.
 
 Then run ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a model that has the vocab_size of meta.json.
 """

@@ -89,7 +89,9 @@ def cut_held_out(documents, fraction):
 
 
 def write_tokenizer_config(folder, source, eod_token):
-    """Writes the files beside tokenizer.json that transformers reads: those of the folder `source`, or else a description."""
+    """Writes the files that transformers reads in addition to tokenizer.json: copies from the folder `source`, or else a
+    tokenizer_config.json.
+    """
     for name in TOKENIZER_FILES:
         if source and (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
@@ -123,7 +125,7 @@ def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_to
 
 
 def write_aside(folder, fill):
-    """Calls fill(partial folder), which returns meta, then renames the partial folder to `folder`."""
+    """Calls fill(partial folder), which returns the content of meta.json. Then renames the partial folder to `folder`."""
     folder = pathlib.Path(folder)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -2,7 +2,9 @@
 """Draws a step from a trace file (Chrome's trace-event format, as `tessera plan --trace FILE` writes it) as an SVG.
 
 The drawing has a row for each lane and a colour for each kind of work. Time runs from left to right. The passes of the step
-are shaded behind the rows if the names of the spans contain them. Neighbours of one kind that are too narrow to see are drawn as a single mark. The same trace gives the same bytes. The colours have medium brightness and the background is transparent, so that the
+are shaded behind the rows if the names of the spans contain them. Adjacent spans of one kind that are too narrow to see are
+drawn as a single mark. The same trace gives the same bytes. The colours have medium brightness and the background is
+transparent, so that the
 drawing can be read on white and on black.
 """
 import argparse
@@ -114,7 +116,7 @@ def pass_of(span):
 
 
 def short(weight):
-    """layers.3.mlp.gate_up.weight -> 3.gate_up"""
+    """Shortens a name: layers.3.mlp.gate_up.weight becomes 3.gate_up."""
     return re.sub(r"^layers\.(\d+)\.(?:.*\.)?([^.]+)$", r"\1.\2", re.sub(r"\.weight$", "", weight))
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares tokens/s of `tessera train --backend local --ranks N --gtp N` with one process of plain PyTorch with N threads.
 
-Both programs use the same model, data and global batch; their runs alternate. Prints each pair and the ratio of the medians. The
+Both programs use the same model, data and global batch. The runs of the two programs alternate. Prints each pair and the ratio
+of the medians. The
 interpreter of --python needs a full PyTorch. Example:
   python3 bench/peers/compare.py --python python3 --data data/demo/train
 """

@@ -1,6 +1,6 @@
 """Trains a Llama on random tokens with PyTorch's FSDP2 and torch.compile, one process per GPU, and prints one JSON line.
 
-`tessera bench step` is compared with this program on GPUs, so it uses every option that makes FSDP2 fast. Each compiled
+This program is compared with `tessera bench step` on GPUs, so it uses every option that makes FSDP2 fast. Each compiled
 block is one group of parameters; the embedding and the output are separate groups. Gathers and reductions are in bf16;
 master weights, AdamW's state and its gradients are in fp32. Attention is cuDNN's with grouped heads. Projections of the
 same input are one product. Clipping and AdamW use few kernels over many weights. The host never waits for the GPU
@@ -73,7 +73,9 @@ class Llama(nn.Module):
 
 
 def sharded_model(config, reshard):
-    """Returns a Llama on this process's GPU with one parameter group per block. reshard: gather them again in backward."""
+    """Returns a Llama on this process's GPU with one parameter group per block. reshard: whether the backward pass gathers
+    parameters again.
+    """
     with torch.device("meta"):
         model = Llama(config)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)

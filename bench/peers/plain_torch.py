@@ -1,4 +1,4 @@
-"""Trains a Llama in one process of plain PyTorch. `tessera train` is compared with this program on the same model and batch.
+"""Trains a Llama in one process of plain PyTorch. This program is compared with `tessera train` on the same model and batch.
 
 Needs a full PyTorch (the small CPU build in .venv has no Python package that imports). Prints one JSON line with
 tokens_per_second over the steps after the warm-up. Example with the demo's configuration:

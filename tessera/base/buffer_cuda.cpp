@@ -20,7 +20,8 @@ void check_allocation(cudaError_t status, std::size_t bytes, const std::string& 
               cudaGetErrorName(status));
 }
 
-// An error of a free is an error of earlier work, which its fences report, or the process is ending.
+// Ignores an error of a free. Either earlier work failed, which the fences of this work report, or the process is
+// ending.
 void clear_error(cudaError_t status) {
   if (status != cudaSuccess) (void)cudaGetLastError();
 }

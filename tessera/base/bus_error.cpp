@@ -61,7 +61,7 @@ void append_path_of(std::uintptr_t address, Line& target) {
 }
 
 void end(int signal, siginfo_t* info, void*) {
-  if (info->si_code <= 0) {  // sent by a process
+  if (info->si_code <= 0) {  // another process sent the signal
     std::signal(signal, SIG_DFL);
     raise(signal);
     return;

@@ -69,7 +69,7 @@ class ThreadLane final : public Lane {
   struct Item {
     std::function<void()> work = {};
     std::optional<Promise> fence = {};
-    double enqueued = 0;  // the host's time
+    double enqueued = 0;  // time of the host at the enqueue
   };
 
   void push(Item item) {

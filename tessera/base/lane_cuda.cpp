@@ -50,10 +50,10 @@ class EventPool {
  private:
   const Device device_;
   std::mutex mutex_;
-  std::array<std::vector<cudaEvent_t>, 2> free_;  // by whether timed
+  std::array<std::vector<cudaEvent_t>, 2> free_;  // index: whether the events record times
 };
 
-// An event of the pool. The destructor returns the event to the pool.
+// Owns an event of the pool. The destructor returns the event to the pool.
 class Event {
  public:
   Event(std::shared_ptr<EventPool> pool, bool timed)

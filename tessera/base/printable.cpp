@@ -10,7 +10,7 @@ namespace {
 
 // The first character of a text.
 struct Character {
-  std::size_t bytes = 0;  // 0: the bytes are not valid UTF-8 (RFC 3629)
+  std::size_t bytes = 0;  // length; 0: the bytes are not valid UTF-8 (RFC 3629)
   std::uint32_t code = 0;
 };
 Character first_character(std::string_view text) {

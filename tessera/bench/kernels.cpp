@@ -87,7 +87,7 @@ KernelBench kernel_bench_on_cuda() {
 std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
   check(bench);
   at::set_num_threads(bench.threads);
-  // A repetition moves several times the size of the caches: 60 MB on an H200, some MB per CPU core.
+  // A repetition moves several times as many bytes as the caches hold: 60 MB on an H200, a few MB per CPU core.
   const double least = bench.cuda ? 400e6 : 32e6;
   const std::unique_ptr<KernelClock> clock = bench.cuda ? make_event_clock() : make_wall_clock();
   std::vector<KernelRow> rows;

@@ -47,8 +47,8 @@ ops::Qkv normal_heads(const Cases& c, std::uint64_t seed) {
           .v = c.normal({b.tokens, b.kv_heads, b.head_dim}, seed + 2)};
 }
 
-// Adds attention over one sequence. Half of the scores count. On a GPU, types other than bf16 hold all scores of a
-// layer at once.
+// Adds attention over one sequence. Causal attention needs only half of the scores, so only half of the operations are
+// counted. On a GPU, types other than bf16 need memory for all scores of a layer.
 void add_attention(Cases& c) {
   const KernelBench& b = c.bench();
   if (b.cuda && b.type != DType::bf16) return;
@@ -195,7 +195,7 @@ void add_embedding(Cases& c) {
                      }});
 }
 
-// Returns AdamW on one shard with a gradient of this type.
+// Returns a call of AdamW for one shard. `gradient_type` is the type of the gradient.
 std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint64_t seed) {
   const std::int64_t count = c.bench().parameters;
   const at::Tensor master = c.normal({count}, c.wide(), seed), weight = c.normal({count}, seed + 1);
@@ -249,7 +249,7 @@ void add_optimizer(Cases& c) {
                      }});
 }
 
-// Adds the sums of a gradient's parts, as the gradient's owner computes them.
+// Adds the sums that the owner of a gradient computes from the parts of all ranks.
 void add_sums(Cases& c) {
   constexpr int part_count = 4;
   const std::int64_t cols = c.bench().hidden, rows = std::max<std::int64_t>(1, c.bench().parameters / cols);
@@ -308,7 +308,7 @@ std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy
   add_optimizer(c);
   add_sums(c);
   add_flat(c);
-  for (KernelCase& one : c.cases)  // the calls point to shared objects
+  for (KernelCase& one : c.cases)  // the calls keep the shared objects alive
     one.prepare = [shared, prepare = one.prepare](std::uint64_t seed) { return prepare(seed); };
   return std::move(c.cases);
 }

@@ -10,7 +10,7 @@ namespace tessera::bench {
 namespace {
 
 constexpr std::int64_t kBusyBytes = std::int64_t{1}
-                                    << 30;  // bytes that are copied before the calls, which takes half a millisecond
+                                    << 30;  // bytes of the copy before the calls, which takes half a millisecond
 
 class TimedEvent {
  public:
@@ -60,7 +60,7 @@ class EventClock final : public KernelClock {
  private:
   at::Tensor from_ = ops::make({kBusyBytes}, at::kByte, at::kCUDA), to_ = from_.clone();
   TimedEvent begin_, end_;
-  std::deque<TimedEvent> ends_;  // of parts
+  std::deque<TimedEvent> ends_;  // one event at the end of each part
 };
 
 }  // namespace

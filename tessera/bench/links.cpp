@@ -79,7 +79,7 @@ class Gathers {
   base::Buffer sent_, received_;
 };
 
-// Returns the slowest rank's seconds.
+// Returns the seconds of the slowest rank.
 double slowest(comm::Communicator& group, double seconds) {
   std::array<double, 1> value{seconds};
   group.all_reduce(value.data(), 1, quant::DType::fp64, comm::ReduceOp::max).synchronize();
@@ -107,7 +107,7 @@ LinkRow measure(Gathers& gathers, Products& products, int rounds, std::int64_t b
   const double beside = slowest(group, after.seconds_since(before));
   busy.synchronize();
 
-  // Here the gathers run longer than the products.
+  // The gathers must run longer than these products, so that all products run during gathers.
   const int count = products_for(alone / 2);
   const double round = alone / rounds;
   const int enough = static_cast<int>(3 * product * count / round) + rounds;

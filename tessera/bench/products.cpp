@@ -16,8 +16,8 @@ namespace {
 
 using ops::ProductCall, ops::ProductSizes;
 
-// Every token is a separate sequence: products depend only on the number of tokens, and a microbatch has no length
-// limit.
+// Makes every token a separate sequence. The sizes of products depend only on the number of tokens, and the number of
+// sequences is not limited.
 predict::DryOptions product_options(const ProductBench& bench, std::int64_t tokens) {
   run::TrainConfig config{.backend = run::Backend::local, .tp = bench.tp, .micro_batch = tokens, .seq_len = 1};
   config.dtype = quant::DType::bf16;
@@ -79,11 +79,11 @@ class ModelProducts {
   }
 
   void add(const shard::ParameterSpec& weight, ProductSizes sizes) {
-    if (weight.dims.size() != 2) return;  // not a product: the gradient of a bias is a sum
+    if (weight.dims.size() != 2) return;  // the gradient of a bias is a sum and not a product
     if (sizes.rows == 0 || sizes.cols == 0 || sizes.inner == 0) return;
     const std::string name = name_in_block(weight.name);
     if (fmt::format("{} {}", name, call_name(sizes.call)).find(only_) == std::string::npos) return;
-    sizes.accumulate = false;  // without an addition to the result: the benchmark computes only the product
+    sizes.accumulate = false;  // the benchmark measures the product without an addition to the result
     if (std::ranges::find(found_, sizes, &Found::sizes) != found_.end()) return;
     const auto known = std::ranges::find(weights_, name);
     found_.push_back({.weight = static_cast<std::size_t>(known - weights_.begin()), .sizes = sizes});

@@ -13,7 +13,7 @@ namespace {
 
 using Rows = std::vector<std::vector<DeviceSpan>>;
 
-// Sorts the spans by time. Each span is in the first row whose last span has ended.
+// Sorts the spans by time, and puts each span into the first row whose last span has already ended.
 Rows rows_without_overlap(std::vector<DeviceSpan> spans) {
   Rows rows;
   std::ranges::stable_sort(spans, {}, &DeviceSpan::begin_ns);

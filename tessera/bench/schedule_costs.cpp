@@ -32,7 +32,7 @@ double collective_seconds(const comm::Link& link, int ranks, const Event& event)
 }
 
 std::vector<int> unit_by_parameter(const std::vector<schedule::Unit>& units, std::size_t events) {
-  std::vector<int> unit_of(events, -1);  // more than the number of parameters
+  std::vector<int> unit_of(events, -1);  // the number of events is larger than the number of parameters
   for (std::size_t unit = 0; unit < units.size(); ++unit)
     for (const ParameterId id : units[unit]) unit_of[static_cast<std::size_t>(id)] = static_cast<int>(unit);
   return unit_of;
@@ -46,7 +46,8 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
   schedule::Costs costs{.segment_seconds = std::move(segments)};
   const shard::RankLayout layout = nn::rank_layout(degrees);
   costs.lanes = shard::lanes_of_hops(layout.mesh, layout.domains);
-  std::vector<double> compare;  // by domain: in a step on demand, the ranks that store a part compare their events
+  // Index: domain; seconds in which the ranks that store a part compare their events, in a step on demand.
+  std::vector<double> compare;
   for (const shard::Domain& domain : layout.domains)
     compare.push_back(on_demand ? compare_seconds(link, layout.mesh.size(domain.storage)) : 0);
   const double compare_all = std::accumulate(compare.begin(), compare.end(), 0.0);
@@ -91,8 +92,8 @@ class FreeLanes {
 
  private:
   std::vector<schedule::DomainLanes> lanes_;
-  std::vector<double> free_;    // by lane
-  std::vector<int> domain_of_;  // by parameter
+  std::vector<double> free_;    // index: lane; time from which the lane is free
+  std::vector<int> domain_of_;  // index: parameter
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ double quantile(std::vector<double> values, double part) {
   return values[static_cast<std::size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
 }
 
-// Creates the batches once; each step uses the same samples.
+// Returns the batches of a step. All steps use the same samples.
 std::vector<models::Batch> random_batches(const StepBench& bench, int microbatches, int data_rank) {
   std::vector<models::Batch> batches;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch)
@@ -133,7 +133,7 @@ Times measured_steps(train::Trainer& trainer, const train::StepInput& input, con
   return times;
 }
 
-// A step takes as long as on its slowest rank. Collective.
+// Adds the times of the slowest rank of each step. All ranks must call this function.
 void add_times(Times times, comm::Communicator& all, StepReport& report) {
   std::vector<double> least = times.exposed;
   const auto over_ranks = [&](std::vector<double>& values, comm::ReduceOp op) {
@@ -154,11 +154,11 @@ void add_times(Times times, comm::Communicator& all, StepReport& report) {
 void note_tensors(base::Device device, StepReport& report) {
   if (device.kind != base::DeviceKind::cuda) return;
   const auto statistics = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
-  report.tensor_bytes = statistics.allocated_bytes[0].peak;  // [0]: all pools together
+  report.tensor_bytes = statistics.allocated_bytes[0].peak;  // index 0: the sum over all pools
   report.tensor_cache_bytes = statistics.reserved_bytes[0].current;
 }
 
-// Returns the longest limit of all ranks. Collective.
+// Returns the longest limit of all ranks. All ranks must call this function.
 StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
   constexpr std::size_t each = 5;
   std::vector<double> numbers(each * static_cast<std::size_t>(all.size()));

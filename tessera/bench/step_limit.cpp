@@ -25,7 +25,7 @@ namespace {
 
 using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
-// The limit is that of a step without recompute.
+// The limit is the time of a step without recompute.
 predict::DryOptions limit_options(const StepBench& bench, int rank) {
   predict::DryOptions options = run::dry_options(bench.config, *bench.model, {});
   options.rank = rank;
@@ -116,7 +116,7 @@ class Calls {
     std::function<void()> call;
   };
 
-  // bytes: of all work except products and attention.
+  // bytes: the bytes that all work except products and attention reads and writes.
   Calls(const StepBench& bench, const predict::DryStep& dry, double bytes, at::Device device)
       : options_(at::TensorOptions().device(device).dtype(ops::to_scalar_type(bench.config.dtype))),
         gradient_(ops::to_scalar_type(*bench.config.grad_wire)) {
@@ -133,7 +133,7 @@ class Calls {
   double bytes() const { return 2.0 * static_cast<double>(from_.numel() * copies_); }
 
  private:
-  static constexpr double kCopyBytes = 256 << 20;  // most bytes of one copy, far more than caches hold
+  static constexpr double kCopyBytes = 256 << 20;  // largest number of bytes of one copy; caches hold far fewer bytes
 
   // Prepares copies that read and write an equal share of the bytes after each attention backward.
   void make_copies(double bytes, std::int64_t shares, at::Device device) {
@@ -170,7 +170,7 @@ class Calls {
   std::map<ops::AttentionSizes, RandomAttention> attentions_;
   std::vector<Part> parts_;
   at::Tensor from_, to_;
-  std::int64_t each_ = 0, copies_ = 0;  // copies per share; copies in total
+  std::int64_t each_ = 0, copies_ = 0;  // number of copies in a share, and number of all copies
 };
 
 // Returns the bytes of the work at the end of a step and of its microbatches: AdamW, the gradient's norm, and the
@@ -184,7 +184,7 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     const shard::ParameterTypes& types = shard::types_of(spec, options.types);
     const auto [summed, updated] = predict::elements_of_rank(spec, options.types, cuts, place);
     bytes += predict::adamw_bytes(updated, types);
-    // If one sum adds up this rank's whole part of a matrix, the sum can also write the norm's squares
+    // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;
     if (!sum_squares) bytes += predict::gradient_norm_bytes(updated, types);
@@ -195,8 +195,8 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
   return bytes;
 }
 
-// Returns the bytes that a step's operators move outside products and attention, and those of the work after its
-// passes.
+// Returns the bytes that the operators of a step except products and attention read and write, and the bytes of the
+// work after the last pass.
 double bytes_beside(const StepBench& bench, const predict::DryOptions& options, const predict::DryStep& dry) {
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
@@ -207,7 +207,7 @@ double bytes_beside(const StepBench& bench, const predict::DryOptions& options, 
 
 }  // namespace
 
-// Repeats the calls as steps do. An idle GPU runs faster at first, until its power limit slows it down.
+// Repeats the calls in the order of a step. An idle GPU is faster at first; later its power limit slows it down.
 StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   const predict::DryOptions options = limit_options(bench, rank);
   const predict::DryStep dry = dry_step(options);

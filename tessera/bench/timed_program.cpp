@@ -21,7 +21,7 @@ base::Buffer zeros(std::int64_t bytes) {
 
 }  // namespace
 
-// Lets the compute time before the step's next event pass.
+// Waits for the compute time that precedes the next event of the step.
 void TimedProgram::compute() {
   const std::size_t event = trace().size();
   TESSERA_CHECK(event < segments_.size(), "a timed step has event {}, expected at most {} events", event,
@@ -50,7 +50,7 @@ void TimedProgram::end_step() {
   in_flight_.clear();
 }
 
-// Publishes the weights one by one, each after its own update.
+// Publishes the weights one by one, each after the time of its update.
 void TimedProgram::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : weights) {
     compute();

@@ -12,8 +12,8 @@
 namespace tessera::checkpoint {
 namespace {
 
-// The pause between keep-alive messages is far below any sensible time limit of a group, and far above the cost of a
-// small all_reduce.
+// The pause between keep-alive messages. It is much shorter than any usual time limit of a group, and much longer than
+// a small all_reduce.
 constexpr std::chrono::milliseconds kSignOfLife{100};
 
 enum class Outcome : std::int32_t { done, input_error, error };
@@ -60,7 +60,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   message.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)]));
   group.broadcast(message.data(), static_cast<std::int64_t>(message.size()), quant::DType::u8, rank).synchronize();
   const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
-  // Without `what`, only a rank above 0 is added to the message.
+  // If `what` is empty, the line has no label, and only ranks above 0 are named.
   std::string line = what.empty() ? message : fmt::format("{}: rank {}: {}", what, rank, message);
   if (what.empty() && rank > 0) line = fmt::format("rank {}: {}", rank, message);
   if (others > 0 && !what.empty()) line += fmt::format(" (and {} more ranks failed)", others);

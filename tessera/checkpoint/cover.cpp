@@ -23,7 +23,7 @@ bool inside(layout::Shape shape, const Box& box) {
   return fits(box.row, box.rows, shape.rows) && fits(box.col, box.cols, shape.cols);
 }
 
-// The row at which a box begins or ends. Since boxes are half open, ends sort before begins.
+// The row at which a box begins or ends. If a box ends at the row at which another box begins, the end comes first.
 struct Event {
   std::int64_t row;
   bool begins;

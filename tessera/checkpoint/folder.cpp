@@ -64,7 +64,7 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to, errno);
 }
 
-// Moves `fresh` to `final_path`. A folder that was at `final_path` is at `fresh` afterwards.
+// Moves the folder `fresh` to `final_path`. If `final_path` exists, its old content is at `fresh` afterwards.
 void put_in_place(const fs::path& fresh, const fs::path& final_path) {
   if (!fs::exists(fs::symlink_status(final_path))) return rename_or_fail(fresh, final_path);
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;

@@ -15,7 +15,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-constexpr std::int64_t kChunk = std::int64_t{8} << 20;  // bytes of one system call
+constexpr std::int64_t kChunk = std::int64_t{8} << 20;  // largest number of bytes of one system call
 
 std::string reason(int code) {
   return std::generic_category().message(code);

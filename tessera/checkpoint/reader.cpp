@@ -25,7 +25,7 @@ struct FileMatrix {
   std::byte* target;
   std::int64_t target_stride;
   std::int64_t rows, cols;
-  std::int64_t element;  // bytes
+  std::int64_t element;  // bytes of an element
 };
 
 void read_rows(const FileMatrix& m) {

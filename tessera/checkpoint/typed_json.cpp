@@ -25,7 +25,7 @@ std::int64_t integer(const json& value, const std::string& what, const std::stri
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string>> keys;  // the keys of the objects that are open
+  std::vector<std::set<std::string>> keys;  // for each object that the parser is in: its keys so far
   std::string twice;
   const auto watch = [&](int, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
@@ -77,7 +77,8 @@ std::vector<std::int64_t> integers(const json& array, const std::string& what, c
 
 std::int64_t checked_product(const std::vector<std::int64_t>& dims, std::int64_t unit, const std::string& where) {
   std::int64_t product = unit;
-  for (const std::int64_t dim : dims)  // zeros are skipped: the product of the other dimensions must fit too
+  // Skips zeros, because the product of the other dimensions must also fit into 64 bits.
+  for (const std::int64_t dim : dims)
     if (dim < 0 || __builtin_mul_overflow(product, std::max<std::int64_t>(dim, 1), &product))
       throw InputError("{}: the shape [{}] is impossible", where, fmt::join(dims, ", "));
   return std::find(dims.begin(), dims.end(), 0) == dims.end() ? product : 0;

@@ -93,7 +93,7 @@ void write_checkpoint(const std::filesystem::path& folder, const CheckpointConte
   const auto stage = [&](std::string_view name) {
     if (options.on_stage) options.on_stage(name, group.rank());
   };
-  std::unique_ptr<PartialFolder> aside;  // on rank 0; removes the written files if the code below throws
+  std::unique_ptr<PartialFolder> aside;  // set on rank 0; removes the written files if an exception is thrown
   run_together(group, what, [&](const std::stop_token&) {
     if (leads) aside = std::make_unique<PartialFolder>(folder);
   });

@@ -90,7 +90,8 @@ class LaneCommunicator final : public Communicator {
   GroupIdentity identity_;
   int exceptions_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<base::Lane> lane_;  // the last member: its destructor runs first and finishes the queue
+  // The last member, because its destructor must run first: it finishes the queued work.
+  std::unique_ptr<base::Lane> lane_;
 };
 
 }  // namespace

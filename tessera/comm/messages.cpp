@@ -57,7 +57,7 @@ Messages of_all_to_all(const Operation& operation, const GroupIdentity& group) {
   return writer.take();
 }
 
-// Returns the messages of an exchange whose peer is this rank itself and that are not empty.
+// Returns the messages of an exchange that this rank sends to itself. Empty messages are omitted.
 template <typename Message>
 std::vector<Message> with_self(const std::vector<Message>& messages, const GroupIdentity& group) {
   std::vector<Message> own;

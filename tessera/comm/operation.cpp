@@ -83,7 +83,7 @@ std::string message_mismatch(const GroupIdentity& group, int a, const Operation&
 
 bool same_call(const Operation& a, const Operation& b) {
   if (a.kind != b.kind || a.type != b.type || a.reduce != b.reduce || a.root != b.root) return false;
-  if (a.kind == OperationKind::all_to_all) return true;  // counts differ by rank
+  if (a.kind == OperationKind::all_to_all) return true;  // the counts of an all_to_all may differ between ranks
   return a.send_counts == b.send_counts && a.recv_counts == b.recv_counts;
 }
 

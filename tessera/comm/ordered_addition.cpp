@@ -17,8 +17,8 @@ namespace {
 using layout::Box, layout::Holding, layout::Transfer;
 using quant::DType;
 
-// Divides a strip of columns into boxes, top to bottom, such that each box has one set of holders. Calls visit(box,
-// holders) for each box that has holders.
+// Divides a strip of columns into boxes from top to bottom. All elements of a box are held by the same ranks. Calls
+// visit(box, holders) for each box that has holders.
 template <typename Visit>
 void for_each_run_of_rows(layout::Range cols, const std::vector<Holding>& parts, Visit visit) {
   std::vector<std::int64_t> cuts;
@@ -75,11 +75,12 @@ void OrderedAddition::make_messages(const layout::TransferPlan& plan) {
 }
 
 void OrderedAddition::make_cells(const layout::TransferPlan& plan, const layout::LocalLayout& target) {
-  // By index of the transfer: this rank's address of the transfer's source part.
+  // Index: transfer. The address on this rank of the transfer's source part.
   std::vector<Term> terms(plan.transfers.size());
   std::map<int, std::size_t> places;
   for (const Message& message : receives_) places[message.peer] = message.place;
-  std::map<int, std::int64_t> before;  // by peer: elements that precede the next transfer in the message
+  // Index: peer; number of elements before the next transfer in the message of this peer.
+  std::map<int, std::int64_t> before;
   std::vector<Holding> holdings;
   for (std::size_t i = 0; i < plan.transfers.size(); ++i) {
     const Transfer& transfer = plan.transfers[i];

@@ -25,7 +25,7 @@ struct PeerMailbox::Queue {
 
 struct PeerMailbox::Contents {
   std::int64_t senders;
-  alignas(64) std::byte queues[1];  // Queue[senders]
+  alignas(64) std::byte queues[1];  // an array of one Queue for each sender
 };
 
 namespace {

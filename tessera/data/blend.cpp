@@ -10,7 +10,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kShortPeriod = 65536;  // longest period whose turns are stored in a table
+constexpr std::int64_t kShortPeriod = 65536;  // longest period for which a table stores the order of the sets
 constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 53;
 constexpr std::size_t kMaxSets = 65536;
 // In long periods, rounded shares are fractions of kRoundedWhole, rounded down, and at least kSmallestRounded.
@@ -42,7 +42,7 @@ std::vector<std::int64_t> exact_shares(const std::vector<double>& weights, doubl
   return {};
 }
 
-// Returns each weight's fraction of the sum.
+// Returns each weight divided by the sum of all weights.
 std::vector<double> parts_of(const std::vector<double>& weights) {
   const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
@@ -59,8 +59,8 @@ std::vector<std::int64_t> in_lowest_terms(std::vector<std::int64_t> shares) {
   return shares;
 }
 
-// Returns shares with a sum of kShortPeriod. Each share is rounded down and at least 1. Missing units go to the shares
-// that rounding reduced most; surplus units are taken from the largest shares.
+// Returns shares with a sum of kShortPeriod. Each share is rounded down and is at least 1. If the sum is too small, the
+// shares that rounding reduced most are increased. If the sum is too large, the largest shares are reduced.
 std::vector<std::int64_t> rounded_shares(const std::vector<double>& weights) {
   std::vector<std::int64_t> shares;
   std::vector<double> ideal;
@@ -170,8 +170,8 @@ BlendOrder::Turn BlendOrder::turn_by_halves(std::int64_t position) const {
   while (last - first > 1) {
     const std::size_t middle = (first + last) / 2;
     const std::int64_t left = before_[middle] - before_[first], both = before_[last] - before_[first];
-    // The deficits of the two halves sum to `both` before each turn. Therefore the left half has had n * left / both
-    // turns, rounded to the nearest integer, with ties rounded up.
+    // Before each turn, the deficits of the two halves sum to `both`. Therefore the left half has had n * left / both
+    // of the first n turns, rounded to the nearest integer, with ties rounded up.
     const auto turns_of_left = [&](std::int64_t n) {
       return static_cast<std::int64_t>((Wide{2} * n * left + both) / (Wide{2} * both));
     };

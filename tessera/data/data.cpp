@@ -138,7 +138,7 @@ Batch TrainingData::assemble(const std::vector<SampleId>& samples) const {
   return batch;
 }
 
-// `stretch` has room for the sample's seq_len + 1 tokens.
+// `stretch` is scratch for the seq_len + 1 tokens of the sample.
 void TrainingData::append(const SampleId& sample, std::vector<std::int64_t>& stretch, Batch& batch) const {
   const IndexedDataset& set = set_of(sample);
   const std::int64_t length = options_.seq_len, first = sample.index * length;

@@ -14,7 +14,8 @@
 namespace tessera::data {
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not block on a named pipe
+  // O_NONBLOCK: the call does not block on a named pipe.
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) throw InputError("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
   struct stat status {};
   const int stat_error = ::fstat(file, &status) == 0 ? 0 : errno;

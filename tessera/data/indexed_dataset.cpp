@@ -16,7 +16,7 @@ namespace tessera::data {
 namespace {
 
 constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
-constexpr std::int64_t kHeader = 34;  // bytes; the data after the header is unaligned
+constexpr std::int64_t kHeader = 34;  // bytes of the header; the data after it is unaligned
 constexpr std::int64_t kStride = 64;  // sequences between two stored stream positions
 
 template <typename T>
@@ -145,7 +145,7 @@ void IndexedDataset::parse_header() {
   if (code < 1 || code > 8) throw InputError("{}: token type code is {}, expected 1 to 8", file, code);
   type_ = static_cast<TokenType>(code);
   const auto sequences = load<std::uint64_t>(bytes.data() + 18), bounds = load<std::uint64_t>(bytes.data() + 26);
-  // Compares with the file size first, so that the products below cannot overflow.
+  // Compares the counts with the file size first, so that the following products cannot overflow.
   if (sequences > bytes.size() || bounds > bytes.size() ||
       kHeader + static_cast<std::int64_t>(12 * sequences + 8 * bounds) != size)
     throw InputError("{}: has {} bytes, expected 34 + 12 * {} sequences + 8 * {} document bounds: truncated or damaged",

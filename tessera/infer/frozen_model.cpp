@@ -20,7 +20,7 @@ shard::ParameterTypes types_of(quant::DType type) {
   return {.model = type, .accumulator = accumulator, .wire = accumulator};
 }
 
-// The targets are masked: nothing but the counts of experts would read them.
+// The targets are masked, because the model needs them only for the counts of experts.
 models::Batch batch_of(std::span<const std::int64_t> tokens, std::int64_t first) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   models::Batch batch{.tokens = at::empty({count}, at::kLong), .targets = at::full({count}, -1, at::kLong)};

@@ -8,8 +8,8 @@
 namespace tessera::infer {
 namespace {
 
-// Every rank has the same logits, so that all of them find values that are not finite. Rank 0's choice counts, because
-// the ranks must never differ in the tokens that they read next.
+// Every rank has the same logits, so every rank finds values that are not finite. All ranks use the choice of rank 0,
+// so that they always read the same next token.
 std::int64_t next_token(FrozenModel& model, const at::Tensor& logits, const Sampling& sampling, std::int64_t position) {
   const at::Tensor wide = logits.to(at::kDouble).contiguous();
   const auto size = static_cast<std::size_t>(wide.numel());

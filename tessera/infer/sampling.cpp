@@ -25,7 +25,7 @@ double uniform(std::uint64_t seed, std::int64_t position) {
   return std::ldexp(static_cast<double>(bits >> 11), -53);
 }
 
-// Returns probabilities that are not divided by their sum.
+// Returns the probabilities without dividing them by their sum.
 std::vector<double> weights_of(std::span<const double> logits, double greatest, double temperature) {
   std::vector<double> weights;
   weights.reserve(logits.size());
@@ -33,8 +33,8 @@ std::vector<double> weights_of(std::span<const double> logits, double greatest, 
   return weights;
 }
 
-// The ids in the order of falling weights; ids of equal weight are ascending. A large vocabulary needs only its first
-// ids, so the class orders one id at a time.
+// Returns ids in the order of falling weights. Ids of equal weight are in ascending order. Usually only the first ids
+// of a large vocabulary are needed, so the class orders one id at a time.
 class FallingIds {
  public:
   explicit FallingIds(const std::vector<double>& weights) : after_{weights}, heap_(weights.size()) {
@@ -61,7 +61,7 @@ class FallingIds {
   std::vector<std::size_t> heap_;
 };
 
-// Returns the sum of the shortest prefix with at least the share `top_p` of all weights.
+// Returns the sum of the shortest prefix whose sum is at least `top_p` times the sum of all weights.
 double sum_of_nucleus(const std::vector<double>& weights, double top_p) {
   const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   if (top_p == 1) return all;

@@ -56,7 +56,8 @@ BoxIndex index_of(const Layout& layout) {
 
 std::vector<Box> uncovered(const Box& box, const std::vector<Holding>& clips) {
   std::vector<Box> result;
-  std::vector<std::size_t> open;  // indices of result boxes that end at the strip's left edge, from top to bottom
+  // Indices of result boxes whose right edge is the left edge of the strip, from top to bottom.
+  std::vector<std::size_t> open;
   for_each_strip(box, clips, [&](Range cols, const std::vector<Holding>& parts) {
     std::vector<std::size_t> now;
     std::size_t next = 0;

@@ -56,7 +56,7 @@ Shape dense_shape(const LocalLayout& local, const std::string& what) {
 bool is_dense(const LocalLayout& local) {
   const std::int64_t width = local.pieces.empty() ? 0 : local.pieces.front().stride;
   std::int64_t at = 0, col = 0;  // offset of the band's first element, and column of the piece in the band
-  const Piece* first = nullptr;  // of the band
+  const Piece* first = nullptr;  // first piece of the band
   for (const Piece& piece : local.pieces) {
     if (col == 0) first = &piece;
     const bool same_rows = piece.box.row == first->box.row && piece.box.rows == first->box.rows;

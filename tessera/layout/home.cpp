@@ -11,8 +11,8 @@ namespace tessera::layout {
 
 namespace {
 
-// Stacks the remaining boxes of a part. If all pieces of the part were side by side and the boxes still have equal
-// rows, they stay side by side. Otherwise the boxes are stacked from top to bottom.
+// Returns the local layout of the remaining boxes of a part. If all pieces of the part were side by side and the boxes
+// still have equal rows, the boxes stay side by side. Otherwise they are stacked from top to bottom.
 LocalLayout lay(const std::vector<Box>& boxes, bool beside) {
   if (boxes.empty()) return {};
   const auto same_rows = [&](const Box& box) { return box.row == boxes.front().row && box.rows == boxes.front().rows; };

@@ -39,7 +39,7 @@ class Planner {
 
   Layout from_, to_;
   BoxIndex index_;
-  std::vector<std::int64_t> sent_;  // by rank: elements sent to other ranks so far
+  std::vector<std::int64_t> sent_;  // index: rank; number of elements sent to other ranks so far
   std::vector<Holding> found_;
   std::vector<Transfer> transfers_;
 };
@@ -66,8 +66,8 @@ void Planner::finish_target(int target, std::size_t first) {
   if (target == 0) transfers_.reserve(transfers_.size() * to_.ranks.size());
 }
 
-// Returns the target itself if it is a holder. If the target is not a holder, returns the holder that has sent least so
-// far, and among equals the next rank after the target.
+// Returns the target if it is a holder. Otherwise returns the holder that has sent the fewest elements so far. Among
+// several such holders, returns the next rank after the target.
 const Holding& Planner::choose(int target, const std::vector<const Holding*>& active) const {
   const int ranks = to_.size();
   const auto key = [&](const Holding* holding) {
@@ -185,7 +185,7 @@ void require_same_tensor(const char* function, const Layout& from, const Layout&
   validate(to);
 }
 
-// Summands may move only if every rank keeps exactly its own elements.
+// Terms of a sum cannot be moved between ranks, so every rank must keep exactly its own elements.
 TransferPlan keep_parts(const Layout& from, const Layout& to) {
   TransferPlan plan = redistribute({.shape = from.shape, .ranks = from.ranks}, {.shape = to.shape, .ranks = to.ranks});
   for (const Transfer& transfer : plan.transfers) {

@@ -25,7 +25,7 @@ std::string describe(Place place) {
   return fmt::format("layout: rank {} piece {}", place.rank, place.piece);
 }
 
-// Compares without sums that could overflow, because any numbers may be passed.
+// The comparisons contain no sums, because sums of arbitrary numbers could overflow.
 void validate_piece(const Piece& piece, Shape shape, std::int64_t size, Place place) {
   const Box& box = piece.box;
   if (box.rows < 1 || box.cols < 1) {
@@ -55,7 +55,7 @@ bool share_buffer(const Piece& a, const Piece& b) {
   const Piece& many = a.box.rows <= b.box.rows ? b : a;
   for (std::int64_t row = 0; row < few.box.rows; ++row) {
     const std::int64_t begin = few.offset + row * few.stride, end = begin + few.box.cols;
-    // The last row of `many` that begins before `end` also ends last, so it is enough to compare this row.
+    // The last row of `many` that begins before `end` also ends last. Therefore only this row is compared.
     if (many.offset >= end) continue;
     const std::int64_t last = std::min((end - 1 - many.offset) / many.stride, many.box.rows - 1);
     if (many.offset + last * many.stride + many.box.cols > begin) return true;

@@ -162,7 +162,7 @@ std::vector<int> Mesh::group_of(int rank, const Axes& axes) const {
 
 std::vector<std::vector<int>> Mesh::groups(const Axes& axes) const {
   std::vector<std::vector<int>> result;
-  std::vector<bool> is_in_one(places_.size());  // by rank
+  std::vector<bool> is_in_one(places_.size());  // index: rank
   for (const int rank : ranks_) {
     if (rank < 0 || is_in_one[static_cast<std::size_t>(rank)]) continue;
     result.push_back(group_of(rank, axes));

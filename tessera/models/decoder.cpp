@@ -23,7 +23,7 @@ std::optional<ops::RopeScaling> rope_scaling(const DecoderConfig& config) {
                           .original_max_position = scaling.original_max_position_embeddings};
 }
 
-// A frozen parameter has neither a gradient nor a master. The type of the weight is its only type.
+// A frozen parameter has neither a gradient nor a master, so all of its types are the type of the weight.
 void freeze(shard::ParameterSpec& spec, const shard::ParameterTypes& run) {
   const quant::DType type = types_of(spec, run).model;
   spec.trainable = false;
@@ -118,8 +118,8 @@ ops::IdRanges Decoder::ids_of(schedule::ParameterId id) const {
   return ids;
 }
 
-// This rank's shard determines the weight's local extent along the sharded dimension. The other local extent equals the
-// extent of the logical tensor.
+// Along the sharded dimension, the local extent of the weight follows from this rank's shard. The other local extent
+// equals the extent of the logical tensor.
 nn::Weight Decoder::weight(schedule::ParameterId id, Cut cut) const {
   const shard::ParameterSpec& spec = context_.program.parameters().spec(id);
   const std::int64_t local = context_.program.parameters().local_compute(id).size;

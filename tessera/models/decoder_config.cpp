@@ -11,7 +11,7 @@ namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr double kMaxParams = 1e18;  // fits in int64
+constexpr double kMaxParams = 1e18;  // the number of parameters fits into int64
 
 void refuse_partial_rotation(const Fields& fields) {
   if (fields.number_or("partial_rotary_factor", 1) != 1)

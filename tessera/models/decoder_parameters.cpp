@@ -20,7 +20,7 @@ ParameterSpec matrix(const DecoderConfig& config, std::string name, layout::Layo
           .initial_deviation = config.initializer_range};
 }
 
-// The weight of a linear layer. One layer uses the weight.
+// The weight of a linear layer, which only one layer uses.
 ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layout compute) {
   ParameterSpec spec = matrix(config, std::move(name), std::move(compute));
   spec.produced_once = true;
@@ -51,7 +51,7 @@ ParameterSpec norm(std::string name, std::int64_t size, int tp_size, bool partia
           .initial_value = 1};
 }
 
-// The router's rows are on every tp rank. Each rank computes the gradient of its own tokens.
+// The router's weight is on every tp rank. Each rank computes the gradient for its own tokens.
 ParameterSpec router(const DecoderConfig& config, const std::string& name, int tp_size, bool partial) {
   ParameterSpec spec = linear(config, name, layout::replicated({config.experts->count, config.hidden_size}, tp_size));
   spec.partial_gradient = partial;
@@ -104,7 +104,7 @@ void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, c
   specs.push_back(norm(prefix + "attention_norm.weight", config.hidden_size, tp_size, partial_norms));
   specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, parts)));
   if (config.has_qkv_bias) specs.push_back(bias(prefix + "attention.qkv.bias", qkv_bias_layout(config, parts)));
-  if (config.has_head_norms)  // each tp rank norms its own heads
+  if (config.has_head_norms)  // each tp rank normalizes its own heads
     for (const char* name : {"attention.q_norm.weight", "attention.k_norm.weight"})
       specs.push_back(norm(prefix + name, config.head_dim, tp_size, /*partial=*/true));
   specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, parts)));

@@ -10,7 +10,7 @@
 namespace tessera::nn {
 namespace {
 
-// Backward's arguments besides tensors. The graph keeps this object alive.
+// The arguments of the backward pass that are not tensors. The autograd graph keeps this object alive.
 struct AttentionCall : torch::CustomClassHolder {
   const AttentionHeads* heads = nullptr;
   const HeadNorms* norms = nullptr;  // null: no head norms

@@ -8,7 +8,7 @@
 namespace tessera::nn {
 namespace {
 
-// place: null: attention within the microbatch.
+// place: null if tokens attend only to tokens of the microbatch.
 BlockOutput run_block(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
                       const ops::RopeTable& rope, const CachePlace* place = nullptr) {
   context.policy = block.recompute;
@@ -33,7 +33,7 @@ struct BlockCall : torch::CustomClassHolder {
   ops::RopeTable rope;
 };
 
-// Marks the events of a repeated forward as recompute.
+// While an object exists, the events of the repeated forward pass are recorded as recompute events.
 class RecomputePass {
  public:
   explicit RecomputePass(Context& context) : context_(context), before_(context.pass) {
@@ -61,7 +61,7 @@ at::Tensor leaf_of(const at::Tensor& saved) {
   return saved.defined() ? saved.detach().requires_grad_() : at::Tensor();
 }
 
-// Keeps only the block's input. Backward runs the forward pass again and differentiates that pass.
+// A block that keeps only its input. The backward pass runs the forward pass again and differentiates it.
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,

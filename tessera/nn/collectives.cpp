@@ -22,7 +22,7 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 PendingTensor::~PendingTensor() {
   if (context_ == nullptr) return;
   while (!issued_.done.wait_for(std::chrono::seconds(1)))
-    continue;  // this wait ends, because every operation has a time limit
+    continue;  // the loop ends, because every operation has a time limit
 }
 
 at::Tensor PendingTensor::take() {

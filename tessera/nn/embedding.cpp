@@ -31,7 +31,8 @@ at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const 
   at::Tensor y = at::empty({ids.size(0), weight.cols},
                            tokens.options().dtype(ops::to_scalar_type(context.program.parameters().types().model)));
   std::optional<base::Fence> written;
-  if (early_tokens.defined()) written.emplace();  // before the microbatch started: no fence to wait for
+  // The tokens were written before the microbatch started, so there is no fence to wait for.
+  if (early_tokens.defined()) written.emplace();
   context.program.gather_rows(weight.id, row_ids(embedding, ids), y.mutable_data_ptr(), context.pass, written);
   return y;
 }

@@ -35,7 +35,8 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
-    if (!linear->norm) return {column.result.y};  // autograd accepts no undefined result
+    // Without a norm there is only one result, because autograd accepts no undefined tensors.
+    if (!linear->norm) return {column.result.y};
     return {column.result.y, column.result.sum};
   }
 
@@ -88,7 +89,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
 // Indices of the tensors that column_forward saves.
 enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales };
 
-// Starts the gather of the other ranks' tokens before it returns.
+// Starts the gather of the other ranks' tokens. The returned function waits for the gather and returns the input.
 std::function<Factor()> start_input_of(Context& context, const ColumnLinear& linear,
                                        const std::vector<at::Tensor>& saved, std::int64_t tokens) {
   if (saved[kData].defined())

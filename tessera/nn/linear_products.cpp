@@ -28,7 +28,8 @@ bool is_delayed(const Context& context, const Weight& weight, Role role) {
   return context.scales != nullptr && scale_number(weight, role) >= 0;
 }
 
-// Returns where a product writes the matrix's amax. In training, the scales of later steps are computed from this amax.
+// Returns the address to which a product writes the amax of the matrix. In training, the scales of later steps are
+// computed from this amax.
 float* place_of_amax(Context& context, const Weight& weight, Role role) {
   if (!is_delayed(context, weight, role)) return nullptr;
   const int number = scale_number(weight, role);
@@ -42,7 +43,7 @@ void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool
   reduce_unrecorded(context, amax, comm::ReduceOp::max);
 }
 
-// shared: the tp ranks hold different parts of the matrix.
+// shared: whether the tp ranks hold different parts of the matrix.
 ops::WholeScale scale_of(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
                          schedule::Pass pass) {
   const Encoding encoding = encoding_of(context, weight, role);

@@ -16,7 +16,7 @@ namespace {
 
 class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> {
  public:
-  // Returns the sum of the losses in `sum`. A `scale` of 0 means that no backward follows.
+  // Writes the sum of the losses to `sum`. If `scale` is 0, no backward pass follows.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
                             const VocabOutput* output, double scale, at::Tensor* sum) {
     at::Tensor logits =

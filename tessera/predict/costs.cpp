@@ -121,7 +121,7 @@ class Placer {
       if (event.kind == EventKind::comm) result.costs.comm_seconds[at] = collective(event);
       if (is_handover(event)) result.costs.segment_seconds[at] += input_.machine.handover_s;
       result.costs.comm_waits[at] = static_cast<int>(at);
-      // The work after the last event of a microbatch.
+      // Assigns the work after the last event of a microbatch.
       if (at > 0 && trace_[at - 1].microbatch >= 0 && trace_[at - 1].microbatch != event.microbatch)
         compute(at, dry_.work.size() - 1);
       const auto place = places.find(key_of(event));
@@ -174,12 +174,12 @@ class Placer {
       if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
-      if (parameter.state_elements == 0) continue;  // a backward weight
+      if (parameter.state_elements == 0) continue;  // a backward weight has no state
       add(updated, operators_.adamw(parameter.state_elements), "adamw " + parameter.size.name);
     }
   }
 
-  // Returns whether compute passes a weight or a gradient to or from a transfer at this event.
+  // Returns whether compute hands over a weight or a gradient at this event: to a transfer or from a transfer.
   bool is_handover(const Event& event) const {
     if (event.parameter < 0) return false;
     const schedule::ParameterSize& size = parameters_[static_cast<std::size_t>(event.parameter)].size;
@@ -208,7 +208,7 @@ class Placer {
   }
 
   double collective(const Event& event) const {
-    if (event.parameter >= 0) {  // two messages: the indices, then the rows
+    if (event.parameter >= 0) {  // an exchange of rows has two messages: the indices, then the rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
       const MachineLink& link = input_.machine.link(domain_ranks(input_.layout, domain).stored);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;

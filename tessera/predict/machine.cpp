@@ -39,7 +39,7 @@ class Object {
       throw InputError("{}: got {}, expected a number above 0 and at most {:g}", place(key), base::shown(value), most);
     return got;
   }
-  // Returns `absent` if the key is missing.
+  // Returns the number of a key, or `absent` if the key is missing.
   double number_or(const char* key, double absent, double most = 1e30) const {
     return value_.contains(key) ? number(key, most) : absent;
   }
@@ -48,7 +48,7 @@ class Object {
     if (got != std::floor(got)) throw InputError("{}: got {}, expected an integer", place(key), base::shown(at(key)));
     return static_cast<std::int64_t>(got);
   }
-  // Returns false if the key is missing.
+  // Returns the value of a key, or false if the key is missing.
   bool flag(const char* key) const {
     if (!value_.contains(key)) return false;
     if (!value_[key].is_boolean())

@@ -81,7 +81,7 @@ std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard
 std::vector<PlannedParameter> planned_each(const DryStep& dry, const PlanParameter& plan) {
   const std::vector<shard::ParameterSpec>& specs = dry.parameters;
   std::vector<PlannedParameter> all;
-  std::vector<std::size_t> measured;  // one parameter of each kind
+  std::vector<std::size_t> measured;  // indices: one parameter of each set of equal parameters
   for (const shard::ParameterSpec& spec : specs) {
     const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_equal(specs[id], spec); });
     if (like == measured.end()) {

@@ -140,7 +140,7 @@ void copy_matrix(const void* source, std::int64_t source_stride, void* target, s
     std::memcpy(target, source, row_bytes * static_cast<std::size_t>(rows));
     return;
   }
-  constexpr std::size_t narrow = 64;  // bytes; for shorter rows a call of memcpy costs more than the copy
+  constexpr std::size_t narrow = 64;  // row length in bytes below which a call of memcpy takes longer than the copy
   if (row_bytes <= narrow) {
     switch (element_bytes) {
       case 2:

@@ -7,11 +7,11 @@
 namespace tessera::quant::cuda {
 namespace {
 
-// The threads of a block. Each thread has its own limbs in shared memory. The limbs of adjacent threads are 8 bytes
-// apart, so there are no bank conflicts for any exponents of the values.
+// The number of threads of a block that adds. Each thread has its own limbs in shared memory. The limbs of adjacent
+// threads are 8 bytes apart, so there are no bank conflicts for any exponents of the values.
 constexpr int kAdders = 64;
 constexpr std::int64_t kValuesOfAdder = 32, kMaxBlocks = 1024;
-constexpr int kCounters = 256;  // threads of a block that counts
+constexpr int kCounters = 256;  // number of threads of a block that counts values that are not finite
 
 __device__ void add_to_memory(std::int64_t& target, std::int64_t value) {
   static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));

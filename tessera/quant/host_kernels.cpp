@@ -10,7 +10,7 @@
 namespace tessera::quant {
 namespace {
 
-constexpr std::int64_t kBlock = 2048;  // elements
+constexpr std::int64_t kBlock = 2048;  // number of elements of a block
 
 template <typename Unsigned>
 void sum_integers(Unsigned* out, std::span<const void* const> parts, std::int64_t count) {

@@ -1,4 +1,4 @@
-// The kernels of device_kernels.h on a stream.
+// Implements the kernels of device_kernels.h on a stream.
 #include <algorithm>
 #include <limits>
 #include <string>

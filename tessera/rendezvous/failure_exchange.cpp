@@ -18,7 +18,7 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kAskEvery{200};  // time between two reads of other ranks' failures
 constexpr milliseconds kPeersAnswer{1000};
-constexpr milliseconds kTelling{2000};  // limit for a whole report
+constexpr milliseconds kTelling{2000};  // time limit of a whole report
 constexpr const char* kFailed = "failed";
 
 std::string state_key(const std::string& group, int rank) {

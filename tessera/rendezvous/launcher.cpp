@@ -25,7 +25,7 @@ class Reader {
     const auto found = variables_.find(name);
     return found == variables_.end() || found->second.empty() ? std::nullopt : std::optional(found->second);
   }
-  // The value must be in [least, most].
+  // Returns the number in a variable. Throws InputError if the number is not in [least, most].
   std::optional<int> find_number(const std::string& name, int least, int most) const {
     const auto value = text(name);
     if (!value) return std::nullopt;

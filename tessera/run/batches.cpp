@@ -42,7 +42,8 @@ data::Batch held_out_block(const data::TrainingData& data, const EvaluationShape
   return batch;
 }
 
-// Returns the block's samples. If there are fewer than micro_batch, the first sample of the step follows, masked.
+// Returns the samples of a block. If the block has fewer than micro_batch samples, masked copies of the first sample of
+// the step follow.
 data::Batch padded_block(const data::TrainingData& data, const data::BatchShape& shape, const data::Block& block,
                          std::int64_t seq_len) {
   std::vector<data::SampleId> samples = data.samples_of(shape, block);
@@ -80,7 +81,7 @@ train::StepInput training_input(const RunSetup& setup, const shard::ParallelGrou
 train::StepInput evaluation_input(const data::TrainingData& data, const EvaluationShape& shape,
                                   const shard::ParallelGroups& parallel) {
   const std::int64_t samples = data.num_samples();
-  // Number of blocks of a replica.
+  // The number of blocks of a replica.
   const std::int64_t share = ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(data.sample_in_order(i));

@@ -28,10 +28,10 @@
 namespace tessera::run {
 namespace {
 
-constexpr int kMaxSkipped = 10;     // steps in a row
+constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
-// One rank's run: the state that its steps share.
+// The training loop of one rank, with the state that its steps share.
 class Loop {
  public:
   Loop(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested)
@@ -69,8 +69,8 @@ class Loop {
       if (is_finished) complete_step(step);
       stop_if_skipping();
       if (is_finished) save_if_due(step);
-      // An evaluation or a checkpoint takes time. The vote also catches requests that arrived meanwhile, without
-      // another step.
+      // An evaluation or a checkpoint takes time. This vote finds stop requests that arrived during this time, before
+      // another step begins.
       if (is_finished && step < config.steps && is_waited_for(step)) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
@@ -126,9 +126,9 @@ class Loop {
     enqueued_.push_back({.step = step, .lr = lr, .tokens = input.tokens});
   }
 
-  // Sets the stop counter as compute work ahead of the step; the step itself is unchanged. Only the last rank sets its
-  // counter, since in a run with experts a single rank may do so. The other ranks receive the sum of the counters
-  // together with the norm.
+  // Raises the stop counter by an operation on the compute lane before the step. The step itself does not change. Only
+  // the last rank raises its counter, because in a run with experts a single rank may raise one. The other ranks
+  // receive the sum of the counters with the norm.
   void inject_stop(std::int64_t step) {
     const shard::ParallelGroups& parallel = trainer_.parallel();
     if (suppressions_.is_injected(step) && parallel.rank + 1 == parallel.world->size())
@@ -164,7 +164,7 @@ class Loop {
     return std::nullopt;
   }
 
-  // Reading a GPU takes time on the host, so few steps do it: those that measure waits.
+  // Reading the state of a GPU takes time on the host. Therefore it is read only in the steps that measure waits.
   std::optional<GpuReading> gpu_reading(std::int64_t step) const {
     return is_measured(step) ? gpu_.read() : std::nullopt;
   }
@@ -216,7 +216,7 @@ class Loop {
     if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
-    write_line();  // before the checkpoint, so that each checkpoint has its line
+    write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
   }
 
   void count(const train::StepResult& result, const StepMetrics& metrics) {
@@ -301,18 +301,18 @@ class Loop {
   // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
   TrafficSum traffic_;  // traffic of the line in unwritten_
   StopVote stop_vote_;
-  bool stopping_ = false;  // has the same value on every rank
+  bool stopping_ = false;  // whether the run stops; has the same value on every rank
   train::Trainer trainer_;
   GpuMonitor gpu_;
-  double flops_;                // of a step of all ranks (model_flops.h), on the rank that writes files
-  std::optional<double> peak_;  // flops per second of this rank's processor
+  double flops_;                // model flops of a step of all ranks (model_flops.h); set on the rank that writes files
+  std::optional<double> peak_;  // peak flops per second of this rank's processor
   train::LrSchedule rates_;
   Suppressions suppressions_;
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
   std::vector<double> rates_of_tokens_, mfus_;
-  std::deque<StepMetrics> enqueued_;      // pending steps, with the known part of their lines
+  std::deque<StepMetrics> enqueued_;      // lines of the pending steps, with the values that are already known
   std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;
   std::optional<StepMetrics> last_skipped_;  // the step that reached kMaxSkipped

@@ -6,7 +6,7 @@
 namespace tessera::run {
 
 double model_flops(const TrainConfig& config, const models::ModelConfig& model, schedule::StepKind kind) {
-  TrainConfig alone = config;  // one rank computes everything
+  TrainConfig alone = config;  // a configuration with one rank, which computes all flops
   alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
   alone.dead.clear(), alone.idle.clear(), alone.tp_spares.clear(), alone.reduced_batch.clear();
   alone.sequence_parallel = false;

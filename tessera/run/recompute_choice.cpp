@@ -39,7 +39,8 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   if (!fits(most))
     throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
                      kept_bytes(most));
-  std::int64_t below = -1, enough = most;  // a higher effort never keeps more bytes
+  // A higher effort does not keep more bytes, so a binary search finds the lowest effort that fits.
+  std::int64_t below = -1, enough = most;
   while (enough - below > 1) {
     const std::int64_t middle = (below + enough) / 2;
     (fits(middle) ? enough : below) = middle;

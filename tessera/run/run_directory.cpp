@@ -49,7 +49,7 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     if (fs::create_directory(*at)) made.push_back(*at);
 }
 
-// A resumed run reads and replaces these files.
+// Checks the files that a resumed run reads and replaces.
 void check_files(const RunDirectory& run) {
   std::error_code error;
   for (const fs::path& path : {run.config(), run.metrics(), run.summary()}) {
@@ -83,7 +83,7 @@ bool RunDirectory::holds_run() const {
   std::error_code ignored;
   for (const fs::path& path : {config(), metrics(), summary()})
     if (fs::exists(fs::symlink_status(path, ignored))) return true;
-  // A run that fails at its start leaves an empty folder.
+  // If a run fails at its start, its folder has only an empty folder of checkpoints.
   return fs::exists(fs::symlink_status(checkpoints(), ignored)) &&
          !(fs::is_directory(checkpoints(), ignored) && fs::is_empty(checkpoints(), ignored));
 }
@@ -149,7 +149,8 @@ nlohmann::ordered_json finite_json(nlohmann::ordered_json value) {
 }
 
 void write_json_atomically(const fs::path& path, const nlohmann::ordered_json& value) {
-  constexpr auto replace = nlohmann::ordered_json::error_handler_t::replace;  // for paths that are not UTF-8
+  constexpr auto replace =
+      nlohmann::ordered_json::error_handler_t::replace;  // replaces bytes of paths that are not UTF-8
   write_file_atomically(path, finite_json(value).dump(2, ' ', false, replace) + "\n");
 }
 

@@ -45,7 +45,7 @@ checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
   }
 }
 
-// Without a folder there is nothing to lock, and no file to check.
+// Checks the files of the folder and locks it. Does nothing if there is no folder.
 checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const std::string& resume) {
   check_run_directory(directory.root(), resume);
   if (!std::filesystem::exists(directory.root())) return {};
@@ -54,7 +54,7 @@ checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const s
   return lock;
 }
 
-// Open MPI gives each rank a terminal of its own and forwards its output to a file or pipe.
+// Under Open MPI each rank has a separate terminal, although the output may go to a file or a pipe.
 bool is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1 && rendezvous::read_ranks(rendezvous::own_variables()).launcher != "mpirun";
 }

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// `stored`: state.data of the checkpoint; null without a checkpoint.
+// `stored` is state.data of the checkpoint, or null without a checkpoint.
 std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
                                                     const json& stored, const RunPlaces& places) {
   auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.data,
@@ -54,7 +54,7 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
   return models::parse_model_config(state["model"], checkpoint + ": state.model");
 }
 
-// Returns the model of the --init weights. If --model is given too, both models must be the same.
+// Returns the model of the folder of --init. If --model is also given, it must name the same model.
 models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
                                      const RunPlaces& places) {
   models::ModelConfigPtr init_model = read_init_model(config.init);
@@ -81,7 +81,7 @@ models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const 
   return model;
 }
 
-// Returns a name for the checkpoint's model if no run has given the model a name.
+// Returns the name of the checkpoint's model. If no run has named the model, makes a name.
 std::string name_of_model(const json& state, const std::string& checkpoint) {
   const auto source = state.find("imported_from");
   return source != state.end() && source->is_string() ? source->get<std::string>() : checkpoint;
@@ -115,7 +115,8 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
                      setup.first_step, where);
 }
 
-// Stored weights need the tokenizer that was stored with them. Random weights use the tokenizer of the data.
+// Returns the folder of the tokenizer to copy to the run. Stored weights need the tokenizer that was stored with them.
+// Random weights use the tokenizer of the data.
 std::filesystem::path tokenizer_to_carry(const RunSetup& setup) {
   std::filesystem::path folder;
   if (setup.checkpoint) folder = tokenizer_of(*setup.checkpoint);

@@ -22,7 +22,7 @@ void refuse_init_with_resume(const TrainConfig& command) {
                      command.init, command.resume);
 }
 
-// Returns the result of read(). If read() finds a fault of the checkpoint, the message also names the previous
+// Returns the result of read(). If read() throws because the checkpoint is faulty, the message also names the previous
 // checkpoint.
 template <typename Read>
 auto read_naming_the_one_before(const fs::path& checkpoint, Read read) {

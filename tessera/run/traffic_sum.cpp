@@ -6,7 +6,7 @@
 
 namespace tessera::run {
 namespace {
-constexpr std::size_t kTotals = 3;  // sums over all formats
+constexpr std::size_t kTotals = 3;  // number of sums that are over all formats
 }  // namespace
 
 void TrafficSum::start(const runtime::StepStatistics& own, bool stop_requested, const std::optional<GpuReading>& gpu,

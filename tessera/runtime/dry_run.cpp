@@ -16,7 +16,7 @@ DryRun::DryRun(const shard::RankLayout& layout, int rank, const shard::Parameter
     : own_(std::make_unique<ParameterTable>(layout, rank, types, options)), parameters_(*own_), recorder_(*own_) {}
 
 DryRun::Use& DryRun::use(ParameterId id) {
-  parameters_.spec(id);  // is registered
+  parameters_.spec(id);  // throws if the parameter is not registered
   uses_.resize(static_cast<std::size_t>(parameters_.size()));
   return uses_[static_cast<std::size_t>(id)];
 }

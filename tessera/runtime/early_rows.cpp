@@ -17,7 +17,7 @@ void EarlyRows::published(const ParameterEntry& entry) {
     after_ = entry.parameter.published();
     return;
   }
-  after_ = {};  // earlier work is done when a graph is captured
+  after_ = {};  // nothing to wait for: earlier work is done when a graph is captured
   base::Lane& lane = parallel_.of(entry.domain(), shard::Via::rows).lane();
   lane.wait(entry.parameter.published());
   may_begin_ = lane.record(beginning_);

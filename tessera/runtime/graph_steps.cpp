@@ -14,9 +14,9 @@ bool GraphSteps::can_be_graph() const {
 
 void GraphSteps::repeat_step() {
   TESSERA_CHECK(can_be_graph(), "repeat_step called for a step that a graph cannot hold");
-  // Work of an earlier step without a graph may still be pending. The graph itself waits for gathers and rows; it
-  // contains neither the sums of losses nor the comparisons of ranks. The graph and pending work for which it does not
-  // wait must share no memory, not even a lane's scratch.
+  // Work of an earlier step without a graph may still be pending. The graph itself waits for gathers and for rows of
+  // tables. It does not contain the sums of losses and the comparisons of ranks. The graph and pending work for which
+  // it does not wait must not share memory, including the scratch of a lane.
   shard::ParallelGroups& parallel = step_.parallel;
   std::set<base::Lane*> others{&parallel.losses->lane(), &parallel.world->lane(), &parallel.rank_class->lane()};
   for (base::Lane* lane : parallel.lanes_ahead()) others.insert(lane);

@@ -17,7 +17,7 @@ void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   const int domain = entry.domain();
   comm::Communicator& demand = step_.parallel.of(domain, shard::Via::demand);
   step_.waits.for_agreement(demand);
-  // The buffer holds the unpacked weight if there is one, then the gathered planes.
+  // The buffer first holds the unpacked weight, if the weight is unpacked, and then the gathered planes.
   base::Buffer weight = step_.pool.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
   std::byte* const unpacked = weight.data();
   std::byte* const gathered = unpacked + entry.materializer.unpacked_bytes();
@@ -34,7 +34,7 @@ void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   ++step_.statistics.demand_gathers;
 }
 
-// The next user of the buffer may write at once.
+// Returns the buffer to the pool. The next user of the buffer may write to it immediately.
 void OnDemand::release(ParameterEntry& entry) {
   base::Buffer weight = entry.take_weight();
   if (weight.size() == 0) return;
@@ -96,7 +96,7 @@ void OnDemand::reduce_replicas() {
     ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed()) continue;
     const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
-    // Compute has waited for the sums that were issued before the step departed from its schedule.
+    // If the step departed from its schedule, compute has already waited for the sums that were issued before.
     sums.emplace_back(id, sum_entry(entry, step_, step_.parallel.compute->record(), mark));
   }
   for (const auto& [id, summed] : sums) step_.waits.until_done(summed, schedule::Activity::replicas, {&id, 1});

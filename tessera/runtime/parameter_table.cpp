@@ -51,7 +51,7 @@ void ParameterTable::close() {
 
 ParameterId ParameterTable::register_parameter(shard::ParameterSpec spec) {
   const auto id = static_cast<ParameterId>(specs_.size());
-  domain_index(spec.domain);  // exists
+  domain_index(spec.domain);  // throws if the domain does not exist
   TESSERA_CHECK(ids_.emplace(spec.name, id).second, "parameter '{}' is added twice", spec.name);
   specs_.push_back(std::move(spec));
   try {

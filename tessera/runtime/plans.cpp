@@ -26,10 +26,11 @@ void Plans::end_step() {
   if (!std::exchange(is_open_, false) || !step_.options.scheduled) return;
   Plan& plan = plan_of_step();
   if (plan.replay && !step_.statistics.departed) plan.departures = 0;
-  // All classes of ranks plan their steps together. A single class does not plan again.
+  // In a mesh with several classes, all classes plan their steps together, so a single class does not plan again.
   if (plan.replay && (plan.departures < step_.options.departures_before_replan || step_.parallel.has_classes())) return;
   if (!should_plan()) return;
-  step_.agreement.wait_on_host(step_.parallel.compute->record());  // the plan may free memory that steps use
+  // Steps must be done, because a new plan may free memory that they use.
+  step_.agreement.wait_on_host(step_.parallel.compute->record());
   make_schedule();
 }
 
@@ -52,7 +53,7 @@ void Plans::depart(const schedule::Event* event) {
   current_ = nullptr;
 }
 
-// Decides by the recorded trace.
+// Returns whether the recorded trace of the step is used for a plan.
 bool Plans::should_plan() {
   const Recorder& recorder = step_.recorder;
   const bool trains = std::ranges::any_of(step_.parameters.specs(), &shard::ParameterSpec::trainable);
@@ -73,8 +74,8 @@ std::int64_t Plans::room() const {
   return std::max<std::int64_t>(0, memory.free + step_.arenas.bytes() - memory.total / 20);
 }
 
-// Checks the schedule alone, and together with those of the other ranks. Returns the faults. In an evaluation, classes
-// have no common collectives and may run different numbers of steps.
+// Checks the schedule alone, and together with the schedules of the other ranks. Returns the faults. In an evaluation,
+// different classes have no common collectives and may run different numbers of steps.
 std::vector<std::string> Plans::verify(const std::vector<schedule::ParameterSize>& sizes,
                                        const schedule::Schedule& schedule) {
   const shard::ParallelGroups& parallel = step_.parallel;
@@ -87,7 +88,7 @@ std::vector<std::string> Plans::verify(const std::vector<schedule::ParameterSize
   if (step_.recorder.is_training())
     return schedule::check_together(
         schedule::rank_orders(groups, step_.agreement.orders_of_classes(own), parallel.class_of));
-  std::vector<int> class_of = parallel.class_of;  // the other classes do nothing
+  std::vector<int> class_of = parallel.class_of;  // the other classes have no events
   const int own_class = class_of[static_cast<std::size_t>(parallel.rank)];
   for (int& its_class : class_of) its_class = its_class == own_class ? 0 : 1;
   return schedule::check_together(schedule::rank_orders(groups, {std::move(own), {}}, class_of));
@@ -101,7 +102,9 @@ void Plans::compare(const schedule::Schedule& schedule) {
       step_.agreement.compare(*group, gathers, "the schedule of the gathers");
   for (const shard::Via via : {shard::Via::reduce, shard::Via::reduce_compute, shard::Via::replicas})
     for (comm::Communicator* group : step_.parallel.made(via))
-      if (via != shard::Via::replicas || !step_.parallel.has_classes())  // classes are proved together
+      // Replicas of different classes have different schedules, so they are not compared here. The check of all classes
+      // together proves these schedules.
+      if (via != shard::Via::replicas || !step_.parallel.has_classes())
         step_.agreement.compare(*group, reductions, "the schedule of the reductions");
 }
 

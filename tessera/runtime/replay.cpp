@@ -59,7 +59,7 @@ void Replay::index_events() {
   }
 }
 
-// Each stage is filled at the end of its interval.
+// Fills each stage of a residency with NaN at the end of its interval.
 void Replay::index_poison(const schedule::Residency& residency) {
   const std::int64_t gathered = at(schedule_.gather_bytes, residency.unit);
   const std::int64_t unpacked = at(schedule_.unpacked_bytes, residency.unit);
@@ -105,7 +105,8 @@ bool Replay::begin_step() {
     prepared = false;
     const int index = static_cast<int>(i);
     if (stays_[i].issued)
-      wait(stays_[i].arrived, schedule::Activity::gather, index);  // the weights have been replaced since the gather
+      // The weights were replaced after the gather, so the gather only has to end.
+      wait(stays_[i].arrived, schedule::Activity::gather, index);
     at(passed_, slot(residency.free)) = step_.parallel.compute->record();
     issue_gather(index);
   }
@@ -153,7 +154,7 @@ void Replay::arrive(ParameterEntry& entry, schedule::ParameterId id) {
                                                        : residency.offset + member.offset));
 }
 
-// Called when the packed bytes of a residency have arrived: compute writes the unpacked weights.
+// Called when the packed bytes of a residency have arrived. Compute then writes the unpacked weights.
 void Replay::unpack(const schedule::Residency& residency) {
   step_.arenas.gather_peak =
       std::max(step_.arenas.gather_peak, residency.unpacked_offset + at(schedule_.unpacked_bytes, residency.unit));
@@ -208,8 +209,8 @@ base::Lane& Replay::gather_lane(int index) {
   return step_.parallel.of(entry(unit.front()).domain(), shard::Via::gather).lane();
 }
 
-// A graph waits for the signal. Outside of graphs the fence of the collective is used, because its error is more
-// specific than the error of the lane's fence.
+// Records that the gather has arrived. A graph waits for the signal. Outside of a graph, compute waits for the fence of
+// the collective, whose error is more specific than the error of the lane's fence.
 void Replay::note_arrival(base::Lane& lane, Stay& stay) {
   if (step_.parallel.is_asynchronous()) stay.arrived = lane.record(stay.arrival);
 }
@@ -320,7 +321,7 @@ void Replay::launched(const base::Fence& end) {
   std::ranges::fill(summed_, end);
 }
 
-// Later gathers are for the next step.
+// Called at the end of a step. Gathers that are issued later are for the next step.
 void Replay::clear_issued() {
   for (Stay& stay : stays_) stay.issued = false;
 }
@@ -344,7 +345,7 @@ void Replay::drain() {
   replicas_.clear();
   std::ranges::fill(
       passed_,
-      step_.parallel.compute->record());  // work that reads the returned views must end before the next gathers
+      step_.parallel.compute->record());  // the next gathers must wait for work that reads the returned views
 }
 
 }  // namespace tessera::runtime

@@ -68,8 +68,9 @@ void RunningProgram::end_step() {
   recorder.end_step();
 }
 
-// Collective over the world if ranks are of several classes. Within a class, the ranks compare events. Between classes,
-// only this check shows that all ranks have gradients of the same weights before they are summed over replicas.
+// All ranks call this function if the mesh has several classes of ranks. Within a class, the ranks compare events.
+// Between classes, only this check shows that all ranks have gradients of the same weights before they are summed over
+// replicas.
 void RunningProgram::check_produced() {
   if (!step_.parallel.has_classes()) return;
   std::vector<double> some, none;
@@ -87,7 +88,8 @@ void RunningProgram::check_produced() {
                   step_.entries[i]->name());
 }
 
-// A parameter without a gradient in any microbatch has gradient zero. All ranks agree on these parameters.
+// If a parameter has no gradient in any microbatch, its gradient is zero. All ranks have the same set of such
+// parameters.
 void RunningProgram::fill_unproduced() {
   for (auto& entry : step_.entries) {
     shard::ShardedParameter& parameter = entry->parameter;
@@ -108,7 +110,7 @@ void RunningProgram::begin_event(const schedule::Event& event) {
     step_.measure.event(static_cast<std::size_t>(step_.recorder.last()), step_.statistics, step_.waits.on_device());
 }
 
-// Starts what the schedule has after the event.
+// Starts the operations that the schedule has after the event.
 void RunningProgram::end_event() {
   if (plans_.current())
     plans_.current()->passed();

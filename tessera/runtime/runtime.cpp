@@ -9,7 +9,7 @@
 namespace tessera::runtime {
 namespace {
 
-// If a step takes longer, this rank compares its records with those of the other ranks.
+// If a step takes longer than this time, this rank compares its recorded events with those of the other ranks.
 constexpr std::chrono::seconds kLongStep{10};
 
 }  // namespace
@@ -21,7 +21,7 @@ Runtime::Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, c
       program_(step_, plans_),
       graph_(step_, plans_) {}
 
-// Operations in flight use buffers of this object.
+// Waits for the pending operations, because they use buffers of this object.
 Runtime::~Runtime() {
   if (std::uncaught_exceptions() > exceptions_) abandon();
   step_.parallel.drain();

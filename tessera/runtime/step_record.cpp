@@ -10,7 +10,7 @@ namespace tessera::runtime {
 namespace {
 
 constexpr std::size_t kStatusBytes = rendezvous::kLongestStatus;
-constexpr std::size_t kLongestEvent = 600;  // bytes, its texts included
+constexpr std::size_t kLongestEvent = 600;  // largest number of bytes of an encoded event, including its texts
 // Ranks are at most one collective apart, so the newest hashes of a step are enough.
 constexpr std::size_t kPostedStages = 256;
 

@@ -25,7 +25,9 @@ std::vector<std::vector<ParameterId>> optimizer_buckets(std::span<const Paramete
   for (const ParameterId id : order) total += elements(id);
   std::vector<std::vector<ParameterId>> buckets;
   std::int64_t before = 0,
-               newest = -1;  // elements in the buckets so far; the eighth of the total in which the newest bucket began
+               // The number of elements in the buckets so far, and the eighth of all elements in which the newest
+               // bucket began.
+      newest = -1;
   for (const ParameterId id : order) {
     const std::int64_t part = before * kOptimizerBuckets / std::max<std::int64_t>(total, 1);
     if (buckets.empty() || part > newest) buckets.emplace_back();

@@ -44,7 +44,8 @@ class Player {
     place_domains();
   }
 
-  // Simulates one step: the body, then the optimizer's events. Later calls approach the steady state.
+  // Simulates one step: first the body, then the events of the optimizer. After a few calls the times no longer change
+  // (steady state).
   Prediction step(bool is_first) {
     Prediction prediction;
     const double begin = compute_;
@@ -207,17 +208,17 @@ class Player {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  std::vector<bool> moves_;        // by parameter: whether it is gathered
-  std::vector<double> published_;  // by parameter: time at which the newest version is written
-  std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // by slot
-  std::vector<std::vector<int>> arrivals_;                         // by event
-  std::vector<double> passed_;  // by slot: time at which compute last passed the slot
+  std::vector<bool> moves_;        // index: parameter; whether the parameter is gathered
+  std::vector<double> published_;  // index: parameter; time at which its newest version is written
+  std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // index: slot
+  std::vector<std::vector<int>> arrivals_;                         // index: event
+  std::vector<double> passed_;  // index: slot; time at which compute last passed the slot
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
   std::vector<Span> ahead_;         // spans of the next step's prefetches, in absolute times
-  std::vector<DomainLanes> lanes_;  // by domain
-  std::vector<double> free_;        // by lane: time from which the lane is free
-  std::vector<int> domain_of_;      // by parameter
+  std::vector<DomainLanes> lanes_;  // index: domain
+  std::vector<double> free_;        // index: lane; time from which the lane is free
+  std::vector<int> domain_of_;      // index: parameter
   double compute_ = 0, begin_ = 0, link_ = 0;
 };
 
@@ -333,9 +334,10 @@ class OnDemandPlayer {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  std::vector<int> unit_of_, users_;  // unit_of_ by parameter; users_ by unit: number of consumes that are not released
-  std::vector<double> published_;     // by parameter
-  std::vector<std::vector<const Reduction*>> reductions_;  // by microbatch
+  // Index of unit_of_: parameter; index of users_: unit; value: consumes that are not released yet.
+  std::vector<int> unit_of_, users_;
+  std::vector<double> published_;                          // index: parameter
+  std::vector<std::vector<const Reduction*>> reductions_;  // index: microbatch
   double now_ = 0, replicas_ = 0;
 };
 

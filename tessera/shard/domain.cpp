@@ -84,7 +84,7 @@ void check_duplicates(const Mesh& mesh, const Domain& domain, const Cuts& cuts) 
                   "mesh: {} ranks use a weight of rank {}, expected {}: in a domain with duplicates, dead places among "
                   "them are not supported",
                   group.size(), group.front(), cuts.slots);
-  std::map<int, std::size_t> stored;  // ranks that store a part, by replica
+  std::map<int, std::size_t> stored;  // key: replica; number of ranks that store a part
   for (const std::vector<int>& group : mesh.groups(domain.storage)) {
     const std::size_t known =
         stored.try_emplace(mesh.coordinate(group.front(), domain.replicas), group.size()).first->second;
@@ -166,7 +166,7 @@ Cuts cuts_of(const Mesh& mesh, const Domain& domain, int rank) {
 
 Place place_of(const Mesh& mesh, const Domain& domain, int rank) {
   const std::vector<int> group = mesh.group_of(rank, domain.compute);
-  std::set<int> groups;  // coordinates of the compute groups with ranks, for the rank's duplicate
+  std::set<int> groups;  // coordinates of the compute groups that have ranks, at the coordinate of the rank's duplicate
   for (const int other : mesh.group_of(rank, together(domain.compute, domain.storage)))
     groups.insert(mesh.coordinate(other, domain.storage));
   return {.compute = place_in(group, rank),
@@ -245,13 +245,14 @@ RunRoles run_roles(const Mesh& mesh, const Domain& first) {
 std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
   std::vector<int> classes(static_cast<std::size_t>(mesh.world_size()), 0);
   if (!mesh.has_dead_places()) return classes;
-  std::vector<std::vector<ReplicaShape>> shapes;  // by domain
-  std::vector<std::vector<int>> replicas;         // coordinates by domain
+  std::vector<std::vector<ReplicaShape>> shapes;  // index: domain; shapes of the replicas
+  std::vector<std::vector<int>> replicas;         // index: domain; coordinates of the replicas
   for (const Domain& domain : domains) {
     shapes.push_back(shapes_of(mesh, domain));
     replicas.push_back(replicas_of(mesh, domain));
   }
-  std::map<std::vector<ReplicaShape>, int> known;  // class by the shapes of the rank's replica, for each domain
+  // Key: the shapes of the rank's replica, one for each domain; value: the class.
+  std::map<std::vector<ReplicaShape>, int> known;
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     std::vector<ReplicaShape> own;
     for (std::size_t domain = 0; domain < domains.size(); ++domain) {
@@ -314,7 +315,7 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
                                                                   {"replicas", Via::replicas},
                                                                   {schedule::kRowGroup, Via::rows}}};
   schedule::RoleGroups groups;
-  std::map<std::string, mesh::Role> added;  // by name
+  std::map<std::string, mesh::Role> added;  // key: name of the role
   const auto add = [&](const std::string& name, const mesh::Role& role, std::vector<std::vector<int>> members) {
     TESSERA_CHECK(
         added.emplace(name, role).first->second == role,

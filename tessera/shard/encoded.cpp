@@ -73,7 +73,7 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
 
 quant::Extent extent_of(const layout::LocalLayout& local) {
   if (local.size == 0) return {};
-  const std::int64_t cols = local.pieces.front().stride;  // columns of the dense matrix
+  const std::int64_t cols = local.pieces.front().stride;  // number of columns of the dense matrix
   return {.rows = local.size / cols, .cols = cols};
 }
 

@@ -20,7 +20,7 @@ Layout parts(Shape shape, std::vector<LocalLayout> ranks) {
   return {.shape = shape, .ranks = std::move(ranks), .state = layout::State::partial};
 }
 
-// Returns a layout in which only `member` of `members` ranks receives sums.
+// Returns a layout of `members` ranks in which only the rank `member` receives sums.
 Layout taken_by(Shape shape, std::size_t member, std::size_t members, const LocalLayout& owned) {
   Layout layout{.shape = shape, .ranks = std::vector<LocalLayout>(members)};
   layout.ranks[member] = owned;
@@ -50,7 +50,7 @@ GradientAdditions::GradientAdditions(Shape shape, const std::vector<LocalLayout>
   }
   const int node = tree.node_of(rank), first = tree.first_of(node);
   const auto members = static_cast<std::size_t>(tree.members_of(node));
-  std::map<int, std::size_t> sums;  // by owner to which this rank sends the sum of its node
+  std::map<int, std::size_t> sums;  // key: owner to which this rank sends the sum of its node
   std::size_t sum_bytes = 0;
   for (int owner = 0; owner < tree.size() && members > 1; ++owner) {
     const LocalLayout& part = owned[static_cast<std::size_t>(owner)];

@@ -11,7 +11,7 @@
 namespace tessera::shard {
 namespace {
 
-// A GEMM reads the local buffer as one matrix.
+// Checks that the local buffer is one dense matrix, because a GEMM reads it as a matrix.
 void check_dense(const layout::LocalLayout& local, const std::string& name) {
   TESSERA_CHECK(layout::is_dense(local),
                 "parameter '{}': the compute layout of a rank must be one dense matrix without padding: rows of equal "

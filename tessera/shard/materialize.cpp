@@ -19,7 +19,7 @@ base::Fence run_all(comm::Communicator& group, const std::vector<comm::Movement>
 
 namespace {
 
-// A single plane may travel as a collective.
+// Moves the planes. A single plane may be moved by a collective, and several planes share one exchange.
 base::Fence run_planes(comm::Communicator& group, const std::vector<comm::Movement>& planes) {
   const comm::Movement& first = planes.front();
   return planes.size() == 1 ? first.redistribution->run(group, first.source, first.target, first.type)
@@ -91,7 +91,7 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   comm::Communicator& first = over_storage.empty() && !over_compute.empty() ? *groups.compute : groups.storage;
   first.lane().wait(free);
   first.lane().wait(parameter.published());
-  // If nothing moves, the stored planes can be read once `free` and the publish are done.
+  // If no plane is moved, the stored planes can be read after `free` and after the publish.
   base::Fence done = over_storage.empty() && over_compute.empty() ? first.lane().record() : base::Fence();
   if (!over_storage.empty()) {
     const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather);

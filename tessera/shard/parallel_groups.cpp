@@ -65,8 +65,8 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   if (parallel.device.kind == base::DeviceKind::cuda) {
     parallel.compute = base::make_cuda_lane("compute", parallel.device);
     parallel.own_kernels = quant::make_cuda_kernels(parallel.device, parallel.compute->stream());
-    // A sum's kernel waits until products release multiprocessors. On a separate lane the sum does not delay the next
-    // exchange.
+    // The kernel of a sum waits until products release multiprocessors. Sums have a separate lane, so that this wait
+    // does not delay the next exchange.
     parallel.sums = base::make_cuda_lane("sums", parallel.device, base::LanePriority::high);
     parallel.own_sum_kernels = quant::make_cuda_kernels(parallel.device, parallel.sums->stream());
   } else {
@@ -89,7 +89,7 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
     else
       made = &roles->make(role, traffic_of(via));
   };
-  // All ranks make the same communicators, also those that a rank of another replica needs.
+  // All ranks make the same communicators, including communicators that only ranks of other replicas need.
   const auto in_some_group = [&](auto&& holds) {
     return std::ranges::any_of(spec.compute_by_slots, [&](const auto& group) { return holds(group.second); });
   };
@@ -98,7 +98,7 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
                                          return layout::unique_home(compute) != compute;
                                        }));
   const bool is_gathered = (spec.sharded && cuts.max_parts() > 1) || overlaps || is_unpacked(spec);
-  need(Via::demand);  // ranks also compare their events there
+  need(Via::demand);  // ranks also compare their events over this communicator
   if (is_gathered) need(Via::gather);
   if (overlaps) need(Via::gather_compute);
   if (parameter.by_rows) need(Via::rows);

@@ -28,7 +28,7 @@ ParameterSpec backward_weight(const ParameterSpec& spec) {
 
 std::int64_t ShardedParameter::columns_of_sum(int replicas) const {
   if (!spec.trainable || !spec.sharded || by_rows || replicas > 1 || local_storage.pieces.empty()) return 0;
-  if (layouts.groups.size() > 1) return 0;  // the parts of a row may come from different ranks
+  if (layouts.groups.size() > 1) return 0;  // in this case, the parts of a row may come from different ranks
   const std::int64_t columns = local_storage.pieces.front().box.cols;
   std::int64_t end = 0;
   for (const layout::Piece& piece : local_storage.pieces) {

@@ -33,7 +33,8 @@ void check_planes(const ParameterSpec& spec) {
       spec.name, spec.planes.front().tile.rows, spec.planes.front().tile.cols);
 }
 
-// Parts that other ranks hold would have other tiles. Nodes have no fixed ranks.
+// Throws for settings that groups of unequal sizes do not support. Parts of other sizes would have other tiles, and
+// nodes would have different numbers of ranks.
 void check_unequal(const ParameterSpec& spec, const Cuts& cuts) {
   if (!cuts.shapes.empty() && cuts.node > 1)
     throw InputError("--reduce-order hierarchical cannot be used with dead places, expected sequential");
@@ -44,7 +45,8 @@ void check_unequal(const ParameterSpec& spec, const Cuts& cuts) {
                        plane.name);
 }
 
-// Storage is cut after a multiple of this number of rows, which keeps the tiles of all planes whole.
+// Returns a number of rows. Storage is cut only after multiples of this number, so that the tiles of all planes stay
+// whole.
 std::int64_t rows_together(const ParameterSpec& spec) {
   std::int64_t rows = spec.rows_together;
   for (const PlaneSpec& plane : planes_of(spec, {})) rows = std::lcm(rows, plane.tile.rows);
@@ -108,7 +110,7 @@ void add_replicas(const ParameterSpec& spec, const Cuts& cuts, ParameterLayouts&
   known[places] = group_of(spec, places);
   ParameterLayouts full{.is_cut = layouts.is_cut, .together = layouts.together};
   full.home = full.compute = known[places].home;
-  std::map<ReplicaShape, layout::Layout> storages;  // many replicas have equal shapes
+  std::map<ReplicaShape, layout::Layout> storages;  // key: shape of a replica; many replicas have equal shapes
   for (int replica = 0; replica < cuts.replicas; ++replica) {
     const ReplicaShape& shape = cuts.shapes[static_cast<std::size_t>(replica)];
     const bool is_known = storages.contains(shape);

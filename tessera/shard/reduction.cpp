@@ -17,7 +17,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
       staging_type_(parameter.types.accumulator),
       tree_(tree_of(parameter.storage, cuts, parameter.storing_rank, parameter.place.duplicate)),
       way_(std::move(way)) {
-  if (parameter.by_rows && !parameter.spec.trainable) return;  // a frozen table reduces nothing and has no group
+  if (parameter.by_rows && !parameter.spec.trainable) return;  // a frozen table has no gradient and no group
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;
@@ -129,7 +129,8 @@ base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool i
     sums.push_back({member, wire, accumulates, squares});
   }
   Reducer::exchange(sums, group);
-  const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };  // added on the exchange's lane
+  // Gradients of rows are added on the lane of the exchange.
+  const auto has_rows = [](const Reducing& m) { return m.reducer->rows_.has_value(); };
   const bool apart = parallel.sums && std::ranges::none_of(members, has_rows);
   base::Lane& last = apart ? *parallel.sums : lane;
   if (apart) last.wait(mark.end(lane, lane.record()));

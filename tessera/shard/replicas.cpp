@@ -10,7 +10,7 @@ layout::Layout over_replicas(layout::Shape shape, std::vector<layout::LocalLayou
   return {.shape = shape, .ranks = std::move(ranks), .state = state};
 }
 
-// Returns what each rank of Via::replicas stores.
+// Returns the stored part of each rank of Via::replicas.
 std::vector<layout::LocalLayout> stored_by(const RankParts& parts, int replicas) {
   if (parts.storage_by_replica.empty()) return std::vector(static_cast<std::size_t>(replicas), parts.local_storage);
   std::vector<layout::LocalLayout> stored;

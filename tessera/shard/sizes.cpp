@@ -25,7 +25,7 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
 // Returns the memory of the exchange of a gradient on one rank.
 std::int64_t scratch_of(const StoredParts& stored, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, Place place, int duplicate) {
-  if (layouts.groups.size() > 1) {  // messages are packed
+  if (layouts.groups.size() > 1) {  // in this case, messages are packed
     place.replica = cuts.replica;
     return static_cast<std::int64_t>(
         additions_of(rank_parts(layouts, cuts, place), cuts, place, types).scratch_bytes());
@@ -78,7 +78,8 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   }
 }
 
-// Returns the size of a parameter. by_rows: whether the parameter exchanges rows; otherwise it is gathered whole.
+// Returns the size of a parameter. by_rows: whether ranks exchange single rows of the parameter. Otherwise the whole
+// parameter is gathered.
 schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                                 const Cuts& cuts, bool by_rows) {
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();

@@ -86,7 +86,8 @@ std::size_t WayBytes::rank_in(const Unequal& exchange, const Place& place) const
   return static_cast<std::size_t>(exchange.first[static_cast<std::size_t>(cuts_.replica)] + number);
 }
 
-// Counts all planes: first the parts of the other storing ranks, then the overlapping parts of compute ranks.
+// Counts the bytes of all planes. The first hop moves the parts of the other storage ranks, and the second hop moves
+// overlapping parts of compute ranks.
 Way WayBytes::gather(const Place& place) const {
   if (by_rows_) return {};
   std::int64_t storage = 0, over_compute = 0;
@@ -118,7 +119,7 @@ Way WayBytes::reduce(const Place& place) const {
   }
   if (cuts_.reducing() == 1) return way;
   if (layouts_.groups.size() > 1) {
-    // Each compute group gives every element once; a vector that all ranks store comes from its first rank.
+    // Each compute group contributes every element once. Only its first rank contributes a vector that all ranks store.
     const std::int64_t own = layouts_.is_cut || place.compute == 0 ? 1 : 0;
     way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
     return way;
@@ -188,7 +189,7 @@ Ways WayBytes::most() const {
 Ways WayBytes::all_ranks() const {
   Ways all;
   const std::int64_t holders = std::int64_t{cuts_.replicas} * cuts_.duplicates;
-  std::int64_t stored = 0, planes = 0;  // of one replica
+  std::int64_t stored = 0, planes = 0;  // number of elements and bytes of one replica
   for (const Place& place : stored_.places()) {
     add_to(all.gather, gather(place), holders);
     add_to(all.reduce, reduce(place), holders);

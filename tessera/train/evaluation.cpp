@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-// Microbatches per step of an evaluation. The limit keeps trace and schedule small.
+// The largest number of microbatches of a step of an evaluation. The limit keeps trace and schedule small.
 constexpr int kEvaluatedTogether = 64;
 
 }  // namespace

@@ -67,7 +67,7 @@ void GradientNorm::take_squares_from_sums() {
   }
 }
 
-// Computes the remaining row sums, which those kernels have not written.
+// Computes the row sums that kernels of gradient sums have not written.
 void GradientNorm::write_row_sums() {
   double* next = row_sums_.as<double>().data();
   for (const Part& part : parts_) {

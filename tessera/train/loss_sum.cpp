@@ -14,7 +14,7 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
   elements_ = losses.empty() ? 1 : static_cast<std::size_t>(losses.front().numel());
   replicas_.clear();
   std::vector<std::int64_t> counts;
-  std::size_t blocks = 0;  // of all replicas
+  std::size_t blocks = 0;  // number of blocks of all replicas
   for (int replica = 0; replica < cuts.replicas; ++replica) {
     const auto readers = static_cast<std::size_t>(cuts.parts_of(replica));
     const std::size_t own_blocks = microbatches * static_cast<std::size_t>(cuts.parts);
@@ -37,7 +37,8 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
   at::Tensor own = ops::view_of(own_.data(), shape, quant::DType::fp64, ops::to_device(parallel.device));
   if (!losses.empty()) at::stack_out(own, losses);
   comm::Communicator& group = *parallel.losses;
-  counts.resize(static_cast<std::size_t>(group.size()), 0);  // the other ranks only listen (shard::loss_groups)
+  // The other ranks receive the losses without contributing any (shard::loss_groups).
+  counts.resize(static_cast<std::size_t>(group.size()), 0);
   group.lane().wait(parallel.compute->record());
   return group.all_gather(own_.data(), all_.data(), counts, quant::DType::fp64);
 }
@@ -45,7 +46,7 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
 // In a replica of G ranks, block k is microbatch k / G of rank k mod G.
 double LossSum::result(std::size_t element) const {
   double sum = 0;
-  std::size_t first = 0;  // of the replica
+  std::size_t first = 0;  // first block of the replica
   for (const auto& [readers, microbatches] : replicas_) {
     for (std::size_t block = 0; block < readers * microbatches; ++block)
       sum += all_[(first + block % readers * microbatches + block / readers) * elements_ + element];

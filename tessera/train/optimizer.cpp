@@ -41,8 +41,8 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-// Returns whether the update itself writes the rounded weight. In both orders the update writes a weight that is its
-// own master. If a weight has a backward weight, the cast writes both.
+// Returns whether the update itself writes the rounded weight. The update always writes a weight that is its own
+// master. If a weight has a backward weight, the cast writes both of them.
 bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
   if (parameter.spec.backward) return false;
   return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
@@ -86,7 +86,7 @@ void Optimizer::begin_update(double lr) {
   TESSERA_CHECK(unconfirmed_ < kMaxUnconfirmed, "cannot begin an update while {} updates are unconfirmed, the maximum",
                 unconfirmed_);
   ++unconfirmed_;
-  // The previous copy from this buffer has finished, because its update is confirmed.
+  // The buffer can be reused: the previous copy from this buffer is done, because its update is confirmed.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
   upload.as<ops::StepChoices>()[0] = ops::step_choices(options_);
   runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
@@ -114,7 +114,7 @@ void Optimizer::update_on_device(const ops::Clip* clip) {
 }
 
 void Optimizer::confirm_update(const ops::Clip& clip) {
-  if (unconfirmed_ == 0) return;  // on a CPU, an update is confirmed at once
+  if (unconfirmed_ == 0) return;  // on a CPU, every update is confirmed immediately
   --unconfirmed_;
   if (clip.applies != 0) ++updates_;
 }

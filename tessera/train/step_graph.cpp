@@ -20,7 +20,7 @@ std::vector<models::Batch> room_for(std::vector<models::Batch> batches, at::Devi
   for (models::Batch& batch : batches) {
     for (at::Tensor* tensor : {&batch.tokens, &batch.targets, &batch.layout.positions})
       *tensor = at::empty_like(*tensor, at::TensorOptions(device).dtype(tensor->scalar_type()));
-    batch.early_tokens = batch.tokens;  // the tokens are copied before the graph starts
+    batch.early_tokens = batch.tokens;  // the tokens are copied before the launch, so the early tokens are the tokens
   }
   return batches;
 }

@@ -86,7 +86,7 @@ void Trainer::grow_expert_room() {
 Trainer::~Trainer() {
   if (std::uncaught_exceptions() > exceptions_) {
     runtime_.abandon();
-    parallel_.drain();  // lanes write to members that are destroyed before the runtime
+    parallel_.drain();  // lanes must be done, because they write to members that are destroyed before the runtime
     return;
   }
   // The graph must end before the communicators: NCCL cannot destroy a communicator that a graph uses.
@@ -95,7 +95,8 @@ Trainer::~Trainer() {
   graph_ = nullptr;
 }
 
-// Reuses the pending step's memory, and allocates only if a batch is larger than before.
+// Copies a batch to pinned memory of the pending step. Allocates memory only if the batch is larger than earlier
+// batches.
 const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pending& pending) {
   const auto index = static_cast<std::size_t>(microbatch);
   if (index >= pending.samples.size()) {
@@ -157,7 +158,7 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
   const bool repeats = graph_ && graph_->fits(batches, scale);
   if (!repeats) {
     parallel_.compute->synchronize();
-    graph_ = nullptr;  // frees its memory before the next capture
+    graph_ = nullptr;  // frees the memory of the old graph before the next capture
     graph_ = std::make_unique<StepGraph>(runtime_, std::vector<models::Batch>(batches.begin(), batches.end()), scale,
                                          [&](const StepGraph::Batches& on_device) {
                                            std::vector<at::Tensor> losses =

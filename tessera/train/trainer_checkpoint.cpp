@@ -12,8 +12,8 @@
 namespace tessera::train {
 namespace {
 
-// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter. weight: the address of
-// the weight in the model's type.
+// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter. `weight` is the
+// address of the weight in the model's type.
 template <typename Visit>
 void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, Visit visit) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
@@ -61,10 +61,10 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
   trainer.runtime().program().publish(id);
 }
 
-// The settings, besides the amaxes, from which delayed scaling computes its scales.
+// Returns the settings from which delayed scaling computes its scales, except the amaxes.
 nlohmann::json scaling_of(const nn::DelayedScales& scales) {
   const nn::ProductOptions& options = scales.options();
-  std::vector<int> greatest;  // by matrix: the greatest number of its element type
+  std::vector<int> greatest;  // index: matrix; the greatest number of its element type
   for (const quant::Element element : scales.elements()) greatest.push_back(static_cast<int>(greatest_of(element)));
   return {{"matrices", scales.names()},
           {"greatest", greatest},

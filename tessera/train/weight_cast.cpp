@@ -58,7 +58,7 @@ std::vector<float*> WeightCast::places_of_amaxes(std::span<const schedule::Param
   return places;
 }
 
-// Rounds a master to the parameter's only plane.
+// Rounds a master to the only plane of its parameter.
 void WeightCast::round(const Target& target) {
   shard::ShardedParameter& parameter = runtime_.parameter(target.id);
   TESSERA_CHECK(is_rounded_master(parameter), "parameter '{}': cannot cast a master to {} planes", parameter.spec.name,

@@ -1,4 +1,4 @@
-// Memory, lanes and fences of a CUDA device.
+// Tests memory, lanes and fences of a CUDA device.
 #include "tessera/base/device.h"
 
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ TEST_F(Cuda, LanesOfTheHostAndOfADeviceWaitForEachOther) {
   thread->wait(on_device);
   std::atomic<bool> in_order = false;
   thread->run([&] { in_order = on_device.done(); });
-  stream->wait(thread->record());  // blocks the host
+  stream->wait(thread->record());  // this call blocks the host
   EXPECT_TRUE(in_order);
 }
 

@@ -59,7 +59,7 @@ TEST(Fence, WaitsOfAllThreadsAreCounted) {
   Promise promise;
   const Fence fence = promise.fence();
   const std::int64_t before = host_waits();
-  EXPECT_FALSE(fence.wait_for(std::chrono::milliseconds(1)));  // times out
+  EXPECT_FALSE(fence.wait_for(std::chrono::milliseconds(1)));  // this wait times out
   EXPECT_FALSE(fence.done());
   EXPECT_EQ(host_waits(), before);
   promise.complete();
@@ -162,7 +162,7 @@ TEST(ThreadLane, AnErrorOfAnAwaitedLaneBreaksTheLane) {
   EXPECT_THROW(fence.synchronize(), std::runtime_error);
   EXPECT_FALSE(ran);
   EXPECT_EQ(text_of(fence.error()), "from the first lane");
-  // Also when the fence had failed before the wait.
+  // Also tests a fence that failed before the wait.
   const auto third = make_thread_lane("c");
   third->wait(fence);
   EXPECT_THROW(third->synchronize(), std::runtime_error);
@@ -222,7 +222,7 @@ TEST(LaneFaults, FollowedFencesBreakLaterWork) {
   EXPECT_EQ(faults.at(2), nullptr);
   EXPECT_NE(faults.at(4), nullptr);
   EXPECT_TRUE(faults.broken());
-  EXPECT_EQ(faults.at(2), nullptr);  // earlier work is not broken
+  EXPECT_EQ(faults.at(2), nullptr);  // earlier work does not fail
 }
 
 TEST(LaneFaults, AbandonedWorkDoesNotAccessItsOperands) {
@@ -258,7 +258,7 @@ TEST(LaneFaults, AbandoningWorkWaitsForACopyThatHasBegun) {
   callback.join();
 }
 
-// Like the fence of a stream: once it is done, error() calls LaneFaults::at of its lane.
+// Behaves like the fence of a stream: after the fence is done, error() calls LaneFaults::at of its lane.
 class AskingFence final : public detail::FenceState {
  public:
   AskingFence(LaneFaults& faults, const bool& passed)

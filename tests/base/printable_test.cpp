@@ -21,12 +21,12 @@ TEST(Printable, EscapesInvalidUtf8) {
   EXPECT_EQ(printable("a\xe4"
                       "b"),
             "a\\xe4b");                                              // Latin-1
-  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");                    // too long
-  EXPECT_EQ(printable("\xe0\x9f\xbf"), "\\xe0\\x9f\\xbf");           // too long
-  EXPECT_EQ(printable("\xf0\x8f\xbf\xbf"), "\\xf0\\x8f\\xbf\\xbf");  // too long
+  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");                    // an encoding with too many bytes
+  EXPECT_EQ(printable("\xe0\x9f\xbf"), "\\xe0\\x9f\\xbf");           // an encoding with too many bytes
+  EXPECT_EQ(printable("\xf0\x8f\xbf\xbf"), "\\xf0\\x8f\\xbf\\xbf");  // an encoding with too many bytes
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");           // a surrogate
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond U+10FFFF
-  EXPECT_EQ(printable("\xe4\xb8"), "\\xe4\\xb8");                    // cut short
+  EXPECT_EQ(printable("\xe4\xb8"), "\\xe4\\xb8");                    // an incomplete character
 }
 
 TEST(InvalidUtf8, IsFoundAtItsFirstByte) {
@@ -34,7 +34,7 @@ TEST(InvalidUtf8, IsFoundAtItsFirstByte) {
   EXPECT_EQ(invalid_utf8("a\nb\u00e9\u4e16\U0001F600\x7f"), std::nullopt);
   EXPECT_EQ(invalid_utf8(std::string_view("\0", 1)), std::nullopt);
   EXPECT_EQ(invalid_utf8("\u00e9\xff"), 2u);
-  EXPECT_EQ(invalid_utf8("ab\xe4\xb8"), 2u);              // cut short
+  EXPECT_EQ(invalid_utf8("ab\xe4\xb8"), 2u);              // an incomplete character
   EXPECT_EQ(invalid_utf8("\xed\xa0\x80"), 0u);            // a surrogate
   EXPECT_EQ(invalid_utf8("\u00e9\xf4\x90\x80\x80"), 2u);  // beyond U+10FFFF
 }

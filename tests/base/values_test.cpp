@@ -1,4 +1,4 @@
-// Buffers, scratch, errors.
+// Tests buffers, scratch and errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(Buffer, MayBorrowMemory) {
     EXPECT_EQ(moved.data(), owner.data() + 16);
     EXPECT_EQ(moved.size(), 32u);
   }
-  owner.data()[63] = std::byte{1};  // still there
+  owner.data()[63] = std::byte{1};  // the memory still exists
   EXPECT_THROW(Buffer::borrowed(nullptr, 8, {}), Error);
 }
 
@@ -86,10 +86,10 @@ TEST(ScratchPool, ReusesReturnedMemory) {
   }
   {
     const Scratch one = pool->take(1), two = pool->take(256), three = pool->take(257);
-    EXPECT_EQ(three.data(), large);  // the smallest that is large enough
+    EXPECT_EQ(three.data(), large);  // the smallest buffer that is large enough is reused
     EXPECT_EQ(std::set<const std::byte*>({one.data(), two.data(), three.data()}), made);
   }
-  const Scratch again = pool->take(8192);  // as much as 5000 were rounded up to
+  const Scratch again = pool->take(8192);  // 5000 bytes were rounded up to this size
   EXPECT_EQ(again.data(), large);
   EXPECT_NE(pool->take(8192).data(), large);
   for (const std::size_t bytes : {std::size_t{1} << 60, ~std::size_t{0}}) EXPECT_THROW(pool->take(bytes), Error);

@@ -1,4 +1,4 @@
-// Lanes under a virtual clock, and delays under a real one.
+// Tests lanes with a virtual clock, and delays with a real clock.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -32,7 +32,7 @@ TEST(VirtualTime, WorkBeginsNoEarlierThanTheHostEnqueuedIt) {
   const Fence second = lane->record();
   lane->delay(4);
   const Fence third = lane->record();
-  host->advance(90);  // after all work was enqueued
+  host->advance(90);  // the wait begins after all work was enqueued
   gate.set_value();
   third.wait();
   EXPECT_EQ(first.time(), 1);

@@ -1,4 +1,4 @@
-// Tests the list of products of `bench products`, from models that run dry, with every size once.
+// Tests the list of products of `bench products`. The list comes from dry runs of models and contains every size once.
 #include "tessera/bench/products.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,8 @@ void add_products(std::vector<std::string>& lines, const std::string& name,
   for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} wgrad {} {} 10 tn", name, out, in));
 }
 
-// Rows of q, k and v together, columns of the attention output, feed-forward columns, vocabulary rows.
+// The numbers of rows of q, k and v together, of columns of the attention output, of feed-forward columns, and of
+// vocabulary rows.
 struct Decoder {
   int hidden, qkv, attention, ffn, vocabulary;
   std::string output;  // the name of the output layer's weight
@@ -108,7 +109,7 @@ TEST(Products, OmitsBiases) {
 TEST(Products, OnlySelectsByName) {
   ProductBench bench = products_bench("llama-demo", 1);
   bench.only = "down wgrad";
-  bench.tokens = {7, 3000};  // more than the model's longest sequence
+  bench.tokens = {7, 3000};  // more tokens than the model's longest sequence
   EXPECT_THAT(lines_of(bench), ElementsAre("mlp.down wgrad 256 688 7 tn", "mlp.down wgrad 256 688 3000 tn"));
   bench.only = "router";
   EXPECT_THAT([&] { products_of(bench); }, ThrowsMessage<InputError>(HasSubstr("--only router: no product")));

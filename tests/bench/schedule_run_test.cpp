@@ -90,7 +90,7 @@ TEST(ScheduleRun, TakesThePredictedTime) {
 
 TEST(ScheduleRun, TakesThePredictedTimeWithReplicas) {
   SyntheticModel model = uneven_layers();
-  model.layers[1].once = true;  // its sum over the replicas comes last
+  model.layers[1].once = true;  // the sum over replicas of this layer comes last
   ScheduleRun run{
       .steps = steps_of(model), .degrees = {.gtp = 2, .dp = 2}, .microbatches = 2, .link = link_of(model, 0.8, 0.0001)};
   expect_all_predicted(run);
@@ -141,7 +141,7 @@ TEST(ScheduleRun, OnDemandHasNoOverlap) {
                   .link = link_of(model, 1)};  // without latency, seconds are proportional to bytes
   run.options.scheduled = false;
   const ScheduleTimes times = measure_schedule(run);
-  double bytes = 8 + 3 * 8;  // for comparisons at the end of the step and of each microbatch
+  double bytes = 8 + 3 * 8;  // bytes of the comparisons at the end of the step and of each microbatch
   for (const schedule::ParameterSize& size : times.sizes)
     bytes += 3 * static_cast<double>(2 * (total_bytes(size.gather) + 8) + total_bytes(size.reduce));
   EXPECT_NEAR(times.step_seconds, compute_of(model, 3) + bytes / run.link.bytes_per_second,
@@ -156,7 +156,7 @@ TEST(ScheduleRun, HidesAFastLink) {
   const ScheduleTimes times = measure_schedule(run);
   EXPECT_EQ(times.predicted.gather_exposed_seconds, 0);
   const double last = static_cast<double>(total_bytes(times.sizes.front().reduce)) / run.link.bytes_per_second;
-  const double compared = 8 / run.link.bytes_per_second;  // at the end of the step
+  const double compared = 8 / run.link.bytes_per_second;  // the comparison at the end of the step
   EXPECT_NEAR(times.exposed_seconds, last + compared, kSumRounding * times.step_seconds);
 }
 

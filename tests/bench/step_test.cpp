@@ -35,7 +35,7 @@ StepBench small_bench(int tp, int gtp, int dp = 1) {
   bench.config.dp = dp;
   bench.config.ranks = std::int64_t{tp} * gtp * dp;
   bench.config.seq_len = 8;
-  bench.config.global_batch = std::int64_t{2} * gtp * dp;  // two microbatches
+  bench.config.global_batch = std::int64_t{2} * gtp * dp;  // the step has two microbatches
   bench.config.grad_wire = bench.config.dtype;
   bench.warmup = 2;
   bench.steps = 5;
@@ -131,7 +131,8 @@ TEST(StepBenchmark, NamesTheNonFiniteStep) {
   EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
 }
 
-// 6 per weight and token; two products of half the scores in forward, five in backward.
+// A weight has 6 operations for each token. Attention has two products in the forward pass and five in the backward
+// pass, each over half of the scores.
 TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
@@ -145,7 +146,7 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
 
 double bytes_of(StepBench bench, int microbatches, int rank = 0) {
   bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp * bench.config.dp;
-  bench.config.embedding = run::Lookup::gather;  // without rows by index
+  bench.config.embedding = run::Lookup::gather;  // gathers the whole table of embeddings
   return measure_limit(bench, rank, {}).bytes;
 }
 
@@ -154,10 +155,10 @@ double bytes_of(StepBench bench, int microbatches, int rank = 0) {
 TEST(StepBenchmark, CountsTheBytesOutsideProducts) {
   constexpr double parameters = 2 * 120 * 16 + 2 * 32 * 16 + 5 * 16;
   const double one = bytes_of(small_bench(1, 1), 1), three = bytes_of(small_bench(1, 1), 3);
-  // Bytes that do not grow with the number of microbatches. gtp 1 adds no parts.
+  // The number of bytes does not depend on the number of microbatches, because at gtp 1 no parts are added.
   EXPECT_NEAR(one - (three - one) / 2, parameters * (4 + 3 + 1) * 4, 1e-6);
-  // With gtp, a rank updates its part and adds up two ranks' gradients of it. Each sum but the first microbatch's also
-  // reads the previous sum. The sums of matrices give the squares.
+  // With gtp, a rank updates its part and adds up two ranks' gradients of it. Except in the first microbatch, each sum
+  // also reads the previous sum. The sums of matrices give the squares.
   const double two_ranks = bytes_of(small_bench(1, 2), 1);
   constexpr double norms = 5 * 16, matrices = parameters - norms;  // norms are whole on both ranks
   EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 + 7 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);

@@ -8,12 +8,11 @@
 
 namespace tessera::bench {
 
-// One weight. Forward is one product. Backward is two products of the same length: the input's gradient, then the
-// weight's.
+// One weight. Forward is one product. Backward is two products of the same length: dgrad, then wgrad.
 struct SyntheticLayer {
   std::int64_t weight_bytes = 256 << 10;  // fp32, before sharding; rounded up to whole rows
   double forward_seconds = 0.002;
-  double update_seconds = 0.0005;  // of the optimizer
+  double update_seconds = 0.0005;  // seconds of the optimizer for this weight
   bool once = false;               // used only in the first microbatch of a step
 };
 

@@ -130,7 +130,7 @@ TEST(Checkpoint, MissingTruncatedAndForeignFilesAreInputErrors) {
   EXPECT_NE(fault().find("truncated or foreign"), std::string::npos);
   fs::remove(file);
   EXPECT_NE(fault().find(file.filename().string()), std::string::npos);
-  // The file has the right size but other content than the manifest describes. The read detects it.
+  // The file has the size but not the content that the manifest describes. The read detects this fault.
   const TestTensor other{"other.weight", Kind::weight, DType::u8, {static_cast<std::int64_t>(bytes.size())}, 1};
   spill(file, std::string(bytes.size(), 'x'));
   const CheckpointReader reader(root / "c");

@@ -12,7 +12,7 @@ namespace {
 using namespace testing;
 using namespace std::chrono_literals;
 
-// The message that each rank's call threw, "" without an error.
+// The message of the error that each rank's call threw, or an empty text without an error.
 std::vector<std::string> errors_of(int ranks, const std::function<void(comm::Communicator&, std::stop_token)>& body,
                                    std::atomic<int>* input_errors = nullptr) {
   std::vector<std::string> messages(static_cast<std::size_t>(ranks));

@@ -10,7 +10,7 @@ namespace {
 using namespace testing;
 using layout::Box;
 
-// The reference: counts every element.
+// The reference implementation, which counts how often each element is covered.
 bool covered_once(layout::Shape shape, const std::vector<Box>& boxes) {
   std::vector<int> count(static_cast<std::size_t>(shape.elements()));
   for (const Box& box : boxes)

@@ -1,5 +1,5 @@
-// The order of system calls that keeps a complete checkpoint on the disk whenever the machine stops. The functions
-// below stand in for those of the C library in this binary.
+// Checks the order of system calls. With this order, the disk has a complete checkpoint at every time at which the
+// machine may stop. In this binary, the following functions replace functions of the C library.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,12 +39,12 @@ class Recorder {
   bool can_exchange() const { return can_exchange_; }
   const Calls& calls() const { return calls_; }
 
-  // The place of a call that is made once.
+  // Returns the position of a call that is made exactly once.
   std::size_t place_of(const std::string& call) const {
     EXPECT_EQ(std::ranges::count(calls_, call), 1) << call << " in " << ::testing::PrintToString(calls_);
     return static_cast<std::size_t>(std::ranges::find(calls_, call) - calls_.begin());
   }
-  // Expects these calls in this order, each of them once. Other calls may be made between them.
+  // Expects each of these calls once and in this order. Other calls may be made between them.
   void expect_in_order(const Calls& calls) const {
     EXPECT_TRUE(std::ranges::is_sorted(calls, {}, [this](const std::string& call) { return place_of(call); }))
         << ::testing::PrintToString(calls) << " in " << ::testing::PrintToString(calls_);
@@ -113,7 +113,7 @@ void write(const fs::path& folder) {
   on_ranks(2, [&](comm::Communicator& group) { write_as(group, folder, tensors, layouts); });
 }
 
-// Every file, then the folder that lists them, then the name, then the folder that lists the name.
+// Syncs every file, then the folder with the files. Then renames the folder, and syncs the parent folder.
 TEST(Durability, EveryFileIsOnTheDiskBeforeTheCheckpointHasItsName) {
   const TemporaryFolder root;
   const fs::path step = root / "checkpoints" / "step-00000010";
@@ -131,7 +131,7 @@ TEST(Durability, EveryFileIsOnTheDiskBeforeTheCheckpointHasItsName) {
   EXPECT_LT(named, recorder.place_of("sync checkpoints"));
 }
 
-// The old one is whole until the new one has its name, and is removed last.
+// The old checkpoint is complete until the new one has its name. The old checkpoint is removed last.
 TEST(Durability, ANewCheckpointTakesThePlaceOfAnOldOneAtOnce) {
   const TemporaryFolder root;
   const fs::path step = root / "checkpoints" / "step-00000010";
@@ -150,7 +150,8 @@ TEST(Durability, ANewCheckpointTakesThePlaceOfAnOldOneAtOnce) {
   }
 }
 
-// A checkpoint that is removed in place is damaged under its own name when the machine stops meanwhile.
+// If a checkpoint were removed under its own name and the machine stopped during the removal, a damaged checkpoint
+// would have this name.
 TEST(Durability, ACheckpointLosesItsNameBeforeItsFiles) {
   const TemporaryFolder root;
   const fs::path checkpoints = root / "checkpoints";

@@ -79,7 +79,7 @@ TEST(CheckpointFolder, LatestIsTheCompleteOneWithTheHighestStep) {
   const TemporaryFolder root;
   EXPECT_FALSE(latest_checkpoint(root / "absent"));
   for (const std::int64_t step : {5, 100000000, 20}) make_step(root.path(), step);
-  fs::create_directory(root / "step-200000000");  // no manifest
+  fs::create_directory(root / "step-200000000");  // a folder without a manifest is not a checkpoint
   fs::create_directory(root / "step-x");
   spill(root / "step-999999999", "a file");
   std::vector<std::int64_t> steps;

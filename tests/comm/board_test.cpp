@@ -56,7 +56,8 @@ TEST(Boards, NewerStatusesReplaceOlderOnes) {
     bool all = false;
     const auto limit = steady_clock::now() + std::chrono::seconds(30);
     for (int i = 1; !all && steady_clock::now() < limit; ++i) {
-      if (i <= last) board->post(std::string(i % 2 == 0 ? 50'000 : 0, '0') + std::to_string(i));  // of different sizes
+      // Texts of different sizes.
+      if (i <= last) board->post(std::string(i % 2 == 0 ? 50'000 : 0, '0') + std::to_string(i));
       all = i > last;
       for (int rank = 0; rank < world.size(); ++rank) {
         const std::string text = board->read(rank);

@@ -67,7 +67,7 @@ class Collectives : public testing::Test {
   }
   template <typename Wide>
   static Wide added(Wide a, Wide b) {
-    if constexpr (std::is_integral_v<Wide>)  // wraps
+    if constexpr (std::is_integral_v<Wide>)  // the integers wrap around
       return static_cast<Wide>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
     else
       return a + b;

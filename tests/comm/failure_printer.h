@@ -1,4 +1,4 @@
-// Output of tests that every rank runs as a process.
+// Prints the results of tests that every rank runs as a process.
 #pragma once
 #include <gtest/gtest.h>
 

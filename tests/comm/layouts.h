@@ -1,4 +1,4 @@
-// Layouts for tests of redistributions.
+// Makes layouts for tests of redistributions.
 #pragma once
 #include <algorithm>
 #include <cstdint>

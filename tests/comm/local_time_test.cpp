@@ -69,7 +69,7 @@ TEST(VirtualLink, ACollectiveBeginsWithTheLastMemberAndEndsForAllAtOnce) {
     std::vector<float> data(3);
     world.clock()->advance(world.rank() == 1 ? 10 : world.rank());
     const Fence fence = group->broadcast(data.data(), 2, DType::fp32, 0);
-    world.clock()->advance(0.25);  // beside the collective
+    world.clock()->advance(0.25);  // work at the same time as the collective
     fence.synchronize();
     EXPECT_EQ(world.clock()->now(), 10 + 0.5 + 1);
     EXPECT_EQ(fence.time(), 11.5);
@@ -83,9 +83,9 @@ TEST(VirtualLink, WorkBesideACollectiveHidesIt) {
     const Fence first = gather->barrier(), second = gather->barrier();
     clock->advance(3);
     first.synchronize();
-    EXPECT_EQ(clock->now(), 3);  // hidden
+    EXPECT_EQ(clock->now(), 3);  // compute hides the collective
     second.synchronize();
-    EXPECT_EQ(clock->now(), 4);  // exposed for 1 s
+    EXPECT_EQ(clock->now(), 4);  // compute waits for 1 s
     // The lane of another communicator has its own link; wait() orders the two.
     const Fence third = gather->barrier(), fourth = reduce->barrier();
     reduce->lane().wait(third);
@@ -122,7 +122,7 @@ std::vector<std::vector<double>> times_of_a_program(unsigned seed) {
     const auto own = base::make_thread_lane("own", world.clock());
     std::vector<float> a(300), b(300);
     std::vector<Fence> fences;
-    std::minstd_rand random(static_cast<unsigned>(world.rank()));  // equal in every run
+    std::minstd_rand random(static_cast<unsigned>(world.rank()));  // the numbers are equal in every run
     for (std::int64_t i = 0; i < 12; ++i) {
       world.clock()->advance(static_cast<double>(random() % 1000) * 1e-6);
       fences.push_back(whole->all_reduce(a.data(), 10 * (i + 1), DType::fp32));

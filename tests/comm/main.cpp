@@ -16,7 +16,7 @@ int run_on_mpi() {
   world = tessera::comm::make_mpi_world({.timeout = std::chrono::seconds(60), .check_mismatch = true});
   tessera::comm::print_failures_only_unless_first(world->rank());
   const int code = RUN_ALL_TESTS();
-  if (code != 0) tessera::comm::abort_mpi(code);  // the ranks may be out of step
+  if (code != 0) tessera::comm::abort_mpi(code);  // the ranks may be in different operations
   world.reset();
   return code;
 }

@@ -109,7 +109,7 @@ TEST_P(MessagesOf, AllGathersWithUnequalAndEmptyParts) {
     std::vector<Values> sent, received(members_.size(), Values(static_cast<std::size_t>(total(counts)), -1));
     for (const GroupIdentity& member : members_) {
       sent.push_back(values(counts[static_cast<std::size_t>(member.rank)], member.rank));
-      if (round % 2 == 0) continue;  // in place
+      if (round % 2 == 0) continue;  // the operation is in place
       Values& place = received[static_cast<std::size_t>(member.rank)];
       std::copy(sent.back().begin(), sent.back().end(), place.begin() + offset_of(counts, member.rank));
     }
@@ -126,7 +126,7 @@ TEST_P(MessagesOf, AllGathersWithUnequalAndEmptyParts) {
 
 TEST_P(MessagesOf, AllToAlls) {
   for (int round = 0; round < 20; ++round) {
-    std::vector<Counts> counts;  // by sender and receiver
+    std::vector<Counts> counts;  // index: sender; then receiver
     std::vector<Values> sent, received;
     for (int rank = 0; rank < size_; ++rank) {
       counts.push_back(random_counts(size_, random_));

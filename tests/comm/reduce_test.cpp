@@ -16,7 +16,7 @@ class Reductions : public testing::Test {};
 using FloatingTypes = testing::Types<quant::bfloat16, float, double>;
 TYPED_TEST_SUITE(Reductions, FloatingTypes);
 
-// The other tests of sums depend on this.
+// The other tests of sums depend on this property.
 TYPED_TEST(Reductions, AnotherOrderOfTheTestValuesGivesOtherBits) {
   const auto a = values_of<TypeParam>(0, 0, 1000), b = values_of<TypeParam>(1, 0, 1000),
              c = values_of<TypeParam>(2, 0, 1000);

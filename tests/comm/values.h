@@ -1,4 +1,4 @@
-// The values of tests/quant/values.h for the tests of comm.
+// Gives the tests of comm access to the values of tests/quant/values.h.
 #pragma once
 #include "tests/quant/values.h"
 

@@ -170,7 +170,7 @@ TEST(Blend, EveryShareIsNearItsWeightOrTheErrorNamesTheWeight) {
               HasSubstr("--valid: weight 1e-308"));
 }
 
-// In even periods both deficits are equal once per period.
+// If the period is even, both deficits are equal once in a period.
 TEST(Blend, TwoSetsOfALongPeriodFollowTheLargestDeficit) {
   for (const auto& shares : std::vector<std::vector<std::int64_t>>{{3, 100004}, {1, 99999}, {99999, 1}}) {
     const BlendOrder order = BlendOrder::from_shares(shares);

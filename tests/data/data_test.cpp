@@ -85,7 +85,7 @@ TEST(Blends, AResumedRunKeepsTheSharesOfItsCheckpoint) {
   const TrainingData held_out(
       {.blend = {"1.3e-20", a, "1", b}, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .uses_weights = false});
   EXPECT_EQ(held_out.sample_in_order(0).set, 0);
-  stored[1]["share"] = 65535;  // of weights 1.4 and 65534.6
+  stored[1]["share"] = 65535;  // the share that results from the weights 1.4 and 65534.6
   const TrainingData fewer({.blend = {"1.4", a, "65534.6", b}, .seq_len = 4, .vocab_size = 100, .stored = stored});
   EXPECT_THAT(fewer.note(), HasSubstr("set 1 has 1 of 65536 samples, 0.714 times the share that its weight 1.4 gives"));
   // If the stored shares do not belong to the run's weights, the run does not keep them and differs from the

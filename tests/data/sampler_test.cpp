@@ -52,7 +52,7 @@ TEST(Permutation, StaysInLargeRangesWithoutRepeats) {
   }
 }
 
-// Computed by an implementation of the header's definition in another language.
+// These values were computed by an implementation of the header's definition in another language.
 TEST(Permutation, MatchesItsDocumentation) {
   EXPECT_THAT(visit({.seed = 7}, 10), ElementsAre(4, 8, 9, 3, 1, 2, 7, 5, 6, 0));
   EXPECT_THAT(visit({.seed = 7, .epoch = 1}, 10), ElementsAre(0, 8, 3, 5, 6, 9, 7, 2, 4, 1));
@@ -102,7 +102,7 @@ TEST(Samples, ContinueAcrossEpochs) {
   EXPECT_EQ(got, expected);
 }
 
-// The first position of a block.
+// Returns the first position of a block.
 std::int64_t first_of(const BatchShape& shape, const Block& block) {
   return positions_of(shape, block).first;
 }

@@ -1,4 +1,4 @@
-"""Starts ranks on GPUs. If there are more ranks than GPUs, ranks share a GPU; they give the same bits, more slowly.
+"""Starts ranks on GPUs. If there are more ranks than GPUs, ranks share a GPU. Results then have the same bits, but take longer.
 
 NCCL refuses two ranks of a group on one GPU of a host. Therefore each rank has its own NCCL_HOSTID, and NCCL sends messages over
 sockets. Pushes depend on the name of the host, so ranks that share a GPU also push. `nodes` > 0 also sets the names of hosts.

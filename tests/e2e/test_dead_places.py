@@ -78,7 +78,9 @@ class DeadPlaces(unittest.TestCase):
         self.assertEqual(self.bits_of((1, 2, 2)), found)
 
     def test_shares_that_do_not_divide(self):
-        """The step has 7 sequences, and a replica has 3 or 4 of them. Replicas add up in another order than one replica."""
+        """The step has 7 sequences, and a replica has 3 or 4 of them. With several replicas, the order of sums differs from
+        that of one replica.
+        """
         self.bits_of((1, 1, 1), batch=7)
         expected = metrics(self.folder / "uniform-1-1-1-7")
         for number, (mesh, dead, more) in enumerate([((1, 2, 2), "dp0.gtp1:0", ()), ((1, 2, 2), "dp1.gtp0:0", ("--micro-batch", 2)),

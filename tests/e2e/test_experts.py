@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Models with experts on CPUs: the layout over gtp, egtp and replicas of a replica changes no bit, losses are those of the numpy
-reference, and settings that do not fit are refused.
+"""Models with experts on CPUs: gtp, egtp and edp change no bit, losses are those of the numpy reference, and settings that do
+not fit are refused.
 
 At fixed tp, etp, ep and dp, runs have the same bits for every gtp, egtp, budget, recompute policy and transport. By default a few
 combinations run. TESSERA_E2E=full runs all of them.
@@ -51,7 +51,7 @@ class Experts(unittest.TestCase):
         return bits(out), [(line["aux_loss"], line["z_loss"], line["expert_load"]) for line in metrics(out)]
 
     def check(self, name, model, meshes, *flags):
-        """`meshes`: (mesh, flags of this run alone). All runs have the bits of the first."""
+        """`meshes` is a list of (mesh, flags of only this run). Checks that all runs have the bits of the first run."""
         found = {}
         for number, (mesh, own) in enumerate(meshes):
             found[(mesh, *own)] = self.train(f"{name}-{number}", mesh, *flags, *own, model=model)
@@ -73,7 +73,7 @@ class Experts(unittest.TestCase):
         self.check("etp", MODEL, [((2, 1, 1, 2, 1, 1), []), ((2, 2, 1, 2, 1, 1), []), ((2, 2, 1, 2, 1, 2), [])])
 
     def test_more_owners_than_experts_divide(self):
-        """7 experts on 4 owners; the other model has a dense layer."""
+        """Tests 7 experts on 4 owners, and a model with a dense layer."""
         self.check("ep4", QWEN, [((1, 4, 1, 1, 4, 1), []), ((1, 8, 1, 1, 4, 2), ["--recompute", "selective"])])
 
     def test_replicas(self):
@@ -137,7 +137,9 @@ class Experts(unittest.TestCase):
                         self.assertAlmostEqual(line[key], value, delta=BOUND * abs(value), msg=(mesh, line["step"], key))
 
     def test_checkpoints_on_other_meshes(self):
-        """Loads of a checkpoint on other degrees read every tensor: two steps later the losses differ by rounding alone."""
+        """A checkpoint is loaded with other degrees. After two more steps, the losses differ only by rounding, so every tensor
+        was read.
+        """
         self.train("whole", (1, 4, 1, 1, 4, 1), "--dtype", "fp64", steps=4)
         self.train("first", (1, 4, 1, 1, 4, 1), "--dtype", "fp64", "--schedule-steps", 4, steps=2)
         out = self.folder / "other"
@@ -156,7 +158,9 @@ class Experts(unittest.TestCase):
                 self.assertEqual((self.folder / f"hf-{model}" / file).read_bytes(), (self.folder / f"hf2-{model}" / file).read_bytes())
 
     def test_counts_and_masked_tokens(self):
-        """Counts are those of unmasked tokens: k for each, over all experts, in every sparse layer. The load is that of one layer."""
+        """The counts include only unmasked tokens: in every sparse layer, the counts of all experts add up to k for each
+        token. The load is that of one layer.
+        """
         self.train("counts", (1, 2, 1, 1, 2, 1), "--mask-documents", "on", "--expert-counts", 2)
         for line in metrics(self.folder / "counts"):
             self.assertEqual(line["step"] % 2 == 0, "expert_counts" in line)
@@ -236,7 +240,7 @@ class Experts(unittest.TestCase):
         self.assertFalse((self.folder / "refused").exists())
 
     def test_number_formats_of_dense_weights(self):
-        """Dense weights travel in the format; experts stay in bf16, in products too."""
+        """Dense weights are gathered in the format. Experts stay in bf16, also in products."""
         formats = ["--wire-format", "mxfp8", "--gemm-format", "fp8"]
         summaries = []
         for name, mesh, flags in (("plain", (1, 2, 1, 1, 1, 2), []), ("formats", (1, 4, 1, 1, 2, 2), formats),

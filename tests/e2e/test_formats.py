@@ -43,7 +43,7 @@ class Formats(FormatRuns, unittest.TestCase):
             self.assertEqual(self.train(f"overlap-1-{wire}", (4, 1, 1), wire), self.train(f"overlap-2-{wire}", (4, 2, 1), wire, *POISON))
 
     def test_backward_passes_may_have_another_format(self):
-        """The copy that backward passes gather is cast from the same masters in every layout."""
+        """The backward weight is cast from the same masters in every layout."""
         for turn, (wire, backward) in enumerate((("nvfp4", "mxfp8"), ("bf16", "fp8"), ("fp8_block", "bf16"))):
             flags = ("--wire-format-backward", backward)
             for runs in ([(1, 1, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 3, 1)],

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`tessera generate`: greedy tokens equal those of the numpy reference on every mesh; sampling, prompts, text, and refusals.
 
-The reference computes in fp64 without a cache, and the program in fp32 and fp64 with one. Their logits differ by about 1e-6 of
+The reference computes in fp64 without a cache. The program computes in fp32 and fp64 with a cache. Their logits differ by about
+1e-6 of
 the largest logit. The models have fixed seeds, and the test asserts that no two greatest logits are that close.
 """
 import json

@@ -2,8 +2,9 @@
 """`tessera generate` and `tessera evaluate` on GPUs give the tokens and the loss of CPUs. One GPU is enough, because ranks may
 share it.
 
-In fp32, logits differ from those of CPUs by about 1e-6 of the greatest, and the random models have no two greatest logits that
-close (test_generate.py). In bf16, logits have errors of about 1e-2. The models of that test have learned a rule, so the greatest
+In fp32, the logits of GPUs and CPUs differ by about 1e-6 of the greatest logit. In the random models, the two greatest logits
+differ by more (test_generate.py). In bf16, logits have errors of about 1e-2. The models of that test have learned a rule, so
+the greatest
 logit is far above the others.
 """
 import json

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Tests the state of GPUs in metrics.jsonl beside nvidia-smi. Skipped without a GPU, and without NVML. Needs one GPU, about 20 s."""
+"""Compares the state of GPUs in metrics.jsonl with the output of nvidia-smi. The test is skipped without a GPU or without
+NVML. It takes about 20 s on one GPU.
+"""
 import os
 import pathlib
 import shutil

@@ -43,7 +43,7 @@ class Nodes(unittest.TestCase):
         return bits(self.folder / name), json.loads((self.folder / name / "summary.json").read_text())
 
     def check(self, mesh, alone, *flags, nodes=0, steps=STEPS, model="llama-tiny-odd"):
-        """Compares the mesh with the mesh `alone`, with delays and with a graph."""
+        """Compares the mesh with the mesh `alone`: as it is, with delays and with a graph."""
         name = "-".join(map(str, [model, *mesh, nodes, len(flags)]))
         expected, _ = self.train(f"{name}-alone", alone, *flags, steps=steps, model=model)
         for kind, more in (("steps", ["--debug-delays", 3]), ("graph", ["--cuda-graph", "on", "--debug-poison", "on"])):

@@ -1,4 +1,4 @@
-// Tokens that a model generates with its cache, on every mesh.
+// Checks the tokens that a model generates with its key/value cache, on every mesh.
 #include "tessera/infer/generation.h"
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +38,7 @@ models::DecoderConfig sparse_model() {
   return config;
 }
 
-// A number in [-1, 1) that depends on a tensor's name and the logical place of the element.
+// Returns a number in [-1, 1) that depends on the name of a tensor and the logical index of an element.
 double element(const std::string& name, std::int64_t row, std::int64_t col) {
   std::uint64_t x = 0;
   const auto add = [&](std::uint64_t value) {  // the finalizer of SplitMix64
@@ -112,7 +112,7 @@ struct ModelRun {
 
 const Generation kGreedy{.prompt = {3, 50, 7, 7, 21}, .tokens = 40, .stop = {}, .sampling = {}};
 
-// Without a cache: each token from a pass over all tokens before it.
+// Returns the tokens that the model generates without a cache: for each token, a pass over all earlier tokens.
 Tokens without_cache(FrozenModel& model, const Generation& generation, std::vector<at::Tensor>& logits) {
   Tokens all = generation.prompt;
   for (std::int64_t i = 0; i < generation.tokens; ++i) {
@@ -130,7 +130,7 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return a.sub(b).abs().max().item<double>() / b.abs().max().item<double>();
 }
 
-// Both sides add the same terms, in other orders: a relative error of some 1e-14 in fp64.
+// Both sides add the same terms in different orders. The relative error in fp64 is a few times 1e-14.
 TEST(Generation, WithACacheEqualsPassesOverAllTokens) {
   for (const models::DecoderConfig& config : {dense_model(), sparse_model()}) {
     const ModelRun run{.config = config};
@@ -174,7 +174,7 @@ TEST(Generation, GivesTheSameTokensOnEveryMesh) {
     for (const quant::DType type : {quant::DType::fp32, quant::DType::fp64}) {
       const Tokens expected = ModelRun{.config = config, .type = type}.generate(kGreedy);
       EXPECT_EQ(expected.size(), 40u);
-      // With tp 7 a rank has no head, and no token of a sequence of one.
+      // With tp 7 a rank has no head. If the sequence has one token, a rank also has no token.
       for (const Mesh& mesh : {Mesh{2, 1}, Mesh{1, 3}, Mesh{2, 2}, Mesh{7, 1}, Mesh{1, 2, true}, Mesh{2, 2, true}}) {
         const ModelRun run{
             .config = config, .tp = mesh.tp, .gtp = mesh.gtp, .type = type, .is_scheduled = mesh.is_scheduled};

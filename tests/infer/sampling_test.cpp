@@ -62,7 +62,7 @@ TEST(TopP, KeepsTheShortestPrefixWithTheShare) {
   EXPECT_EQ(ids(0.49), (std::vector<std::int64_t>{1}));
   EXPECT_EQ(ids(0.51), (std::vector<std::int64_t>{1, 2}));
   EXPECT_EQ(ids(0.74), (std::vector<std::int64_t>{1, 2}));
-  EXPECT_EQ(ids(0.8), (std::vector<std::int64_t>{0, 1, 2}));  // of equal probabilities, the lower id
+  EXPECT_EQ(ids(0.8), (std::vector<std::int64_t>{0, 1, 2}));  // if probabilities are equal, the lower id comes first
   EXPECT_EQ(ids(1), (std::vector<std::int64_t>{0, 1, 2, 3}));
 }
 

@@ -30,7 +30,7 @@ TEST(Box, MatrixShapeRefusesNegativeAndHugeDimensions) {
 }
 
 TEST(Box, IntersectionHoldsExactlyTheCommonElements) {
-  // Every pair of boxes in a 4 x 3 matrix, element by element.
+  // Compares every pair of boxes in a 4 x 3 matrix element by element.
   std::vector<Box> boxes;
   for (std::int64_t row = 0; row < 4; ++row) {
     for (std::int64_t rows = 0; rows <= 4 - row; ++rows) {

@@ -13,7 +13,7 @@ bool is_dense(const std::map<std::int64_t, std::vector<Origin>>& elements) {
          (elements.begin()->first == 0 && elements.rbegin()->first + 1 == static_cast<std::int64_t>(elements.size()));
 }
 
-// counts[s][t]: elements that t receives from s.
+// counts[s][t] is the number of elements that rank t receives from rank s.
 std::vector<Counts> pair_counts(const Origins& all) {
   std::vector<Counts> counts(all.size(), Counts(all.size()));
   for (std::size_t t = 0; t < all.size(); ++t) {
@@ -57,7 +57,7 @@ bool is_all_to_all(const Origins& all) {
   return true;
 }
 
-// Origins of an element that every rank adds to from the same place.
+// Returns the origins of an element to which every rank adds its element at the same offset.
 std::vector<Origin> from_all(std::size_t ranks, std::int64_t at) {
   std::vector<Origin> parts;
   for (std::size_t s = 0; s < ranks; ++s) parts.push_back({static_cast<int>(s), at});

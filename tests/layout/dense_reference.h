@@ -44,10 +44,10 @@ std::vector<std::vector<int>> holders(const Layout& layout);
 // The source of an element of a target's buffer.
 struct Origin {
   int source = 0;
-  std::int64_t at = 0;  // element of the source's buffer
+  std::int64_t at = 0;  // index of the element in the buffer of the source
   bool operator==(const Origin&) const = default;
 };
-// By target, and by element that the plan writes: the origins in the order of their sources.
+// For each target, and for each element that the plan writes: the origins in the order of their source ranks.
 using Origins = std::vector<std::map<std::int64_t, std::vector<Origin>>>;
 Origins origins(const TransferPlan& plan);
 

@@ -10,7 +10,7 @@
 namespace tessera::layout::testing {
 namespace {
 
-// Boxes that tile `box`, by cutting it again and again where chance says.
+// Divides `box` into boxes at random places and appends them to `boxes`.
 void cut_anywhere(Random& random, const Box& box, std::vector<Box>& boxes) {
   if (box.empty()) return;
   if (box.elements() == 1 || random.one_in(4)) {
@@ -47,7 +47,7 @@ Layout boxes_anywhere(Random& random, Shape shape, int ranks) {
   return layout;
 }
 
-// A factor of n, any of them.
+// Returns a random factor of n.
 int random_factor(Random& random, int n) {
   std::vector<int> factors;
   for (int f = 1; f <= n; ++f) {
@@ -56,7 +56,8 @@ int random_factor(Random& random, int n) {
   return factors[random.small(0, static_cast<int>(factors.size()) - 1)];
 }
 
-// Columns dealt to ranks in runs, in any order: ranges side by side.
+// Returns a layout in which random ranges of columns belong to random ranks, in any order. The ranges of a rank are
+// side by side.
 Layout cols_anywhere(Random& random, Shape shape, int ranks) {
   std::vector<std::vector<Range>> ranges(static_cast<std::size_t>(ranks));
   for (std::int64_t col = 0; col < shape.cols;) {
@@ -81,7 +82,8 @@ Layout simple_cut(Random& random, Shape shape, int ranks) {
   }
 }
 
-// Rows dealt to ranks in runs, in any order; seldom all to one.
+// Returns a layout in which random ranges of rows belong to random ranks, in any order. Seldom, all rows belong to one
+// rank.
 Layout rows_anywhere(Random& random, Shape shape, int ranks, bool overlap) {
   std::vector<std::vector<Range>> ranges(static_cast<std::size_t>(ranks));
   const auto give = [&](Range rows) {
@@ -154,7 +156,8 @@ Layout random_cover(Random& random, Shape shape, int ranks) {
     default: {
       Layout layout = random_exact(random, shape, ranks);
       const Layout more = random_exact(random, shape, ranks);
-      for (int rank = 0; rank < ranks; ++rank) {  // pieces of another layout where they do not repeat this one's
+      // Adds pieces of another layout that do not overlap the pieces of this one.
+      for (int rank = 0; rank < ranks; ++rank) {
         for (const Piece& piece : more.ranks[rank].pieces) {
           const auto& own = layout.ranks[rank].pieces;
           const bool free = std::none_of(own.begin(), own.end(),
@@ -179,12 +182,12 @@ Pair random_pair(Random& random) {
   const Shape shape = random_shape(random);
   const int outer = random.small(1, 4), inner = random.small(1, 4), ranks = outer * inner;
   switch (random.small(0, 5)) {
-    case 0: {  // FSDP and data parallel
+    case 0: {  // FSDP: shards and whole tensors
       const Layout whole = replicated(shape, ranks);
       const Layout shards = cut_local_rows(replicated(shape, 1), ranks, random.between(1, 2), random.one_in(2));
       return {random.one_in(4) ? move_pieces(random, shards) : shards, whole};
     }
-    case 1: {  // one gtp group of tp x gtp, or all of it
+    case 1: {  // tp x gtp: all ranks, or one gtp group
       const Layout compute = simple_cut(random, shape, outer);
       const Layout storage = cut_local_rows(compute, inner, random.between(1, 2), random.one_in(3));
       if (random.one_in(3)) return {storage, repeat(compute, inner)};
@@ -197,11 +200,11 @@ Pair random_pair(Random& random) {
       const Layout whole = replicated(shape, ranks), gaps = repeat(move_pieces(random, replicated(shape, 1)), ranks);
       return {random.one_in(3) ? gaps : whole, random.one_in(3) ? gaps : whole};
     }
-    case 3: {  // rows to columns: each rank a run from every other only when a rank has one row
+    case 3: {  // rows to columns; every rank has one row and sends one run to every other rank
       const Shape square{.rows = ranks, .cols = shape.cols};
       return {cut_rows(square, {{.name = "all", .rows = ranks}}, ranks), cut_cols(square, ranks)};
     }
-    case 4: {  // the same tensor in another place
+    case 4: {  // the same elements on each rank, at the same or other offsets
       const Layout storage = random_exact(random, shape, ranks);
       return {storage, random.one_in(2) ? storage : move_pieces(random, storage)};
     }

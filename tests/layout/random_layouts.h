@@ -12,7 +12,7 @@ namespace tessera::layout::testing {
 // Returns the number of random cases for a property: TESSERA_FUZZ_ITERATIONS, or `usual` if the variable is not set.
 int iterations(int usual);
 
-// Random small numbers. A seed gives the same numbers with every standard library.
+// Generates random small numbers. A seed gives the same numbers with every standard library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}

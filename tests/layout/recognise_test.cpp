@@ -50,7 +50,8 @@ TEST(Recognise, UnevenAndEmptyShards) {
 
 TEST(Recognise, PlainCollectivesDoNotMovePadding) {
   const Shape shape{.rows = 5, .cols = 2};
-  const Layout padded = cut_local_rows(replicated(shape, 1), 3, 1, true);  // 2, 2, 1 rows and one of padding
+  // 2, 2 and 1 rows; the last rank has a row of padding.
+  const Layout padded = cut_local_rows(replicated(shape, 1), 3, 1, true);
   ASSERT_EQ(padded.ranks[2].size, 4);
   const Layout whole = replicated(shape, 3);
   // The padding is after the shards. Without padding, the shards are dense in the target: uneven counts.
@@ -62,12 +63,12 @@ TEST(Recognise, PlainCollectivesDoNotMovePadding) {
   }
   EXPECT_EQ(gather(padded, spread).kind, CollectiveKind::transfers);
   EXPECT_EQ(reduce(spread, padded).kind, CollectiveKind::transfers);
-  // Padding before a shard.
+  // A layout with padding before a shard.
   Layout late = padded;
   late.ranks[2].pieces[0].offset = 2;
   EXPECT_EQ(gather(late, whole).kind, CollectiveKind::transfers);
   EXPECT_EQ(reduce(whole, late).kind, CollectiveKind::transfers);
-  // Gaps at the same places of every buffer.
+  // Every buffer has gaps at the same places.
   Layout wide = whole;
   for (LocalLayout& local : wide.ranks) local = {.pieces = {{{0, 5, 0, 2}, 0, 3}}, .size = 15};
   EXPECT_EQ(reduce(wide, wide).kind, CollectiveKind::transfers);
@@ -85,7 +86,7 @@ TEST(Recognise, GroupsOfTpTimesGtp) {
   const Layout cols = cut_cols({16, 6}, 2), cols_storage = cut_local_rows(cols, 2);
   expect_same(gather(select(cols_storage, group), select(repeat(cols, 2), group)),
               {CollectiveKind::all_gather, {24, 24}, true}, "a row-parallel weight over gtp");
-  // Shards in another order of ranks than their place.
+  // The order of the shards in the matrix differs from the order of their ranks.
   EXPECT_EQ(gather(select(storage, {3, 1}), select(everywhere, {3, 1})).kind, CollectiveKind::transfers);
 }
 
@@ -147,7 +148,7 @@ TEST(Recognise, AgreesWithTheDefinitionAndWithExecution) {
     try {
       plan = adds ? redistribute_add(from, to) : redistribute(from, to);
     } catch (const Error&) {
-      continue;  // compute lacks elements of storage
+      continue;  // the compute layout lacks elements of the storage layout
     }
     const Collective collective = recognise(plan, from, to);
     ASSERT_NO_FATAL_FAILURE(expect_same(collective, testing::recognise_slowly(plan),

@@ -75,7 +75,7 @@ TEST(Redistribute, TakesElementsFromTheRankItselfFirst) {
     const int ranks = random.small(1, 7);
     const Layout from = testing::random_cover(random, shape, ranks), to = testing::random_any(random, shape, ranks);
     const auto holders = testing::holders(from);
-    std::vector<std::int64_t> needed(static_cast<std::size_t>(ranks));  // from others
+    std::vector<std::int64_t> needed(static_cast<std::size_t>(ranks));  // elements from other ranks
     testing::for_each_element(to, [&](int rank, std::int64_t, std::int64_t row, std::int64_t col) {
       const auto& own = holders[static_cast<std::size_t>(row * shape.cols + col)];
       needed[rank] += std::find(own.begin(), own.end(), rank) == own.end();
@@ -132,7 +132,8 @@ TEST(Redistribute, SplitPiecesGiveTheSamePlan) {
 }
 
 TEST(Redistribute, HoldersAreUsedEvenly) {
-  // 12 ranks need the whole tensor, 4 hold it: 3 each. Holders at any place.
+  // 12 ranks need the whole tensor and 4 ranks hold it, so each holder sends to 3 ranks. The holders are any of the
+  // ranks.
   for (int first = 0; first < 12; ++first) {
     Layout from{.shape = {6, 2}, .ranks = std::vector<LocalLayout>(16)};
     for (int holder = 0; holder < 4; ++holder) from.ranks[first + holder] = replicated({6, 2}, 1).ranks[0];
@@ -168,16 +169,18 @@ TEST(Redistribute, LoadsOfHoldersDifferByAtMostOnePiece) {
 }
 
 TEST(Redistribute, TransfersAreAsLargeAsPossible) {
-  // Rows given one by one, needed whole: one transfer a pair of ranks.
+  // Single rows are on different ranks, and every rank needs all rows. The plan has one transfer for each pair of
+  // ranks.
   std::vector<std::vector<Range>> single_rows(2);
   for (std::int64_t row = 0; row < 8; ++row) single_rows[row / 4].push_back({row, row + 1});
   EXPECT_EQ(redistribute(rows_by_rank({8, 3}, single_rows), replicated({8, 3}, 2)).transfers.size(), 4u);
-  // A rank's left and right half of the columns, side by side in its buffer.
+  // The left and the right half of the columns are side by side in the buffer of a rank.
   const Layout halves{.shape = {4, 6},
                       .ranks = {{.pieces = {{{0, 4, 0, 3}, 0, 6}, {{0, 4, 3, 3}, 3, 6}}, .size = 24}, {}}};
   const Layout other{.shape = {4, 6}, .ranks = {{}, replicated({4, 6}, 1).ranks[0]}};
   EXPECT_EQ(redistribute(halves, other).transfers.size(), 1u);
-  // One holder of all beside holders of narrow columns, whose edges would cut it in strips.
+  // One rank holds the whole tensor, and other ranks hold narrow columns. The edges of these columns must not divide
+  // the transfers of the first rank into strips.
   const Layout mixed{.shape = {4, 6},
                      .ranks = {{.pieces = {{{0, 3, 0, 6}, 0, 6}}, .size = 18},
                                {.pieces = {{{3, 1, 0, 2}, 0, 2}}, .size = 2},
@@ -189,7 +192,8 @@ TEST(Redistribute, TransfersAreAsLargeAsPossible) {
 }
 
 TEST(Redistribute, NeighboursWithDifferentStridesAreNotJoined) {
-  // Adjacent in the matrix and at their first elements, but with different strides.
+  // The pieces are adjacent in the matrix, and their first elements are adjacent in the buffer, but their strides
+  // differ.
   const Layout beside{.shape = {2, 3}, .ranks = {{.pieces = {{{0, 2, 0, 2}, 0, 4}, {{0, 2, 2, 1}, 2, 5}}, .size = 8}}};
   const Layout below{.shape = {4, 1}, .ranks = {{.pieces = {{{0, 2, 0, 1}, 0, 2}, {{2, 2, 0, 1}, 4, 3}}, .size = 8}}};
   const Layout apart{.shape = {4, 1}, .ranks = {{.pieces = {{{0, 2, 0, 1}, 0, 2}, {{2, 2, 0, 1}, 5, 2}}, .size = 8}}};
@@ -273,7 +277,7 @@ TEST(Redistribute, PartialLayoutMovesWithinRanksOnly) {
   EXPECT_THAT(error_of([&] { redistribute(to, from); }), HasSubstr("needs elements that only rank"));
 }
 
-// Each rank's part of an element: numbers whose fp32 sum depends on the order.
+// Returns the part of an element on a rank. The fp32 sum of the parts depends on the order of the additions.
 float part_of(int rank, std::int64_t row, std::int64_t col) {
   const auto mixed = static_cast<std::uint32_t>(rank * 7919 + row * 104729 + col + 1) * 2654435761u;
   return (static_cast<float>(mixed >> 8) - 8388608.0f) * 1.1e-3f;
@@ -330,7 +334,8 @@ TEST(Chains, KeyValueHeadsOnSeveralTpRanks) {
   ASSERT_NO_THROW(validate(storage, Cover::exact));
   EXPECT_EQ(moved(redistribute(storage, everywhere), numbered(storage, kPadding), everywhere),
             numbered(everywhere, kUntouched));
-  // One step an axis: gtp gathers the homes, tp spreads the heads.
+  // The gather has one step for each axis: first over gtp, which gathers the home parts, then over tp, which sends
+  // shared heads to all ranks that use them.
   const Layout homes = repeat(home, 3);
   for (int tp = 0; tp < 4; ++tp) {
     const std::vector<int> group{tp, tp + 4, tp + 8};
@@ -355,8 +360,8 @@ TEST(Chains, SurvivorsTakeOverTheRowsOfALostRank) {
   EXPECT_EQ(plan.elements_received(5), 0) << "a healthy replica receives nothing";
 }
 
-// Thousands of ranks: the number of transfers shows that no transfer is split needlessly. Quadratic work would take
-// minutes.
+// Plans for thousands of ranks. The number of transfers shows that no transfer is divided needlessly. An algorithm of
+// quadratic time would take minutes.
 TEST(Scale, ThousandsOfRanks) {
   const Shape shape{.rows = 57344, .cols = 8192};
   const Layout compute = cut_rows(shape, {{"gate", 28672}, {"up", 28672}}, 8);

@@ -18,7 +18,8 @@ TEST(TileGrid, WithTilesOfOneElementIsTheLayoutItself) {
 }
 
 TEST(TileGrid, CountsTilesOfEachRanksDensePart) {
-  // Rank 0 has 1 + 2 rows, rank 1 has 2 + 2: two pieces each, which tiles take as one matrix.
+  // Rank 0 has 1 + 2 rows and rank 1 has 2 + 2 rows. Each rank has two pieces, which the grid of tiles treats as one
+  // matrix.
   const Layout grid = tile_grid(cut_rows({7, 5}, {{"a", 3}, {"b", 4}}, 2), {.rows = 2, .cols = 4});
   EXPECT_EQ(grid.shape, (Shape{4, 2}));
   ASSERT_EQ(grid.size(), 2);
@@ -31,11 +32,12 @@ TEST(TileGrid, RanksMayHaveDifferentWidthsOrBeEmpty) {
   const Layout grid = tile_grid(cut_cols({3, 5}, 8), {.rows = 2, .cols = 2});
   ASSERT_EQ(grid.size(), 8);
   for (const LocalLayout& local : grid.ranks) EXPECT_TRUE(local.size == 0 || local.size == 2);
-  EXPECT_EQ(grid.shape.rows, 2 * 5);  // of the five ranks that have a column
+  EXPECT_EQ(grid.shape.rows, 2 * 5);  // two rows of tiles for each of the five ranks that have a column
   validate(grid);
 }
 
-// Cutting between tiles and laying a grid commute: data and scales of a shard belong together.
+// The grid of a shard equals the shard of the grid, if the matrix is cut between tiles. Therefore the data and the
+// scales of a shard are on the same rank.
 TEST(TileGrid, CommutesWithSharding) {
   for (const std::int64_t rows : {0, 1, 5, 16, 33, 100})
     for (const std::int64_t tile_rows : {1, 2, 3, 16})
@@ -55,7 +57,7 @@ TEST(TileGrid, CommutesWithSharding) {
           }
 }
 
-// Two ranks with rows of their own and four rows that both have, which the first one keeps.
+// Two ranks have different rows and share four rows, which the first rank stores.
 TEST(OverlappingTileGrid, FindsTheTilesOfTheHomeLayout) {
   const Layout layout = rows_by_rank({12, 16}, {{{0, 4}, {8, 12}}, {{4, 8}, {8, 12}}}), home = unique_home(layout);
   const std::optional<Layout> grid = overlapping_tile_grid(layout, home, {.rows = 4, .cols = 8});
@@ -77,19 +79,20 @@ TEST(OverlappingTileGrid, EqualsTheHomeGridWithoutOverlap) {
 
 TEST(OverlappingTileGrid, DoesNotExistIfPartsMeetInsideATile) {
   const Layout layout = rows_by_rank({12, 8}, {{{0, 4}, {8, 12}}, {{4, 8}, {8, 12}}}), home = unique_home(layout);
-  EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 3, .cols = 8}));  // begins inside
+  EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 3, .cols = 8}));  // begins inside a tile
   EXPECT_FALSE(overlapping_tile_grid(layout, home, {.rows = 8, .cols = 8}));
   const Layout shorter = rows_by_rank({6, 8}, {{{0, 4}}, {{0, 3}, {4, 6}}});
-  EXPECT_FALSE(overlapping_tile_grid(shorter, unique_home(shorter), {.rows = 4, .cols = 8}));  // ends inside
-  const Layout inside = rows_by_rank({12, 8}, {{{0, 8}}, {{2, 6}, {8, 12}}});  // as many rows as a tile, of two tiles
+  EXPECT_FALSE(overlapping_tile_grid(shorter, unique_home(shorter), {.rows = 4, .cols = 8}));  // ends inside a tile
+  // Has as many rows as a tile, but the rows are from two tiles.
+  const Layout inside = rows_by_rank({12, 8}, {{{0, 8}}, {{2, 6}, {8, 12}}});
   EXPECT_FALSE(overlapping_tile_grid(inside, unique_home(inside), {.rows = 4, .cols = 8}));
-  const Layout part = rows_by_rank({8, 8}, {{{0, 4}}, {{4, 8}, {0, 3}}});  // the first rows of a tile
+  const Layout part = rows_by_rank({8, 8}, {{{0, 4}}, {{4, 8}, {0, 3}}});  // contains only the first rows of a tile
   EXPECT_FALSE(overlapping_tile_grid(part, unique_home(part), {.rows = 4, .cols = 8}));
   const Layout columns = cut_cols({4, 8}, 2);
   EXPECT_FALSE(overlapping_tile_grid(columns, columns, {.rows = 2, .cols = 2}));
 }
 
-// A tile of one row begins nowhere else than a part does.
+// Tiles of one row begin at every row, so parts may begin at any row.
 TEST(OverlappingTileGrid, AlwaysExistsForTilesOfOneRow) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     std::vector<std::vector<Range>> parts;

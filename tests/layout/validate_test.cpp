@@ -1,4 +1,4 @@
-// validate() accepts every layout the generators make and refuses every way to break one.
+// validate() accepts every layout of the generators, and refuses every layout that a test has damaged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ TEST(Validate, SurvivesNumbersThatWouldOverflow) {
 }
 
 TEST(Validate, InterleavedPiecesAreFine) {
-  // Two column blocks side by side in one local matrix, and one row in the gap of another piece.
+  // Accepts two blocks of columns side by side in one local matrix, and one row in the gap of another piece.
   const Layout layout{
       .shape = {3, 6},
       .ranks = {{.pieces = {{{0, 3, 0, 2}, 0, 6}, {{0, 3, 2, 3}, 2, 6}, {{1, 1, 5, 1}, 11, 1}}, .size = 18}}};
@@ -88,7 +88,7 @@ TEST(Validate, AgreesWithPaintingTheBufferElementByElement) {
   int accepted = 0, refused = 0;
   for (int i = 0; i < testing::iterations(20000); ++i) {
     testing::Random random(static_cast<std::uint64_t>(i));
-    // Pieces at any place of the buffer, of logical rows that are never held twice.
+    // Pieces at random places of the buffer. No logical row is held twice.
     Layout layout{.shape = {64, 4}, .ranks = {{.size = 48}}};
     auto& pieces = layout.ranks[0].pieces;
     for (int p = random.small(1, 4); p > 0; --p) {

@@ -110,7 +110,7 @@ TEST(Mesh, RefusesInvalidGrids) {
   }
 }
 
-// Replicas of three ranks and of two.
+// A mesh with a replica of three ranks and a replica of two ranks.
 TEST(Mesh, DeadPlacesAreInNoGroup) {
   const Grid grid{{"tp", 1}, {"gtp", 3}, {"dp", 2}};
   const Mesh mesh({grid}, live_places(grid, {4}));
@@ -141,7 +141,7 @@ TEST(Mesh, SeveralGridsOfTheSameRanks) {
       [&] {
         mesh.groups({"tp", "ep"});
       },
-      ThrowsMessage<Error>(HasSubstr("no grid has all of the axes tp, ep")));  // of two grids
+      ThrowsMessage<Error>(HasSubstr("no grid has all of the axes tp, ep")));  // the axes are from two grids
   // Along an axis of size 1 every rank has coordinate 0, independent of the axis's position in the grid.
   const Mesh single({{{"tp", 2}, {"cp", 1}, {"gtp", 2}}, {{"ep", 4}, {"cp", 1}}}, {0, 1, 2, 3});
   EXPECT_EQ(single.groups({"tp", "cp"}), (Groups{{0, 1}, {2, 3}}));

@@ -223,7 +223,7 @@ TEST(DecoderLayouts, QueryHeadsOfSeveralRangesReadTheirKeyValueHeads) {
 
 // A rank's gate and up have the same columns in the same order as its rows of down.
 TEST(DecoderLayouts, AdoptedColumnsFollowOwnColumnsInGateAndUp) {
-  const DecoderConfig config = small_model();  // 7 columns
+  const DecoderConfig config = small_model();  // the model has 7 feed-forward columns
   const TpParts parts{.heads = {{}, {}}, .ffn = {{{0, 3}, {6, 7}}, {{3, 6}}}, .vocabulary = {}};
   EXPECT_EQ(gate_up_layout(config, parts),
             layout::rows_by_rank({14, 10}, {{{0, 3}, {6, 7}, {7, 10}, {13, 14}}, {{3, 6}, {10, 13}}}));

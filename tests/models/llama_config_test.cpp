@@ -105,7 +105,7 @@ TEST(LlamaConfig, RoundTripsThroughHuggingFaceForm) {
   EXPECT_EQ(parse(json::parse(LlamaConfig(config).to_json().dump()), "f"), config);
 }
 
-// With RoPE stretched as in Llama 3.
+// A configuration with RoPE scaling as in Llama 3.
 json stretched() {
   json file = small();
   file["rope_scaling"] = {{"rope_type", "llama3"},

@@ -68,7 +68,7 @@ TEST_P(EachArchitecture, RoundTripsThroughHuggingFaceForm) {
   EXPECT_EQ(again->to_json(), config->to_json());
 }
 
-// A parameter consists of the tensors of a folder.
+// Checks that the tensors of a folder together give each parameter.
 TEST_P(EachArchitecture, HasANameForEveryParameter) {
   for (const bool tied : {false, true}) {
     json file = small(GetParam().model_type);

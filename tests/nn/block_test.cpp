@@ -84,7 +84,7 @@ TEST(Block, MatchesItsFormulasUnderEveryPolicy) {
     for (LayerCase how : layer_cases())
       for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
         how.recompute = recompute;
-        how.microbatches = 1;  // it takes long
+        how.microbatches = 1;  // the test takes long
         check_layer(block_layer(has, how), how);
       }
 }

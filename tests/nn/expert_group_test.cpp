@@ -14,7 +14,7 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-// With 7 tokens in the microbatch of a reader.
+// A microbatch of a reader has 7 tokens.
 Share share_of(const MeshDegrees& degrees, int rank) {
   runtime::DryRun program(rank_layout(degrees), rank, {}, {});
   Context context{.program = program, .sequence_parallel = degrees.tp > 1};

@@ -56,7 +56,7 @@ struct Given {
 
 struct Results {
   at::Tensor y, dx;
-  Tensors gradients;  // of weights, fp32
+  Tensors gradients;  // gradients of weights, in fp32
 };
 
 // Composes the operators.

@@ -9,7 +9,7 @@ namespace tessera::nn {
 
 struct HeadCut {
   static constexpr std::int64_t kQ = 6, kKv = 3, kDim = 4, kGroup = kQ / kKv;
-  static constexpr std::int64_t kWidth = (kQ + 2 * kKv) * kDim;  // of q | k | v
+  static constexpr std::int64_t kWidth = (kQ + 2 * kKv) * kDim;  // width of q | k | v
   // By tp rank. At tp 2 both ranks read key/value head 1; at tp 3 rank 1 has no head.
   RankRanges q_columns, qkv_columns;
   std::vector<AttentionHeads> heads;

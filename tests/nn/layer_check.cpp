@@ -164,14 +164,14 @@ at::Tensor cotangent(const at::Tensor& output, const Held& held, const LayerCase
 // The results of one rank.
 struct RankRecord {
   int tp_rank = 0, part = 0;
-  std::map<int, std::vector<at::Tensor>> outputs, input_gradients;  // by sample
+  std::map<int, std::vector<at::Tensor>> outputs, input_gradients;  // key: sample
   std::map<std::string, std::pair<Places, at::Tensor>> main_grads;
   schedule::Trace trace;
   std::vector<std::string> names;
 };
 
 struct Reference {
-  std::map<int, std::vector<at::Tensor>> inputs, outputs, input_gradients;  // by sample
+  std::map<int, std::vector<at::Tensor>> inputs, outputs, input_gradients;  // key: sample
   LogicalWeights gradients;
 };
 

@@ -25,7 +25,7 @@
 
 namespace tessera::nn {
 
-using RankRanges = std::vector<std::vector<layout::Range>>;  // by tp rank
+using RankRanges = std::vector<std::vector<layout::Range>>;  // index: tp rank
 
 struct LayerCase {
   int tp = 1, gtp = 1;

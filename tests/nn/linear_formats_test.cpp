@@ -37,7 +37,7 @@ struct FormatCase {
   ProductOptions products = {.history = 2};
   std::int64_t tokens = 7, in = 6, out = 5;
   std::int64_t tile = 1;  // ranks' parts begin at multiples of this
-  int exponent = 0;       // of 2: the ratio between numbers of neighbouring tiles
+  int exponent = 0;       // the ratio between numbers of adjacent tiles is 2 to this power
 };
 
 std::string name_of(const FormatCase& how) {
@@ -47,7 +47,7 @@ std::string name_of(const FormatCase& how) {
                      how.products.recipe == quant::Fp8Recipe::hybrid ? "hybrid" : "e4m3");
 }
 
-// Covers every sharding of the layer. At tp 3 rank 1 has no part of the weight.
+// Covers every sharding of the layer. With tp 3, rank 1 has no part of the weight.
 std::vector<FormatCase> cases_of(const FormatCase& base) {
   std::vector<FormatCase> cases;
   for (const bool is_column : {true, false})
@@ -101,7 +101,7 @@ at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t 
 }
 
 struct LinearMatrices {
-  at::Tensor x, dy;  // logical
+  at::Tensor x, dy;  // logical tensors
 };
 // Values that are small in one factor of a product are large in the other, so that they count in the sum.
 LinearMatrices linear_matrices(const FormatCase& how, int number) {

@@ -140,7 +140,8 @@ TEST(Linear, InFp8MultipliesScaledNumbers) {
 
 TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
   LayerCase how{.tp = 2, .sequence_parallel = true, .microbatches = 1, .uses = 1};
-  // 7 tokens, of which 3 on this rank, of 6 numbers each. Kept: the norm's result, the sum and one statistic per token.
+  // There are 7 tokens of 6 numbers each, and 3 of the tokens are on this rank. The layer keeps the norm's result, the
+  // sum and one statistic for each token.
   const auto expected = [](int stashed, bool again) {
     std::vector<std::string> lines{"forward consume norm",
                                    "forward release norm",
@@ -166,7 +167,7 @@ TEST(ColumnLinear, RecordsEachUseOfItsWeights) {
 
 TEST(RowLinear, RecordsEachUseOfItsWeight) {
   const LayerCase how{.tp = 2, .microbatches = 1, .uses = 1};
-  // 7 tokens of 4 of 7 columns, and an output of 7 x 5.
+  // The input has 7 tokens of 4 columns (of 7), and the output has 7 x 5 numbers.
   EXPECT_EQ(check_layer(row_layer(how), how).first_rank,
             (std::vector<std::string>{"forward consume w", "forward release w", "forward comm all_reduce sum 280",
                                       "forward stash keep 224", "backward fetch keep 224", "backward consume w",

@@ -17,7 +17,7 @@ inline at::Tensor plain_linear(const at::Tensor& x, const at::Tensor& weight) {
   return at::matmul(x, weight.t());
 }
 
-// gate_up: rows gate | up.
+// The rows of gate_up are first gate, then up.
 inline at::Tensor plain_feed_forward(const at::Tensor& x, const at::Tensor& gate_up, const at::Tensor& down) {
   const std::int64_t inner = gate_up.size(0) / 2;
   const at::Tensor gate = plain_linear(x, gate_up.narrow(0, 0, inner));

@@ -77,7 +77,7 @@ TEST(Embed, RowsByIndexGiveTheSameResult) {
   for (LayerCase how : layer_cases())
     for (const bool early : {false, true})
       for (const std::string frozen : {"", "table"}) {
-        how.uses = 1;  // rows travel once per pass
+        how.uses = 1;  // rows are sent once in each pass
         how.frozen = frozen;
         const shard::RowReads reads{.per_microbatch = 7, .lookup = shard::Lookup::rows};
         const LayerEvents events = check_layer(embedding_layer(vocabulary_parts(how.tp, false), reads, early), how);

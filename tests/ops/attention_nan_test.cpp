@@ -160,7 +160,7 @@ void expect_formula_for_each_fault(const AttentionShape& shape, const std::vecto
   }
 }
 
-// Only the kinds on the CPU, because a GPU's kernels have their own softmax.
+// Tests only kinds on the CPU, because the kernels of a GPU compute the softmax differently.
 class AttentionNaN : public KindTest {};
 std::vector<Kind> cpu_kinds() {
   std::vector<Kind> kinds = every_kind();
@@ -242,7 +242,7 @@ TEST(AttentionOfLargeScores, HasTheBitsOfTheKernel) {
             .k = random_tensor({12, 1, 4}, 2, at::kFloat, 2e18),
             .v = random_tensor({12, 1, 4}, 3, at::kFloat),
             .dout = {}};
-  in.q[0][0][0].fill_(3e19);  // within a factor of 2 of a possible overflow
+  in.q[0][0][0].fill_(3e19);  // the bound of the scores is within a factor of 2 of an overflow
   const auto as_heads = [](const at::Tensor& tensor) { return tensor.view({1, 12, 1, 4}).transpose(1, 2); };
   const auto expected = std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
       as_heads(in.q), as_heads(in.k), as_heads(in.v), 0.0, /*is_causal=*/true, {}, shape.scale));

@@ -39,12 +39,12 @@ struct Case {
   }
 };
 
-// Values, and for each the sum of magnitudes of its terms.
+// Values and, for each value, the sum of the magnitudes of its terms.
 struct Reference {
   Values out, dq, dk, dv;
   Values out_scale, dq_scale, dk_scale, dv_scale;
 };
-struct Row {  // one query: its weights over the tokens that it attends to
+struct Row {  // the weights of one query over the tokens to which it attends
   std::int64_t first;
   Values weight;
 };
@@ -261,7 +261,7 @@ TEST(AttentionGradient, EqualsFiniteDifferences) {
   const at::Tensor dout = random_tensor({5, 12}, 4, at::kDouble);
   const auto loss = [&] { return dot(attention_forward(in, c.shape()).out, dout); };
   const Qkv gradient = attention_backward(dout, in, attention_forward(in, c.shape()), c.shape());
-  const auto bound = [](std::size_t) { return 1e-8; };  // step^2 and roundoff / step at magnitudes near 1
+  const auto bound = [](std::size_t) { return 1e-8; };  // the error is step^2 + roundoff / step at magnitudes near 1
   expect_near(values_of(gradient.q), numeric_gradient(in.q, loss), bound);
   expect_near(values_of(gradient.k), numeric_gradient(in.k, loss), bound);
   expect_near(values_of(gradient.v), numeric_gradient(in.v, loss), bound);

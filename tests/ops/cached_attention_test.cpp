@@ -1,4 +1,4 @@
-// Attention to a cache equals attention of the whole sequence.
+// Checks that attention to a cache equals attention over the whole sequence.
 #include "tessera/ops/attention/cached_attention.h"
 
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ TEST(CachedAttentionOfWrongShapes, IsRefused) {
     EXPECT_THROW(cached_attention(in.q, cache), Error);
   };
   EXPECT_NO_THROW(cached_attention(in.q, c.cache(in)));
-  refuses([](CachedAttention& cache) { cache.first = 4; });  // 10 tokens in 9 rows
+  refuses([](CachedAttention& cache) { cache.first = 4; });  // 10 tokens do not fit into 9 rows
   refuses([](CachedAttention& cache) { cache.first = -1; });
   refuses([](CachedAttention& cache) { cache.kv_of_q = {0, 2}; });
   refuses([](CachedAttention& cache) { cache.kv_of_q = {0}; });

@@ -1,4 +1,4 @@
-// The memory that libtorch caches for freed tensors.
+// Tests the memory that libtorch caches for freed tensors.
 #include "tessera/ops/device/cached_memory.h"
 
 #include <ATen/Context.h>

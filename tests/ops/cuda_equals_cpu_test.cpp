@@ -34,7 +34,7 @@ class OnCuda : public testing::Test {
 at::Tensor on_device(const at::Tensor& tensor) {
   return tensor.to(at::kCUDA);
 }
-// Elements begin, begin + 1, ...: another address and another tail.
+// Tests the elements begin, begin + 1, ..., which have another address and another tail.
 at::Tensor from(const at::Tensor& tensor, std::int64_t begin) {
   return tensor.narrow(0, begin, tensor.size(0) - begin);
 }
@@ -162,7 +162,7 @@ TEST_F(OnCuda, EmbeddingGradientsOfManyTokensAreTheSame) {
     }
 }
 
-// The part has several ranges. Compares rows, gradients, sums and losses.
+// A part of the vocabulary has several ranges. The test compares rows, gradients, sums and losses.
 TEST_F(OnCuda, EmbeddingsOfRangesAreTheSame) {
   IdRanges part;
   for (const auto& [begin, size] : {std::pair{300, 50}, {0, 7}, {40, 1}, {100, 90}}) part.add(begin, size);
@@ -254,7 +254,7 @@ TEST_F(OnCuda, OperandsOnTwoDevicesAreRejected) {
 // ---- AdamW
 
 struct Shards {
-  std::vector<at::Tensor> tensors;  // own the memory
+  std::vector<at::Tensor> tensors;  // these tensors own the memory of the buffers
   std::vector<AdamWBuffers> buffers;
 };
 struct ShardTypes {
@@ -437,7 +437,8 @@ TEST_F(OnCuda, RowSquareSumsAddInFp64) {
                   [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
       const at::Tensor shifted = on_device(random_tensor({7 * cols + 1}, 3, type));
       from(shifted, 1)
-          .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));  // another address and stride: the same bits
+          // Another address and another stride give the same bits.
+          .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));
       cuda::row_square_sums(from(shifted, 1).const_data_ptr(), to_dtype(type), 7, cols, cols,
                             alone.mutable_data_ptr<double>(), stream_of(values));
       EXPECT_TRUE(same_bits(alone.narrow(0, 0, 7), from(sums, 2)));

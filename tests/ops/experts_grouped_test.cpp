@@ -1,4 +1,4 @@
-// The matrix products of experts.
+// Tests the matrix products of experts.
 #include <ATen/record_function.h>
 
 #include <array>
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Grouped, testing::ValuesIn(cpu_kinds()), name_of
 // reference has the same error with its own u. The result is rounded once to its type.
 struct ProductBound {
   Values value, magnitude;
-  Values terms;  // of each element
+  Values terms;  // error of each element
 
   void add(std::size_t element, double product) {
     value[element] += product;
@@ -106,7 +106,8 @@ TEST_P(Grouped, WgradEqualsTheReference) {
     }
 }
 
-// Rows of one expert in two blocks, of very different lengths. The libraries choose other kernels for other shapes.
+// An expert has rows in two blocks of very different lengths. The libraries choose different kernels for different
+// shapes.
 struct TwoBlocks {
   at::Tensor choices;
   std::int64_t length;
@@ -165,7 +166,7 @@ ProductShapes products_of(const std::function<void()>& body) {
 
 // A library may compute a row with the same bits in products of different lengths, so the products are observed too.
 TEST_P(Grouped, ComputesOneProductForEachExpertAndBlockAndOneWgradForEachExpert) {
-  // Rows by block: expert 0 has 2, 0 and 1, expert 1 has none, expert 2 has 0, 3 and 0.
+  // The rows in the three blocks: expert 0 has 2, 0 and 1 rows, expert 1 has no rows, and expert 2 has 0, 3 and 0 rows.
   const Selection selection =
       select_rows(choices_tensor({0, 0, 3, /**/ 2, 2, 2, /**/ 0, 3, 3}, 1), {.first = 0, .count = 3, .all = 4}, 3);
   const at::Tensor x = random_rows(selection, 5, 25, type()), dy = random_rows(selection, 7, 26, type());

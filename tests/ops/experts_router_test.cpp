@@ -1,4 +1,4 @@
-// The router: its products, the choice of experts, and the sums for its losses.
+// Tests the router: its products, the choice of experts, and the sums for its losses.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -160,7 +160,7 @@ TEST_P(Router, ChoosesByProbabilityThenByIndex) {
     for (const auto& [experts, k] : {std::pair{1L, 1L}, {7L, 1L}, {7L, 2L}, {7L, 7L}, {128L, 8L}}) {
       SCOPED_TRACE(testing::Message() << k << " of " << experts << (normalizes ? ", normalized" : ""));
       at::Tensor logits = random_tensor({30, experts}, 6, accumulator(type()), 3.0);
-      logits.round_();  // so that many are equal
+      logits.round_();  // many logits are then equal
       const Routing routing = route(logits, {.k = k, .normalizes = normalizes});
       ASSERT_EQ(routing.experts.scalar_type(), at::kInt);
       const Values p = values_of(routing.probabilities), weights = values_of(routing.weights);
@@ -390,7 +390,8 @@ TEST_P(Router, BackwardEqualsTheFormula) {
         inner_scale += p[e] * scale[e];
       }
       const double dlse = counts ? 2 * values_of(routing.logsumexp[token])[0] * z : 0;
-      // Roundings on the way: the sums over choices (weights included), the sum over experts, and 10 single operations.
+      // The bound counts these roundings: the sums over choices (weights included), the sum over experts, and 10 single
+      // operations.
       const double error = (4.0 * kChoices + kExperts + 10) * (u() + roundoff(at::kDouble));
       for (std::size_t e = 0; e < kExperts; ++e)
         EXPECT_NEAR(got[static_cast<std::size_t>(token) * kExperts + e], p[e] * (g[e] - inner) + dlse * p[e],

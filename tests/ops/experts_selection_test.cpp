@@ -1,4 +1,4 @@
-// The rows of the local experts, and the movement of values between tokens and rows.
+// Tests the rows of the local experts, and the movement of values between tokens and rows.
 #include <gmock/gmock.h>
 
 #include <cmath>

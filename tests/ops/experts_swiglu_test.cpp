@@ -1,4 +1,4 @@
-// SwiGLU of expert rows with their routing weights.
+// Tests SwiGLU of the rows of experts, multiplied by their routing weights.
 #include <cmath>
 #include <limits>
 

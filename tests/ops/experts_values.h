@@ -1,4 +1,4 @@
-// Choices of experts and the rows that follow from them, for the tests of ops/experts.
+// Makes choices of experts and the corresponding rows, for the tests of ops/experts.
 #pragma once
 #include <functional>
 #include <vector>

@@ -1,4 +1,4 @@
-// Elementwise functions on flat ranges: exp, casts, AdamW, and sums of squares of rows.
+// Tests elementwise functions on flat ranges (exp, casts, AdamW), and sums of squares of rows.
 #include <ATen/ops/_fused_adamw.h>
 #include <gtest/gtest.h>
 

@@ -32,7 +32,7 @@ double lower_tail(double z) {
 // of 1e-9 (|z| + 1) of the tail.
 TEST(NormalQuantile, InvertsTheDistributionToTheEndsOfTheTails) {
   for (int i = 1; i < 4000; ++i) {
-    const double p = std::exp2(-53.0 * i / 4000);  // from 1/2 down to 2^-53
+    const double p = std::exp2(-53.0 * i / 4000);  // tails from 1/2 down to 2^-53
     if (p > 0.5) continue;
     const double z = normal_quantile(p);
     EXPECT_NEAR(lower_tail(z) / p, 1.0, 1.2e-9 * (std::abs(z) + 1)) << "p " << p;
@@ -96,7 +96,7 @@ struct Golden {
   std::uint64_t seed;
   std::string_view name;
   std::int64_t index;
-  double value;   // from a separate program: Philox, FNV-1a and the quantile with 40 digits
+  double value;   // values of a separate program, which computes Philox, FNV-1a and the quantile with 40 digits
   double stored;  // the bits that every mesh and device must give
 };
 

@@ -1,4 +1,4 @@
-// RMS norm, rope and swiglu: operators that process each token separately.
+// Tests RMS norm, rope and swiglu, which process each token separately.
 #include <gtest/gtest.h>
 
 #include <cmath>

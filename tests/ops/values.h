@@ -1,5 +1,5 @@
-// Conversions between tensors and lists of doubles, in which the references compute, and tests over element types and
-// devices.
+// Converts between tensors and lists of doubles, with which the references compute. Also has the base of tests over
+// element types and devices.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Embedding and cross-entropy: operators over a vocabulary that is sharded over ranks.
+// Tests embedding and cross-entropy, the operators over a vocabulary that is sharded over ranks.
 #include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, VocabularyOps, testing::ValuesIn(every_kind()), 
 struct Loss {
   at::Tensor losses, gradient;  // [tokens], [tokens, vocabulary]
 };
-// The columns of a rank: ranges of ids, in this order.
+// The columns of a rank are ranges of ids, in the order of this list.
 using Columns = std::vector<std::pair<std::int64_t, std::int64_t>>;
 IdRanges ids_of(const Columns& columns) {
   IdRanges ids;
@@ -73,7 +73,7 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const st
 
 struct LossReference {
   Values losses, gradient, gradient_scale;
-  double range = 0;  // of the logits
+  double range = 0;  // range of the logits
 };
 LossReference reference(const at::Tensor& logits, const std::vector<std::int64_t>& targets, double scale) {
   const Values in = values_of(logits);
@@ -309,7 +309,7 @@ TEST(IdRangesOfAPart, MapEachIdToItsRow) {
   EXPECT_EQ(ids.rows(), 0);
   EXPECT_EQ(ids.row_of(0), -1);
   ids.add(10, 3);
-  ids.add(50, 0);  // no range
+  ids.add(50, 0);  // adds an empty range
   ids.add(2, 4);
   EXPECT_EQ(ids.count, 2);
   EXPECT_EQ(ids.rows(), 7);

@@ -122,7 +122,7 @@ TEST(DryStepReplicas, EqualTheRecordedSteps) {
                .dead = dead});
 }
 
-// Places of tp groups have no rank: events, flops and bytes of every rank.
+// Some places of tp groups have no rank. Compares the events, flops and bytes of every rank.
 struct MissingPlaces {
   int tp, gtp, dp;
   std::vector<int> dead;
@@ -248,12 +248,13 @@ TEST(DryStepCopies, AreReadByBackwardPasses) {
   for (const int gtp : {1, 2}) compare({.config = even, .gtp = gtp, .dtype = quant::DType::bf16, .backward = backward});
 }
 
-// 2 x 7 tokens, hidden 11, fp64: a block keeps its norm's result and input (11 + 11 a token) and statistics (1), q, k,
-// v and softmax (10 + 5 + 5 heads of 4, and 10), the attention's result (40), the second norm the same 23, SwiGLU's
-// input and result (14 + 7).
+// The step has 2 x 7 tokens, hidden size 11 and fp64 values. For each token, a block keeps the result and the input of
+// its norm (11 + 11), its statistics (1), q, k, v and softmax (10 + 5 + 5 heads of 4, and 10), and the result of
+// attention (40). The second norm keeps 23 values like the first one. SwiGLU keeps its input and its result (14 + 7).
 TEST(DryStepStashes, CountTheActivationsThatABlockKeeps) {
   const auto stashed = [&](nn::Recompute recompute) {
-    std::vector<std::int64_t> values;  // fp64 values a token, of the first block and what follows the blocks
+    // fp64 values for each token, kept by the first block and by the layers after the blocks.
+    std::vector<std::int64_t> values;
     const Case it{.config = odd_model(false), .dtype = quant::DType::fp64, .recompute = recompute};
     for (const schedule::Event& event : dry_step(options_of(it, 0)).microbatch)
       if (event.kind == schedule::EventKind::stash) values.push_back(event.bytes / 8 / 14);
@@ -263,7 +264,8 @@ TEST(DryStepStashes, CountTheActivationsThatABlockKeeps) {
             (std::vector<std::int64_t>{23, 90, 40, 23, 21, 23, 90, 40, 23, 21, 12, 19 + 11}));
   EXPECT_EQ(stashed(nn::Recompute::selective),
             (std::vector<std::int64_t>{12, 90, 40, 12, 14, 12, 90, 40, 12, 14, 12, 30}));
-  // The blocks' inputs (h; h and residual), then in backward each block again, the last first.
+  // The inputs of the blocks (h; h and residual). In the backward pass, each block is recomputed, beginning with the
+  // last block.
   EXPECT_EQ(stashed(nn::Recompute::full),
             (std::vector<std::int64_t>{11, 22, 12, 30, 23, 90, 40, 23, 21, 23, 90, 40, 23, 21}));
 }
@@ -278,13 +280,15 @@ TEST(DryStepPublishes, FollowTheOrderOfFirstUse) {
       EXPECT_EQ(event.microbatch, -1);
       published.push_back(event.parameter);
     }
-    std::vector<schedule::ParameterId> all(gtp == 1 ? 14 : 15);  // embedding, 2 x 6, norm, output unless tied
+    // Weights: embedding, 2 x 6 of the blocks, norm, and output unless it is tied.
+    std::vector<schedule::ParameterId> all(gtp == 1 ? 14 : 15);
     for (std::size_t id = 0; id < all.size(); ++id) all[id] = static_cast<schedule::ParameterId>(id);
     EXPECT_EQ(published, all);
   }
 }
 
-// Products by hand, of one rank: 2 tokens x rows x columns of each weight, forward once and backward twice.
+// The products of one rank, computed by hand: 2 operations x tokens x rows x columns of each weight, once in the
+// forward pass and twice in the backward pass.
 TEST(DryStepWork, CountsEachProductOnce) {
   const Case it{.config = odd_model(false)};
   const DryStep dry = dry_step(options_of(it, 0));

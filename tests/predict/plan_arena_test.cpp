@@ -26,7 +26,7 @@ struct Model {
 // Computes the largest number of bytes that are live at the same time.
 class Live {
  public:
-  // From position `begin` until before `end`.
+  // Adds bytes that are live from position `begin` until before position `end`.
   void add(int begin, int end, std::int64_t bytes) {
     changes_[begin] += bytes;
     changes_[end] -= bytes;

@@ -1,4 +1,5 @@
-// Number formats in a plan: each layer has the format of its rule, and what is stored and gathered has its size.
+// Tests number formats in a plan. Each layer has the format of its rule, and stored and gathered bytes have the size of
+// the format.
 #include <gtest/gtest.h>
 
 #include "tessera/models/decoder_parameters.h"

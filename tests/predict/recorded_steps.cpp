@@ -55,7 +55,7 @@ void expect_staged(const Recorded& real, const DryStep& dry, const shard::Parame
     is_staged[id] = !dry.parameters[id].produced_once;
     if (is_staged[id]) staged += planned[id].size.staging;
   }
-  EXPECT_LE(real.staged_peak, peak);  // sizes are those of the rank with most
+  EXPECT_LE(real.staged_peak, peak);  // the sizes are those of the rank with the most elements
   const auto is_whole = [](const shard::ParameterSpec& spec) {
     return spec.compute.size() == 1 && spec.compute_by_slots.empty();
   };

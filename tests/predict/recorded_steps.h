@@ -1,4 +1,4 @@
-// Steps that a runtime records, to compare with dry steps.
+// Records steps with a runtime, for the comparison with dry steps.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -24,7 +24,7 @@ struct Case {
   int tp = 1, gtp = 1, dp = 1;
   int microbatches = 1;
   quant::DType dtype = quant::DType::fp32;
-  quant::Format product = quant::Format::bf16;  // of the blocks' matrices
+  quant::Format product = quant::Format::bf16;  // format of the matrices of the blocks
   nn::Fp8Scaling scaling = nn::Fp8Scaling::current;
   quant::Format tp_wire = quant::Format::bf16;
   std::int64_t chunks = nn::kAutomaticChunks;  // ProductOptions::tp_chunks

@@ -1,4 +1,4 @@
-// Rounding and casts on the host. tests/comm/device_kernels_test.cpp compares the casts of a device with these.
+// Tests rounding and casts on the host. tests/comm/device_kernels_test.cpp compares the casts of a device with these.
 #include <gtest/gtest.h>
 
 #include <cmath>

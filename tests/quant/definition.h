@@ -15,7 +15,7 @@
 
 namespace tessera::quant::definition {
 
-// The values of an element type by the code of their magnitude, up to the greatest finite value, and the special codes.
+// An element type: the finite values, indexed by the code of their magnitude, and the special codes.
 struct Type {
   std::vector<double> magnitudes;
   std::uint8_t sign = 0x80;

@@ -1,4 +1,4 @@
-// Delayed scaling on the host.
+// Tests delayed scaling on the host.
 #include "tessera/quant/formats/delayed_scaling.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace tessera::quant {
 namespace {
 
-// The state of one tensor.
+// The scaling state of one tensor.
 struct OneTensor {
   std::vector<float> history;
   Element element = Element::e4m3;

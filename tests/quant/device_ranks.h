@@ -40,7 +40,7 @@ struct DeviceParts {
   DeviceArray<T> master;
   Stored room;
   DeviceArray<std::uint8_t> codes, scales;
-  DeviceArray<float> tensor_amax, not_finite;  // not_finite: by slice
+  DeviceArray<float> tensor_amax, not_finite;  // not_finite has one element for each slice
 };
 
 // A cast of slices of all weights. slices[w] are the slices of weight w.

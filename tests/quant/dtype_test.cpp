@@ -1,4 +1,4 @@
-// bfloat16 and element types.
+// Tests bfloat16 and element types.
 #include "tessera/quant/dtype.h"
 
 #include <gmock/gmock.h>

@@ -209,7 +209,7 @@ TEST_P(ExactSums, RoundToNearestEven) {
 }
 
 TEST_P(ExactSums, BeyondTheLargestNumberAreInfinite) {
-  const double half = 0x1p970;  // half of the last bit of the largest number
+  const double half = 0x1p970;  // this value is half of the last bit of the largest number
   EXPECT_TRUE(same_number(sum_of({kLargest, half}), kInfinity));
   EXPECT_TRUE(same_number(sum_of({kLargest, half, -kSmallest}), kLargest));
   EXPECT_TRUE(same_number(sum_of({-kLargest, -half}), -kInfinity));

@@ -1,4 +1,4 @@
-// The formats that a user can select.
+// Tests the formats that a user can select.
 #include "tessera/quant/formats/format.h"
 
 #include <gmock/gmock.h>

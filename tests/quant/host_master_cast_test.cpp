@@ -20,7 +20,7 @@ struct Weight {
   Encoding encoding;
   Extent matrix;
   std::vector<float> master;
-  std::vector<Slice> slices, tiles;  // by rank
+  std::vector<Slice> slices, tiles;  // index: rank
 };
 
 // The data that a rank stores of one weight, with guard bytes around it.
@@ -66,7 +66,7 @@ std::vector<Rank> make_ranks(const std::vector<Weight>& weights, std::size_t cou
   return ranks;
 }
 
-// All-reduce with MAX of the amaxes, starting at index `first`.
+// Imitates the all-reduce with MAX of the amaxes from index `first` on.
 void reduce_amaxes(std::vector<Rank>& ranks, std::int64_t first) {
   const std::int64_t count = ranks[0].cast().amax_count();
   for (std::int64_t i = first; i < count; ++i) {

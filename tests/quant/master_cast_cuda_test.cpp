@@ -33,7 +33,7 @@ std::vector<float> amaxes_on_host(MasterCast& cast) {
   return amaxes;
 }
 
-// The all-reduce with MAX over ranks, and over the slices of one weight on one rank.
+// Imitates the all-reduce with MAX: combines amaxes over ranks, and over the slices of one weight on one rank.
 template <typename T>
 void reduce_on_host(std::vector<std::unique_ptr<DeviceRank<T>>>& ranks, const std::vector<DeviceWeight<T>>& weights) {
   std::map<std::pair<std::size_t, std::size_t>, float> greatest;
@@ -97,7 +97,7 @@ TEST_F(DeviceMasterCast, ArbitrarySlicesGiveTheBytesOfTheWholeWeight) {
   });
 }
 
-// The default division of the optimizer.
+// Divides the weights as the optimizer does by default.
 TEST_F(DeviceMasterCast, SlicesOfWholeRowsGiveTheBytesOfTheWholeWeight) {
   for_both_types([](const auto& weights) {
     check_ranks(weights, 2, 0, [](const Extent& matrix) {

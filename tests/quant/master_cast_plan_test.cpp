@@ -1,4 +1,4 @@
-// How the work of a MasterCast is divided for a GPU, and the guarantees for the part of a thread.
+// Tests how the work of a MasterCast is divided for a GPU, and the guarantees for the part of a thread.
 #include "tessera/quant/masters/master_cast_plan.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(Tiling, KnownTilesHaveAFastWalk) {
   EXPECT_EQ(Tiling({0, 0}, matrix).lanes, 32);
 }
 
-// The elements of a slice that the pieces contain, each as often as it is contained.
+// Returns the elements of a slice that the pieces contain. An element is listed once for each piece that contains it.
 std::multiset<std::int64_t> elements_of(const MasterCastPlan& plan, std::size_t number) {
   const MasterItem& item = plan.items[number];
   std::multiset<std::int64_t> elements;

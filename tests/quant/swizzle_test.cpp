@@ -1,4 +1,4 @@
-// The scales that a GEMM reads: extents, padding and order.
+// Tests the scales that a GEMM reads: extents, padding and order.
 #include "tessera/quant/formats/swizzle.h"
 
 #include <gtest/gtest.h>

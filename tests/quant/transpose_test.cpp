@@ -1,4 +1,4 @@
-// The transposition of quantized matrices: elements and scales keep their values and change their positions.
+// Tests the transposition of quantized matrices. Elements and scales keep their values and change their positions.
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -71,7 +71,7 @@ TEST_P(Transposes, OfOddExtentsAreRejectedOnlyForFourBits) {
 
 TEST(Transpose, OfFourBitsSwapsHalfBytes) {
   const Encoding encoding{Element::e2m1, Scale::e4m3, {16, 16}};
-  Stored source{.data = {0x21, 0x43, 0x65, 0x87}, .scales = {7}, .tensor_amax = 3};  // rows 1 2 3 4, 5 6 7 8
+  Stored source{.data = {0x21, 0x43, 0x65, 0x87}, .scales = {7}, .tensor_amax = 3};  // the rows are 1 2 3 4 and 5 6 7 8
   const Stored target = transposed(source, {.rows = 2, .cols = 4}, encoding, encoding);
   EXPECT_EQ(target.data, (std::vector<std::uint8_t>{0x51, 0x62, 0x73, 0x84}));
   EXPECT_EQ(target.scales, source.scales);

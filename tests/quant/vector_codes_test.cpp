@@ -1,4 +1,4 @@
-// The arithmetic on whole vectors on the host gives the same bits as on single elements.
+// Checks that arithmetic on whole vectors on the host gives the same bits as on single elements.
 #include "tessera/quant/cuda/vector_codes.h"
 
 #include <gtest/gtest.h>

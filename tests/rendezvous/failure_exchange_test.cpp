@@ -44,7 +44,7 @@ TEST(FailureExchange, ReportsEndIfTheStoreDoesNotAnswer) {
   const auto open = [silence] { return std::make_shared<SilentStore>(make_memory_store(), silence); };
   const auto begin = steady_clock::now();
   {
-    // The store's own limit is longer than the exchange's.
+    // The time limit of the store is longer than that of the exchange.
     FailureExchange exchange(
         make_limited_store(open, {.connect = milliseconds(9000), .answer = milliseconds(3000)}, "here"), 0);
     silence->begin();

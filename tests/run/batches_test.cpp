@@ -1,4 +1,4 @@
-// Every sample reaches the ranks of a step once, on every mesh.
+// Checks that the ranks of a step read every sample exactly once, on every mesh.
 #include "tessera/run/batches.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Mesh {
   std::int64_t gtp, dp, micro_batch;
 };
 
-// A data set of the tokens 0, 1, 2, ..., so that a token names its place, in documents of 1 to 9 tokens.
+// A data set with the tokens 0, 1, 2, ... in documents of 1 to 9 tokens. The value of a token is its position.
 struct Counting {
   std::string prefix;
   std::int64_t samples;
@@ -41,7 +41,7 @@ struct Counting {
     writer.finish();
   }
 
-  // The targets that count in these samples.
+  // Returns the targets of these samples that count in the loss.
   Tokens targets_of(const Tokens& chosen, bool mask_documents) const {
     Tokens targets;
     for (const std::int64_t sample : chosen)

@@ -10,7 +10,7 @@ using nlohmann::json;
 using quant::DType;
 
 struct Case {
-  const char* type;  // of the model
+  const char* type;  // tensors of the model
   bool tied;
   DType dtype;
 };
@@ -87,7 +87,7 @@ TEST(ConvertExport, ANarrowerTypeIsRoundedAndAWiderOneComesFromTheMasters) {
   convert(root / "wide", root / "a", {.dtype = DType::bf16});
   const ConvertReport wider = convert(root / "narrow", root / "b", {.dtype = DType::fp32});
   convert(root / "narrow", root / "c", {.dtype = DType::bf16});
-  const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);  // tensor 0
+  const std::vector<float> embedding = numbers_of(0, std::int64_t{131} * 20);  // the values of tensor 0
   const std::string name = "model.embed_tokens.weight";
   EXPECT_EQ(tensor_bytes(root / "a").at(name), bytes_of(rounded(embedding), 0, embedding.size()));
   EXPECT_EQ(tensor_bytes(root / "b").at(name), bytes_of(embedding, 0, embedding.size()));
@@ -214,7 +214,7 @@ TEST_F(ConvertNonFinite, FiniteValuesAreNotReported) {
 TEST_F(ConvertNonFinite, OtherValuesAreCountedByTensorInBothDirections) {
   put("model.layers.1.self_attn.k_proj.weight", {nan_, infinity_, 1, -infinity_, 1, nan_, nan_});
   put("model.norm.weight", {1, -infinity_});
-  put("lm_head.weight", {3.4e38F});  // beyond bf16
+  put("lm_head.weight", {3.4e38F});  // the value exceeds the range of bf16
   const json expected = {{{"tensor", "model.layers.1.self_attn.k_proj.weight"}, {"nan", 3}, {"infinite", 2}},
                          {{"tensor", "model.norm.weight"}, {"nan", 0}, {"infinite", 1}}};
   const ConvertReport there = convert(root_ / "hf", root_ / "back");

@@ -1,4 +1,5 @@
-// Readings of GPUs from a library that imitates NVML (tests/preload/imitated_nvml.cpp), and the values of all ranks.
+// Tests readings of GPUs from a library that imitates NVML (tests/preload/imitated_nvml.cpp), and the sums over all
+// ranks.
 #include "tessera/run/metrics/gpu_monitor.h"
 
 #include <gmock/gmock.h>

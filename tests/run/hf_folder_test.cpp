@@ -172,7 +172,7 @@ class HfShards : public HfFolderTest {
     return message;
   }
   json good_;
-  std::string shard_;  // that holds model.norm.weight
+  std::string shard_;  // the shard that holds model.norm.weight
 };
 
 TEST_F(HfShards, AreOpenedByTheIndex) {
@@ -218,7 +218,7 @@ TEST_F(HfShards, OfAnotherModelAreRefused) {
 }
 
 TEST_F(HfShards, HoldEachTensorOnce) {
-  // A further shard with a tensor that another shard also holds.
+  // Adds a shard with a tensor that another shard also contains.
   const std::string values = tensor_bytes(folder()).at("model.norm.weight");
   std::vector<checkpoint::SafetensorsTensor> entries;
   std::string bytes;

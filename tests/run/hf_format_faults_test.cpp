@@ -1,4 +1,4 @@
-// Hugging Face folders in number formats that are incomplete or modified: each gives one clear error and nothing worse.
+// Tests incomplete or modified Hugging Face folders in number formats. Each gives one clear error, without a crash.
 #include "tests/run/convert_testing.h"
 
 namespace tessera::run {
@@ -47,7 +47,7 @@ class HfFormatFaults : public ::testing::TestWithParam<Format> {
       change(*found, bytes[name]);
     });
   }
-  // The tensors beside a matrix.
+  // Returns the names of the tensors with the scales of the matrix.
   static std::vector<std::string> scales() {
     if (GetParam() == Format::fp8_block) return {std::string(kMatrix) + "_scale_inv"};
     if (GetParam() == Format::nvfp4) return {std::string(kMatrix) + "_scale", std::string(kMatrix) + "_scale_2"};

@@ -1,4 +1,4 @@
-// Hugging Face folders in number formats: names, shapes and bytes of exports, and the values of imports.
+// Tests Hugging Face folders in number formats: names, shapes and bytes of exports, and values of imports.
 #include "tessera/run/convert/hf_format.h"
 
 #include "tests/run/convert_testing.h"

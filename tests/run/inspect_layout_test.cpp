@@ -1,4 +1,4 @@
-// `tessera inspect layout` compared with the buffers that a trainer allocates.
+// Compares `tessera inspect layout` with the buffers that a trainer allocates.
 #include "tessera/run/inspect/inspect_layout.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Words = std::map<std::string, std::string>;
 
-// Bytes by parameter name and rank.
+// Bytes; the keys are the parameter name and the rank.
 using Counted = std::map<std::string, std::vector<std::int64_t>>;
 struct CountedBytes {
   Counted storage, compute, state;

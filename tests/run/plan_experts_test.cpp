@@ -1,4 +1,4 @@
-// Plans of models with experts, compared with runs and with numbers derived by hand.
+// Compares plans of models with experts with runs and with numbers derived by hand.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -147,7 +147,7 @@ TEST(PlanOfExperts, TheLoadLengthensTheProductsOfTheBusiestOwner) {
   const StepPlan even = plan_step(request);
   request.expert_load = 3;
   const StepPlan uneven = plan_step(request);
-  const double products = 2 * 3 * 2 * 2 * 240.0 * 6 / 1e9;  // of two layers
+  const double products = 2 * 3 * 2 * 2 * 240.0 * 6 / 1e9;  // exchanges of the two layers
   EXPECT_NEAR(uneven.prediction.compute_seconds - even.prediction.compute_seconds, 2 * products, 1e-12);
   EXPECT_EQ(uneven.busiest_rank.gathered, even.busiest_rank.gathered);
   const std::vector<ExpertLayout> layouts = expert_layouts(request);

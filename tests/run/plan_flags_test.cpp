@@ -1,4 +1,4 @@
-// The inputs of `tessera plan`: machines, flags, recorded events and runs.
+// Tests the inputs of `tessera plan`: machines, flags, recorded events and runs.
 #include "tessera/run/plan/plan_flags.h"
 
 #include <gmock/gmock.h>
@@ -158,7 +158,7 @@ void write_run(const base::TempFolder& folder, const std::function<double(int st
                              .exposed_comm_ms = exposed_ms(step),
                              .gathered_bytes = 4864,
                              .reduced_bytes = 10});
-  metrics << R"({"step":)";  // being written
+  metrics << R"({"step":)";  // the run is writing this line
 }
 
 TEST(PlanMeasured, ComparesARunWithItsPlan) {
@@ -194,7 +194,7 @@ TEST(PlanMeasured, ARunWithinTheWarmUpHasItsLastStep) {
   }
 }
 
-// Steps under a graph do not measure waits.
+// Steps with a graph do not measure waits.
 TEST(PlanMeasured, ValuesThatStepsDoNotMeasureAreIgnored) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });

@@ -15,8 +15,8 @@ namespace tessera::run {
 namespace {
 
 struct Moved {
-  std::int64_t gathered = 0, reduced = 0;  // by all ranks
-  std::int64_t activations = 0;            // by a rank whose trace is planned
+  std::int64_t gathered = 0, reduced = 0;  // bytes that all ranks receive
+  std::int64_t activations = 0;            // bytes that a rank whose trace is planned receives
   std::int64_t gather_arena = 0, reduce_arena = 0;
 };
 

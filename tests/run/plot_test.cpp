@@ -1,4 +1,4 @@
-// Runs as `tessera plot` reads, describes and draws them.
+// Tests how `tessera plot` reads, describes and draws runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST(LossSpikes, NeighbouringStepsAreOneSpike) {
   EXPECT_EQ(spikes[0].first, 50);
   EXPECT_EQ(spikes[0].last, 52);
   EXPECT_EQ(spikes[0].loss, 8.51);
-  EXPECT_NEAR(spikes[0].median, 4.66, 0.05);  // of steps 18 to 49
+  EXPECT_NEAR(spikes[0].median, 4.66, 0.05);  // losses of steps 18 to 49
   EXPECT_EQ(spikes[1].first, 81);
   EXPECT_THAT(remarks_of(run), Contains(StartsWith("loss spike at steps 50 to 52: 8.5100, median before it 4.6")));
 }

@@ -1,4 +1,4 @@
-// The quantization error of a matrix, compared with numbers from the formats' definitions.
+// Compares the quantization error of a matrix with numbers from the definitions of the formats.
 #include "tessera/run/inspect/quantization_error.h"
 
 #include <gtest/gtest.h>

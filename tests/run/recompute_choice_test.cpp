@@ -1,4 +1,4 @@
-// The blocks that recompute activations for a budget.
+// Tests the choice of blocks that recompute activations for a budget.
 #include "tessera/run/recompute_choice.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Plans of `tessera plan`, compared with numbers derived by hand.
+// Compares plans of `tessera plan` with numbers derived by hand.
 #include "tessera/run/plan/step_plan.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,8 @@ TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
   EXPECT_NEAR(step.busiest_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
 }
 
-// The rows that a rank updates are received from the two other replicas, which then receive the new weights.
+// A rank receives the gradients of the rows that it updates from the two other replicas. These replicas then receive
+// the new weights.
 TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
@@ -60,7 +61,7 @@ TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   request.config.zero = false;
   const StepPlan whole = plan_step(request);
   const double matrices = 1216 / 2.0, norms = 5 * 8;
-  const double rows = 24;  // at most, elements: the last replica's rows may be fewer
+  const double rows = 24;  // largest number of elements; the last replica may have fewer rows
   EXPECT_NEAR(split.busiest_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
               split.parameters.size() * 2 * rows * 4);
   EXPECT_NEAR(split.busiest_rank.gathered - whole.busiest_rank.gathered, 2 * matrices / 3 * 2,
@@ -77,11 +78,12 @@ TEST(PlanTraffic, RowsThatDivideUnevenlyCountByTheirPlacement) {
   const shard::ParameterSpec spec{.name = "w", .dims = {7, 5}, .compute = layout::replicated({7, 5}, 1)};
   const predict::PlannedParameter planned = predict::planned_parameter(
       spec, {.model = quant::DType::bf16, .wire = quant::DType::bf16}, {.parts = 3, .replicas = 2});
-  EXPECT_EQ(planned.shard_elements, 3 * 5);         // rows 3, 3 and 1
-  EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);  // two replicas, each row to the two ranks that lack it
-  EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row from two ranks
+  EXPECT_EQ(planned.shard_elements, 3 * 5);  // the ranks store 3, 3 and 1 rows
+  // Two replicas; each row is sent to the two ranks that do not store it.
+  EXPECT_EQ(planned.gather_total, 2 * 2 * 35 * 2);
+  EXPECT_EQ(planned.reduce_total, 2 * 2 * 35 * 2);  // each row is received from two ranks
   EXPECT_EQ(planned.replica_total, 2 * (2 - 1) * 35 * 4);
-  EXPECT_EQ(total_bytes(planned.size.gather), (7 - 1) * 5 * 2);  // of the rank with one row
+  EXPECT_EQ(total_bytes(planned.size.gather), (7 - 1) * 5 * 2);  // bytes of the rank with one row
 }
 
 // For 6 tokens, a rank of two receives 6 rows of 32 bytes and their indices in both directions: 2 * 6 * (32 + 8) = 480
@@ -133,12 +135,12 @@ TEST(PlanMemory, EqualsTheSizeOfTheBuffers) {
   EXPECT_EQ(step.memory.weights, shard);
   EXPECT_EQ(step.memory.gradients, shard + step.schedule.reduce_arena + step.schedule.scratch);
   EXPECT_EQ(step.memory.optimizer, 2 * shard);
-  // A block keeps 2 x (8 + 8 + 1) of its norms, 16 + 4 of attention, 8 before its output layer, 24 + 12 around SwiGLU.
-  // The last norm adds 8 + 1 and the loss 16 + 8. There are six tokens of fp32.
+  // For each token, a block keeps 2 x (8 + 8 + 1) values for its norms, 16 + 4 for attention, 8 before its output layer
+  // and 24 + 12 for SwiGLU. The last norm keeps 8 + 1 values and the loss 16 + 8. There are six tokens of fp32 values.
   EXPECT_EQ(step.memory.activations, (2 * (34 + 20 + 8 + 36) + 9 + 24) * 6 * 4);
   const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
   EXPECT_EQ(bf16.memory.weights, shard / 2);
-  EXPECT_EQ(bf16.memory.optimizer, 3 * shard);  // and a master
+  EXPECT_EQ(bf16.memory.optimizer, 3 * shard);  // each weight also has a master
   StepPlanRequest evaluation = request;
   evaluation.kind = schedule::StepKind::evaluate;
   EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
@@ -277,7 +279,7 @@ TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
   EXPECT_LT(near.prediction.step_seconds, near.on_demand.step_seconds);
 }
 
-// The same in each microbatch.
+// Each microbatch has the same times.
 TEST(PlanTime, CollectivesOverlapComputeThatDoesNotNeedThem) {
   const StepPlan step = plan_step(request_of({{"tp", "2"}, {"global_batch", "2"}}));
   const std::vector<int>& waits = step.costs.costs.comm_waits;
@@ -324,7 +326,7 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
 TEST(PlanSizes, OfEqualBlocksAreThoseOfTheFirst) {
   models::DecoderConfig model = even_model();
   model.num_layers = 3;
-  model.num_kv_heads = 1;  // overlaps over tp
+  model.num_kv_heads = 1;  // this parameter overlaps over tp
   predict::DryStep dry;
   dry.parameters = models::LlamaConfig(model).parameters({.tp_size = 3, .partial_norms = true});
   dry.cuts = {{.parts = 2, .replicas = 2}};
@@ -389,7 +391,7 @@ TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
   EXPECT_EQ(report["memory_bytes"]["total"], step.memory.total());
   EXPECT_DOUBLE_EQ(report["predicted"]["step_ms"], step.prediction.step_seconds * 1e3);
   ASSERT_EQ(report["gathers"].size(), step.schedule.residencies.size());
-  ASSERT_EQ(report["reductions"].size(), 2u * 15);  // of 15 parameters in each microbatch
+  ASSERT_EQ(report["reductions"].size(), 2u * 15);  // 15 parameters in each of two microbatches
   EXPECT_EQ(report["gathers"][0]["weights"], "embedding.weight");
   EXPECT_EQ(report["gathers"][0]["wait"], 0);
   EXPECT_EQ(report["gathers"][0]["bytes"], 512);

@@ -1,5 +1,5 @@
-// The file of a recorded step: every transfer of the schedule, once, on every rank, and the same numbers as without a
-// recording.
+// Tests the file of a recorded step. It contains every transfer of the schedule once on every rank. The results are the
+// same as without a recording.
 #include "tessera/run/step_timeline.h"
 
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ Transfers scheduled(runtime::Runtime& runtime, int microbatches) {
 
 struct Recorded {
   ordered_json file;
-  std::map<int, Transfers> expected;                             // by rank
-  std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;  // by rank: gathered and reduced bytes
+  std::map<int, Transfers> expected;                             // index: rank
+  std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;  // index: rank; gathered and reduced bytes
 };
 
 TEST(StepTimeline, HoldsEveryTransferOnceAndChangesNoResult) {
@@ -69,7 +69,7 @@ TEST(StepTimeline, HoldsEveryTransferOnceAndChangesNoResult) {
 
   std::map<int, Transfers> found;
   std::map<int, std::pair<std::int64_t, std::int64_t>> traffic;
-  std::map<int, std::pair<int, std::string>> rows;  // rank and name
+  std::map<int, std::pair<int, std::string>> rows;  // key: rank and name
   for (const ordered_json& event : recorded.file["traceEvents"]) {
     if (event["name"] == "thread_name") rows[event["tid"]] = {event["pid"], event["args"]["name"]};
     if (event["ph"] != "X") continue;

@@ -21,7 +21,7 @@ TEST(Crc32c, MatchesThePublishedValues) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
   EXPECT_EQ(crc32c(""), 0u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);    // RFC 3720, B.4
-  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);  // the same
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);  // also from RFC 3720, B.4
 }
 
 // wall_time 1.0 = 3ff0000000000000 little-endian after key 09; "brain.Event:2" after key 1a and length 0d.

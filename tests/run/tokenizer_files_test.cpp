@@ -1,4 +1,4 @@
-// The files of a tokenizer, and the tokens that begin and end a text.
+// Tests the files of a tokenizer, and the tokens that begin and end a text.
 #include "tessera/run/tokenizer/tokenizer_files.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Requirements of Perfetto's reader: adjacent spans of a row do not overlap in whole nanoseconds, and the number of a
-// row belongs to one process and is not that of its main thread.
+// Tests requirements of Perfetto's reader. Adjacent spans of a row do not overlap in whole nanoseconds. The number of a
+// row belongs to one process and is not the number of its main thread.
 #include "tessera/run/metrics/trace_events.h"
 
 #include <gtest/gtest.h>

@@ -25,7 +25,7 @@ TEST(TrainerOptions, TakeTheRateScheduleFromTheSettings) {
   EXPECT_THAT([&] { lr_schedule_of(config); }, ThrowsMessage<Error>(HasSubstr("schedule_steps -1 is not resolved")));
 }
 
-// The trainer's options of a command line.
+// Returns the trainer's options for a command line.
 train::TrainerOptions options_of(std::vector<std::string> flags) {
   static const models::LlamaConfig model(even_model());
   flags.insert(flags.end(), {"--model", "m", "--data", "d", "--steps", "9", "--out", "o", "--seq-len", "4"});

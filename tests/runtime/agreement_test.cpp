@@ -38,12 +38,12 @@ schedule::Event stash(int microbatch, std::int64_t ordinal, const std::string& w
 }
 
 struct Difference {
-  int rank = -1, step = -1;  // who differs, and in which
+  int rank = -1, step = -1;  // the rank whose events differ, and the step in which they differ
   enum class What { other, more, none } what = What::none;
 };
 
-// Steps of two microbatches of three events each. As a rank that differs does them, the second event of the second
-// microbatch is another one, or one more comes behind the last.
+// Records a step of two microbatches with three events each. On the rank that differs, the second event of the second
+// microbatch is another event, or the last microbatch has an additional event.
 void do_step(Compared& own, int rank, int step, const Difference& difference) {
   const bool differs = rank == difference.rank && step == difference.step;
   own.history.begin_step();
@@ -58,7 +58,8 @@ void do_step(Compared& own, int rank, int step, const Difference& difference) {
   }
 }
 
-// Returns the error of steps of three ranks. A comparison is read `late` steps later, or before its step is dropped.
+// Runs steps on three ranks and returns the error. The result of a comparison is read `late` steps later, or earlier if
+// the record of its step would be dropped.
 std::string error_of(int steps, int late, const Difference& difference) {
   try {
     comm::run_local(3, {}, [&](comm::World& world) {
@@ -82,7 +83,7 @@ TEST(Agreement, EqualStepsAreComparedAnyNumberOfStepsLater) {
   for (const int late : {0, 1, 3, 9}) EXPECT_EQ(error_of(12, late, {}), "") << late;
 }
 
-// Ranks are then in a later step, which has the same events on all of them.
+// When the difference is detected, the ranks are in a later step that has the same events on all ranks.
 TEST(Agreement, ADifferenceIsNamedIfItIsDetectedAStepLater) {
   for (const int late : {0, 1, 2}) {
     const std::string error = error_of(6, late, {.rank = 1, .step = 3, .what = Difference::What::other});
@@ -93,7 +94,7 @@ TEST(Agreement, ADifferenceIsNamedIfItIsDetectedAStepLater) {
   }
 }
 
-// Weights of one size: nothing else tells the events from each other.
+// The weights have equal sizes, so the events differ only in the number of the weight.
 TEST(Agreement, TwoWeightsThatOneRankSwapsAreADifference) {
   const auto swapped = [](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
@@ -122,13 +123,13 @@ TEST(Agreement, ADifferenceBehindTheLastEventIsNamedOnceTheStepIsOver) {
   EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
 }
 
-// A comparison that nobody asks for is looked at before its step is forgotten.
+// If no caller requests the result of a comparison, the agreement reads it before it drops the record of the step.
 TEST(Agreement, ADifferenceIsDetectedAsLongAsTheHashesOfItsStepAreKept) {
   const std::string error = error_of(12, 100, {.rank = 0, .step = 2, .what = Difference::What::other});
   EXPECT_NE(error.find("event 4 is"), std::string::npos) << error;
 }
 
-// One rank is two steps ahead, where it waits for what never comes.
+// One rank is two steps ahead and waits for a fence that is never done.
 TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   try {
     comm::run_local(2, {}, [](comm::World& world) {
@@ -146,8 +147,8 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   }
 }
 
-// Ranks 0 and 2 differ and wait in `collective` for rank 1, which comes when they have left: what it reads of them, and
-// their lanes write, may be gone by then.
+// The events of ranks 0 and 2 differ. Both ranks wait in `collective` for rank 1, which calls it only after they have
+// thrown an error and left. At that time, the memory that rank 1 reads and that their lanes write may be freed.
 void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Compared&)>& collective) {
   std::latch left(2);
   const auto leave = [&](comm::World& world) {
@@ -162,7 +163,7 @@ void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Co
       EXPECT_NE(std::string(error.what()).find("event 4 is"), std::string::npos) << error.what();
       EXPECT_TRUE(parallel.world->lane().record().wait_for(std::chrono::milliseconds(500))) << "still running";
       left.arrive_and_wait();
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 comes
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for rank 1 to call `collective`
       throw;
     }
   };
@@ -201,10 +202,10 @@ TEST(PostedSteps, ReadsBackWhatWasPosted) {
   const PostedSteps posted = parse_posted_steps(encode_posted_steps(steps, {.step = 1, .index = 299}));
   ASSERT_EQ(posted.steps.size(), 2u);
   EXPECT_EQ(posted.find(3), nullptr);
-  EXPECT_EQ(posted.find(1)->end(), 301u);  // of a step that is over, its end too
+  EXPECT_EQ(posted.find(1)->end(), 301u);  // the record of a finished step also contains its end
   EXPECT_EQ(posted.find(1)->hashes.back(), steps[0].hash());
   EXPECT_EQ(posted.find(2)->end(), 300u);
-  EXPECT_GT(posted.find(2)->first, 0u);  // the newest alone
+  EXPECT_GT(posted.find(2)->first, 0u);  // only the newest hashes are posted
   EXPECT_EQ(posted.dumped, (Stage{.step = 1, .index = 299}));
   EXPECT_TRUE(posted.is_whole);
   EXPECT_EQ(posted.events, schedule::Trace{steps[0].trace().back()});

@@ -1,5 +1,4 @@
-// Copies of weights for backward passes: parameters of their own behind the weights, which nobody but the runtime
-// names.
+// Tests backward weights. They are separate parameters that follow the weights, and only the runtime uses their ids.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +25,7 @@ RuntimeOptions forward_and_backward(Format forward, Format backward) {
           .wire_backward = {{.format = backward, .rules = {{"plain", Format::bf16}}}}};
 }
 
-// On three gtp ranks.
+// Runs on three gtp ranks.
 template <typename Body>
 void with_runtime(const RuntimeOptions& options, Body body) {
   comm::run_local(3, {}, [&](comm::World& world) {

@@ -1,4 +1,4 @@
-// Ranks of two classes, whose steps have other numbers of microbatches.
+// Tests ranks of two classes, whose steps have different numbers of microbatches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ using schedule::Pass;
 
 constexpr int kWeights = 3, kBlocks = 6;
 
-// Every block's gradient of weight i is i + 1. reversed: weights are used in another order. skipped: a weight whose
-// gradient is not made. backward_reversed: gradients are made in another order.
+// Runs a step in which the gradient of weight i is i + 1 in every block. reversed: weights are used in another order.
+// skipped: the weight whose gradient is not produced. backward_reversed: gradients are produced in another order.
 void step(Runtime& runtime, bool reversed, int skipped = -1, bool backward_reversed = false) {
   const int microbatches = kBlocks / runtime.parallel().cuts().parts;
   runtime.program().begin_step(schedule::StepKind::train, microbatches);
@@ -42,14 +42,15 @@ void step(Runtime& runtime, bool reversed, int skipped = -1, bool backward_rever
   runtime.program().end_step();
 }
 
-// The first is as large as the others together, which may join then.
+// Adds a weight. The first weight is as large as all others together, so the others may share a unit.
 void add_weight(Runtime& runtime, int id) {
   const std::int64_t rows = id == 0 ? 36 : 6;
   runtime.parameters().add(
       {.name = "w" + std::to_string(id), .dims = {rows, 4}, .compute = layout::replicated({rows, 4}, 1)});
 }
 
-// Calls body on every rank of replicas of 3 and 2. Gradients of class `joined` travel together.
+// Calls body on every rank of a replica with 3 ranks and a replica with 2 ranks. In the class `joined`, gradients share
+// units.
 void on_classes(const std::function<void(Runtime& runtime, int its_class)>& body, int joined = -1) {
   const mesh::Grid grid{{"a", 1}, {"b", 3}, {"c", 2}};
   const shard::Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
@@ -66,7 +67,7 @@ void on_classes(const std::function<void(Runtime& runtime, int its_class)>& body
   });
 }
 
-// In step 3 ranks of class `reversed` leave their schedule.
+// In step 3, ranks of class `reversed` depart from their schedule.
 void run_classes(int reversed, int joined = -1) {
   const auto body = [&](Runtime& runtime, int its_class) {
     for (int i = 0; i < 5; ++i) {
@@ -111,12 +112,13 @@ TEST(Classes, AddTheirGradientsByTheirOwnSchedules) {
   run_classes(-1);
 }
 
-// Which gradients join depends on how many bytes ranks of a class hold.
+// The gradients that share a unit depend on the number of bytes on the ranks of a class.
 TEST(Classes, MayJoinOtherGradients) {
   for (const int joined : {0, 1}) run_classes(-1, joined);
 }
 
-// Its sums over replicas would come in another order than those of the other ranks.
+// After the departure, the ranks of this class would issue their sums over replicas in another order than the other
+// ranks.
 TEST(Classes, OneThatLeavesItsScheduleEndsTheRun) {
   for (const int reversed : {0, 1}) {
     try {

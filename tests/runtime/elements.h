@@ -1,4 +1,4 @@
-// The elements of a rank's part of a tensor.
+// Visits the elements of a rank's part of a tensor.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,5 @@
-// The costs of a recorded step, measured by the host's clock on a CPU and by compute's marks on a GPU.
+// Tests the costs of a recorded step, which are measured with the host's clock on a CPU and with events on the compute
+// stream on a GPU.
 #include "tessera/runtime/watch/measure.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +50,7 @@ TEST(Measures, OnACpuTheLongestOfAllRanksCounts) {
     measure.passed({});
     parallel.clock->advance(1);
     measure.event(1, statistics, {});
-    parallel.clock->advance(2);  // half of it a wait
+    parallel.clock->advance(2);  // half of this time is a wait
     statistics.exposed_seconds = 1;
     measure.waited(1, 1, 1, {});
     measure.event(2, statistics, {});
@@ -69,7 +70,7 @@ TEST(Measures, ACollectiveThatIsWaitedForLater) {
   comm::run_local(2, options, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 2, 1);
     schedule::Trace trace = trace_of_three();
-    trace.push_back(trace[1]);  // nobody waits for it
+    trace.push_back(trace[1]);  // compute does not wait for this collective
     trace.push_back(trace[2]);
     Measure measure(parallel);
     StepStatistics statistics;
@@ -91,7 +92,7 @@ TEST(Measures, ACollectiveThatIsWaitedForLater) {
   });
 }
 
-// Arenas fit into what the fullest GPU has free.
+// The arenas must fit into the free memory of the fullest GPU.
 TEST(Measures, TheRoomOfTheFullestRankCounts) {
   comm::run_local(3, {}, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
@@ -106,9 +107,9 @@ TEST(Measures, TheRoomOfTheFullestRankCounts) {
   });
 }
 
-// Compute waits for a collective while it holds one weight, then needs another. The other comes meanwhile where both
-// have room, and that is worth it only where the collective is known to take time, although an event comes before the
-// wait.
+// Compute uses one weight, waits for a collective during this use, and then needs a second weight. With an arena for
+// both weights, the second weight is gathered during the wait. The automatic budget chooses the larger arena only if it
+// knows that the collective takes time, although there is an event between the issue of the collective and its wait.
 TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
   comm::LocalOptions options;
   options.link = comm::Link{.latency_s = 0, .bytes_per_second = 1e6};
@@ -142,7 +143,7 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
     });
 }
 
-// 20 ms of work beside 600 ms in which the host executes the actions of an event.
+// Compute works for 20 ms, and the host needs 600 ms for the actions of an event. Only the time of compute must count.
 TEST(Measures, OnAGpuTimeOfTheHostDoesNotCount) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   comm::NcclOptions options;
@@ -172,7 +173,7 @@ TEST(Measures, OnAGpuTimeOfTheHostDoesNotCount) {
   pass();
   const schedule::Costs costs = costs_of(parallel, measure, trace);
   ASSERT_EQ(costs.segment_seconds.size(), 3u);
-  // Other work on the GPU may stretch all of them, by less than what the host takes.
+  // Other work on the GPU may make all of these times longer, but by less than the time of the host.
   constexpr double kLimit = 0.3;
   EXPECT_LT(costs.segment_seconds[0], kLimit);
   EXPECT_GT(costs.segment_seconds[1], 0.015);

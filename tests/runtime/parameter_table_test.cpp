@@ -90,7 +90,7 @@ TEST(DryRun, RefusesCallsOutOfOrder) {
   dry.begin_microbatch();
   EXPECT_THROW(dry.release(id, schedule::Pass::forward), Error);
   dry.consume(id, schedule::Pass::forward);
-  EXPECT_THROW(dry.end_microbatch(), Error);  // not released
+  EXPECT_THROW(dry.end_microbatch(), Error);  // the weight is not released
   dry.release(id, schedule::Pass::forward);
   dry.end_microbatch();
   EXPECT_THROW(dry.begin_microbatch(), Error);

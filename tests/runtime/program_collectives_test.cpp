@@ -15,7 +15,7 @@ using schedule::Pass;
 
 constexpr int kRanks = 4, kSteps = 3;
 
-// Groups of 2 consecutive ranks in the first domain, all 4 ranks in the second.
+// The first domain has groups of 2 consecutive ranks. The second domain has one group of all 4 ranks.
 shard::RankLayout two_domains() {
   const mesh::Grid first{{"a", 2}, {"b", 2}, {"c", 1}}, second{{"x", kRanks}, {"y", 1}, {"z", 1}};
   return {.mesh = mesh::Mesh({first, second}, mesh::live_places(first, {})),

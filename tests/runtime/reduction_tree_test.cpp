@@ -1,4 +1,5 @@
-// The order in which gradients add up: who relays for whom, what travels, and the bits of the sums.
+// Tests the order of gradient sums: the rank that sums a node's parts for each owner, the bytes of the messages, and
+// the bits of the sums.
 #include "tessera/shard/reduction_tree.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +23,12 @@ using quant::DType;
 TEST(ReductionTree, EveryNodeSumsForEveryOwnerOnce) {
   for (int ranks = 1; ranks <= 9; ++ranks)
     for (int node = 1; node <= ranks + 1; ++node) {
-      std::map<std::pair<int, int>, int> makers;  // owner, node
+      std::map<std::pair<int, int>, int> makers;  // key: owner and node; number of ranks that sum for them
       for (int rank = 0; rank < ranks; ++rank) {
         const ReductionTree tree(std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 2), node, rank);
         for (const int owner : tree.relayed()) ++makers[{owner, tree.node_of(rank)}];
         EXPECT_EQ(tree.node_of(tree.relay(rank, tree.node_of(rank))), tree.node_of(rank));
-        EXPECT_EQ(tree.relay(rank, tree.node_of(rank)), rank);  // an owner sums for itself
+        EXPECT_EQ(tree.relay(rank, tree.node_of(rank)), rank);  // in the node of the owner, the owner itself sums
       }
       EXPECT_EQ(makers.size(), static_cast<std::size_t>(ranks * ((ranks + node - 1) / node)));
       for (const auto& [key, count] : makers) EXPECT_EQ(count, 1);
@@ -35,7 +36,8 @@ TEST(ReductionTree, EveryNodeSumsForEveryOwnerOnce) {
 }
 
 TEST(ReductionTree, BytesAreThoseOfTheMessages) {
-  // Two nodes of three and two; rank 4 (local 1) relays for owners 1 and 4, rank 3 (local 0) for 0, 2 and 3.
+  // There are two nodes with three and two ranks. In the second node, rank 4 sums for the owners 1 and 4, and rank 3
+  // sums for the owners 0, 2 and 3.
   const std::vector<std::int64_t> owned{5, 4, 3, 2, 1};
   const ReductionTree rank3(owned, 3, 3), rank4(owned, 3, 4);
   EXPECT_EQ(rank3.relayed(), (std::vector<int>{0, 2, 3}));
@@ -50,7 +52,7 @@ TEST(ReductionTree, BytesAreThoseOfTheMessages) {
   EXPECT_THROW(ReductionTree(owned, 0, 0), Error);
 }
 
-// Values whose sums depend on the order: many magnitudes, all bits, both signs.
+// Returns values with many magnitudes, all bits and both signs, so that sums depend on the order.
 float value(int rank, std::int64_t i) {
   std::uint64_t bits = (static_cast<std::uint64_t>(i) * 64 + static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15;
   bits = (bits ^ (bits >> 29)) * 0xBF58476D1CE4E5B9;
@@ -63,7 +65,8 @@ float rounded(float x, DType wire) {
   return wire == DType::bf16 ? static_cast<float>(quant::bfloat16(x)) : x;
 }
 
-// As one process would compute it. A node of one rank passes its part on, others their sum.
+// Returns the sum as one process would compute it. A node with one rank contributes its part, and other nodes
+// contribute the sum of their parts.
 float expected(int ranks, int node, DType wire, std::int64_t i) {
   float sum = 0;
   for (int first = 0; first < ranks; first += node) {
@@ -139,7 +142,7 @@ TEST(ReductionTree, SumsHaveTheBitsOfTheTree) {
               orders.insert(found);
             }
           if (ranks >= 5 && rows == 11) {
-            EXPECT_GT(orders.size(), 1U);  // the values tell orders apart
+            EXPECT_GT(orders.size(), 1U);  // another order gives another sum
           }
         }
 }

@@ -1,4 +1,5 @@
-// Steps that a graph carries out, as the runtime sees them: here nothing carries them out.
+// Tests the bookkeeping of the runtime for steps that a graph executes. The test has no graph, so no operation of the
+// graph is executed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,19 +10,20 @@
 
 namespace tessera::runtime::replay_model {
 
-// Versions are counted as by the step from which the graph was made. It only writes weights; the step behind compares
-// them, gathered outside of the graph.
+// The runtime counts versions as in the captured step. The repeated step only writes weights. The next step gathers the
+// weights outside of the graph and compares their versions.
 TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
   for (const bool zero : {false, true}) {
     run(GetParam(), {.zero = zero, .coalesce_bytes = 1024}, [zero](Model& model) {
       Runtime& runtime = model.runtime;
       const bool gathers = runtime.parallel().cuts().parts * runtime.parallel().program().size() > 1;
-      // Returns what was gathered, for the next step too. Replicas would give each other weights in the graph.
+      // Repeats a step and returns the gathered bytes, including those for the next step. In a real graph, replicas
+      // would also exchange weights.
       const auto repeat = [&](std::int64_t in_graph = 0) {
         runtime.program().begin_step(schedule::StepKind::train, 2);
         EXPECT_TRUE(runtime.graph().can_be_graph());
         runtime.graph().repeat_step();
-        runtime.wait_until_idle();  // a graph waits for what was gathered ahead of it
+        runtime.wait_until_idle();  // a graph waits for the gathers that were issued ahead of it
         if (!zero) model.write_updates();
         runtime.graph().launched({}, {.gathered_bytes = in_graph});
         return runtime.finish(runtime.pending()).gathered_bytes;
@@ -36,7 +38,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
       for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
         versions.push_back(runtime.parameter(id).version());
       const std::int64_t ahead = repeat();
-      EXPECT_TRUE(ahead > 0 || runtime.parallel().cuts().parts == 1);  // over tp alone some ranks receive nothing
+      EXPECT_TRUE(ahead > 0 || runtime.parallel().cuts().parts == 1);  // without gtp, some ranks receive no bytes
       EXPECT_EQ(repeat(17), 17 + ahead);
       EXPECT_TRUE(std::ranges::equal(runtime.trace(), events, schedule::is_same));
       for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id)
@@ -45,7 +47,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
       model.train(2);
       EXPECT_TRUE(model.starts_prepared);
       model.update();
-      model.replace(3);  // "overlap", which is gathered over tp too
+      model.replace(3);  // the parameter "overlap", which is also gathered over tp
       model.train(2);
       EXPECT_EQ(model.starts_prepared, !gathers);
       model.update();
@@ -53,7 +55,7 @@ TEST_P(ReplayOnMesh, RepeatedStepsCountVersionsAndKeepWhatIsGatheredAhead) {
       model.train(2);
       EXPECT_EQ(model.starts_prepared, !gathers);
       model.update();
-      repeat();  // directly after a step whose gathers for it are in flight
+      repeat();  // the gathers that the previous step issued for this one are in flight
       model.train(2);
       EXPECT_EQ(runtime.schedule_statistics().departed_steps, 0);
     });

@@ -1,5 +1,5 @@
-// Steps that follow a schedule give the bits of a dense reference: on every mesh, at every budget, with poisoned
-// buffers and random delays, and with evaluations between.
+// Checks that steps with a schedule have the bits of a dense reference, on every mesh and with every budget. Buffers
+// are poisoned, communication is delayed at random, and evaluations run between the steps.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -12,7 +12,7 @@
 namespace tessera::runtime::replay_model {
 
 TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
-  // Each pair of a budget and a size of messages comes once, and each pair of a budget and a way to sum.
+  // The cases contain each pair of a budget and a unit size once, and each pair of a budget and a value of sums_apart.
   for (const auto& [coalesce, sums_apart] : {std::pair{0, false}, {0, true}, {2048, true}, {2048, false}}) {
     const bool with_smallest = (coalesce == 0) != sums_apart;
     for (const std::int64_t more :
@@ -22,7 +22,7 @@ TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
       options.coalesce_bytes = coalesce;
       options.zero = more != 256;
       options.replay = {.poison = true, .delay_seed = 3, .longest_delay = 0.0003};
-      if (more != 0 && more != schedule::kUnlimited) {  // a little above the smallest
+      if (more != 0 && more != schedule::kUnlimited) {  // a budget that is a little larger than the smallest one
         run(GetParam(), {.gather_budget = 0, .reduce_budget = 0, .coalesce_bytes = coalesce}, [&](Model& model) {
           model.train(2);
           model.update();
@@ -70,15 +70,16 @@ TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
       model.evaluate();
       if (step == 1) model.replace(1);  // a checkpoint is loaded: prefetched weights are stale
       if (step == 2) model.evaluate();
-      model.train(1);                 // other microbatches, another schedule
-      if (step != 1) model.update();  // an optimizer step that is skipped
+      model.train(1);                 // another number of microbatches has another schedule
+      if (step != 1) model.update();  // step 1 has no update
     }
     EXPECT_EQ(model.runtime.schedule_statistics().departed_steps, 0);
     EXPECT_EQ(model.runtime.schedule_statistics().planned, 3);
   });
 }
 
-// The squares are those of the sum of all microbatches, once a step. A gradient without one last sum has no squares.
+// The squares are computed once in a step, from the sum of all microbatches. If no single last sum computes a gradient,
+// it has no squares.
 TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
   run(GetParam(), {.replay = {.poison = true}}, [](Model& model) {
     Runtime& runtime = model.runtime;
@@ -97,7 +98,7 @@ TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
     }
     if (dp > 1) {
       EXPECT_EQ(giving, 0);
-    } else if (runtime.parallel().cuts().parts < 8) {  // else some ranks hold nothing
+    } else if (runtime.parallel().cuts().parts < 8) {  // with more parts, some ranks store no rows
       EXPECT_GT(giving, 0);
     }
     for (int step = 0; step < 3; ++step) {
@@ -106,7 +107,8 @@ TEST_P(ReplayOnMesh, TheLastSumGivesTheSquaresOfItsRows) {
       for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
         shard::ShardedParameter& parameter = runtime.parameter(id);
         const auto& own = squares[static_cast<std::size_t>(id)];
-        const bool written = step == 1 && !own.empty();  // by a schedule, all of it
+        // Only step 1 follows its schedule to the end.
+        const bool written = step == 1 && !own.empty();
         if (step < 2) {
           EXPECT_EQ(parameter.row_squares_written(), written) << parameter.spec.name;
         }
@@ -133,18 +135,18 @@ TEST_P(ReplayOnMesh, AStepThatLeavesItsScheduleIsServedOnDemandAndCounted) {
     };
     step(false);
     step(false);
-    step(true);  // leaves it
+    step(true);  // this step departs from its schedule
     EXPECT_TRUE(model.runtime.statistics().departed);
     EXPECT_EQ(model.runtime.statistics().unproduced, 1);
-    step(false);  // is back
+    step(false);  // this step follows its schedule again
     EXPECT_FALSE(model.runtime.statistics().departed);
     EXPECT_EQ(model.runtime.statistics().demand_gathers, 0);
     for (int i = 0; i < 3; ++i) step(true);
     EXPECT_EQ(model.runtime.schedule_statistics().planned, 1);
-    step(true);  // the third in a row made a new schedule
+    step(true);  // after the third departed step in a row, a new schedule was made
     EXPECT_EQ(model.runtime.schedule_statistics().planned, 2);
     EXPECT_FALSE(model.runtime.statistics().departed);
-    step(false);  // which this one leaves
+    step(false);  // this step departs from the new schedule
     EXPECT_TRUE(model.runtime.statistics().departed);
   });
 }
@@ -191,7 +193,8 @@ TEST(Replay, BuffersKeepTheirAddressesOver100Steps) {
   });
 }
 
-// Each bucket's amaxes are an event before its publishes, which a step with a schedule follows like the others.
+// The message of the amaxes of a bucket is an event before the publishes of the bucket. A step with a schedule follows
+// this event like other events.
 TEST(Replay, AmaxesOfBucketsAreEventsOfTheSchedule) {
   run({1, 2, 1}, {}, [](Model& model) {
     for (int step = 0; step < 4; ++step) {

@@ -1,4 +1,5 @@
-// Tables whose rows travel by index: when they do, and that nothing but the bytes moved tells it from gathering them.
+// Tests tables whose rows are exchanged by index: when the exchange is chosen, and that only the number of transferred
+// bytes differs from a gather of the table.
 #include "tessera/shard/rows/rows.h"
 
 #include <gtest/gtest.h>
@@ -31,20 +32,23 @@ bool decides(std::int64_t rows, const ParameterTypes& types, const Cuts& cuts, P
   return exchanges_rows(spec, layouts_of(spec), types, cuts);
 }
 
-// fp32 at gtp 4: 3/4 of 1000 rows of 32 bytes are gathered, and 3 times 250 rows of gradients received, 48,000 bytes; a
-// row read takes 3 (32 + 8) bytes there and as many back, 240.
+// fp32 at gtp 4. A gather receives 3/4 of 1000 rows of 32 bytes, and the exchange of gradients receives 3 times 250
+// rows: 48,000 bytes together. An exchange of rows receives 3 (32 + 8) bytes for each row that is read, and as many for
+// its gradient: 240 bytes together.
 TEST(ExchangesRows, WhenThatReceivesFewerBytes) {
   const Cuts cuts{.parts = 4};
   EXPECT_TRUE(decides(199, {}, cuts));
   EXPECT_FALSE(decides(200, {}, cuts));
-  // bf16: half of each, but for the indices: 24,000 and 3 (16 + 8 + 16 + 8) = 144.
+  // In bf16, the gather and the gradients have half as many bytes: 24,000. A row has 3 (16 + 8 + 16 + 8) = 144 bytes,
+  // because indices do not become smaller.
   const ParameterTypes bf16{.model = DType::bf16, .accumulator = DType::fp32, .wire = DType::bf16};
   EXPECT_TRUE(decides(166, bf16, cuts));
   EXPECT_FALSE(decides(167, bf16, cuts));
-  // Frozen: 24,000 and 120 a row.
+  // A frozen table has no gradients: 24,000 bytes for the gather, and 120 bytes for each row.
   EXPECT_TRUE(decides(199, {}, cuts, {.trainable = false}));
   EXPECT_FALSE(decides(200, {}, cuts, {.trainable = false}));
-  // In nodes of two the exchange receives 2 * 250 rows within, in the wire type, and a node's sum, 250 rows of fp32.
+  // With nodes of two ranks, the exchange of gradients receives 2 * 250 rows in the wire type inside the node, and the
+  // sum of the other node with 250 rows in fp32.
   EXPECT_TRUE(decides((12000 + 2 * 250 * 16 + 250 * 32 - 1) / 144, bf16, {.parts = 4, .node = 2}));
   EXPECT_FALSE(decides((12000 + 2 * 250 * 16 + 250 * 32 + 143) / 144, bf16, {.parts = 4, .node = 2}));
 }
@@ -71,15 +75,16 @@ struct Case {
   Lookup lookup = Lookup::gather;
   DType model = DType::fp32;
   int node = 1;
-  bool disturbed = false;  // poison, delays, least memory, states that are cut over replicas
+  bool disturbed = false;  // poisoned buffers, delays, smallest budgets and ZeRO-1
 };
 
 float weight_value(int step, std::int64_t row, std::int64_t column) {
-  return static_cast<float>((std::int64_t{step} * 50 + row * 7 + column) % 256);  // exact in bf16
+  // bf16 represents these integers exactly.
+  return static_cast<float>((std::int64_t{step} * 50 + row * 7 + column) % 256);
 }
 
-// Rows 3 to 10 at random with repetitions; 0 in the first blocks, 1 in every one, 2 never. Some blocks have no token of
-// their own, some are shorter than others.
+// Returns the tokens of a block. Rows 3 to 10 are read at random and repeatedly. Row 0 is read only in the first
+// blocks, row 1 in every block, and row 2 never. One block has only one token, and some blocks are shorter than others.
 std::vector<std::int64_t> tokens_of(int block) {
   std::vector<std::int64_t> tokens{1};
   if (block < 4) tokens.push_back(0);
@@ -138,7 +143,7 @@ class Rank {
     runtime_.program().end_step();
   }
 
-  // New weights; where replicas give them to each other, late.
+  // Writes new weights. If replicas exchange the weights, the exchange is delayed.
   void write(int step) {
     if (case_.disturbed && parallel_.has(0, Via::replicas)) parallel_.of(0, Via::replicas).lane().delay(0.002);
     ShardedParameter& parameter = runtime_.parameter(table_);
@@ -153,7 +158,7 @@ class Rank {
     if (step > 0) runtime_.program().publish(other_);
   }
 
-  // As bits, so that signs of zeros count.
+  // Compares the bits, so that the signs of zeros must be equal.
   void collect(std::vector<std::uint32_t>& logical) {
     ShardedParameter& parameter = runtime_.parameter(table_);
     const auto* sum = reinterpret_cast<const float*>(parameter.state_gradient());
@@ -220,7 +225,7 @@ class Rank {
     runtime_.program().produce(other_);
   }
 
-  // Adds the tokens' gradients in their order to rows of zeros.
+  // Adds the gradients of the tokens in token order, starting from rows of zeros.
   void give(int step, int block, const std::vector<std::int64_t>& tokens) {
     std::vector<std::int64_t> targets = local(tokens);
     float* sums = nullptr;
@@ -248,7 +253,7 @@ class Rank {
   layout::Range part_;
 };
 
-// main_grad of every step, logical.
+// Returns the logical elements of main_grad of every step.
 std::vector<std::vector<std::uint32_t>> run(const Case& chosen) {
   std::vector<std::vector<std::uint32_t>> sums(kSteps, std::vector<std::uint32_t>(kRows * kColumns, 0xFFFFFFFF));
   std::mutex mutex;
@@ -283,7 +288,7 @@ TEST_P(Rows, GiveTheBitsOfTheWholeTable) {
                   run({.tp = tp, .gtp = gtp, .dp = dp, .lookup = lookup, .model = model, .disturbed = disturbed}))
             << "gtp " << gtp << " " << name_of(lookup);
   }
-  // Zeros keep their signs: row 1 sums -0 alone, row 0 not in every block.
+  // Checks the signs of zeros. All terms of row 1 are -0. Row 0 has such a term only in some blocks.
   const auto first = [&](std::int64_t row) { return expected[0][static_cast<std::size_t>(row * kColumns)]; };
   if (model == DType::bf16 && dp == 1) {
     EXPECT_EQ(first(1), std::bit_cast<std::uint32_t>(-0.0F));
@@ -315,7 +320,8 @@ TEST(RowsOrder, OfNodesIsThatOfTheWholeTable) {
       }
 }
 
-// A microbatch receives rows and indices of six tokens from each of two ranks, there and back.
+// In a microbatch, a rank receives rows and indices of six tokens from each of two ranks, in the forward pass and in
+// the backward pass.
 TEST(RowsTraffic, IsStaticAndCounted) {
   comm::run_local(3, {}, [](comm::World& world) {
     ParallelGroups parallel = shard::dense_parallel(world, 1, 3, 1);
@@ -325,20 +331,22 @@ TEST(RowsTraffic, IsStaticAndCounted) {
       rank.write(step + 1);
     }
     const runtime::StepStatistics& statistics = rank.runtime().statistics();
-    const std::int64_t messages = kTokens * 4 * 2 * (kColumns * 4 + 8), others = 32;  // "other" in 2, 2 and 0 rows
+    // The ranks store 2, 2 and 0 rows of the parameter "other".
+    const std::int64_t messages = kTokens * 4 * 2 * (kColumns * 4 + 8), others = 32;
     const std::int64_t shard = std::array<std::int64_t, 3>{4, 4, 0}[static_cast<std::size_t>(world.rank())] * 4;
     EXPECT_EQ(statistics.reduced_bytes, messages + shard * 4 * 2);
-    EXPECT_GE(statistics.gathered_bytes, messages + others - shard);  // "other" may stay
+    // "other" may stay in the arena, so it need not be gathered again.
+    EXPECT_GE(statistics.gathered_bytes, messages + others - shard);
     EXPECT_EQ((statistics.gathered_bytes - messages) % (others - shard), 0);
-    // The table has no place in the gather arena, and staging for its rows alone.
+    // The table needs no bytes in the gather arena. Its staging is only large enough for the rows of a microbatch.
     const std::vector<schedule::ParameterSize> sizes = rank.runtime().parameters().sizes();
     EXPECT_EQ(sizes[0].gathered, 0);
-    EXPECT_EQ(sizes[0].staging, 4 * 256);  // rows, indices, slots and a map
+    EXPECT_EQ(sizes[0].staging, 4 * 256);  // 256 bytes each for rows, indices, slots and a map
     EXPECT_EQ(rank.runtime().by_first_use(), (std::vector<schedule::ParameterId>{0, 1}));
   });
 }
 
-// The rows of the table that the ids name, one behind the other.
+// Returns the rows of the table for these ids, one after another.
 std::vector<float> rows_of(const std::vector<std::int64_t>& ids) {
   std::vector<float> rows;
   for (const std::int64_t id : ids)
@@ -346,7 +354,7 @@ std::vector<float> rows_of(const std::vector<std::int64_t>& ids) {
   return rows;
 }
 
-// Other ones for each round and rank.
+// Returns ids that are different for each round and rank.
 std::vector<std::int64_t> ids_of(std::int64_t round, int rank) {
   std::vector<std::int64_t> ids;
   for (std::int64_t at = 0; at < kTokens; ++at) ids.push_back((at * 5 + round * 7 + rank) % kRows);
@@ -359,7 +367,8 @@ void while_nothing_may_happen() {
 
 const std::vector<float> kUntouched(kTokens* kColumns, -7);
 
-// Calls visit(gather, table, group, ids) on each of two ranks; ids are those to read, and not there yet.
+// Calls visit(gather, table, group, ids) on each of two ranks. `ids` is the memory of the ids to read; the test writes
+// the ids later.
 template <typename Visit>
 void with_row_gather(Visit visit) {
   comm::run_local(2, {}, [&](comm::World& world) {
@@ -372,7 +381,7 @@ void with_row_gather(Visit visit) {
   });
 }
 
-// Ids may be written, and compute may finish with the result's memory, long after the read is requested.
+// The ids may be written long after the read is requested, and compute may use the memory of the result until then.
 TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
   with_row_gather([](RowGather& gather, const ShardedParameter& table, comm::Communicator& group, auto& ids) {
     std::vector<float> out = kUntouched;
@@ -391,7 +400,7 @@ TEST(RowGathers, ReadIdsOnceWrittenAndWriteOnceTheResultIsFree) {
   });
 }
 
-// Rows that have travelled are kept until they are placed; then others may come.
+// Received rows are kept until they are copied to the result. Afterwards, other rows may be gathered.
 TEST(RowGathers, GatherRowsLongBeforeTheyArePlaced) {
   with_row_gather([](RowGather& gather, const ShardedParameter& table, comm::Communicator& group, auto& ids) {
     const RowIds reading{.data = ids.data(), .count = kTokens};
@@ -404,7 +413,7 @@ TEST(RowGathers, GatherRowsLongBeforeTheyArePlaced) {
       std::ranges::copy(brought, ids.begin());
       begin.complete();
       group.lane().synchronize();
-      std::ranges::copy(others, ids.begin());  // nobody reads the ids any more
+      std::ranges::copy(others, ids.begin());  // the gather has already read the old ids
       const base::Fence placed = gather.place(table, group, kTokens, out.data(), free.fence());
       while_nothing_may_happen();
       EXPECT_EQ(out, kUntouched);
@@ -427,7 +436,7 @@ TEST(RowsCalls, AreRefusedForOtherTables) {
     const std::vector<std::int64_t> tokens{4, -1, 7, 4, kRows, 7, 1};
     const RowIds one{tokens.data(), 1}, most{tokens.data(), kTokens}, many{tokens.data(), kTokens + 1};
     EXPECT_THROW(runtime.program().gather_rows(table, one, out.data(), schedule::Pass::forward, {}),
-                 Error);  // outside a microbatch
+                 Error);  // the call is outside of a microbatch
     runtime.program().begin_step(schedule::StepKind::train, 1);
     runtime.program().begin_microbatch();
     EXPECT_THROW(runtime.program().consume(table, schedule::Pass::forward), Error);

@@ -139,7 +139,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
       for (shard::ParameterSpec& spec : specs(tp, partial)) runtime.parameters().add(std::move(spec));
       fill_weights(runtime);
       constexpr int microbatches = 3;
-      const int blocks = microbatches * gtp;  // a replica
+      const int blocks = microbatches * gtp;  // number of blocks of a replica
       for (int step = 0; step < 2; ++step) {
         runtime.program().begin_step(schedule::StepKind::train, microbatches);
         for (int mb = 0; mb < microbatches; ++mb)
@@ -215,14 +215,14 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
 
 // The record of a step that ranks post has a bounded size.
 TEST(Runtime, AStepMayHaveManyMicrobatches) {
-  constexpr int many = 20'000;  // their hashes alone are more than a posted status holds
+  constexpr int many = 20'000;  // the hashes of this many events do not fit into a posted status
   static_assert(many * sizeof(std::uint64_t) > rendezvous::kLongestStatus);
   comm::run_local(2, {}, [](comm::World& world) {
     shard::ParallelGroups parallel = shard::dense_parallel(world, 1, 1, 2);
     Runtime runtime(parallel, {});
     const schedule::ParameterId id =
         runtime.parameters().add({.name = "w", .dims = {2, 3}, .compute = layout::replicated({2, 3}, 1)});
-    for (int step = 0; step < 2; ++step) {  // recorded, then scheduled
+    for (int step = 0; step < 2; ++step) {  // the first step is recorded, the second follows a schedule
       runtime.program().begin_step(schedule::StepKind::evaluate, many);
       for (int i = 0; i < many; ++i) {
         runtime.program().begin_microbatch();
@@ -267,7 +267,7 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
       const schedule::ParameterId id = runtime.parameters().add(
           {.name = "w", .dims = {5, 40}, .compute = layout::replicated({5, 40}, 1), .produced_once = once});
       EXPECT_EQ(runtime.parameters().sizes()[0].staging,
-                once ? 512 : 1024 + 512);  // 200 elements, aligned; rounded behind them
+                once ? 512 : 1024 + 512);  // 200 fp32 elements, aligned, followed by the rounded elements
       runtime.program().begin_step(schedule::StepKind::train, 1);
       runtime.program().begin_microbatch();
       const GradientBuffer buffer = runtime.program().grad_buffer(id);

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Replicas of three ranks and of two: ranks 0 to 2, and 3 and 4.
+// The first replica has the ranks 0 to 2, and the second replica has the ranks 3 and 4.
 const std::vector<int> kClasses{0, 0, 0, 1, 1};
 const std::vector<std::vector<int>> kStorage{{0, 1, 2}, {3, 4}};
 const RoleGroups kGroups{{"gather", {"gather", kStorage}},
@@ -57,8 +57,8 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
-// Units join members up to a number of bytes. Members have different bytes in each class, so units differ. Sums over
-// replicas run for each member alone.
+// Units join members up to a number of bytes. Members have different bytes in each class, so units differ. Each member
+// has a separate sum over replicas.
 TEST(CheckClasses, MayHaveDifferentReduceUnits) {
   oracle::Recorder step("two small weights and a large one", {{"a", 2, 3}, {"b", 4, 5}, {"c", 2, 1000}});
   step.microbatch();

@@ -82,7 +82,7 @@ TEST_F(Check, TwoResidenciesOfOneUnitAtOnce) {
                                            "before the end of residency 0 of ['a']")));
 }
 
-// A reduction is still pending at the end of the step.
+// Tests a reduction that is still pending at the end of the step.
 TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
   schedule_.reductions[3].finish = 20;
   EXPECT_THAT(faults(),
@@ -110,7 +110,8 @@ TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduce) {
   std::mt19937_64 random(1);
   Schedule schedule = oracle::random_schedule(made, random);
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
-  schedule.reductions.front().first = schedule.reductions.front().issue = 7;  // at the release of the backward
+  // The event is the release in the backward pass.
+  schedule.reductions.front().first = schedule.reductions.front().issue = 7;
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
               Contains(HasSubstr("expected a produce of the unit in this microbatch, got event 7")));
 }
@@ -131,12 +132,13 @@ TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
       Contains(HasSubstr("begins before the issue of reduction 0 of ['a'] in microbatch 0 (first 1, issue 7,")));
 }
 
-// A consume of the recompute pass is a separate event. A gather for backward alone does not satisfy it.
+// The consume of a recompute pass is a separate event. A gather for backward alone does not satisfy it.
 TEST(CheckSteps, ARecomputeConsumeNeedsItsOwnWeights) {
   const oracle::Case made = case_named("recompute");
   Schedule schedule = plan(made.trace, made.sizes, {});
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
-  // Parameter a: forward 0-1, recompute 9-10, backward 16-18. The residency is split in two, without the recompute.
+  // The events of parameter a are forward 0-1, recompute 9-10 and backward 16-18. The residency is split in two
+  // residencies that do not include the recompute.
   Residency& whole = schedule.residencies.front();
   ASSERT_EQ(whole.last, 18);
   whole.last = 1;
@@ -270,10 +272,11 @@ TEST_F(Check, ScratchThatAnEarlierSumStillReads) {
 }
 
 TEST_F(Check, AWeightOfAnotherDomainDoesNotOrderAGather) {
-  // Residency 3 of b takes the bytes of residency 1 of b, so nothing of another domain is in its way.
+  // Residency 3 of b takes the bytes of residency 1 of b, so it need not wait for uses of another domain.
   made_.sizes[1].domain = schedule_.gather_domains[1] = schedule_.reduce_domains[1] = 1;
   EXPECT_THAT(faults(), IsEmpty());
-  // Bytes of a, whose last release is event 11: with one domain the gather of residency 4 would wait for it.
+  // Residency 4 takes bytes of a, whose last release is event 11. With one domain, the gather of residency 4 would wait
+  // for this release.
   schedule_.residencies.insert(schedule_.residencies.begin() + 4,
                                {.unit = 1, .issue = 11, .free = 6, .wait = 12, .last = 16, .offset = 0});
   schedule_.residencies.erase(schedule_.residencies.begin() + 3);
@@ -285,7 +288,8 @@ TEST_F(Check, AWeightOfAnotherDomainDoesNotOrderAGather) {
 
 TEST_F(Check, AFinishOfAnotherDomainOrdersNothing) {
   made_.sizes[1].domain = schedule_.gather_domains[1] = schedule_.reduce_domains[1] = 1;
-  schedule_.reductions[2].offset = 0;  // of b, in the bytes of a's, which is finished later
+  // The reduction of b takes the bytes of the reduction of a, which is finished later.
+  schedule_.reductions[2].offset = 0;
   EXPECT_THAT(faults(), Contains(HasSubstr("its staging is written in segment 15 while reduction 1 of ['a']")));
   schedule_.reductions[1].finish = 14;
   schedule_.reductions[3].offset = 1;

@@ -20,10 +20,10 @@ TEST(CollectivesInTime, AreWaitedForAtTheirEventByDefault) {
 TEST(CollectivesInTime, RunOneAtATimeAndAreWaitedForAfterTheGivenEvent) {
   const Costs costs{.comm_seconds = {3, 4, 0}, .comm_waits = {2, 2, 2}};
   CollectivesInTime collectives(costs, 3);
-  EXPECT_EQ(collectives.happened(0, 1), 1);  // until 4
-  EXPECT_EQ(collectives.happened(1, 2), 2);  // from 4 until 8
+  EXPECT_EQ(collectives.happened(0, 1), 1);  // the collective runs until 4
+  EXPECT_EQ(collectives.happened(1, 2), 2);  // the collective runs from 4 until 8
   EXPECT_EQ(collectives.happened(2, 3), 8);
-  EXPECT_EQ(collectives.happened(0, 10), 10);  // the next step
+  EXPECT_EQ(collectives.happened(0, 10), 10);  // the collective belongs to the next step
   EXPECT_EQ(collectives.happened(1, 11), 11);
   EXPECT_EQ(collectives.happened(2, 30), 30);
 }

@@ -16,7 +16,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Bytes of the arena, and the event of their last use.
+// A range of bytes of the arena, and the event of its last use.
 struct Held {
   std::int64_t begin = 0, end = 0;
   int last = 0, owner = 0;
@@ -35,7 +35,7 @@ const std::string& name_of(const Residency& it, const Schedule& schedule, const 
   return sizes[at(schedule.gather_units[at(it.unit)].front())].name;
 }
 
-// By unit: the position of its newest member's publish.
+// Returns, for each unit, the position of the publish of its newest member.
 std::vector<int> publishes(const Trace& trace, const Schedule& schedule) {
   std::vector<int> found;
   for (const Unit& unit : schedule.gather_units) {
@@ -47,10 +47,11 @@ std::vector<int> publishes(const Trace& trace, const Schedule& schedule) {
   return found;
 }
 
-// An arena in which a tenant that leaves is remembered only by the tenant that displaces it.
+// An arena that forgets evicted tenants: only the tenant that takes the bytes of an evicted tenant remembers it.
 class ForgetfulArena {
  public:
-  // The last use of the tenants that leave, or of those that compute has displaced since.
+  // Returns the latest use of the tenants that this gather evicts, and of the tenants that compute has evicted before
+  // from the same bytes.
   int gather(const Held& next, int free) {
     if (next.begin == next.end) return free;
     free = std::max(free, leave(next));
@@ -69,7 +70,7 @@ class ForgetfulArena {
     leave(next);
     tenants_.push_back(next);
   }
-  // The bytes of the unit, which moves.
+  // Returns the bytes of a unit that is gathered.
   int move(int unit, int free) {
     std::erase_if(tenants_, [&](const Held& tenant) {
       if (tenant.owner == unit) free = std::max(free, tenant.last);
@@ -97,7 +98,7 @@ void add_event(Trace& trace, EventKind kind, Pass pass, int parameter, int micro
 }  // namespace
 
 Step layers(const LayerOptions& options, std::mt19937& random) {
-  constexpr std::int64_t kibibytes[] = {6, 4, 28, 14};  // of a layer's weights
+  constexpr std::int64_t kibibytes[] = {6, 4, 28, 14};  // relative sizes of the weights of a layer
   Step step;
   for (int layer = 0; layer < options.layers; ++layer)
     for (int weight = 0; weight < 4; ++weight) {
@@ -128,7 +129,7 @@ Step layers(const LayerOptions& options, std::mt19937& random) {
 std::vector<UnorderedPair> unordered_pairs(const Schedule& schedule) {
   const auto domain_of = [&](const Residency& it) { return schedule.gather_domains[at(it.unit)]; };
   std::vector<UnorderedPair> pairs;
-  std::map<int, int> waited;  // by domain: the latest position that its lane has waited for
+  std::map<int, int> waited;  // index: domain; the latest position for which its lane has waited
   for (int gather = 0; gather < static_cast<int>(schedule.residencies.size()); ++gather) {
     const Residency& next = schedule.residencies[at(gather)];
     const auto [known, is_first] = waited.try_emplace(domain_of(next), next.free);

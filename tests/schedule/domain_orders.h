@@ -21,14 +21,14 @@ struct LayerOptions {
   bool odd = false;       // sizes are random instead of those of a decoder's projections
 };
 
-// Returns layers of four weights, whose later weights belong to the domains 1, 2, ...; with more than four domains,
-// some domains have no weight.
+// Returns layers of four weights. The first weights belong to domain 0, and the others to the domains 1, 2, .... With
+// more than four domains, some domains have no weight.
 Step layers(const LayerOptions& options, std::mt19937& random);
 
-// A gather and an earlier residency with shared bytes, for which no wait puts the gather after the residency. Empty:
-// every gather is ordered on its own lane behind every earlier use of its bytes.
+// A gather and an earlier residency that share bytes, where no wait orders the gather after the residency. Without such
+// a pair, waits of the gather's lane order every gather after every earlier use of its bytes.
 struct UnorderedPair {
-  int gather = 0, earlier = 0;  // of Schedule::residencies
+  int gather = 0, earlier = 0;  // index into Schedule::residencies
 };
 std::vector<UnorderedPair> unordered_pairs(const Schedule& schedule);
 std::string to_string(const UnorderedPair& pair, const Schedule& schedule, const std::vector<ParameterSize>& sizes);

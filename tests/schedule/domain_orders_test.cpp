@@ -1,5 +1,5 @@
-// Gathers of several domains share an arena: the planner orders each behind every earlier use of its bytes, and the
-// checker refuses schedules that do not.
+// Gathers of several domains share an arena. The planner orders each gather after every earlier use of its bytes. The
+// checker refuses schedules that do not have this order.
 #include "tests/schedule/domain_orders.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,8 @@ TEST(DomainOrders, TheCheckerRefusesWaitsOfOneLane) {
   EXPECT_GT(unordered, 30);
 }
 
-// Every wait that the planner chose is needed somewhere: one position less is refused where that is a use.
+// The checker refuses a schedule if a wait of the planner is removed and the use for which the gather waited is then
+// not ordered before the gather.
 TEST(DomainOrders, AWaitBeforeADisplacedUseIsRefused) {
   int tried = 0;
   for (const Step& step : steps())
@@ -64,7 +65,7 @@ TEST(DomainOrders, AWaitBeforeADisplacedUseIsRefused) {
         Residency& it = schedule.residencies[i];
         if (it.free < 0) continue;
         it.free = -1;
-        if (unordered_pairs(schedule).empty()) continue;  // an earlier gather of the domain waits long enough
+        if (unordered_pairs(schedule).empty()) continue;  // an earlier gather of the domain already waits for the use
         ++tried;
         EXPECT_FALSE(check(step.trace, step.sizes, schedule).empty());
         break;
@@ -73,7 +74,7 @@ TEST(DomainOrders, AWaitBeforeADisplacedUseIsRefused) {
   EXPECT_GT(tried, 50);
 }
 
-// With one domain nothing but `free` depends on what is remembered of weights that have left.
+// With one domain, remembering evicted weights changes only the positions `free` of a plan.
 TEST(DomainOrders, OneDomainIsPlannedAsBefore) {
   for (const Step& step : steps()) {
     if (std::ranges::any_of(step.sizes, [](const ParameterSize& size) { return size.domain != 0; })) continue;

@@ -15,20 +15,26 @@ constexpr int kRuns = 300;  // number of random orders if there are too many ord
 constexpr std::uint64_t kPoisonBits = std::uint64_t{1} << 63;
 
 struct MainGrad {
-  std::uint64_t once = 0, again = 0, over_replicas = 0;  // contributions: added, added twice, summed over replicas
+  // Bit sets of contributions: added once, added more than once, summed over replicas.
+  std::uint64_t once = 0, again = 0, over_replicas = 0;
   bool operator==(const MainGrad&) const = default;
 };
 
 // The state that depends on the order of operations.
 struct State {
-  std::vector<int> done;                 // by lane
-  std::vector<int> shards;               // by parameter: its version, kPoison while written
-  std::vector<int> weights;              // by byte of the gather arena: parameter * 1000 + version
-  std::vector<std::uint64_t> staging;    // by byte of the reduce arena: contributions
-  std::vector<MainGrad> main_grads;      // by parameter
-  std::vector<std::uint64_t> exchanged;  // by reduction and parameter: between exchange and add
-  std::vector<int> scratch;              // by byte: the reduction whose exchange wrote it, -1: none did
-  std::vector<MainGrad> read;            // by parameter: between read and write of main_grad, the sum's; then dp's
+  std::vector<int> done;  // index: lane; number of operations that are done
+  // Index: parameter; version of its shard, kPoison while compute writes the shard.
+  std::vector<int> shards;
+  std::vector<int> weights;            // index: byte of the gather arena; parameter * 1000 + version
+  std::vector<std::uint64_t> staging;  // index: byte of the reduce arena; bit set of contributions
+  std::vector<MainGrad> main_grads;    // index: parameter
+  // Contributions that are exchanged and not added yet; index: reduction and parameter.
+  std::vector<std::uint64_t> exchanged;
+  // Index: byte of the scratch; the reduction whose exchange wrote the byte, -1: not written.
+  std::vector<int> scratch;
+  // Values of main_grad that an unfinished addition has read. First the additions of reductions, then the additions
+  // over replicas. Index: parameter.
+  std::vector<MainGrad> read;
 
   std::string key() const {
     std::string bytes;
@@ -119,14 +125,14 @@ class Machine {
     }
     return true;
   }
-  // The gathered bytes of a residency.
+  // Returns the gathered bytes of a residency.
   template <typename Visit>
   bool each_gathered(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];
     return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::gathered, it.offset,
                      schedule_.gather_bytes[at(it.unit)], state.weights.size(), visit);
   }
-  // The bytes of a residency that compute reads.
+  // Returns the bytes of a residency that compute reads.
   template <typename Visit>
   bool each_weight(const State& state, int item, Visit visit) const {
     const Residency& it = schedule_.residencies[at(item)];
@@ -297,7 +303,7 @@ std::string run_random(const Machine& machine, std::mt19937_64& random) {
 
 Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                 std::size_t max_states, std::uint64_t seed) {
-  // A first step, one after it, one after a skipped optimizer step.
+  // Runs three kinds of steps: the first step, a step after another step, and a step after a skipped update.
   const Program program = compile(trace, sizes, schedule, {true, false, true});
   const Machine machine(sizes, schedule, program);
   Outcome outcome = run_all(machine, max_states);

@@ -44,14 +44,14 @@ enum class Action : std::uint8_t {
 struct Operation {
   Action action = Action::none;
   int item = -1, parameter = -1, version = 0;
-  std::vector<std::pair<int, int>> waits;  // (lane, number of its operations that must be done)
+  std::vector<std::pair<int, int>> waits;  // pairs of a lane and the number of its operations that must be done
   std::string why;
 };
 
 // The operations of each lane, in order.
 struct Program {
   std::vector<std::vector<Operation>> lanes;
-  std::vector<std::uint64_t> contributions;  // by parameter: one bit for each of its produces in a step
+  std::vector<std::uint64_t> contributions;  // index: parameter; one bit for each of its produces in a step
 };
 
 // Compiles consecutive steps. The optimizer's publishes follow step i if publishes[i] is true.

@@ -198,7 +198,7 @@ int in_use_until(const Schedule& schedule, std::span<const Residency> placed, co
 
 void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random) {
   std::vector<Residency> placed;
-  std::map<int, std::size_t> newest;  // by unit
+  std::map<int, std::size_t> newest;  // key: unit
   for (const Use& use : uses_of(made)) {
     if (const auto old = newest.find(use.unit); old != newest.end()) {
       // With probability 1/2, the unit keeps its bytes if no other unit has taken them.
@@ -234,7 +234,7 @@ void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random
 }
 
 void place_reductions(const Case& made, Schedule& schedule, std::mt19937_64& random) {
-  std::map<std::pair<int, int>, Reduction> by_unit;  // and microbatch
+  std::map<std::pair<int, int>, Reduction> by_unit;  // key: unit and microbatch
   for (int index = 0; index < schedule.body; ++index) {
     const Event& event = made.trace[at(index)];
     if (event.kind != EventKind::produce) continue;

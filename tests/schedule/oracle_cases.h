@@ -56,7 +56,8 @@ class Recorder {
 // neighbours, one microbatch's backward inside the next microbatch's forward, delayed weight gradients, unpacked
 // weights, and an evaluation.
 std::vector<Case> cases();
-// Returns cases whose weights belong to 2 or 3 domains in turn; in some cases a domain has no weight.
+// Returns cases with 2 or 3 domains. Successive weights belong to successive domains. In some cases a domain has no
+// weight.
 std::vector<Case> cases_of_domains();
 
 // Returns a step with a forward and a backward pass over `layers` layers in each microbatch. The layers' sizes cycle

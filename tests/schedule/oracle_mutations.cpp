@@ -98,7 +98,7 @@ void mutate_gathers(const Case& made, Schedule& schedule, Mutation mutation, Ran
     case Mutation::swap_gather_offsets:
       std::swap(it.offset, all[pick(all.size(), random)].offset);
       break;
-    case Mutation::gather_earlier:  // with its wait
+    case Mutation::gather_earlier:  // also makes its wait earlier if necessary
       it.issue = drawn(earliest, it.issue - 1, random);
       it.free = std::min(it.free, it.issue);
       sort_by_issue(all);

@@ -167,14 +167,17 @@ class Compiler {
   const std::vector<ParameterSize>& sizes_;
   const Schedule& schedule_;
   Program program_;
-  std::map<int, std::size_t> passed_;  // by position: number of compute's operations before its last occurrence
-  std::map<int, int> gathered_;        // by residency of this step: operations of the gather lane until it is filled
-  std::map<int, std::pair<int, int>> added_, summed_;  // by reduction: its sum; with the one over replicas
-  std::map<int, std::vector<int>> held_;               // by parameter
-  std::vector<int> serving_;                           // by unit
+  // Key: position; number of operations of compute before the newest event at this position.
+  std::map<int, std::size_t> passed_;
+  // Key: residency of this step; number of operations of the gather lane until its bytes have arrived.
+  std::map<int, int> gathered_;
+  // Key: reduction; lane and number of its addition (added_), and of its sum over replicas (summed_).
+  std::map<int, std::pair<int, int>> added_, summed_;
+  std::map<int, std::vector<int>> held_;  // key: parameter
+  std::vector<int> serving_;              // index: unit
   std::vector<int> versions_;
   std::size_t next_gather_ = 0;
-  std::uint64_t bit_ = 1;  // number of the produce in the step, from 1
+  std::uint64_t bit_ = 1;  // bit of the next produce of the step
   bool warm_ = false;
 };
 

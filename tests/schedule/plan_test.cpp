@@ -46,8 +46,9 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// A program of layers that share weights: uses that overlap, recompute inside backward, frozen weights, layers that are
-// skipped in a microbatch, gradients produced several times or late, publishes in any order.
+// A random program of layers that share weights. It has uses that overlap, recompute inside the backward pass, frozen
+// weights and layers that a microbatch skips. Gradients are produced several times or late, and weights are published
+// in any order.
 class RandomStep {
  public:
   explicit RandomStep(std::uint64_t seed)
@@ -132,10 +133,10 @@ class RandomStep {
   Recorder step_;
   std::vector<std::vector<int>> layers_;
   std::vector<std::pair<int, Pass>> open_;
-  std::vector<int> late_;  // produced when the microbatch ends
+  std::vector<int> late_;  // parameters whose gradient is produced at the end of the microbatch
 };
 
-// Returns, by unit, the first events of the intervals in which a member of the unit is in use.
+// Returns, for each unit, the first events of the intervals in which a member of the unit is in use.
 std::map<int, std::vector<int>> stretches(const Trace& trace, const Schedule& schedule) {
   std::map<int, std::vector<int>> found;
   for (int unit = 0; unit < static_cast<int>(schedule.gather_units.size()); ++unit) {
@@ -191,7 +192,7 @@ void expect_sound(const Case& made, const ScheduleOptions& options, const Schedu
 
 class PlanRandomSteps : public ::testing::TestWithParam<int> {
  protected:
-  // Calls visit(step, units' limit) for programs of this part.
+  // Calls visit(step, largest size of a unit) for the programs of this part.
   template <typename Visit>
   void for_each_program(Visit visit) {
     constexpr int parts = 4;
@@ -200,7 +201,7 @@ class PlanRandomSteps : public ::testing::TestWithParam<int> {
       for (const std::int64_t coalesce : {std::int64_t{0}, Random(seed).between(1, 20000)}) {
         SCOPED_TRACE(fmt::format("{}, coalesced up to {}", made.name, coalesce));
         visit(made, ScheduleOptions{.gather_budget = kMinimum, .reduce_budget = kMinimum, .coalesce_bytes = coalesce});
-        if (HasFailure()) return;  // one failure is enough
+        if (HasFailure()) return;  // one failure is enough to stop
       }
     }
   }

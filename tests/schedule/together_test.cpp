@@ -109,14 +109,14 @@ TEST(CheckTogether, ReorderedBucketAmaxesOnOneRank) {
   EXPECT_EQ(calls[0].what, "all_reduce max (0) before the publish of ['a']");
   EXPECT_EQ(all.orders[0].roles[0], kCastGroup);
 
-  Trace reversed = made.trace;  // the two messages alone
+  Trace reversed = made.trace;  // exchanges only the two messages
   std::swap(reversed[6], reversed[8]);
   give(all, 1, order_of(reversed));
   EXPECT_THAT(check_together(all),
               ElementsAre(HasSubstr("'casts', call 0: rank 0 makes all_reduce max (0) before the publish of ['a'] "
                                     "of 4 bytes, rank 1 makes all_reduce max (1) before the publish of ['a']")));
   all = everyone(order_of(made.trace), 3);
-  reversed = made.trace;  // whole buckets, counted by a rank in its own order
+  reversed = made.trace;  // exchanges the two buckets with their messages
   std::swap(reversed[7], reversed[9]);
   give(all, 2, order_of(reversed));
   EXPECT_THAT(check_together(all), Contains(HasSubstr("rank 2 makes all_reduce max (0) before the publish of ['b']")));
@@ -134,7 +134,8 @@ TEST(CheckTogether, ReorderedAmaxesAndPrefetchOnOneRank) {
   Schedule schedule = plan(made.trace, made.sizes, {});
   RankOrders all = everyone(call_order(made.trace, made.sizes, schedule), 2);
   EXPECT_THAT(check_together(all), IsEmpty());
-  for (Residency& it : schedule.residencies) it.issue = std::max(it.issue, -1);  // behind both messages
+  // The gather is issued after both messages.
+  for (Residency& it : schedule.residencies) it.issue = std::max(it.issue, -1);
   give(all, 1, call_order(made.trace, made.sizes, schedule));
   EXPECT_THAT(check_together(all), ElementsAre(HasSubstr("deadlock: ")));
 }
@@ -172,7 +173,8 @@ TEST(CheckTogether, ACycleOverThreeRanks) {
   EXPECT_THAT(check_together(all), IsEmpty());
 }
 
-// A chain of equal ranks with equal communicators. Merged into one rank, the rank would wait for itself.
+// A chain of equal ranks with equal communicators. If the check merged these ranks into one rank, this rank would wait
+// for itself.
 TEST(CheckTogether, AChainOfEqualRanks) {
   RankOrders all{.communicators = {{"ab", {0, 1}}, {"bc", {1, 2}}, {"cd", {2, 3}}}};
   const CollectiveCall left{0, "send", 1}, right{1, "send", 1};
@@ -213,7 +215,7 @@ TEST(CheckTogether, AgreesWithRunningTheRanks) {
         all.ranks[0].communicators.push_back(c);
       }
     }
-    // One order of all instances, taken by every rank; a rank in three exchanges two neighbours.
+    // All ranks take the calls in one random order. In a third of the ranks, two adjacent calls are exchanged.
     std::vector<std::pair<int, std::string>> instances;
     for (int i = 0; i < 5; ++i)
       instances.emplace_back(static_cast<int>(random() % static_cast<unsigned>(communicators)),
@@ -262,7 +264,7 @@ TEST(CheckTogether, CallsOfASchedule) {
                                  "replicas: sum ['b'] 8"));
 }
 
-// tp 2, gtp 4, dp 8; a hundred thousand calls a rank.
+// The mesh is tp 2, gtp 4 and dp 8. Each rank makes 100,000 calls.
 RankOrders mesh(const CallOrder& order) {
   RankOrders all{.orders = {order}};
   all.ranks.assign(64, {});
@@ -296,7 +298,7 @@ TEST(CheckTogether, SixtyFourEqualRanks) {
     return faults;
   };
   EXPECT_THAT(timed("64 ranks, one class, 100000 calls"), IsEmpty());
-  // Far inside, rank 37 enqueues a reduction before the gather that the others enqueue first.
+  // In the middle of the step, rank 37 enqueues a reduction and a gather in another order than the other ranks.
   std::size_t at = 70000;
   while (order.calls[at].role != 0 || order.calls[at + 1].role != 1) ++at;
   std::swap(order.calls[at], order.calls[at + 1]);

@@ -80,7 +80,8 @@ TEST(SpreadUnits, RefusesSlotsThatAreNotAscendingPlaces) {
     EXPECT_THROW(spread_units(4, 2, slots), Error);
 }
 
-// A matrix by rows, a matrix by columns, and rows that several ranks need.
+// The parameters are a matrix that is sharded by rows, a matrix that is sharded by columns, and a matrix with rows that
+// several ranks need.
 enum class Kind { rows, columns, overlapping, vector };
 
 Layout compute_layout(Kind kind, std::int64_t units, int places, const Slots& slots) {
@@ -105,7 +106,8 @@ ParameterSpec spec_of(Kind kind, std::int64_t units, const Cuts& cuts, const Slo
   return spec;
 }
 
-// Each replica stores every element once, on ranks that use it, in one dense matrix a rank, as evenly as rows allow.
+// Each replica stores every element once, on a rank that uses the element. Each rank stores one dense matrix. The
+// elements are distributed as evenly as whole rows allow.
 TEST(ReplicaLayouts, StoreEachElementOnceOnARankThatUsesIt) {
   std::mt19937 random(11);
   for (int trial = 0; trial < 300; ++trial) {
@@ -167,7 +169,8 @@ TEST(ReplicaLayouts, SplitTheStateOverTheLargestClassOfReplicas) {
   }
 }
 
-// Mutations: a slice that is adopted twice or never, stored twice, never or by another rank.
+// The mutated layouts have a slice that is adopted twice or not at all, or that is stored twice, not at all, or by
+// another rank.
 TEST(ReplicaLayouts, RefuseWrongAdoption) {
   const Cuts cuts{.parts = 2, .slots = 3, .shapes = {{{0, 2}, {0, 1, 2}}}};
   const ParameterSpec spec = spec_of(Kind::rows, 30, cuts, {0, 2});

@@ -126,7 +126,7 @@ TEST_P(CastMasters, WriteTheBytesOfWholeWeightsOnOneToEightRanks) {
         const auto cast = cast_master_weights(weights.weights(), weights.shards(), group, GetParam(), *lane);
         lane->synchronize();
         weights.expect_parts_of_whole(0);
-        weights.write_masters(1);  // at the same addresses
+        weights.write_masters(1);  // the new masters are at the same addresses
         cast->compute_amax();
         cast->reduce_amax(group);
         cast->cast();
@@ -167,7 +167,7 @@ TEST_P(CastMasters, SendOneMessageForAllWeights) {
     weights.write_masters(0);
     cast_master_weights(weights.weights(), weights.shards(), *group, GetParam(), *lane);
   });
-  EXPECT_EQ(messages, 3);  // one on each rank
+  EXPECT_EQ(messages, 3);  // each of the three ranks sends one message
 }
 
 // Amaxes of one cast are copied to another cast, which computes no amaxes.

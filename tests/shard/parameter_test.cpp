@@ -68,7 +68,7 @@ TEST(Planes, CountAllBytesOfAGatherAndAPublish) {
   const ParameterSpec spec = spec_of(layout::replicated({16, 16}, 1), {kData, kScales});
   const Cuts cuts{.parts = 2, .replicas = 2, .zero = true};
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), {}, cuts);
-  EXPECT_EQ(total_bytes(size.gather), 8 * 16 + 2 * 2 * 4);  // the other rank's half of both
+  EXPECT_EQ(total_bytes(size.gather), 8 * 16 + 2 * 2 * 4);  // the other rank's half of both planes
   EXPECT_EQ(total_bytes(size.publish), 4 * 16 + 1 * 2 * 4);
   EXPECT_EQ(size.gathered, 16 * 16 + 256);  // each plane is aligned
 }

@@ -170,10 +170,11 @@ struct SumCase {
   bool clear = false;
 };
 
-// The ranks' messages for rows of a table, and the main_grad that whole gradients give.
+// The messages of the ranks for rows of a table, and the main_grad that results from gradients of the whole table.
 class Sums {
  public:
-  static constexpr std::int64_t kRows = 50, kBegin = 17, kCount = 21, kCapacity = 12;  // stored here: from kBegin on
+  // The table has kRows rows. This rank stores kCount of them, from row kBegin on.
+  static constexpr std::int64_t kRows = 50, kBegin = 17, kCount = 21, kCapacity = 12;
 
   Sums(const SumCase& chosen, int rank, Device device)
       : case_(chosen),
@@ -188,7 +189,7 @@ class Sums {
         own_rows_(std::vector<std::byte>(part_), device),
         rows_(std::vector<std::byte>(part_ * static_cast<std::size_t>(chosen.ranks - 1)), device) {}
 
-  // Makes the rows of the messages, and the same rows as gradients of all stored rows.
+  // Makes the rows of the messages, and the gradients of all stored rows that contain the same rows.
   void make_round(int round) {
     const std::size_t element = quant::size_of(case_.wire);
     std::vector<std::int64_t> others;
@@ -197,7 +198,7 @@ class Sums {
                   std::vector<std::byte>(static_cast<std::size_t>(kCount * case_.columns) * element));
     for (int rank = 0; rank < case_.ranks; ++rank) {
       const std::vector<std::int64_t> list = rows_in(round, rank);
-      std::vector<std::byte> rows(part_, std::byte{0xFF});  // NaN where no kernel may read
+      std::vector<std::byte> rows(part_, std::byte{0xFF});  // NaN at places that kernels must not read
       for (std::int64_t at = 0; at < kCapacity; ++at) {
         const std::int64_t row = list[static_cast<std::size_t>(at)];
         if (row < 0) continue;
@@ -267,7 +268,7 @@ class Sums {
   }
 
  private:
-  // Returns each row at most once, in another order in every round. Most rows are absent, row 20 is always present.
+  // Returns distinct rows, in a different order in every round. Most rows are absent. Row 20 is always present.
   static std::vector<std::int64_t> rows_in(int round, int rank) {
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < kRows; ++row)
@@ -286,7 +287,7 @@ class Sums {
 
   const SumCase case_;
   const int rank_;
-  const std::size_t part_;  // bytes of a message
+  const std::size_t part_;  // number of bytes of a message
   std::vector<std::vector<std::byte>> dense_;
   std::vector<std::byte> expected_;
   Placed<std::byte> sum_;

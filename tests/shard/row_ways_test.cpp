@@ -61,7 +61,7 @@ void read_rows(WayRank& rank) {
     }
     EXPECT_TRUE(out.is_guard_whole());
   }
-  // Every other rank sends rows and indices, and the number does not depend on the ids.
+  // Every other rank sends rows and indices. The number of bytes does not depend on the ids.
   EXPECT_EQ(rows.received_bytes(), (rank.cuts.parts - 1) * (bytes_of(kMaxRead * kColumns, type) + kMaxRead * 8));
   EXPECT_TRUE(rank.ways.gather.empty());
 }

@@ -72,7 +72,7 @@ inline std::vector<ParameterSpec> way_specs(int compute) {
   };
 }
 
-// Write and read an element in memory.
+// Functions that write and read an element in memory.
 inline void put(std::byte* memory, quant::DType type, std::int64_t at, float value) {
   if (type == quant::DType::bf16)
     reinterpret_cast<quant::bfloat16*>(memory)[at] = quant::bfloat16(value);

@@ -21,7 +21,7 @@ using testing::RunResult;
 
 constexpr int kMaxRanks = 16;
 
-// The values of one run, by factor.
+// The choices of one run. Index: factor.
 using Choice = std::vector<int>;
 enum Factor { kModel, kTied, kTp, kGtp, kDp, kDead, kSequence, kZero, kRecompute, kClip, kCoalesce, kFactors };
 const std::vector<int> kLevels{3, 2, 4, 3, 3, 5, 2, 2, 3, 2, 2};  // number of values of each factor
@@ -31,8 +31,9 @@ int value(const Choice& choice, Factor factor) {
   return choice[static_cast<std::size_t>(factor)];
 }
 
-// 0: one slot; 1: two slots of one tp group; 2: two places anywhere; 3: the same slot everywhere; 4: a slot and, with
-// several tp groups, a whole other group. Returns nothing if the mesh cannot have such places.
+// Returns the dead places for a value of the factor. 0: one slot. 1: two slots of one tp group. 2: any two places. 3:
+// the same slot of every tp group. 4: a slot and, with several tp groups, all places of another tp group. Returns an
+// empty list if the mesh cannot have these dead places.
 std::vector<int> dead_of(const Choice& choice, std::mt19937& random) {
   const int tp = kTps[value(choice, kTp)], gtp = value(choice, kGtp) + 1, dp = value(choice, kDp) + 1;
   const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
@@ -57,7 +58,7 @@ std::vector<int> dead_of(const Choice& choice, std::mt19937& random) {
       break;
   }
   if (groups * tp - static_cast<int>(dead.size()) > kMaxRanks) return {};
-  // A replica without ranks is another test.
+  // Replicas without ranks have a separate test.
   for (int replica = 0; replica < dp; ++replica) {
     int lost = 0;
     for (const int place : dead) lost += place / (tp * gtp) == replica ? 1 : 0;
@@ -71,7 +72,8 @@ struct Case {
   std::vector<int> dead;
 };
 
-// Adds, as long as it covers a new pair of values, the best of some random cases.
+// Returns cases that cover many pairs of values. Each new case is the one of 300 random cases that covers the most new
+// pairs. Stops after three attempts without a new pair.
 std::vector<Case> covering_set(unsigned seed) {
   std::mt19937 random(seed);
   std::set<std::array<int, 4>> covered;

@@ -49,7 +49,7 @@ TEST(Adoption, GivesTheNumbersOfFullGroupsInFp64) {
   }
 }
 
-// Two tp groups of one replica have different slots: the replica trains as one class with one trace.
+// Two tp groups of one replica have different dead slots. The ranks of the replica are one class with one trace.
 TEST(Adoption, ReplicasWithDifferentGroupsAreOneClass) {
   RunOptions options{.model = odd_model(), .dtype = quant::DType::fp64, .blocks = 4, .steps = 6};
   const RunResult expected = run(options);
@@ -64,8 +64,8 @@ TEST(Adoption, ReplicasWithDifferentGroupsAreOneClass) {
     }
 }
 
-// If the same slot is dead everywhere, the run is that of smaller tp groups with these parts, bit for bit, in every
-// type.
+// If the same slot is dead in every tp group, the run has the same bits as a run with smaller tp groups and these
+// parts, in every type.
 TEST(Adoption, OfTheSameSlotEverywhereHasTheBitsOfSmallerGroupsWithTheseParts) {
   constexpr auto fp32 = quant::DType::fp32;
   constexpr auto fp8 = quant::Format::fp8;

@@ -1,4 +1,4 @@
-// The loss of held-out samples.
+// Tests the loss of held-out samples.
 #include <gtest/gtest.h>
 
 #include "tests/train/training.h"
@@ -6,7 +6,7 @@
 namespace tessera::train::testing {
 namespace {
 
-// Samples first, first + 1, ... of the text, one a microbatch of this rank.
+// Returns the samples first, first + 1, ... of the text. Each microbatch of this rank has one sample.
 StepInput samples(const RunOptions& options, const shard::ParallelGroups& parallel, std::int64_t first,
                   int microbatches) {
   const std::int64_t parts = parallel.cuts().parts;
@@ -17,7 +17,7 @@ StepInput samples(const RunOptions& options, const shard::ParallelGroups& parall
           }};
 }
 
-// A schedule holds 64 microbatches: a longer evaluation runs several.
+// A step of an evaluation has at most 64 microbatches, so a longer evaluation runs several steps.
 TEST(Evaluation, IsTheMeanOverAnyNumberOfMicrobatches) {
   RunOptions options{.model = odd_model(), .gtp = 2, .dtype = quant::DType::fp64, .seq_len = 4, .steps = 1};
   options.blocks = 2;

@@ -56,7 +56,7 @@ TEST(ExpertsInNodes, HaveTheSameBitsForEveryEgtpAndZero) {
   expect_same_bits(replicas, run_in_nodes({1, 4, 2, 1, 1, 4, true}, {2, 2}), "ZeRO-1");
 }
 
-// The gradients of the first step differ in their order of sums alone.
+// The gradients of the first step differ only in the order of sums.
 TEST(ExpertsInNodes, AddGradientsOfExpertsInNodesOfTheirOwn) {
   const auto gradients = [](std::vector<int> nodes) {
     RunOptions options = options_of({1, 4, 1, 1, 1, 2});
@@ -74,7 +74,8 @@ TEST(ExpertsInNodes, AddGradientsOfExpertsInNodesOfTheirOwn) {
   EXPECT_EQ(gradients({1, 1}), sequential);
 }
 
-// Dense and expert degrees differ, and gradients have no factor. tests/e2e compares one rank with other programs.
+// The degrees of dense weights and of experts differ. No gradient is scaled by a degree. tests/e2e compares a run of
+// one rank with other programs.
 TEST(ExpertGradients, EqualThoseOfOneRankInFp64) {
   const auto gradients = [](const ExpertMesh& mesh) {
     RunOptions options = options_of(mesh);
@@ -122,7 +123,7 @@ TEST(ExpertsNotFinite, SkipTheStep) {
       for (const float value : {kNaN, kInf, -kInf, 3e38f}) {
         if (changed == "embedding.weight" && value == 3e38f) continue;  // RMSNorm of a large finite row is zero
         SCOPED_TRACE(fmt::format("{} {} {}", text_of(mesh), changed, value));
-        // One row: of one expert, or of a token of the text.
+        // Names one row: a row of an expert's matrix, or the row of a token in the embedding.
         const std::int64_t changed_row =
             changed == "embedding.weight" ? sample(options, 16).tokens[0].item<std::int64_t>() : 3;
         options.before_step = [&](Trainer& trainer, int step) {

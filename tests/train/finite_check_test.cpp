@@ -20,7 +20,7 @@ using quant::Format;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr int kSteps = 3;  // one recorded step, two that follow the schedule
+constexpr int kSteps = 3;  // number of steps: one is recorded, and two follow the schedule
 
 struct Formats {
   Format wire = Format::bf16, products = Format::bf16;
@@ -95,7 +95,7 @@ const std::vector<std::string> kMatrices{"layers.0.attention.qkv.weight", "layer
 TEST(NotFinite, AWeightSkipsEveryStep) {
   std::vector<Formats> cases = all_formats();
   cases.push_back({});
-  // Each format meets every matrix, and all pairs of a value and a degree.
+  // The cases contain every pair of a format and a matrix, and every pair of a value and a degree.
   for (std::size_t i = 0; i < cases.size(); ++i)
     for (std::size_t j = 0; j < kMatrices.size(); ++j) {
       const float value = (i + j) % 2 == 0 ? -kInfinity : kNaN;
@@ -129,8 +129,8 @@ TEST(NotFinite, AProductInputSkipsEveryStep) {
     }
 }
 
-// Forward is finite: attention returns 0, which the next weight multiplies. The product of that weight with the
-// gradient is infinite.
+// The forward pass is finite, because attention returns 0 and the next weight multiplies this 0. The product of the
+// weight and the gradient is infinite.
 TEST(NotFinite, AProductGradientSkipsEveryStep) {
   std::vector<Formats> cases = all_formats();
   cases.push_back({});

@@ -29,7 +29,7 @@ namespace {
 
 struct Mesh {
   int tp = 1, gtp = 1, dp = 1;
-  bool zero = false, backwards = false;  // ZeRO-1; parameters added in reverse order
+  bool zero = false, backwards = false;  // whether ZeRO-1 is on; whether parameters are added in reverse order
 
   std::string name() const {
     return "tp " + std::to_string(tp) + " gtp " + std::to_string(gtp) + " dp " + std::to_string(dp) +
@@ -197,7 +197,7 @@ TEST(GradientNorm, PropagatesNaNAndInfinity) {
         EXPECT_TRUE(std::isnan(bad) ? std::isnan(norm) : norm == infinity) << mesh.name() << " " << name;
       }
     }
-  // Both together give NaN, as in a plain sum.
+  // A NaN and an infinity together give NaN, as in a plain sum.
   const auto both = [&](const std::string& name, std::int64_t, std::int64_t column) {
     return name == "norm" ? nan : name == "stacked" && column == 0 ? infinity : 1.0;
   };

@@ -15,14 +15,14 @@
 namespace tessera::train {
 namespace {
 
-// A lane with kernels to run.
+// A lane and the kernels that a test runs on it.
 struct Worker {
   Worker(const char* name, base::Device device)
       : lane(base::make_cuda_lane(name, device)),
         kernels(quant::make_cuda_kernels(device, lane->stream())),
         idle(std::size_t{256} << 20, device) {}
 
-  // Longer than the host needs for all launches of a test.
+  // A delay that is longer than the time in which the host enqueues all launches of a test.
   void be_slow() {
     for (int i = 0; i < 50; ++i)
       kernels->fill(idle.data(), quant::DType::u8, 0, static_cast<std::int64_t>(idle.size()));

@@ -29,8 +29,8 @@ std::int64_t status(const std::string& key) {
   return -1;
 }
 
-// Returns the resident KiB once at most `threads` threads remain, or after 5 s: a joined thread leaves the count
-// slightly later.
+// Waits until at most `threads` threads remain, but at most 5 s, and returns the resident KiB. The kernel counts a
+// joined thread for a short time.
 std::int64_t resident_without_threads(std::int64_t threads) {
   for (int tries = 0; tries < 500 && status("Threads") > threads; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

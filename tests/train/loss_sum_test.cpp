@@ -15,7 +15,7 @@ double loss_of(int replica, int block) {
   return sizes[block % 6] * (replica + 1) + block;
 }
 
-// places: those of the ranks, in a grid with three ranks in each of two replicas.
+// places: the places of the ranks in a grid with two replicas of three places.
 void expect_block_order(const std::vector<int>& places) {
   constexpr int kBlocks = 6;
   double expected = 0;
@@ -38,8 +38,8 @@ void expect_block_order(const std::vector<int>& places) {
 
 TEST(LossSum, AddsBlocksInOrderReplicaByReplica) {
   expect_block_order({0, 1, 2, 3, 4, 5});
-  expect_block_order({0, 1, 2, 3, 5});  // three ranks and two
-  expect_block_order({2, 3, 4, 5});     // one and three
+  expect_block_order({0, 1, 2, 3, 5});  // the replicas have three ranks and two ranks
+  expect_block_order({2, 3, 4, 5});     // the replicas have one rank and three ranks
   expect_block_order({5, 0, 3, 1, 2});
 }
 

@@ -105,7 +105,8 @@ void expect_same(const RunResult& result, const RunResult& expected) {
   for (const auto& [name, values] : expected.tensors) EXPECT_TRUE(result.tensors.at(name) == values) << name;
 }
 
-// Each step has the maximum number of steps behind it. With scaling, the host waits for the first step.
+// When a step is finished, the maximum number of later steps is enqueued. With delayed scaling, the host waits for the
+// first step.
 std::vector<std::pair<int, int>> attempts_of(const RunOptions& options) {
   std::vector<std::pair<int, int>> attempts;
   for (const auto& [step, times] : options.suppressed) {
@@ -123,7 +124,7 @@ std::string trace_of(const RunOptions& options) {
   return text + ", " + std::to_string(options.ahead.value_or(0)) + " pending";
 }
 
-// With as many pending steps as a loop may leave.
+// Runs with the largest number of pending steps that a training loop may have.
 void expect_same_however_many_are_pending(RunOptions options, const RunResult& expected) {
   for (int ahead = 0; ahead < Trainer::kMaxPending; ++ahead) {
     options.ahead = ahead;
@@ -134,8 +135,8 @@ void expect_same_however_many_are_pending(RunOptions options, const RunResult& e
   }
 }
 
-// For any number of pending steps: a suppressed step has no effect, and neither do the steps that were enqueued before
-// the host read the decision.
+// A suppressed step has no effect, for any number of pending steps. Steps that were enqueued before the host read the
+// decision have no effect either.
 TEST_P(PendingSteps, RepeatedSuppressedStepsGiveTheBitsOfARunWithoutSuppression) {
   RunOptions options = this->options();
   if (!on_gpu()) options.dp = 2;
@@ -146,14 +147,14 @@ TEST_P(PendingSteps, RepeatedSuppressedStepsGiveTheBitsOfARunWithoutSuppression)
     const RunResult expected = run(options);
     for (const std::map<int, int>& suppressed :
          {std::map<int, int>{{0, 1}}, {{2, 1}}, {{3, 1}}, {{2, 1}, {3, 1}}, {{2, 2}}, {{0, 2}, {1, 1}, {5, 3}}}) {
-      if (zero && suppressed.size() == 1) continue;  // the others contain them
+      if (zero && suppressed.size() == 1) continue;  // the other checks contain these members
       options.suppressed = suppressed;
       expect_same_however_many_are_pending(options, expected);
     }
   }
 }
 
-// This includes the history of delayed scaling.
+// The compared state includes the history of delayed scaling.
 TEST_P(PendingSteps, SuppressedStepsDoNotChangeTheHistory) {
   RunOptions options = this->options();
   options.dtype = quant::DType::bf16;
@@ -204,7 +205,7 @@ TEST_P(PendingSteps, AreLimitedInNumber) {
 // Steps that follow their schedule are enqueued, and the previous step is finished, while the device is blocked.
 TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceIsBlocked) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-  constexpr double still = 2;  // seconds
+  constexpr double still = 2;  // seconds for which the device is blocked
   constexpr int stood_at = 4;  // the step before which the device is blocked
   std::chrono::steady_clock::time_point begin;
   RunOptions options{.model = odd_model(), .blocks = 1, .steps = stood_at + 2, .on_gpu = true, .ahead = 1};

@@ -34,13 +34,13 @@ std::function<int(const shard::ParameterSpec&)> second_if_named(std::string part
   };
 }
 
-// `dead`: dead places of a grid with this number of ranks.
+// `dead` are the dead places of a grid with this number of places.
 shard::RankLayout with_dead(int compute, int parts, int replicas, std::vector<int> dead) {
   const mesh::Grid grid{{"a", compute}, {"b", parts}, {"c", replicas}};
   return {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, std::move(dead))), .domains = {dense()}};
 }
 
-// 3 and 2 ranks whose numbers do not follow the order of their places.
+// Two replicas of 3 and 2 ranks. The numbers of the ranks do not follow the order of their places.
 shard::RankLayout permuted(int replicas) {
   shard::RankLayout ranks = with_dead(1, 3, replicas, {4});
   std::vector<int> places = mesh::live_places(ranks.mesh.grids().front(), {4});

@@ -65,7 +65,8 @@ TEST_P(TrainAfterReplaceStorage, GivesTheSameBits) {
     FlatBuffers buffers;
     options.before_step = [&](Trainer& trainer, int step) {
       if (step == 0 || step == 2)
-        buffers.take(trainer);  // before the step is recorded, and while it follows its schedule
+        // Storage is replaced before the step is recorded, and again while steps follow the schedule.
+        buffers.take(trainer);
     };
     EXPECT_TRUE(testing::run(options) == expected) << "gtp " << gtp;
     EXPECT_NE(expected.losses.front(), expected.losses.back());

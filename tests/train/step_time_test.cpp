@@ -18,7 +18,7 @@ using testing::run;
 using testing::RunOptions;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kDelay = 0.1;  // seconds that compute is blocked before a step
+constexpr double kDelay = 0.1;  // seconds for which compute is blocked before a step
 constexpr double kIdle = 0.5;   // seconds that the host pauses between two steps
 
 struct Device {

@@ -129,7 +129,7 @@ TEST(UnevenParts, DetermineTheElementsOfEachRank) {
   RunOptions options{.model = odd_model(), .tp = 2, .blocks = 2, .steps = 1};
   options.parts = shuffled_parts(2);
   std::mutex mutex;
-  std::map<std::string, std::vector<std::int64_t>> elements;  // by name, then by rank
+  std::map<std::string, std::vector<std::int64_t>> elements;  // key: name; index: rank
   options.at_end = [&](Trainer& trainer) {
     const std::lock_guard lock(mutex);
     for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().size(); ++id) {

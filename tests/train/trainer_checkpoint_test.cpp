@@ -1,4 +1,4 @@
-// A run that continues from a checkpoint has the numbers of one that was never interrupted.
+// Checks that a run that resumes from a checkpoint has the same results as an uninterrupted run.
 #include "tessera/train/trainer_checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(LoadTensors, TakesMastersFromTheWeightsWhereTheSourceHasNone) {
     });
   };
   run(options);
-  EXPECT_GT(differing, 0);  // before: a master is more precise than its weight
+  EXPECT_GT(differing, 0);  // before the load, a master is more precise than its weight
 }
 
 }  // namespace

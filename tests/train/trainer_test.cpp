@@ -31,7 +31,7 @@ struct Class {
 struct NamedModel {
   const char* name;
   models::DecoderConfig (*config)();
-  int turn;  // differs between models: which of several settings a test takes
+  int turn;  // selects one of several settings of a test; differs between models
 };
 constexpr NamedModel kModels[] = {
     {"plain", testing::odd_model, 0}, {"biased", testing::biased_model, 1}, {"normed", testing::normed_model, 2}};
@@ -46,7 +46,8 @@ TEST_P(SameBits, OverGtpDegreesAndRecomputePolicies) {
   const RunResult expected = run(options);
   EXPECT_TRUE(std::isfinite(expected.losses.back()));
   EXPECT_LT(expected.losses.back(), expected.losses.front());
-  // The three models together take every pair of a degree and a policy, and rows of the embedding at every degree.
+  // The tests of the three models together cover every pair of a degree and a recompute policy. They exchange rows of
+  // the embedding at every degree.
   constexpr nn::Recompute policies[] = {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full};
   constexpr int degrees[] = {1, 2, 3, 6};
   const int turn = model.turn, turn_of_policies = turn + (dtype == quant::DType::bf16 ? 1 : 0);

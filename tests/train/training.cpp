@@ -211,9 +211,9 @@ class Steps {
   Trainer& trainer_;
   const RunOptions& options_;
   RunResult& result_;
-  std::map<int, int> suppressed_;  // remaining suppressions
+  std::map<int, int> suppressed_;  // key: step; number of suppressions that remain
   std::int64_t* const stop_ = trainer_.stop_counter("test");
-  std::deque<int> enqueued_;  // pending steps
+  std::deque<int> enqueued_;  // numbers of the pending steps
   int next_ = 0;
 };
 

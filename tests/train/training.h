@@ -19,7 +19,7 @@ namespace tessera::train::testing {
 struct RunOptions {
   models::DecoderConfig model;
   int tp = 1, gtp = 1, dp = 1;
-  std::optional<nn::ExpertDegrees> experts;                        // of a model with experts
+  std::optional<nn::ExpertDegrees> experts;                        // degrees of a model with experts
   std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
   bool zero = false;                                               // whether the optimizer's state is sharded over dp
@@ -30,7 +30,7 @@ struct RunOptions {
   std::optional<models::TpParts> parts;
   nn::Recompute recompute = nn::Recompute::none;
   shard::Lookup embedding = shard::Lookup::gather;
-  int blocks = 12;  // per step, of one sequence each; blocks / (gtp * dp) microbatches
+  int blocks = 12;  // blocks of a step, of one sequence each; a rank has blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
   bool documents = false;  // whether attention and positions restart inside sequences
@@ -50,18 +50,18 @@ struct RunOptions {
   // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
   std::optional<int> ahead;
   double lr_growth = 0;             // growth of the rate per step; the first rate is 1e-2
-  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that are left out
-  std::map<int, int> suppressed;    // by step: number of its attempts that a counter of the last rank suppresses
+  std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that the run omits
+  std::map<int, int> suppressed;    // key: step; number of its attempts that a counter of the last rank suppresses
   std::function<void(int rank, const std::string& group, const std::string& op, std::int64_t sequence)> inject;
   std::set<int> evaluated;  // steps whose samples are evaluated before the step
-  // Called around each step from 0, as it is given to the trainer, on every rank's thread.
+  // Called before and after each step (numbered from 0) is enqueued, on the thread of every rank.
   std::function<void(Trainer&trainer, int step)> before_step, after_step;
-  std::function<void(const StepResult& result)> on_result;  // for each step and attempt in order, on rank 0
-  std::function<void(Trainer& trainer)> at_end;             // after all steps, on every rank's thread
+  std::function<void(const StepResult& result)> on_result;  // called on rank 0 for each attempt of each step, in order
+  std::function<void(Trainer& trainer)> at_end;             // called after all steps on the thread of every rank
 };
 
 struct RunResult {
-  std::vector<double> losses, norms;  // of rank 0, like the next two members
+  std::vector<double> losses, norms;  // value of rank 0, like the next two members
   std::vector<bool> skipped;
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
@@ -69,7 +69,7 @@ struct RunResult {
   // "weight/NAME" (for a weight in a number format, its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
   // logical elements in row-major order, widened to fp64 (exactly).
   std::map<std::string, std::vector<double>> tensors;
-  // The steps of suppressed attempts, and the number of steps pending behind each.
+  // The steps of suppressed attempts, and for each attempt the number of steps that were enqueued after it.
   std::vector<std::pair<int, int>> suppressed;
   bool operator==(const RunResult&) const = default;
 };

@@ -34,7 +34,8 @@ float master_value(schedule::ParameterId id, int round, std::int64_t i) {
   return (static_cast<float>(mixed) * 0x1p-23F - 1) * std::exp2(static_cast<float>(i % 13) - 9);
 }
 
-// Rows in two blocks, columns, and a matrix smaller than a tile.
+// A matrix that is sharded by rows in two blocks, a matrix that is sharded by columns, and a matrix smaller than a
+// tile.
 std::vector<shard::ParameterSpec> specs(int tp) {
   return {{.name = "stacked", .dims = {86, 72}, .compute = layout::cut_rows({86, 72}, {{"a", 43}, {"b", 43}}, tp)},
           {.name = "columns", .dims = {300, 144}, .compute = layout::cut_cols({300, 144}, tp, 2)},

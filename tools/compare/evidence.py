@@ -5,7 +5,7 @@ from difference import flatten
 
 
 class Failure(Exception):
-    """A run has no results to compare. The message is one line."""
+    """Raised if a run has no results to compare. The message is one line."""
 
 
 def without_ignored(kind, values, ignored):

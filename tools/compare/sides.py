@@ -9,11 +9,11 @@ CACHE = ROOT / ".cache" / "compare"
 
 
 class BadArgument(Exception):
-    """An argument of the command line cannot be compared. The message is one line."""
+    """Raised if an argument of the command line cannot be compared. The message is one line."""
 
 
 class BuildFailed(Exception):
-    """A side could not be built. The message is one line."""
+    """Raised if a side could not be built. The message is one line."""
 
 
 @dataclass(frozen=True)

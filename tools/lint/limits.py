@@ -65,7 +65,8 @@ def shell_functions(text):
 
 
 def cpp_functions(text):
-    """Walks the braces. At namespace and class scope, a `{` after a parameter list starts a function. Blocks, lambdas and
+    """Finds functions by walking through the braces of the text. At namespace and class scope, a `{` after a parameter list
+    starts a function. Blocks, lambdas and
     initialisers inside a function belong to the function."""
     code = PREPROCESSOR.sub(lambda match: "\n" * match.group(0).count("\n"), strip_cpp(text))
     found, scopes, begin, position = [], 0, 0, 0

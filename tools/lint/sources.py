@@ -21,7 +21,7 @@ class Finding:
 
 
 class Skip(Exception):
-    """A check cannot run on this machine. The message is the reason."""
+    """Raised if a check cannot run on this machine. The message is the reason."""
 
 
 def repository_files(root):
@@ -53,7 +53,9 @@ TOKEN = re.compile(
 
 
 def blank(match):
-    """Keeps the number of lines. A string keeps its quotes, so that the code around it still parses."""
+    """Replaces a comment or a string by blanks and keeps its line breaks. A string keeps its quotes, so that the code around
+    it still parses.
+    """
     text = match.group(0)
     return ("" if text.startswith("/") else '""') + "\n" * text.count("\n")
 

@@ -215,7 +215,9 @@ def script_calls(build, names, seconds):
 
 
 def run_together(calls, together):
-    """Returns the sum of all calls' counts; `together` calls run at a time. An exception ends the running scripts."""
+    """Makes all calls, `together` of them at a time, and returns the sum of their counts. An exception ends the running
+    scripts.
+    """
     with ThreadPoolExecutor(together) as pool:
         waiting = [pool.submit(call) for call in calls]
         try:
@@ -230,7 +232,9 @@ def run_together(calls, together):
 
 
 def end_by_signals():
-    """SIGTERM and SIGHUP (a lost terminal) also end the processes that this program started. `nohup` still works."""
+    """Makes SIGTERM and SIGHUP (a lost terminal) also end the processes that this program started. SIGHUP stays ignored under
+    `nohup`.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))

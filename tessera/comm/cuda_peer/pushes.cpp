@@ -13,7 +13,8 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::size_t kFlagBytes = std::size_t{2} << 20;  // large enough for its own allocation, which IPC handles need
+// Large enough to be a separate allocation, which IPC handles need.
+constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
 constexpr std::size_t kFlagStride = 64;
 
 // Collects flag operations of a stream, and enqueues them in one driver call.
@@ -68,8 +69,8 @@ class FlagBatch {
   std::vector<CUstreamBatchMemOpParams> operations_;
 };
 
-// `own[r]` states whether this rank can reach member r. Returns, by member, whether both members of the pair can reach
-// each other.
+// `own[r]` states whether this rank can write to the memory of member r. Returns, for each member, whether this rank
+// and the member can write to each other's memory.
 std::vector<bool> mutually(const std::vector<bool>& own, int rank, const ExchangeFunction& exchange) {
   std::string text;
   for (const bool can : own) text.push_back(can ? '1' : '0');
@@ -141,7 +142,8 @@ PeerPushes::~PeerPushes() {
 }
 
 std::string PeerPushes::share(std::span<std::byte> memory, const ExchangeFunction& exchange) {
-  shared_ = nullptr;  // unmaps before any member frees its memory; the exchanges below ensure the order
+  // Every member unmaps before any member frees its memory; the following exchanges ensure this order.
+  shared_ = nullptr;
   pushes_.assign(direct_.size(), false);
   shared_ = std::make_unique<PeerMemory>(group_, device_, memory, direct_, exchange);
   std::vector<bool> can = direct_;
@@ -177,8 +179,8 @@ bool PeerPushes::post(const Receive& receive, Agreed& agreed, std::vector<Receiv
   return true;
 }
 
-// Takes the destination of a message. Returns false if the receiver of the message has not posted the destination yet.
-// Appends the message to `others` if it cannot be pushed.
+// Takes the destination of a message from the mailbox. Returns false if the receiver has not posted the destination
+// yet. Appends the message to `others` if it cannot be pushed.
 bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& others) {
   const std::size_t peer = index(send.peer);
   const std::optional<Destination> target = mailboxes_[peer]->try_take(group_.rank);
@@ -193,8 +195,8 @@ bool PeerPushes::take(const Send& send, Agreed& agreed, std::vector<Send>& other
   return true;
 }
 
-// Alternates between posting and taking, since a mailbox has limited space. Leaves in `messages` the messages that are
-// not pushed.
+// Alternates between posting and taking destinations, because a mailbox has limited space. Removes the messages that
+// are pushed from `messages`.
 PeerPushes::Agreed PeerPushes::agree(Messages& messages, const WhileWaiting& while_waiting) {
   Agreed agreed{.copies = std::vector<std::vector<Copy>>(group_.members.size()),
                 .receives_from = std::vector<bool>(group_.members.size())};

@@ -94,7 +94,7 @@ MatchedOperation::~MatchedOperation() {
   std::unique_lock lock(group_.mutex_);
   group_.broken_ = true;
   if (--slot_.active == 0) group_.changed_.notify_all();
-  // The peers may still read the buffers of this member. The peers reach the end of the phase soon.
+  // Peers may still read the buffers of this member, so the member waits until they reach the end of the phase.
   group_.changed_.wait(lock, [&] { return slot_.active == 0; });
 }
 

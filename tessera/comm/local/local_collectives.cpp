@@ -57,7 +57,7 @@ const void* received(const Operation& operation) {
   return operation.recv;
 }
 
-// Each member sums all elements, which takes one wait less than summing in parts.
+// Each member sums all elements. This needs one wait less than summing in parts.
 void all_reduce_small(const LocalCall& call) {
   const Operation& own = call.own;
   const std::int64_t count = own.recv_counts[0];
@@ -89,7 +89,7 @@ void all_reduce_in_parts(const LocalCall& call) {
 }
 
 void all_reduce(const LocalCall& call) {
-  constexpr std::size_t small = 32768;  // bytes
+  constexpr std::size_t small = 32768;  // up to this number of bytes, each member sums all elements
   if (call.group.size() == 1) return;
   if (bytes_of(call.own.recv_counts[0], call.own.type) <= small)
     all_reduce_small(call);

@@ -11,7 +11,8 @@
 namespace tessera::comm {
 namespace {
 
-// Up to this many bytes every rank receives all parts and sums them itself, which takes one round less.
+// The largest number of bytes of an all_reduce in which every rank receives all parts and sums them, which takes one
+// round less.
 constexpr std::size_t kSmallAllReduce = 16384;
 
 // The tag is at most 32767, the smallest tag limit that the standard allows. The tag contains the kind, so that
@@ -45,7 +46,8 @@ class MpiBackend final : public Backend {
   void broadcast(const Operation& operation);
   void barrier();
 
-  // Both functions block until the messages are done. Copies within this rank are made first. Peers are group ranks.
+  // Both functions block until the messages are done. Copies within this rank are made first. The peers of the messages
+  // are ranks of the group.
   void run(Messages messages);
   void run(std::vector<Send> sends, std::vector<Receive> receives);
 
@@ -137,7 +139,7 @@ void MpiBackend::execute(const Operation& operation) {
   }
 }
 
-// Receives the parts of parts_to_sum and sums them.
+// Receives the parts that parts_to_sum lists and sums them.
 void MpiBackend::reduce(const Operation& operation) {
   if (const std::size_t bytes = scratch_bytes(operation, group_); scratch_.size() < bytes)
     scratch_ = base::Buffer(bytes);

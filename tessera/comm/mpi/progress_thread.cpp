@@ -19,12 +19,13 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// The pause between two polls grows with the time since a request last completed, so that it adds little to any wait.
+// The pause between two polls. It grows with the time since the last completed request, so that its share of a wait is
+// small.
 constexpr microseconds kShortestPause{10}, kLongestPause{300};
 constexpr int kPauseShare = 8;
-// The pause of a process that does not take part, which waits for the end of the run.
+// The pause of a process that does not take part in the run and waits for the end of the run.
 constexpr microseconds kIdlePause{100000};
-// Statuses are polled less often: a status is needed only if some rank has already waited for long.
+// Statuses are polled less often, because a status is needed only if some rank has already waited for a long time.
 constexpr microseconds kBoardPause{4000};
 
 microseconds pause_after(Clock::duration idle) {
@@ -37,7 +38,7 @@ std::string launched_as() {
     const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
     if (!launch.launcher.empty()) return fmt::format("rank {}", launch.rank);
   } catch (const InputError&) {
-    // Falls through to the process id.
+    // In this case, the name contains the process id.
   }
   return fmt::format("process {}", getpid());
 }
@@ -63,7 +64,7 @@ MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::millise
   ended_ = ended.fence();
   thread_ = std::thread([this, started, ended]() mutable {
     pthread_setname_np(pthread_self(), "mpi");
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns, so that short sleeps stay short
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // a slack of 1000 ns, so that short sleeps do not take longer
     try {
       initialise();
     } catch (...) {
@@ -90,7 +91,8 @@ MpiProgress::~MpiProgress() {
       round.sends.push_back({.peer = peer});
       round.receives.push_back({.peer = peer});
     }
-    // Peers receive pending statuses until they have also reached this point.
+    // Waits until the peers have received the pending statuses of this rank. A peer receives statuses until it has also
+    // reached this point.
     while (board_messages_ != nullptr && !board_messages_->is_idle() && !is_over() && Clock::now() < round.deadline)
       std::this_thread::sleep_for(kShortestPause);
     if (board_messages_ != nullptr && !board_messages_->is_idle())
@@ -288,7 +290,7 @@ void MpiProgress::check_limits(const Tasks& active) {
   }
 }
 
-// After a failure: all active and queued tasks fail.
+// Called after a failure: fails all active and queued tasks.
 void MpiProgress::answer_all(Tasks& active) {
   std::lock_guard lock(mutex_);
   const Error error("an earlier operation failed: {}", failure_);

@@ -18,9 +18,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Up to this many bytes every rank receives all parts and sums them itself, which takes one round less.
+// The largest number of bytes of an all_reduce in which every rank receives all parts and sums them, which takes one
+// round less.
 constexpr std::size_t kSmallAllReduce = 65536;
-// How long PeerPushes::release keeps setting flags for a device that waits for failed peers.
+// The time for which PeerPushes::release sets flags, for a device that waits for failed peers.
 constexpr std::chrono::seconds kBackendShutdownLimit{20};
 
 std::string to_text(const std::vector<std::int64_t>& numbers) {
@@ -173,7 +174,7 @@ void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<
   member_.channel->call("ncclSend and ncclRecv", body, deadline_);
 }
 
-// Called between two reads of a peer's mailbox.
+// Called while this host waits for a mailbox of a peer.
 void NcclBackend::wait_for_hosts() const {
   if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
   if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());

@@ -76,7 +76,7 @@ void NcclChannel::abort() {
     std::lock_guard lock(mutex_);
     comm = std::exchange(comm_, nullptr);
   }
-  if (comm != nullptr) library_->comm_abort(comm);  // may take long
+  if (comm != nullptr) library_->comm_abort(comm);  // this call may take a long time
 }
 
 std::string NcclChannel::async_error() {

@@ -16,7 +16,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-// The copies of a stream's callback, and the position of the lane's work that they belong to.
+// The copies that a callback of the stream makes, and the position of their work on the lane.
 struct HostCopies {
   std::vector<Copy> copies;
   std::shared_ptr<const base::LaneFaults> faults;
@@ -45,7 +45,7 @@ NcclStaging::~NcclStaging() {
   const cudaError_t status = cudaStreamQuery(stream_);
   (void)cudaGetLastError();
   if (status != cudaErrorNotReady) return;
-  // Leaks both buffers, because the stream may still use them for an unknown time.
+  // Does not free both buffers, because the stream may still use them for an unknown time.
   (void)new GrowingBuffer(std::move(pinned_));
   (void)new GrowingBuffer(std::move(on_device_));
 }

@@ -20,7 +20,7 @@ void NcclStoreExchange::exchange(const std::string& own, NcclDeadline deadline,
     const int peer = (rank_ + step) % ranks_;
     see(peer, watchdog_->await(*store_, key(number, peer), deadline).substr(1));
   }
-  if (number > 0) store_->erase(key(number - 1, rank_));  // all ranks have finished that exchange
+  if (number > 0) store_->erase(key(number - 1, rank_));  // all ranks have finished the previous exchange
 }
 
 }  // namespace tessera::comm

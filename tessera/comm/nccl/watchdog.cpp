@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{5};   // between two checks of the operations
+constexpr milliseconds kPause{5};   // pause between two checks of the operations
 constexpr milliseconds kSlice{50};  // time of one wait for the store, between two checks for failures
 
 std::string text_of(const std::exception_ptr& error) {
@@ -118,7 +118,7 @@ void NcclWatchdog::poll() {
   }
 }
 
-// Reports the failure to the other ranks. Returns the answers of the peers as the end of a sentence.
+// Reports the failure to the other ranks. Returns the statuses of the peers as the end of a sentence.
 std::string NcclWatchdog::report_to_peers(const std::vector<std::shared_ptr<NcclWatch>>& all,
                                           const NcclWatch* failed_watch, std::string cause) {
   rendezvous::FailureReport report;

@@ -58,7 +58,7 @@ at::Tensor packed(const ops::Routing& routing) {
 
 struct Dispatched {
   ops::Selection selection;
-  at::Tensor weights;         // by row
+  at::Tensor weights;         // index: row
   std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
 };
 // Returns the most rows of an expert and block of this many tokens; 0: no limit.
@@ -81,8 +81,8 @@ Dispatched select(const Context& context, const Experts& layers, const ExpertGro
   return result;
 }
 
-// Counts a product. Each rank counts the rows of its own tokens with the whole matrices of their experts, so the sum
-// over ranks does not depend on the mesh.
+// Counts the operations of a product. Each rank counts the products of its own tokens with the whole matrices of their
+// experts, so the sum over ranks does not depend on the mesh.
 void count(Context& context, const Weight& weight, const Dispatched& dispatched) {
   const std::vector<std::int64_t>& dims = context.program.parameters().spec(weight.id).dims;
   context.program.count_product(weight.product, 2 * dispatched.own_rows * dims[1] * dims[2]);
@@ -94,7 +94,8 @@ at::Tensor fprop(Context& context, const Weight& weight, const at::Tensor& rows,
   return ops::grouped_fprop(rows, consumed.tensor(), dispatched.selection);
 }
 
-// The weight is released before its gradient is computed, so that its memory is free meanwhile.
+// Releases the weight before the gradient of the weight is computed, so that the memory of the weight is free during
+// this computation.
 at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const Dispatched& dispatched) {
   count(context, weight, dispatched);
   ConsumedWeight consumed(context, weight, schedule::Pass::backward);

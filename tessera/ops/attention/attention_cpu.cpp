@@ -18,7 +18,7 @@ constexpr A kInfinity = std::numeric_limits<A>::infinity();
 // Returns the largest magnitude in the rows; NaN counts as larger than infinity.
 template <typename A>
 A largest_magnitude(const void* rows, const PlainArguments& a) {
-  // Positive numbers have the order of their bits.
+  // Positive numbers have the same order as their bits.
   using Bits = std::conditional_t<sizeof(A) == 4, std::int32_t, std::int64_t>;
   Bits largest = 0;
   for (std::int64_t token = 0; token < a.length; ++token) {
@@ -29,7 +29,7 @@ A largest_magnitude(const void* rows, const PlainArguments& a) {
   return std::bit_cast<A>(largest);
 }
 
-// The rows of one head as A. Computes its softmax one row at a time.
+// The rows of one head, converted to A. Computes the softmax of the head one row at a time.
 template <typename A>
 class Head {
  public:
@@ -48,13 +48,13 @@ class Head {
   }
   void fill(A* to, A value) const { std::fill_n(to, a_.head_dim, value); }
 
-  // Returns the softmax weights of tokens 0 to `token`. Null: all of them are NaN.
+  // Returns the softmax weights of tokens 0 to `token`, or null if all of the weights are NaN.
   const A* weigh(std::int64_t token) {
     const auto visible = static_cast<std::size_t>(token) + 1;
     A most = -kInfinity<A>;
     for (std::size_t other = 0; other < visible; ++other) {
       weights_[other] = score(token, static_cast<std::int64_t>(other));
-      if (!(weights_[other] < kInfinity<A>)) return nullptr;  // also true for NaN
+      if (!(weights_[other] < kInfinity<A>)) return nullptr;  // this condition is also true for NaN
       most = std::max(most, weights_[other]);
     }
     if (most == -kInfinity<A>) return nullptr;
@@ -82,7 +82,7 @@ bool has_finite_scores(const PlainArguments& a) {
 template <typename A>
 void plain_gradients(const PlainArguments& a) {
   Head<A> head(a);
-  std::vector<A> gradients(static_cast<std::size_t>(a.length));  // of the weights
+  std::vector<A> gradients(static_cast<std::size_t>(a.length));  // gradients of the weights
   std::int64_t nan_until = 0;
   for (std::int64_t token = 0; token < a.length; ++token)
     for (void* rows : {a.dq, a.dk, a.dv}) head.fill(head.row(rows, token), A{0});

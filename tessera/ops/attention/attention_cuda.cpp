@@ -65,7 +65,7 @@ at::Tensor by_token(const at::Tensor& tensor) {
 
 // The starts of documents for flash attention. Without documents each sequence is one document.
 struct Documents {
-  at::Tensor starts;  // int32, on the device
+  at::Tensor starts;  // int32 offsets on the device
   std::int64_t longest = 0;
 };
 Documents documents_of(const AttentionShape& shape, at::Device device) {
@@ -194,7 +194,8 @@ Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& 
   if (way == Way::products) return products_backward(gradient, qkv, forward, shape);
   const at::Tensor q = dense(qkv.q, 3, "attention q"), out = forward.out.view(qkv.q.sizes());
   const Keys keys = keys_of(qkv, shape);
-  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // state of dropout, which is off
+  // The state of dropout's random numbers; dropout is off.
+  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));
   if (way == Way::cudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         batched(gradient, shape), batched(q, shape), batched(keys.k, shape), batched(keys.v, shape),

@@ -26,7 +26,7 @@ CrossEntropyShape shape_of(const at::Tensor& logits, const IdRanges& part) {
 
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
   at::Tensor result = dense_like(targets, {tokens}, at::kLong, "cross_entropy targets");
-  if (!result.is_cpu()) return result;  // the kernel checks
+  if (!result.is_cpu()) return result;  // on CUDA, the kernel checks the targets
   const auto* values = result.const_data_ptr<std::int64_t>();
   for (std::int64_t token = 0; token < tokens; ++token)
     TESSERA_CHECK(values[token] >= -1, "cross_entropy: target {} of token {}: expected an id, or -1 (masked)",

@@ -10,7 +10,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-// A NaN in the row gives NaN.
+// Returns the maximum of a row. If the row contains a NaN, the result is NaN.
 template <typename T>
 Accumulator<T> row_maximum(const T* row, std::int64_t count) {
   using A = Accumulator<T>;

@@ -10,7 +10,7 @@ constexpr int kThreads = 512, kSteps = 4;  // packs of a thread that are loaded 
 constexpr int kChunk = 1024;               // terms of a chunk in sum_in_order
 
 template <typename A>
-__device__ __forceinline__ A larger(A a, A b) {  // NaN is the larger one
+__device__ __forceinline__ A larger(A a, A b) {  // if one of the numbers is NaN, returns NaN
   if constexpr (std::is_same_v<A, float>) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
     return a;

@@ -59,7 +59,8 @@ void embedding_backward(const at::Tensor& dy, const at::Tensor& tokens, at::Tens
                                      .rows = gradient.const_data_ptr(),
                                      .result = dweight.mutable_data_ptr()};
   if (is_dry(gradient)) {
-    const at::Tensor sums = make(gradient.sizes(), dweight.scalar_type(), gradient.device());  // read and written
+    // The kernel reads and writes the sums.
+    const at::Tensor sums = make(gradient.sizes(), dweight.scalar_type(), gradient.device());
     return report(memory_work("lookup backward", bytes_of({dweight, gradient, sums, sums})));
   }
   if (on_cuda(gradient)) return backward_on_cuda(arguments, dweight, accumulate);

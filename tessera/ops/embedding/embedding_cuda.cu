@@ -12,7 +12,7 @@ constexpr int kLookupThreads = 128, kLookups = 2;  // packs per thread
 constexpr int kThreads = 256;
 constexpr int kPacks = 2;                               // packs of columns per thread
 constexpr int kAhead = 8;                               // rows that a warp loads together
-constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch, limited by Divisor
+constexpr std::int64_t kItems = std::int64_t{1} << 30;  // largest number of packs of a launch; Divisor limits it
 constexpr std::int64_t kAlignment = 256;
 
 template <typename T>
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) make_keys(const std::int64_t* __rest
 
 template <typename T>
 struct Runs {
-  const std::uint32_t *rows, *tokens;  // sorted by row
+  const std::uint32_t *rows, *tokens;  // both lists are sorted by row
   const T* dy;
   Accumulator<T>* dweight;
   std::int64_t count, hidden, vocabulary;
@@ -150,7 +150,7 @@ std::size_t sort_bytes(std::int64_t tokens, std::int64_t vocabulary) {
 
 // The layout of the scratch memory.
 struct Scratch {
-  std::int64_t list, sort;  // bytes of a list of tokens, and of the sort's own memory
+  std::int64_t list, sort;  // bytes of a list of tokens, and of the memory that the sort needs
   explicit Scratch(const EmbeddingArguments& a)
       : list(rounded_up(a.tokens * std::int64_t{sizeof(std::uint32_t)})),
         sort(static_cast<std::int64_t>(sort_bytes(a.tokens, a.vocabulary()))) {}

@@ -30,7 +30,8 @@ void report_products(const char* name, ProductSizes sizes, const at::Tensor& ope
   report(product_work(name, sizes, to_dtype(operand.scalar_type()), to_dtype(result)));
 }
 
-// Runs product(rows of one expert in one block, the expert's weight) for each, into `result`.
+// For each expert and block, calls product(rows of the expert in the block, the expert's weight), which writes into
+// `result`.
 template <typename Product>
 void each_product(const at::Tensor& rows, const at::Tensor& w, std::int64_t height, const Selection& selection,
                   at::Tensor& result, Product product) {

@@ -16,7 +16,7 @@
 namespace tessera::ops {
 namespace {
 
-constexpr std::int64_t kChunk = 256;  // tokens whose sum is taken before it is added to the total
+constexpr std::int64_t kChunk = 256;  // number of tokens whose values are summed before the sum is added to the total
 
 template <typename T>
 const T* data(const at::Tensor& tensor) {

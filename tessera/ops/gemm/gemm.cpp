@@ -47,7 +47,7 @@ at::Tensor dry_product(const char* name, const at::Tensor& operand, const Produc
   return make({extents.rows, extents.cols}, type, operand.device());
 }
 
-// GPU: writes left times right to `result`; each may be transposed.
+// GPU: writes left times right to `result`. Each operand may be transposed.
 void multiply(const GemmOperands& it, bool left_transposed, bool right_transposed, at::Tensor& result) {
   const std::int64_t inner = it.left.size(left_transposed ? 0 : 1);
   if (inner == 0) {

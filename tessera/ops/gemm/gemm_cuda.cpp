@@ -147,7 +147,7 @@ struct Task {
   const Description& work;
   const Matrix &first, &second, &result;
 };
-// Returns the first `wanted` algorithms for first * second.
+// Returns the first `wanted` algorithms that the library proposes for first * second.
 Algorithms algorithms(cublasLtHandle_t handle, const Task& task, int wanted) {
   TESSERA_CHECK(wanted <= kMaxCandidates, "gemm: candidate {}, expected less than {}", wanted - 1, kMaxCandidates);
   const Preference limits = preference();

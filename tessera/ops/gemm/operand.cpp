@@ -83,7 +83,7 @@ at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, co
   const quant::Slice all{.end = extent.elements()};
   const auto tiles = static_cast<std::size_t>(scale_extent(encoding, extent).elements());
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(data_bytes(encoding.element, extent.elements())));
-  std::vector<float> scales(tiles), multipliers(tiles);  // scales has the size of the largest type
+  std::vector<float> scales(tiles), multipliers(tiles);  // `scales` is large enough for the largest type of scales
   float amax = number(whole.amax);
   if (whole.multiplier.defined()) {
     multipliers.assign(1, number(whole.multiplier));
@@ -123,7 +123,7 @@ float* scales_of(const Operand& operand) {
   return operand.scales.defined() ? data_of<float>(operand.scales) : nullptr;
 }
 
-// GPU: allocates the operands. A matrix by its columns has the transposed extent.
+// GPU: allocates the operands. The operand by columns has the transposed extent.
 Operands device_operands(Extent matrix, const Encoding& encoding, Sides sides, at::Device device) {
   Operands result;
   if (has(sides, Sides::rows)) result.rows = device_operand(matrix, encoding, device);

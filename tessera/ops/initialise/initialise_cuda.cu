@@ -5,7 +5,7 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256, kSteps = 4;  // elements or packs per thread
-constexpr std::int64_t kMaxRows = 65535;   // rows of a launch
+constexpr std::int64_t kMaxRows = 65535;   // largest number of rows of a launch
 
 template <typename T>
 struct Part {

@@ -11,14 +11,14 @@ namespace {
 constexpr std::int64_t kBlocks = 264;
 constexpr int kPacks = 2,
               kThreads =
-                  512;  // most packs of a row per thread, and most threads of a block, if a row fits into registers
+                  512;  // limits for a row that fits into registers: packs of a row per thread, and threads of a block
 constexpr int kLongThreads = 1024;
 constexpr int kColumns = 32, kGroups = 32;  // dimensions of a block that adds parts
 
 template <typename T>
 struct Rows {
   const T* dy;
-  const T* dsum;  // may be null
+  const T* dsum;  // null if the sum has no gradient
   const T* sum;
   const T* weight;
   const Accumulator<T>* rstd;

@@ -6,12 +6,12 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // most threads of a block
+constexpr int kThreads = 1024;  // largest number of threads of a block
 
 template <typename T>
 struct Rows {
   const T* x;
-  const T* residual;  // may be null
+  const T* residual;  // null without a residual
   const T* weight;
   T* sum;  // written if there is a residual or dropout
   T* y;

@@ -6,7 +6,8 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256, kSteps = 4;  // packs per thread; two are loaded together
-constexpr int kShards = 56;                // shards of a launch; their arguments fit into 4 KiB of kernel parameters
+// Largest number of shards of a launch; their arguments fit into 4 KiB of kernel parameters.
+constexpr int kShards = 56;
 
 struct Shard {
   void *master, *weight;
@@ -23,7 +24,7 @@ struct Launch {
   std::uint32_t blocks = 0;
 };
 
-// The elements of a pack. A pack of the widest type has the size of one access.
+// Returns the number of elements of a pack. A pack of the widest type has the size of one access.
 constexpr int pack_of(std::size_t master, std::size_t gradient, std::size_t weight) {
   return kAccessBytes / static_cast<int>(std::max({master, gradient, weight}));
 }
@@ -37,7 +38,7 @@ struct Range {
   std::int64_t count;
 };
 
-// NaNs are ignored.
+// Returns the greater magnitude. NaNs are ignored.
 template <typename A>
 __device__ __forceinline__ void take_magnitude(A& greatest, A value) {
   const A magnitude = std::fabs(value);

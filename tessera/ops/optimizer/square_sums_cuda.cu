@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kThreads = 256, kSteps = 4;  // packs of a thread that are loaded together
 
-// kTeam threads (a warp or the block) sum a row; the sums of the warps are added in order. The order is the same as in
-// ordered_sum_squares of quant/device_kernels.h, whose results may replace these.
+// kTeam threads (a warp or the block) sum a row, and the sums of the warps are added in order. ordered_sum_squares of
+// quant/device_kernels.h adds in the same order, so its results may replace the results of this kernel.
 template <bool kWhole, int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
                                                      std::int64_t stride, double* __restrict__ sums) {

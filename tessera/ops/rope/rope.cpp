@@ -12,9 +12,9 @@
 namespace tessera::ops {
 namespace {
 
-// Scales a frequency as Hugging Face transformers does for "llama3". Long waves (fewer than low_freq_factor turns in
-// the original context) are slowed down by `factor`. Short waves do not change. Waves between them are blended linearly
-// in the number of turns.
+// Scales a frequency as Hugging Face transformers does for "llama3". The frequencies of long waves (fewer than
+// low_freq_factor turns in the original context) are divided by `factor`. The frequencies of short waves do not change.
+// Between these two cases, the frequency is interpolated linearly in the number of turns.
 double scaled_frequency(double frequency, const RopeScaling& scaling) {
   const double turns = static_cast<double>(scaling.original_max_position) * frequency / (2 * std::numbers::pi);
   if (turns < scaling.low_freq_factor) return frequency / scaling.factor;
@@ -25,7 +25,7 @@ double scaled_frequency(double frequency, const RopeScaling& scaling) {
 
 at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, const RopeTable& table) {
   at::Tensor result = dense_like(positions, {tokens}, at::kLong, "rope positions");
-  if (!result.is_cpu()) return result;  // the kernel checks
+  if (!result.is_cpu()) return result;  // on CUDA, the kernel checks the positions
   const auto* values = result.const_data_ptr<std::int64_t>();
   for (std::int64_t token = 0; token < tokens; ++token)
     TESSERA_CHECK(values[token] >= 0 && values[token] < table.cosine.size(0),

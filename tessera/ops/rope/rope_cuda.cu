@@ -4,7 +4,8 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kHeads = 4;               // heads of a thread, which share the loaded angles
+// Number of heads of a thread; the heads share the loaded angles.
+constexpr int kThreads = 256, kHeads = 4;
 constexpr std::int64_t kItems = std::int64_t{1} << 30;  // items of a launch, limited by Divisor
 
 // An item covers kHeads heads of a token: a pack of the first half of each head, and the matching pack of the second
@@ -17,7 +18,7 @@ struct Heads {
   std::int64_t table_rows, half;
   std::int32_t q_heads, kv_heads;
   std::uint32_t items;
-  Divisor packs, groups;  // packs of half a head; groups of kHeads heads of a token
+  Divisor packs, groups;  // number of packs of half a head; number of groups of kHeads heads of a token
 };
 
 // One head of one token, in the stacked rows and in its own tensor. `turns` is false for v.

@@ -10,12 +10,12 @@ constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch, li
 template <typename T>
 struct Rows {
   const T* gate_up;
-  const T* dout;  // backward only
+  const T* dout;  // only in backward
   T* result;
-  T* output;  // backward only: receives out, unless null
+  T* output;  // only in backward: the kernel writes `out` to this address unless it is null
   std::int64_t features;
   std::uint32_t items;
-  Divisor packs;  // packs of a row's features
+  Divisor packs;  // number of packs of the features of a row
 };
 
 // The position of pack `item`.

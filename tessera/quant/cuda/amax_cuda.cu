@@ -7,14 +7,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kVectorsAtOnce = 4;  // vectors of a thread whose loads are in flight together
-constexpr int kRounds = 4;         // rounds of a block
-constexpr std::int64_t kChunk = kThreads * kVector * kVectorsAtOnce * kRounds;  // elements of a block
+constexpr int kRounds = 4;         // number of rounds of loads in a block
+constexpr std::int64_t kChunk = kThreads * kVector * kVectorsAtOnce * kRounds;  // number of elements of a block
 
 struct Item {
   const void* source;
   std::int64_t elements;
   float* amax;
-  bool wide;     // fp32, not bf16
+  bool wide;     // whether the elements are fp32 instead of bf16
   bool aligned;  // whether every vector begins at a multiple of 16 bytes
 };
 using List = WeightList<Item>;

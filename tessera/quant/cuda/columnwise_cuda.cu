@@ -16,8 +16,8 @@ constexpr int kTileRows = 128;  // rows of the transposed matrix, kTileBytes eac
 struct Codes {
   const std::uint8_t* source;
   std::uint8_t* target;
-  std::int64_t rows, row_bytes;            // of the source
-  std::int64_t target_rows, target_bytes;  // target_bytes: bytes of a row
+  std::int64_t rows, row_bytes;            // extent of the source
+  std::int64_t target_rows, target_bytes;  // target_bytes: number of bytes of a row
   bool nibbles;
   bool wide_loads, wide_stores;  // whether rows begin at multiples of 16, or of 8 for loads of 4-bit elements
 };
@@ -41,7 +41,8 @@ __device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte
   }
 }
 
-// A thread's share of a tile: kRows rows of kBytes bytes of the source. The 8 shares of a group are adjacent.
+// The part of a tile that a thread loads: kRows rows of kBytes bytes of the source. The 8 parts of a group are
+// adjacent.
 template <int kRows, int kBytes>
 struct Share {
   std::uint32_t words[kRows][kBytes / 4];
@@ -153,10 +154,10 @@ constexpr int kScaleSide = 32;
 struct ScaleMatrix {
   const void* source;
   void* target;
-  Extent extent;  // of the source
-  bool wide;      // fp32, not bytes
+  Extent extent;  // extent of the source
+  bool wide;      // whether the scales are fp32 instead of bytes
   const float* source_amax;
-  float* target_amax;  // null: not written
+  float* target_amax;  // null: the amax is not written
 };
 using ScaleList = WeightList<ScaleMatrix>;
 

@@ -1,4 +1,4 @@
-// pad_scales and swizzle_scales of swizzle.h on a stream.
+// Implements pad_scales and swizzle_scales of swizzle.h on a stream.
 #include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/cuda/vectors.cuh"
 #include "tessera/quant/formats/swizzle.h"

@@ -210,7 +210,7 @@ void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Sli
       float greatest = amax;
       for (std::int64_t i = begin; i < end; ++i) {
         const float magnitude = std::fabs(value_of(elements[i - slice.begin]));
-        greatest = magnitude > greatest ? magnitude : greatest;  // false for a NaN
+        greatest = magnitude > greatest ? magnitude : greatest;  // the comparison is false for a NaN
       }
       amax = greatest;
     });

@@ -89,7 +89,8 @@ class HostMasterCast final : public MasterCast {
   }
 
   const std::vector<MasterSlice> slices_;
-  std::vector<std::size_t> first_tiles_;  // index of each weight's first tile; the last entry is the number of tiles
+  // Number of the first tile of each weight; the last entry is the number of all tiles.
+  std::vector<std::size_t> first_tiles_;
   std::vector<float> amaxes_;
   std::vector<float> multipliers_;
 };

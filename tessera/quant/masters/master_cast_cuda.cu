@@ -1,5 +1,5 @@
-// MasterCast on a stream. A cast uses three launches: one for the amaxes of all slices, one for all scales and one for
-// all elements.
+// Implements MasterCast on a stream. A cast uses three launches: one for the amaxes of all slices, one for all scales
+// and one for all elements.
 #include <memory>
 #include <vector>
 

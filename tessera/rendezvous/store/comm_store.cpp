@@ -25,7 +25,8 @@ auto reach(const char* what, Call call) {
   }
 }
 
-// Calls wait for the host forever and ignore the client's time limit. Connecting also takes longer than the limit.
+// libtorch's store. Its calls wait for the host without a limit and ignore the time limit of the client. Connecting may
+// also take longer than the limit.
 class TcpStore final : public Store {
  public:
   explicit TcpStore(Client client) : client_(std::move(client)) {}

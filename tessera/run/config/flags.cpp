@@ -13,13 +13,13 @@ void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& w
   option->option_text(std::string(setting.placeholder))->expected(1);
   const bool is_list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
   if (is_list) option->expected(1, CLI::detail::expected_max_vector_size);
-  // A second word after the flag is not a value of the flag. A repeated flag is an error that names the flag
-  // (set_from_text).
+  // Only one word after a flag is its value, unless the setting is a list. A repeated flag is an error that names the
+  // flag (set_from_text).
   option->allow_extra_args(is_list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (std::holds_alternative<bool TrainConfig::*>(setting.field)) option->expected(0, 1)->default_str("on");
 }
 
-// Outside of training, the default batch follows from the mesh (resolve_plan_config).
+// In commands other than train, the default batch is computed from the mesh (resolve_plan_config).
 std::string default_for(Command command, const Setting& setting, const std::vector<std::string>& words) {
   if (!words.empty()) return " [" + words.front() + "]";
   if (command != Command::train && setting.name == "global_batch") return " (default: one microbatch a step)";

@@ -32,7 +32,7 @@ std::optional<int> number_of(std::string_view text) {
   return number;
 }
 
-// Parses "dp0.gtp1". The coordinates may have any order; a missing one is 0, but dp must be there.
+// Parses "dp0.gtp1". The coordinates may have any order. A missing gtp is 0, and dp is required.
 TpGroup parse_group(std::string_view text, std::string_view flag) {
   std::map<std::string, int> coordinates;
   for (const std::string_view part : split(text, '.')) {

@@ -16,7 +16,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr std::int64_t kMaxLocalRanks = 1024;  // threads of one process
+constexpr std::int64_t kMaxLocalRanks = 1024;  // the ranks are threads of one process
 
 void require_given(const TrainConfig& config) {
   if (config.model.empty())
@@ -111,7 +111,8 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
           "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  // The stored settings of a run contain all these settings, so only a value other than the default counts as given.
+  // The stored settings of a run contain all of these settings. Therefore only a value that differs from the default
+  // counts as given.
   const TrainConfig defaults;
   const std::pair<const char*, bool> requested[] = {{"fp8_scaling", config.fp8_scaling != defaults.fp8_scaling},
                                                     {"fp8_recipe", config.fp8_recipe != defaults.fp8_recipe},
@@ -217,7 +218,7 @@ std::int64_t nominal_replicas(const TrainConfig& config) {
 
 namespace {
 
-// Checks settings that a mesh with unused places does not support. Fills in ranks and dp.
+// Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
 TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   if (config.dp == 0) config.dp = nominal_replicas(config);

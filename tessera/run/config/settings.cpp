@@ -287,7 +287,7 @@ void check_range(double value, const Range& range, const json& got, const std::s
   if (!low || !high || !std::isfinite(value)) refuse(where, got, describe(range, kind));
 }
 
-struct Place {  // inputs of the overloads below besides the value
+struct Place {  // arguments of the following overloads, except the value
   const Range& range;
   const std::string& where;
   bool may_be_empty = false;
@@ -344,7 +344,7 @@ void put(std::optional<E>& to, const json& value, const Place& at) {
   put(to.emplace(), value, at);
 }
 
-// Returns the JSON value of a flag's text. A text that is not a number stays text, and put() refuses it by its type.
+// Returns the JSON value of a flag's text. A text that is not a number becomes a JSON string, which put() refuses.
 template <typename T>
 json json_of_text(const std::string& text) {
   T number{};

@@ -24,7 +24,7 @@ std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// The units of the busiest of `live` ranks, as a multiple of those of the busiest of `tp` ranks.
+// Returns the units of the busiest of `live` ranks divided by the units of the busiest of `tp` ranks.
 double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
   const auto ratio = [&](std::int64_t count) {
     return static_cast<double>(rounded_up_quotient(count, live)) / static_cast<double>(rounded_up_quotient(count, tp));
@@ -55,8 +55,8 @@ std::vector<Replica> replicas_of(const TrainConfig& config, const TpUnits& units
   return replicas;
 }
 
-// Returns shares in proportion to `speeds` that add up to `total`. Sequences that remain after rounding down go to the
-// largest remainders, among equals to the first.
+// Returns shares in proportion to `speeds` that add up to `total`. Shares are rounded down. The remaining sequences are
+// added to the shares with the largest remainders; among equal remainders, the first share is increased.
 std::vector<std::int64_t> proportional(std::int64_t total, const std::vector<double>& speeds) {
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
   std::vector<std::int64_t> shares;
@@ -89,7 +89,7 @@ std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vec
         "others",
         fixed, reduced, replicas.size(), rest, config.global_batch);
   std::vector<std::int64_t> shares;
-  std::int64_t index = 0;  // among the whole replicas
+  std::int64_t index = 0;  // index of the replica among the replicas without unused places
   for (const Replica& replica : replicas)
     shares.push_back(replica.is_reduced ? fixed : rest / whole + (index++ < rest % whole ? 1 : 0));
   return shares;

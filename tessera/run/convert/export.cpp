@@ -29,7 +29,7 @@ struct Shard {
 // The type and the number format of the exported tensors.
 struct ExportTypes {
   quant::DType dtype;
-  quant::Format format = quant::Format::bf16;  // of quantized tensors
+  quant::Format format = quant::Format::bf16;  // format of quantized tensors
 
   bool quantizes(const HfTensor& tensor) const { return format != quant::Format::bf16 && tensor.may_be_quantized; }
   std::vector<checkpoint::SafetensorsTensor> entries(const HfTensor& tensor) const {
@@ -47,7 +47,7 @@ struct ExportTypes {
   }
 };
 
-// A tensor larger than the limit gets a file of its own.
+// Divides the tensors into files. A tensor larger than the limit has a separate file.
 std::vector<Shard> make_shards(const std::vector<HfTensor>& tensors, const ExportTypes& types, std::int64_t limit) {
   std::vector<Shard> shards(1);
   for (const HfTensor& tensor : tensors) {
@@ -171,7 +171,7 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   nlohmann::json hf_config = config->to_json();
   hf_config["torch_dtype"] = torch_name(types.dtype);
   const fs::path tokenizer = tokenizer_of(checkpoint);
-  // Without these fields, programs assume the ids of another vocabulary.
+  // Without these fields, other programs assume default ids, which belong to another vocabulary.
   hf_config.update(generation_config(tokenizer.empty() ? TextTokens() : text_tokens_of(tokenizer)));
   if (!tokenizer.empty()) copy_tokenizer(tokenizer, folder.path());
   if (const nlohmann::json quantization = quantization_config(format); !quantization.is_null())

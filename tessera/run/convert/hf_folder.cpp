@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kQuantConfig = "hf_quant_config.json";
-constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // elements compared at a time
+constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // number of elements that are compared at a time
 
 bool is_file(const fs::path& path) {
   std::error_code code;
@@ -40,7 +40,7 @@ bool is_ignored(const std::string& name) {
 
 std::int64_t element_bytes(const checkpoint::SafetensorsEntry& entry) {
   const auto type = checkpoint::from_safetensors_name(entry.dtype);
-  return type ? static_cast<std::int64_t>(quant::size_of(*type)) : 2;  // F16
+  return type ? static_cast<std::int64_t>(quant::size_of(*type)) : 2;  // F16 is not a DType of Tessera and has 2 bytes
 }
 
 bool is_floating(const std::string& dtype) {
@@ -140,7 +140,7 @@ void HfFolder::open_sharded(const fs::path& index) {
     }
 }
 
-// Returns the shard that holds the tensor. `where`: the index that names the shard.
+// Returns the shard that holds the tensor. `where` is the index file that names the shard.
 const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard, const std::string& tensor,
                                                         const std::string& where) {
   auto& file = files_[shard];
@@ -174,7 +174,7 @@ const checkpoint::SafetensorsEntry* HfFolder::find(const std::string& hf_name) c
   return found == where_.end() ? nullptr : &found->second->entry(hf_name);
 }
 
-// `type`: the expected type's name in safetensors; empty: any floating type.
+// `type` is the safetensors name of the expected type. If `type` is empty, any floating type is accepted.
 void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::int64_t>& dims,
                             std::string_view type) const {
   const checkpoint::SafetensorsEntry& stored = entry(hf_name);
@@ -218,7 +218,7 @@ std::vector<std::string> HfFolder::check_quantized(const models::HfTensor& tenso
   return names;
 }
 
-// A folder has the form of which it has the most tensors.
+// A folder may have one of several forms. The form with the most tensors in the folder is used.
 std::vector<models::HfTensor> HfFolder::find_tensors() const {
   std::vector<models::HfTensor> best = config_->hf_tensors();
   if (config_->sizes().num_experts == 0) return best;
@@ -256,8 +256,8 @@ void HfFolder::check() {
                        base::printable(name));
 }
 
-// config.json ties the tensor to another one, but the folder also stores it. Throws InputError unless both have the
-// same values; their types may differ.
+// The config.json ties the tensor to another tensor, but the folder also stores the tied tensor. Throws InputError
+// unless both tensors have the same values. Their types may differ.
 void HfFolder::check_alias(const models::HfAlias& alias) const {
   const checkpoint::SafetensorsEntry &original = entry(alias.of), &other = entry(alias.hf_name);
   check_tensor(alias.hf_name, original.dims, {});

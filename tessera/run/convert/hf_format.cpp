@@ -18,7 +18,7 @@ std::vector<std::byte> bytes_of_all(const std::vector<T>& values) {
   return bytes;
 }
 
-// Repeats the scales of each row of tiles for each matrix row of these tiles.
+// Repeats the scales of each row of tiles: once for each row of the matrix in these tiles.
 std::vector<std::byte> repeat_rows(const std::vector<std::byte>& scales, quant::Extent tiles, std::int64_t tile_rows,
                                    std::int64_t rows) {
   std::vector<std::byte> repeated(static_cast<std::size_t>(rows * tiles.cols));
@@ -111,7 +111,7 @@ std::vector<quant::bfloat16> format_values(quant::Format format, const std::vect
   std::vector<std::byte> scales = stored[1];
   float amax = 0;
   if (format == quant::Format::nvfp4) {
-    encoding.tile.rows = 1;  // each row has scales of its own in the file
+    encoding.tile.rows = 1;  // in the file, each row of the matrix has separate scales
     float scale = 0;
     std::memcpy(&scale, stored[2].data(), sizeof scale);
     // The amax of a bf16 matrix is a bf16 number, so rounding recovers it.

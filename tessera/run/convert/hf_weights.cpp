@@ -31,7 +31,7 @@ HfWeights::HfWeights(const std::filesystem::path& folder) : folder_(folder) {
   }
 }
 
-// `box`: of the logical tensor, inside `part` and `piece`.
+// `box` is a box of the logical tensor and is inside `part` and `piece`.
 void HfWeights::read_part(const models::HfTensor& part, const Box& box, const layout::Piece& piece,
                           const checkpoint::LoadTensor& request, bool is_counted) {
   const quant::DType wide = quant::accumulator_of(request.dtype);

@@ -19,7 +19,7 @@
 namespace tessera::run {
 namespace {
 
-// Every reader has one microbatch in a step.
+// Sets the global batch so that every reader has one microbatch in a step.
 TrainConfig with_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, world_size.value_or(part) / part);
@@ -31,7 +31,8 @@ std::int64_t ranks_of(const TrainConfig& config) {
   return config.tp * config.gtp * std::max<std::int64_t>(1, config.dp);
 }
 
-// If all ranks have the same error, the first one prints it. A launcher ends the other ranks when one exits.
+// If all ranks have the same error, the first rank prints it. A launcher ends the other ranks when one rank exits, so
+// the other ranks wait for this time.
 constexpr std::chrono::seconds kFirstRankSpeaks{1};
 
 std::unique_ptr<comm::Communicator> everyone(comm::World& world) {

@@ -30,7 +30,7 @@ void check_flags(const GenerateCommand& command) {
 struct TextInputs {
   StoredModel stored;
   TrainConfig config;
-  std::filesystem::path tokenizer;  // folder of the tokenizer; empty: not known
+  std::filesystem::path tokenizer;  // folder of the tokenizer; empty if no tokenizer is known
   infer::Generation generation;
 };
 
@@ -59,7 +59,7 @@ void check_positions(const infer::Generation& generation, const GenerateCommand&
         command.tokens, prompt, most - prompt + 1, most);
 }
 
-// Only rank 0 reads the prompt: standard input has one reader.
+// Only rank 0 reads the prompt, because only one process can read standard input.
 TextInputs read_inputs(const GenerateCommand& command, const comm::World& world, comm::Communicator& all) {
   TextInputs inputs;
   Ids prompt;
@@ -85,7 +85,8 @@ TextInputs read_inputs(const GenerateCommand& command, const comm::World& world,
   return inputs;
 }
 
-// The text of the new tokens, and of prompt and new tokens together. Absent if text is not known.
+// The text of the new tokens, and the text of the prompt and the new tokens together. Both are absent if no tokenizer
+// is known.
 struct Texts {
   std::string continuation, all;
 };

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The buffer has the layout of the request, so that one cast converts all of it.
+// Reads a tensor in its stored type into a buffer with the layout of the request. One cast then converts the whole
+// buffer.
 void read_as(const checkpoint::CheckpointReader& reader, const checkpoint::LoadTensor& request) {
   const checkpoint::StoredTensor& source = source_of(reader, request.name, request.dtype);
   checkpoint::LoadTensor stored = request;

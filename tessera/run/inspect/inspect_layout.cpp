@@ -135,17 +135,19 @@ class ParameterRanks {
     const bool by_rows = exchanges_rows(layouts.spec, layouts.weight, types_, cuts);
     return ways_.try_emplace(key, layouts.spec, layouts.weight, types_, cuts, by_rows).first->second;
   }
-  // As ShardedParameter::has_master.
+  // Returns the same value as ShardedParameter::has_master.
   bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
 
   const shard::ParameterSpec& spec_;
   shard::ParameterTypes types_;
-  std::map<std::pair<int, int>, LayoutsOfGroup> layouts_;  // by replica and part, if compute groups differ
+  // Key: replica and part if compute groups differ, otherwise zeros.
+  std::map<std::pair<int, int>, LayoutsOfGroup> layouts_;
   std::vector<shard::PlaneSpec> planes_;
-  std::map<std::pair<int, int>, shard::WayBytes> ways_;  // by replica and part, if replicas or compute groups differ
+  // Key: replica and part if replicas or compute groups differ, otherwise zeros.
+  std::map<std::pair<int, int>, shard::WayBytes> ways_;
   std::vector<std::int64_t> storage_bytes_, compute_bytes_, state_bytes_, gather_bytes_, reduce_bytes_, replica_bytes_;
-  std::vector<ordered_json> parts_;                // without repetitions, in the order of ranks
-  std::map<std::string, std::vector<int>> ranks_;  // by parts
+  std::vector<ordered_json> parts_;                // different parts, in the order of ranks
+  std::map<std::string, std::vector<int>> ranks_;  // key: text of the parts; value: the ranks that have these parts
 };
 
 // A domain as one rank sees it.

@@ -14,7 +14,7 @@ namespace {
 // A dequantized matrix and its tile multipliers.
 struct RoundTrip {
   std::vector<quant::bfloat16> values;
-  std::vector<float> multipliers;  // by tile
+  std::vector<float> multipliers;  // index: tile
   float amax = 0;
 };
 
@@ -86,7 +86,8 @@ QuantizationError quantization_error(std::span<const quant::bfloat16> values, qu
       amax = std::max(amax, std::fabs(static_cast<double>(value)));
       error.max_error = std::max(error.max_error, std::fabs(difference));
       const float scaled = value * back.multipliers[tile_of(row, col, encoding.tile, tiles_in_row)];
-      // A product that exceeds the greatest element only because of its rounding does not count as saturated.
+      // If a product exceeds the greatest element only because the product was rounded, the element does not count as
+      // saturated.
       error.saturated += std::fabs(scaled) > greatest && std::fabs(stored) < std::fabs(value) ? 1 : 0;
       error.underflowed += value != 0 && stored == 0 ? 1 : 0;
     }

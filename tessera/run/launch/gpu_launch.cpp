@@ -22,9 +22,9 @@
 namespace tessera::run {
 namespace {
 
-// Time after the time limit in which ranks can detect a failure and end.
+// Time that ranks have after the time limit to detect a failure and to end.
 constexpr std::chrono::seconds kExitGrace{10};
-// Time in which the rank's own thread can report the failure with more context.
+// Time that the main thread of the rank has to report the failure with more details.
 constexpr std::chrono::seconds kReportDelay{3};
 
 // Ends the process of a failed rank. Operations on the device may never finish, so no resource is released.

@@ -43,13 +43,13 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
       run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
     });
   } catch (const checkpoint::AgreedInputError& error) {
-    throw InputError(error.what());  // an error of any rank, because all ranks are in this process
+    throw InputError(error.what());  // all ranks are in this process, so this may be an error of any rank
   }
   return 0;
 }
 
-// All ranks plan the run together: a fault on any rank is an error on every rank. Only rank 0 checks and opens the
-// run's folder.
+// All ranks prepare the run together, so a fault on any rank is an error on every rank. Only rank 0 checks and opens
+// the run's folder.
 void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
                           const StopRequested& stop_requested, RankWatch& watch) {
   RunSetup setup;
@@ -85,7 +85,8 @@ void check_mpi_processes(const comm::World& world) {
       launch.launcher, launch.size, by_srun ? "srun --mpi=pmix" : fmt::format("mpirun -n {}", launch.size));
 }
 
-// A launcher ends the other ranks with SIGTERM as soon as one aborts: this signal is not a request to stop.
+// When one rank aborts, the launcher ends the other ranks with SIGTERM. In this case SIGTERM is not a request to stop
+// the run.
 [[noreturn]] void abort_with(const std::string& line) {
   for (const int signal : rendezvous::kStopSignals) std::signal(signal, SIG_IGN);
   fmt::print(stderr, "{}", line);
@@ -93,8 +94,8 @@ void check_mpi_processes(const comm::World& world) {
   comm::abort_mpi(1);
 }
 
-// Rank 0 prints the line that all ranks have in common. If another rank aborted earlier, it would end rank 0 before
-// this line is printed.
+// Rank 0 prints the error that all ranks have in common. The other ranks wait first, because a rank that aborts would
+// end rank 0 before this line is printed.
 [[noreturn]] void abort_together(int rank, const std::string& message) {
   constexpr std::chrono::seconds kFirstRankPrints{1};
   if (rank == 0) abort_with(fmt::format("tessera: {}\n", message));
@@ -127,7 +128,8 @@ int launch_mpi(const TrainConfig& command, const TrainConfig& known, const std::
   }
 }
 
-// Returns the number of ranks that the command requests, else the largest number for which there are GPUs.
+// Returns the number of ranks that the command requests. Without a request, returns the largest number for which there
+// are GPUs.
 int requested_ranks(const TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
   if (has_unused_places(command)) return static_cast<int>(resolve_ranks(command, std::nullopt).ranks);

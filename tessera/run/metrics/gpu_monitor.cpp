@@ -5,7 +5,8 @@
 namespace tessera::run {
 namespace {
 
-// The part of nvml.h that is used here. The interface of NVML is stable, and its header is not part of every CUDA.
+// Declares the part of nvml.h that is used here. The interface of NVML is stable, and not every CUDA installation has
+// the header.
 using NvmlDevice = void*;
 constexpr int kSuccess = 0;
 constexpr int kClockOfMultiprocessors = 1;  // NVML_CLOCK_SM

@@ -38,7 +38,7 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
   std::ifstream file(path, std::ios::binary);
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    // A crash may leave an incomplete last line; an editor may drop only the newline.
+    // After a crash, the last line may be incomplete. After editing, only the last newline may be missing.
     const bool has_newline = !file.eof();
     const bool cut_short = !has_newline && !json::accept(line);
     const bool keep =
@@ -54,7 +54,7 @@ std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t
   return path;
 }
 
-// The inverse of name_in_run, for a run of any type.
+// The inverse of name_in_run: returns the format of a name. All types of runs have the format bf16.
 quant::Format format_in_run(std::string_view name) {
   const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
   return is_type ? quant::Format::bf16 : quant::parse_format(name);

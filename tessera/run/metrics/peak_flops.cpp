@@ -8,11 +8,12 @@ namespace tessera::run {
 namespace {
 
 struct GpuPeak {
-  std::string_view model;  // a part of the name
-  double bf16 = 0;         // without sparsity
+  std::string_view model;  // a part of the GPU's name
+  double bf16 = 0;         // peak flops per second without sparsity
 };
 
-// The first match counts, so cards with lower clocks or fewer multiprocessors precede their family.
+// The first match is used. Therefore variants with lower clocks or fewer multiprocessors are listed before the other
+// cards of their family.
 constexpr std::array kPeaks{GpuPeak{"H200 NVL", 835e12},  GpuPeak{"H200", 989e12},  GpuPeak{"H100 PCIe", 756e12},
                             GpuPeak{"H100 NVL", 835e12},  GpuPeak{"GH200", 989e12}, GpuPeak{"H100", 989e12},
                             GpuPeak{"H800 PCIe", 756e12}, GpuPeak{"H800", 989e12},  GpuPeak{"H20", 148e12}};

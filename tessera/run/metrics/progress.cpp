@@ -53,7 +53,7 @@ void Progress::step(const StepMetrics& metrics) {
   out_ << kToLineStart << text << kClearToEnd << std::flush;
   line_open_ = true;
   if (metrics.valid_loss || metrics.skipped || metrics.suppressed > 0 || metrics.step == last_step_)
-    end_line();  // keeps the line on the screen
+    end_line();  // ends the line, so that later output does not overwrite it
 }
 
 void Progress::print(const std::string& line) {

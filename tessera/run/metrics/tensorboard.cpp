@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "records are little-endian");
 
 constexpr std::array<std::uint32_t, 256> make_crc_table() {
-  constexpr std::uint32_t castagnoli = 0x82F63B78;  // bits reversed
+  constexpr std::uint32_t castagnoli = 0x82F63B78;  // the polynomial of CRC-32C, with reversed bits
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t crc = byte;

@@ -16,7 +16,8 @@ bool is_expert(const predict::PlannedParameter& parameter) {
   return parameter.size.domain == nn::kExpertDomain;
 }
 
-// Every sparse layer has one parameter that equals the first expert parameter except for its name.
+// Returns the number of sparse layers. Every sparse layer has one parameter that equals the first parameter of experts
+// except for the name.
 double sparse_layers(const predict::DryStep& dry) {
   const auto first = std::ranges::find(dry.parameters, nn::kExpertDomain, &shard::ParameterSpec::domain);
   return static_cast<double>(std::ranges::count_if(dry.parameters, [&](const shard::ParameterSpec& spec) {
@@ -24,12 +25,12 @@ double sparse_layers(const predict::DryStep& dry) {
   }));
 }
 
-// A pass gathers each weight once. A recomputed pass precedes the backward pass of its layer, which reads the weights
-// again, so it needs no gather of its own.
+// A pass gathers each weight once. A recomputed pass directly precedes the backward pass of its layer. The two passes
+// share one gather.
 double weights_seconds(const predict::CostInput& input, const predict::DryStep& dry,
                        const std::vector<predict::PlannedParameter>& parameters, bool trains) {
   const schedule::Trace trace = dry.trace(1);
-  schedule::Schedule each;  // each parameter is its own unit
+  schedule::Schedule each;  // a schedule in which each parameter is a separate unit
   std::vector<std::size_t> members;
   for (std::size_t id = 0; id < parameters.size(); ++id) {
     if (!is_expert(parameters[id])) continue;

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::size_t kWarmUp = 3;  // steps of recording and allocation
+constexpr std::size_t kWarmUp = 3;  // number of first steps, which record and allocate
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -40,7 +40,7 @@ template <typename T>
 T median(const std::vector<StepMetrics>& steps, T StepMetrics::*member) {
   std::vector<T> values;
   for (const StepMetrics& step : steps) values.push_back(step.*member);
-  // Steps under a graph do not measure some numbers.
+  // Some numbers are NaN in steps with a graph.
   if constexpr (std::is_floating_point_v<T>) std::erase_if(values, [](T value) { return std::isnan(value); });
   if (values.empty()) return std::numeric_limits<T>::quiet_NaN();
   std::ranges::sort(values);

@@ -19,8 +19,8 @@
 namespace tessera::run {
 namespace {
 
-// If transfers of weights and gradients are exposed for less than this share of a step, more recomputation, which
-// leaves more memory to arenas, cannot pay.
+// More recomputation leaves more memory for arenas, which hide transfers of weights and gradients. If the exposed
+// transfers take less than this share of a step, larger arenas cannot make the step faster.
 constexpr double kHidden = 0.01;
 
 StepPlanRequest with_microbatches(StepPlanRequest request, std::int64_t microbatches) {
@@ -52,7 +52,7 @@ TrainConfig with_experts(const StepPlanRequest& request, TrainConfig config) {
     StepPlanRequest tried = request;
     tried.config = config;
     tried.config.etp = etp;
-    tried.config.ep = config.tp / etp;  // fits the replica; expert_layouts tries every ep
+    tried.config.ep = config.tp / etp;  // this degree fits into the replica; expert_layouts tries every ep
     if (tried.config.ep > sizes.num_experts) continue;
     tried.config.egtp = 1;
     tried.config = resolve_plan_config(tried.config, *request.model);
@@ -131,7 +131,7 @@ void for_each_on(int threads, std::size_t count, const Plan& plan) {
   std::vector<std::jthread> helpers;
   for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
   work();
-  helpers.clear();  // joins
+  helpers.clear();  // joins the threads
   if (error) std::rethrow_exception(error);
 }
 
@@ -180,7 +180,7 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads)
         "dp for any tp x gtp x dp that the flags allow",
         asked.ranks, asked.global_batch, asked.micro_batch);
   std::vector<std::optional<MeshPlan>> plans(meshes.size());
-  std::vector<std::string> refusals(meshes.size());  // of meshes that the model or its formats do not allow
+  std::vector<std::string> refusals(meshes.size());  // index: mesh; why the model or its formats do not allow the mesh
   for_each_on(threads, meshes.size(), [&](std::size_t i) {
     try {
       plans[i] = best_recomputation(request, meshes[i]);
@@ -206,7 +206,7 @@ std::string reason_for(const std::vector<MeshPlan>& meshes) {
     return fmt::format("Only {} fits: a rank needs {}, and {} with {}.", first, bytes_text(best.memory.total()),
                        bytes_text(next.memory.total()), second);
   struct Cause {
-    double gain = 0;  // seconds that the first saves
+    double gain = 0;  // seconds by which the first mesh is faster
     std::string_view text;
   };
   const StepSeconds &a = best.seconds, &b = next.seconds;

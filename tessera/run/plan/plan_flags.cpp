@@ -39,7 +39,8 @@ schedule::Trace load_events(const PlanCommandFlags& flags, const StepPlanRequest
   return std::move(named.trace);
 }
 
-// The events determine the number of microbatches. Without --global-batch, the batch follows from this number.
+// The events determine the number of microbatches. Without --global-batch, the global batch is computed from this
+// number.
 void take_batch_of(const schedule::Trace& trace, const std::string& events, TrainConfig& config) {
   int last = 0;
   for (const schedule::Event& event : trace) last = std::max(last, event.microbatch);
@@ -50,7 +51,7 @@ void take_batch_of(const schedule::Trace& trace, const std::string& events, Trai
   config.global_batch = batch;
 }
 
-// Plans with the arenas that the run chose by its own timings.
+// Sets the budgets to the arenas that the run chose from its measured times.
 void keep_arenas(const MeasuredRun& run, StepPlanRequest& request) {
   if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
   if (!request.reduce_budget && run.reduce_arena_bytes && run.scratch_bytes)
@@ -77,15 +78,15 @@ models::ModelConfigPtr with_layers(const PlanCommandFlags& flags, const models::
   return models::parse_model_config(config, fmt::format("--layers {}", *flags.layers));
 }
 
-// Without a degree, a plan of several ranks chooses the mesh.
+// Returns whether the command chooses the mesh: it has several ranks and no degree.
 bool proposes_mesh(const PlanCommandFlags& flags, const TrainConfig& config) {
   if (!flags.measured.empty() || !flags.events.empty() || config.ranks < 2) return false;
   return std::ranges::none_of(std::array{"tp", "gtp", "dp", "etp", "ep", "egtp"},
                               [&](const char* degree) { return config.given.contains(degree); });
 }
 
-// Returns the config for search_meshes. `is_proposal`: the global batch may be absent; it is then a microbatch for each
-// rank.
+// Returns the config for search_meshes. If `is_proposal` is true, the global batch may be absent. In this case the
+// global batch is one microbatch for each rank.
 TrainConfig searched_config(TrainConfig config, const models::ModelConfig& model, bool is_proposal) {
   const auto require = [&](const char* name) {
     if (!config.given.contains(name)) throw InputError("{} is missing: --search needs it", flag_of(name));
@@ -94,7 +95,7 @@ TrainConfig searched_config(TrainConfig config, const models::ModelConfig& model
   if (!is_proposal) require("global_batch");
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.ranks;
   config.given.insert("global_batch");
-  // Checks everything that does not depend on the mesh, and fills in the rest.
+  // Checks all settings that do not depend on the mesh, and sets defaults for the others.
   TrainConfig alone = config;
   alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
   alone.sequence_parallel = false;

@@ -12,7 +12,8 @@ using schedule::Activity;
 using schedule::ParameterSize;
 using schedule::Span;
 
-// Describes the transfer of a unit over one hop of its weights' ways, with the bytes that the weights receive.
+// Returns the span of one hop of a unit's way (schedule/way.h), with the bytes that a rank receives for the weights of
+// the unit.
 TraceSpan transfer(const StepPlan& step, std::string_view what, const schedule::Unit& unit,
                    schedule::Way ParameterSize::*way, Activity activity) {
   std::vector<std::string> weights;
@@ -54,7 +55,7 @@ TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std
       return transfer(step, "publish", {step.trace[index].parameter}, &ParameterSize::publish, span.lane);
     case Activity::comm:
     case Activity::agreement:
-      break;  // not on a lane
+      break;  // this activity is not on a lane
   }
   return {};
 }

@@ -15,7 +15,7 @@ double tokens_of(const TrainConfig& config) {
   return static_cast<double>(config.global_batch * config.seq_len);
 }
 
-// Computes the mfu of meshes, which share the flops of their step.
+// Computes the mfu of each mesh. The flops of a step are the same for all meshes.
 class Mfu {
  public:
   Mfu(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes)

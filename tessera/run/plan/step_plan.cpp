@@ -164,7 +164,8 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
-  // A plan starts no ranks, so it accepts any number of ranks. A benchmark that starts ranks has a backend.
+  // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
+  // backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   if (has_unused_places(config) && config.dp == 0) config.dp = nominal_replicas(config);

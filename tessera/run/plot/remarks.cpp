@@ -85,7 +85,7 @@ void add_slowest_rank(const PlottedRun& run, std::vector<std::string>& lines) {
 std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps) {
   std::vector<LossSpike> spikes;
   std::deque<double> window;
-  bool is_open = false;  // whether the previous step belongs to the last spike
+  bool is_open = false;  // whether the previous step belongs to the newest spike
   for (const StepMetrics& step : steps) {
     if (!std::isfinite(step.loss)) {
       is_open = false;

@@ -80,7 +80,7 @@ std::string line_of(const std::vector<Point>& points, const Frame& frame, const 
 std::string curve_of(const std::vector<Point>& curve, const Frame& frame, const char* colour) {
   std::string text;
   std::vector<Point> stretch;
-  std::map<double, bool> ticks;  // index: the column of pixels
+  std::map<double, bool> ticks;  // key: the column of pixels
   const auto end_stretch = [&] {
     if (!stretch.empty()) text += line_of(stretch, frame, colour);
     stretch.clear();

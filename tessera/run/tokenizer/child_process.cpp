@@ -17,7 +17,7 @@ extern char** environ;
 namespace tessera::run {
 namespace {
 
-// A socket, because a write to a pipe whose reader has ended would end this process by a signal.
+// The connection is a socket, because a write to a pipe whose reader has ended would end this process by a signal.
 struct Connection {
   checkpoint::FileDescriptor own, of_child;
 };

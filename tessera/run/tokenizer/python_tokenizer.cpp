@@ -11,7 +11,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kNoPackage = 77;
-// Reads one request and writes one answer, both JSON. Modules of the current folder are not imported.
+// A Python script that reads one request and writes one answer, both as JSON. It does not import modules of the current
+// folder.
 constexpr const char* kScript = R"(
 import sys
 sys.path = [folder for folder in sys.path if folder]

@@ -133,7 +133,7 @@ void copy_tokenizer(const fs::path& source, const fs::path& target) {
     write_json_atomically(target / kTokenizerConfig, {{"tokenizer_class", "PreTrainedTokenizerFast"}});
   if (const TextTokens tokens = text_tokens_of(source); !is_file(source / kGenerationConfig) && !tokens.end.empty())
     write_json_atomically(target / kGenerationConfig, generation_config(tokens));
-  // The vocabulary is last, so that a folder that holds a tokenizer is complete.
+  // The vocabulary is copied last. Therefore a folder with a vocabulary has a complete tokenizer.
   std::for_each(kVocabularies.rbegin(), kVocabularies.rend(), copy);
 }
 

@@ -15,7 +15,7 @@ namespace tessera::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kSearch = 10s;  // the time that other ranks have to post their events
+constexpr auto kSearch = 10s;  // time that this rank waits for the events of other ranks
 
 // Returns the last stage before which both ranks recorded the same events. The ranks may differ in this stage. Returns
 // nullopt if the step is over on both ranks without a difference, or if the ranks differed before the oldest hash that
@@ -104,7 +104,7 @@ void Agreement::poll() {
     std::this_thread::sleep_for(200ms);  // the other ranks read the events that this rank has posted
     throw Error("{}", found);
   } catch (...) {
-    // Peers and lanes still use memory of the functions that this exception leaves.
+    // Cancels pending operations, because they use memory of functions that this exception unwinds.
     parallel_.cancel();
     parallel_.drain();
     throw;
@@ -113,7 +113,8 @@ void Agreement::poll() {
 
 void Agreement::poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after) {
   for (auto limit = poll_after; !fence.wait_for(limit); limit = kPollInterval) poll();
-  // If the peers made another call or no call, the collective may have failed because of such a difference.
+  // If the events of the ranks differ, a peer made another call or no call. The collective may have failed for this
+  // reason.
   for (int tries = 0; fence.error() && tries < 10; ++tries) {
     poll();
     std::this_thread::sleep_for(50ms);
@@ -185,9 +186,9 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
 
 void Agreement::compare_later() {
   if (parallel_.rank_class->size() == 1) return;
-  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) +
-               1);  // while the record of the step is still kept
-  // Devices reach this point at about the same time. Hosts do not, and a device would wait for the slowest host.
+  finish_until(history_.step() - static_cast<std::int64_t>(kKeptSteps) + 1);  // the record of the step must still exist
+  // Devices reach this point at about the same time, but hosts do not. Without this wait, a device would wait for the
+  // slowest host.
   parallel_.rank_class->lane().wait(parallel_.compute->record());
   begin(open_.emplace_back(Comparison{.step = history_.step(),
                                       .group = parallel_.rank_class,

@@ -68,7 +68,7 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   read_stretches();
   segments_.resize(trace.size());
   gathers_.resize(parameters);
-  std::vector<double> waited(trace.size());  // by collective
+  std::vector<double> waited(trace.size());  // index: event of the collective; seconds that compute waited for it
   agreed_.comm_waits.resize(trace.size());
   std::iota(agreed_.comm_waits.begin(), agreed_.comm_waits.end(), 0);
   for (const CollectiveWait& it : collective_waits_) {
@@ -88,8 +88,8 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   agreed_.comm_seconds.assign(at, at + static_cast<std::ptrdiff_t>(trace.size()));
   at += static_cast<std::ptrdiff_t>(trace.size());
   // The time of a collective that compute waited for is the time of the work before the wait plus the time of the wait.
-  // The host of a GPU runs ahead and may not have noticed that a collective was already done. The measured time is then
-  // too long. A collective that the host saw as done counts as 0.
+  // The host of a GPU is ahead of the device, so it may not have noticed that a collective was already done. In this
+  // case the measured time is too long. The time of a collective that the host found done is 0.
   for (std::size_t i = 0; i < trace.size(); ++i)
     if (double& seconds = agreed_.comm_seconds[i]; seconds > 0)
       for (int meanwhile = static_cast<int>(i) + 1; meanwhile <= agreed_.comm_waits[i]; ++meanwhile)
@@ -102,7 +102,7 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
 schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Schedule& schedule,
                                const std::vector<schedule::ParameterSize>& sizes) const {
   schedule::Costs costs = agreed_;
-  costs.shared_link = parallel_.is_asynchronous();  // of GPUs
+  costs.shared_link = parallel_.is_asynchronous();  // a rank's gathers and reductions share the links of GPUs
   costs.lanes = shard::lanes_of_hops(parallel_.mesh, parallel_.domains);
   set_way_costs(
       trace, sizes, schedule,

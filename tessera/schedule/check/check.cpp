@@ -9,7 +9,7 @@
 namespace tessera::schedule {
 namespace {
 
-// By step: whether the optimizer updates weights after the step. The third update is skipped.
+// Index: step. Whether the optimizer updates the weights after this step. The third update is skipped.
 constexpr std::array<bool, 4> kPublishes = {true, true, false, true};
 
 }  // namespace

@@ -18,12 +18,12 @@ const std::string& first_equal(const RoleGroups& groups, const std::string& role
   return std::ranges::find_if(groups, [&](const auto& other) { return other.second == own->second; })->first;
 }
 
-// Gives all orders the same roles and merges roles that share communicators. An order also gets the roles that it does
-// not call, because its ranks are members of these communicators.
+// Gives all orders the same roles and merges roles that share communicators. Every order then also has the roles that
+// it does not call, because its ranks are members of the communicators of these roles.
 void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
   std::vector<std::string> roles;
   for (CallOrder& order : orders) {
-    std::vector<int> merged;  // by role of this order
+    std::vector<int> merged;  // index: role of this order; value: index of the merged role
     for (const std::string& role : order.roles) {
       const std::string& first = first_equal(groups, role);
       const auto at = std::ranges::find(roles, first);

@@ -94,7 +94,7 @@ void CheckedLanes::run_event(int index) {
   if (event.kind == EventKind::publish) publish(index);
 }
 
-// Replays the host's work at the position of the event.
+// Replays the operations that the host issues at the position of the event.
 void CheckedLanes::after_event(int index) {
   const bool in_body = index < schedule_.body;
   for (int residency = 0; in_body && (residency = unpacked_.next(index)) >= 0;)
@@ -340,7 +340,7 @@ void CheckedLanes::finish(int reduction) {
     faults_.add("{}: ends while {} may be in use in its bytes", faults_.reduction(reduction), reduce_tenant(*conflict));
 }
 
-// Starts the next operation of the lane and returns its clock.
+// Starts the next operation of a lane and returns the clock of the operation.
 ClockedAccess CheckedLanes::on(CheckedLane lane) {
   VectorClock& clock = clocks_[lane];
   ++clock[lane];

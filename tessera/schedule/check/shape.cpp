@@ -53,7 +53,7 @@ void check_members(const char* kind, const std::vector<Unit>& units, std::size_t
 
 struct UnitBytes {
   const char* kind;
-  const char* of;  // the owner of the bytes, for messages
+  const char* of;  // the name of the bytes' owner in messages
   const std::vector<Unit>& units;
   const std::vector<std::int64_t>& bytes;
   std::int64_t ParameterSize::*size;

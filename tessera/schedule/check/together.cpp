@@ -26,11 +26,11 @@ std::string describe(const CollectiveCall& call) {
   return fmt::format("{} of {} bytes", call.what, call.bytes);
 }
 
-// The order of a rank and, by role, the node space of its instances. A node space numbers the instances of a
+// The order of calls of a rank, and for each role the node space of its calls. A node space numbers the calls of a
 // communicator.
 struct Chain {
   int order = 0;
-  std::vector<int> spaces;  // by role: a communicator, or a set of equal communicators
+  std::vector<int> spaces;  // index: role; a communicator, or a set of equal communicators
   int rank = 0;             // one of the ranks with this order
 
   auto key() const { return std::tie(order, spaces); }
@@ -43,7 +43,7 @@ struct Step {
   const CollectiveCall* after = nullptr;
 };
 
-// The graph of all instances. The graph has an edge from each call of a chain to the next call.
+// The graph of all calls. It has an edge from each call of a chain to the next call of this chain.
 class Merge {
  public:
   Merge(const std::vector<CallOrder>& orders, const std::vector<Chain>& chains, int spaces)
@@ -132,7 +132,7 @@ class Merge {
 
   const std::vector<CallOrder>& orders_;
   const std::vector<Chain>& chains_;
-  std::vector<int> first_node_;  // by space
+  std::vector<int> first_node_;  // index: node space
   std::vector<std::vector<Edge>> nodes_;
 };
 
@@ -195,7 +195,7 @@ class TogetherCheck {
     }
   }
 
-  // Equal orders are one class. The number of a class is the index of the first of its orders.
+  // Orders that are equal belong to one class. The number of a class is the index of the first of its orders.
   void classify() {
     for (std::size_t order = 0; order < input_.orders.size(); ++order) {
       const auto same = std::ranges::find(input_.orders, input_.orders[order]);
@@ -290,8 +290,8 @@ class TogetherCheck {
   }
 
   const RankOrders& input_;
-  std::vector<int> class_;                              // by order
-  std::vector<std::vector<std::vector<int>>> by_role_;  // by order; set for the first order of each class
+  std::vector<int> class_;                              // index: order
+  std::vector<std::vector<std::vector<int>>> by_role_;  // index: order; set only for the first order of each class
   std::vector<std::string> faults_;
 };
 
@@ -327,7 +327,7 @@ std::string role_name(std::string_view hop, int domain) {
 
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   CallList list;
-  // Adds one call per hop, for all members of the unit together.
+  // Adds one call for each hop of the way. All members of the unit share the call.
   auto add_unit = [&](std::string_view op, const Unit& unit, Way ParameterSize::*way) {
     std::vector<std::string> names;
     Way sum;

@@ -14,7 +14,7 @@ std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first, Side side
     return within(gap->second, gap->second + gap->first);
   Gaps opened;  // runs of evictable tenants and adjacent gaps
   for (const auto& [next, last, offset] : order_) {
-    if (last >= first) continue;  // in use
+    if (last >= first) continue;  // the tenant is still in use and cannot be evicted
     const auto [begin, end] = widened(offset, offset + tenants_.at(offset).bytes, opened);
     if (end - begin >= bytes) return within(begin, end);
   }
@@ -95,7 +95,7 @@ void Arena::remove_gap(Gaps::iterator gap) {
 
 std::vector<std::int64_t> first_fit(std::span<const Stretch> stretches) {
   std::vector<std::int64_t> offsets;
-  std::map<std::int64_t, const Stretch*> in_use;  // by offset
+  std::map<std::int64_t, const Stretch*> in_use;  // key: offset
   for (const Stretch& next : stretches) {
     std::erase_if(in_use, [&](const auto& each) { return each.second->last < next.first; });
     std::int64_t offset = 0;

@@ -5,7 +5,7 @@
 namespace tessera::schedule {
 namespace {
 
-constexpr double kTolerance = 1.0025;  // relative to the shortest predicted step
+constexpr double kTolerance = 1.0025;  // longest accepted step, relative to the shortest predicted step
 
 std::int64_t gather_bytes(const Schedule& schedule) {
   return schedule.gather_arena;
@@ -43,8 +43,8 @@ class Chooser {
     return simulate(trace_, schedule, costs_of_(schedule)).step_seconds;
   }
 
-  // Returns the largest budgets that the room allows. Gradients get a quarter of the room, but not more than they would
-  // use. Weights get the bytes that gradients leave free.
+  // Returns the largest budgets that fit into the room. The budget of gradients is a quarter of the room, but not more
+  // than they would use. The budget of weights is the rest of the room.
   ScheduleOptions within_room(const Schedule& free) const {
     const Schedule smallest = planned(with(kMinimum));
     std::int64_t reductions = reduce_bytes(smallest);

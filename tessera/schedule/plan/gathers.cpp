@@ -15,7 +15,7 @@ namespace {
 // An interval in which at least one member of a unit is consumed and not yet released.
 struct Use {
   int unit = 0, first = 0, last = 0;  // event indices of the consume and the release
-  int next = kNever;                  // `first` of the unit's next use
+  int next = kNever;                  // the value `first` of the unit's next use
 };
 
 std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vector<int>& published) {
@@ -91,7 +91,7 @@ class LastUses {
     below.end = at;
   }
 
-  std::map<std::int64_t, Use> uses_;  // by begin; disjoint
+  std::map<std::int64_t, Use> uses_;  // key: first byte of a range; the ranges are disjoint
 };
 
 // Placement of weights that are unpacked. apart: each stage has its own bytes. together: both stages are adjacent and
@@ -135,14 +135,14 @@ class Placer {
   std::vector<Residency> take() { return std::move(residencies_); }
 
  private:
-  static constexpr int kPacked = -1;  // owner of packed bytes, which later uses do not reuse
+  static constexpr int kPacked = -1;  // value of Tenant::owner for packed bytes, which later uses do not share
 
   // Places the bytes that the gather lane writes. The gather waits for the last use of every earlier tenant. Packed
   // bytes are in use until `first`.
   bool put_gathered(const Use& use, const Spots* given, Residency& next) {
     const std::int64_t bytes = schedule_.gather_bytes[static_cast<std::size_t>(use.unit)];
     if (bytes == 0) return true;
-    // Packed bytes are placed at the high side, where they soon merge into one free gap.
+    // Packed bytes are placed at the high end of the arena. They soon become free there and merge into one gap.
     const Arena::Side side = schedule_.unpacks(use.unit) ? Arena::Side::high : Arena::Side::low;
     const auto found = given ? given->gathered : arena_.find(bytes, use.first, side);
     if (!found) return false;
@@ -185,11 +185,11 @@ class Placer {
   }
 
   const Schedule& schedule_;
-  const std::vector<int>& published_;  // by unit
+  const std::vector<int>& published_;  // index: unit
   Stages stages_;
   Arena arena_;
   LastUses last_uses_;
-  std::vector<int> stays_;  // by unit: its residency while it is in the arena
+  std::vector<int> stays_;  // index: unit; the residency of the unit while the unit is in the arena
   std::vector<Residency> residencies_;
 };
 

@@ -18,7 +18,7 @@ std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedul
     for (const ParameterId member : schedule.reduce_units[static_cast<std::size_t>(unit)]) unit_of[member] = unit;
 
   std::vector<Reduction> reductions;
-  std::vector<int> latest(schedule.reduce_units.size(), -1);  // each unit's newest reduction
+  std::vector<int> latest(schedule.reduce_units.size(), -1);  // index: unit; newest reduction of the unit
   for (int index = 0; index < schedule.body; ++index) {
     const Event& event = trace[static_cast<std::size_t>(index)];
     if (event.kind != EventKind::produce || !unit_of.contains(event.parameter)) continue;
@@ -58,8 +58,8 @@ bool place(std::vector<Reduction>& reductions, const std::vector<int>& order, co
 // Exchanges take consecutive ranges of the scratch, and continue at its beginning after its end. An exchange can
 // therefore begin while earlier exchanges are still summed.
 void place_scratch(Schedule& schedule) {
-  // The bytes of a reduction that no later reduction has taken. domain: the domain whose lane took the other bytes and
-  // waits for the reduction's sum.
+  // The bytes of a reduction that no later reduction has taken yet. domain: the domain whose lane took the other bytes
+  // of the reduction, and waits for its sum.
   struct Turn {
     std::int64_t begin = 0, end = 0;
     int reduction = 0, domain = -1;
@@ -77,7 +77,7 @@ void place_scratch(Schedule& schedule) {
       if (turn.end <= begin || end <= turn.begin) continue;
       if (turn.domain != schedule.reduce_domains[unit]) reduction.scratch_waits.push_back(turn.reduction);
       turn.domain = schedule.reduce_domains[unit];
-      turn.begin = std::min(end, turn.end);  // no turn that begins before these bytes overlaps them
+      turn.begin = std::min(end, turn.end);  // earlier ranges that begin before these bytes do not overlap them
     }
     std::erase_if(turns, [](const Turn& turn) { return turn.begin == turn.end; });
     turns.push_back({begin, end, i});

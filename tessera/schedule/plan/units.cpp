@@ -37,7 +37,7 @@ std::int64_t aligned(std::int64_t bytes) {
 template <typename BytesOf, typename Joins>
 std::vector<Unit> join(const std::vector<Occurrences>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
   std::vector<Unit> units;
-  std::int64_t unit_bytes = 0;  // bytes of the newest unit
+  std::int64_t unit_bytes = 0;  // number of bytes of the newest unit
   const Occurrences* before = nullptr;
   for (const Occurrences& next : order) {
     const std::int64_t bytes = bytes_of(next.parameter);
@@ -78,7 +78,7 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
   auto size = [&](ParameterId id) -> const ParameterSize& { return sizes[static_cast<std::size_t>(id)]; };
   const auto both_stages = [&](ParameterId id) { return aligned(size(id).gathered) + aligned(size(id).unpacked); };
   const auto staging = [&](ParameterId id) { return aligned(size(id).staging); };
-  std::int64_t largest_gather = 0, largest_staging = 0;  // a unit is at most as large as the largest parameter
+  std::int64_t largest_gather = 0, largest_staging = 0;  // a unit is not larger than the largest parameter
   for (ParameterId id = 0; id < static_cast<ParameterId>(sizes.size()); ++id) {
     largest_gather = std::max(largest_gather, both_stages(id));
     largest_staging = std::max(largest_staging, staging(id));

@@ -24,7 +24,7 @@ bool holds_negative_zero(const std::byte* row, std::int64_t columns, quant::DTyp
                                     : holds_negative_zero<float>(row, columns);
 }
 
-// Sums one row after another.
+// Implements the sum of rows on the host, one row after another.
 class HostRowSum {
  public:
   explicit HostRowSum(const RowSum& sum)
@@ -90,7 +90,7 @@ class HostRowSum {
   const RowSum& a_;
   const std::size_t part_bytes_, row_bytes_;
   std::vector<std::byte> zeros_, node_;
-  std::vector<const void*> parts_;  // by rank
+  std::vector<const void*> parts_;  // index: rank
 };
 
 class HostRowKernels final : public RowKernels {

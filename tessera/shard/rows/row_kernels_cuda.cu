@@ -1,4 +1,4 @@
-// The kernels of row_kernels.h on a stream. One warp processes one row.
+// Implements the kernels of row_kernels.h on a stream. One warp processes one row.
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -14,7 +14,7 @@ using quant::bfloat16;
 using quant::DType;
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kAhead = 4;       // accesses of a lane in flight
+constexpr int kAhead = 4;       // number of accesses of a lane that are in flight together
 constexpr int kFarAway = 0x7F;  // every byte of an index that is greater than all valid indices
 constexpr int kNowhere = 0xFF;  // every byte of the index -1
 
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) name_slots(const RowSlots a) {
   if (at < a.ids.count) a.slots[at] = first;
 }
 
-// Called by all lanes of a warp.
+// All lanes of a warp must call this function.
 template <typename Word>
 __device__ void copy_row(const std::byte* from, std::byte* to, std::int64_t words) {
   const auto* source = reinterpret_cast<const Word*>(from);
@@ -111,7 +111,7 @@ __device__ void load_part(const RowSum& a, const std::int32_t* places, int rank,
 #pragma unroll
   for (int i = 0; i < N; ++i) part[i] = quant::round_to<Acc>(values[i]);
 }
-// Adds `part` to `sum`. is_first: the sum is empty, and becomes `part`.
+// Adds `part` to `sum`. If is_first is true, the sum is empty and becomes `part`.
 template <typename Acc, int N>
 __device__ void add_part(Acc (&sum)[N], const Acc (&part)[N], bool is_first) {
 #pragma unroll
@@ -219,7 +219,7 @@ class CudaRowKernels final : public RowKernels {
     if (a.most == 0) return;
     const base::DeviceGuard guard(device_);
     fill(a.map, kFarAway, a.rows);
-    const unsigned blocks = blocks_for(a.most, kThreads);  // ids.count is not larger
+    const unsigned blocks = blocks_for(a.most, kThreads);  // ids.count is at most a.most
     find_firsts<<<blocks, kThreads, 0, stream_>>>(a);
     name_slots<<<blocks, kThreads, 0, stream_>>>(a);
     TESSERA_CUDA_CHECK(cudaGetLastError());

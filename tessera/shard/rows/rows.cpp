@@ -122,7 +122,7 @@ RowReducer::RowReducer(const ShardedParameter& parameter, const ParallelGroups& 
       clears_(parallel.cuts(parameter.spec.domain).replicas > 1),
       on_compute_(make_row_kernels(parallel.device, parallel.compute->stream())),
       on_reduce_(make_row_kernels(parallel.device, parallel.of(parameter.spec.domain, Via::reduce).lane().stream())) {
-  // Indices have 32 bits.
+  // Indices are 32-bit integers.
   TESSERA_CHECK(messages_.rows < std::int64_t{1} << 30,
                 "parameter '{}': {} rows are read in a microbatch, expected less than 2^30", parameter.spec.name,
                 messages_.rows);

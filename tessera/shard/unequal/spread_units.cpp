@@ -40,7 +40,8 @@ std::vector<Range> orphans(std::int64_t units, int places, const Slots& slots) {
   return parts;
 }
 
-// Returns how many units each rank adopts: `left` units go one by one to the rank that has least, at first the lowest.
+// Returns the number of units that each rank adopts. One unit at a time goes to the rank with the fewest units; among
+// several such ranks, to the lowest.
 std::vector<std::int64_t> shares(std::vector<std::int64_t> has, std::int64_t left) {
   const auto ranks = static_cast<std::int64_t>(has.size());
   const std::vector<std::int64_t> own = has;
@@ -69,7 +70,7 @@ std::vector<std::vector<Range>> spread_units(std::int64_t units, int places, con
   const std::vector<Range> free = orphans(units, places, slots);
   const std::vector<std::int64_t> adopted = shares(own, count_of(free));
   std::size_t from = 0;
-  std::int64_t used = 0;  // units of free[from]
+  std::int64_t used = 0;  // number of units of free[from] that are used
   for (std::size_t rank = 0; rank < result.size(); ++rank)
     for (std::int64_t left = adopted[rank]; left > 0;) {
       const Range& part = free[from];

@@ -53,7 +53,7 @@ void stop_in(const char* call) {
 struct Scenario {
   comm::WorldOptions options;
   std::function<void(comm::World&, Communicator&)> body;
-  std::map<int, std::string> expected;  // by rank: a part of its final error
+  std::map<int, std::string> expected;  // index: rank; text that its final error must contain
 };
 
 std::vector<pid_t> process_ids(Communicator& group) {

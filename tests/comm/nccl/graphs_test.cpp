@@ -80,7 +80,7 @@ TEST_F(NcclGraphs, HostMemoryIsAnError) {
     float* recv = sent ? on_device.data() : on_host.data();
     const auto gather = [&] { group->all_gather(send, recv, counts, DType::fp32); };
     gather();
-    group->barrier().synchronize();  // a peer's failure would end pending operations
+    group->barrier().synchronize();  // before the capture, all operations must be done on every rank
     const Recorded graph(group->lane(), gather);
     try {
       group->lane().synchronize();

@@ -174,14 +174,14 @@ TEST_F(NcclPushes, ManyConsecutiveRoundsCarryTheirOwnValues) {
 TEST_F(NcclPushes, AGraphReplaysPushes) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   Rounds rounds(*group, device(), 250'000);
-  rounds.enqueue(0);  // outside of the graph, for allocations at first use
+  rounds.enqueue(0);  // this call is outside of the graph, because the first use allocates memory
   group->lane().record().synchronize();
   Recorded graph(group->lane(), [&] {
     for (int round = 1; round <= 5; ++round) rounds.enqueue(round);
   });
   constexpr int replays = 200;
   for (int i = 0; i < replays; ++i) graph.launch();
-  rounds.enqueue(7);  // outside of the graph
+  rounds.enqueue(7);  // this call is outside of the graph
   rounds.expect_sum(replays * (1 + 2 + 3 + 4 + 5) + 7);
 }
 
@@ -213,7 +213,7 @@ TEST_F(NcclPushes, AStoppedDeviceEndsInATimeLimit) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("all_gather #0 on test["));
   }
-  if (rank() == 1) std::this_thread::sleep_for(milliseconds(5000));  // until its stream has ended
+  if (rank() == 1) std::this_thread::sleep_for(milliseconds(5000));  // waits until the work of the stream has ended
 }
 
 // The host of rank 1 does not call the operation.

@@ -84,7 +84,7 @@ TEST(TrainFlags, HelpNamesEverySetting) {
 
 struct BadFlags {
   std::vector<std::string> flags;
-  std::vector<std::string> named;  // all in the message
+  std::vector<std::string> named;  // texts that the message must contain
 };
 class BadTrainFlags : public ::testing::TestWithParam<BadFlags> {};
 

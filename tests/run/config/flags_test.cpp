@@ -1,4 +1,4 @@
-// Settings as flags: every command takes them from the single table.
+// Tests flags: every command takes its flags from the table of settings.
 #include "tessera/run/config/flags.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 constexpr Command kOthers[] = {Command::plan,           Command::bench_step,  Command::bench_schedule,
                                Command::bench_products, Command::bench_links, Command::bench_kernels};
 
-// The result of a command line with one flag: the setting's value, or the refusal.
+// The result of a command line with one flag: the value of the setting, or the error.
 struct Outcome {
   std::string value, refusal;
 };

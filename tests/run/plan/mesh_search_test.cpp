@@ -1,4 +1,4 @@
-// The meshes of `tessera plan --search`.
+// Tests the meshes of `tessera plan --search`.
 #include "tessera/run/plan/mesh_search.h"
 
 #include <gmock/gmock.h>
@@ -73,8 +73,9 @@ TEST(MeshSearch, GivenDegreesAreKept) {
   for (const MeshPlan& mesh : full) EXPECT_EQ(mesh.config.recompute, RecomputeSetting::full);
 }
 
-// A row is the plan of its mesh, and a step of many microbatches is extrapolated. Each microbatch in the middle of a
-// step takes equally long once transfers are in a steady state. The bound covers the approach to this state.
+// A row of the search equals the plan of its mesh. For many microbatches, the search extrapolates the time of a step.
+// After some microbatches, transfers are in a steady state, and each further microbatch takes the same time. The bound
+// covers the difference of the first microbatches.
 TEST(MeshSearch, RowsAreThePlansOfTheirMeshes) {
   for (const char* batch : {"8", "64"}) {
     StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", batch}});
@@ -200,7 +201,7 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
   const SettingWords ranks{{"model", {"llama-tiny"}}, {"ranks", {"4"}}};
   EXPECT_TRUE(inputs(ranks).propose);
   EXPECT_EQ(inputs(ranks).request.config.global_batch, 4);
-  EXPECT_EQ(inputs(ranks, false).request.config.dp, 4);  // a benchmark
+  EXPECT_EQ(inputs(ranks, false).request.config.dp, 4);  // benchmarks do not choose a mesh
   SettingWords degrees = ranks;
   degrees["tp"] = {"2"};
   const PlanCommandInputs given = inputs(degrees);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kRows = 5, kCols = 3;
 
-// The value of every element of a gradient: an integer, so sums are exact.
+// Returns the value of every element of a gradient. The value is an integer, so sums are exact.
 float gradient_of(int step, int microbatch, int replica, schedule::ParameterId id) {
   return static_cast<float>(1 + step * 1000 + microbatch * 100 + replica * 10 + id);
 }
@@ -36,7 +36,7 @@ class DepartedStep : public comm::NcclTest {
     }
   }
 
-  // Compute is slow: what reads the gradient too early finds its memory without it.
+  // Compute is slow. If an operation reads the gradient too early, the memory does not contain the gradient yet.
   void use(int step, int microbatch, schedule::ParameterId id) {
     runtime_->program().consume(id, schedule::Pass::backward);
     runtime_->program().release(id, schedule::Pass::backward);
@@ -50,7 +50,8 @@ class DepartedStep : public comm::NcclTest {
     runtime_->program().produce(id);
   }
 
-  // departs: the second microbatch uses no weight. Nothing makes the host wait before it sums over the replicas.
+  // departs: whether the step departs, because its second microbatch uses no weight. In this case the host does not
+  // wait before it issues the sums over replicas.
   void train(int step, bool departs) {
     runtime_->program().begin_step(schedule::StepKind::train, 2);
     for (int microbatch = 0; microbatch < 2; ++microbatch) {

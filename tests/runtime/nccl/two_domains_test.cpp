@@ -16,7 +16,7 @@ constexpr std::int64_t kWidth = 256;
 // Rows of a layer's weights. The first two are in the first domain, the others in the second.
 constexpr std::int64_t kHeights[] = {24, 16, 336, 168};
 
-// The value of every element of a weight; exact in fp32.
+// Returns the value of every element of a weight. fp32 represents it exactly.
 float value_of(int step, schedule::ParameterId id) {
   return static_cast<float>(1 + step * 1000 + id);
 }
