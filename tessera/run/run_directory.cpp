@@ -149,8 +149,8 @@ nlohmann::ordered_json finite_json(nlohmann::ordered_json value) {
 }
 
 void write_json_atomically(const fs::path& path, const nlohmann::ordered_json& value) {
-  constexpr auto replace =
-      nlohmann::ordered_json::error_handler_t::replace;  // replaces bytes of paths that are not UTF-8
+  // Replaces bytes of paths that are not UTF-8.
+  constexpr auto replace = nlohmann::ordered_json::error_handler_t::replace;
   write_file_atomically(path, finite_json(value).dump(2, ' ', false, replace) + "\n");
 }
 
