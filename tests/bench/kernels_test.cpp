@@ -66,7 +66,7 @@ TEST(Kernels, OnlySelectsByName) {
   KernelBench bench = small();
   bench.only = "swiglu";
   const std::vector<KernelRow> rows = kernel_rows(bench);
-  ASSERT_EQ(rows.size(), 4u);  // the copy, forward, backward, backward with the result again
+  ASSERT_EQ(rows.size(), 7u);  // the copy; forward, backward and backward with the result, dense and of experts
   EXPECT_EQ(rows[1].bytes, 3 * 3 * 7 * 2);
 }
 

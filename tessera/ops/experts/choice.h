@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/router.h"
+#include "tessera/ops/experts/router_types.h"
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/tensor.h"
 

@@ -1,7 +1,7 @@
 // The router on a GPU: calls the kernels of experts_kernels.h with dense tensors that router.cpp has checked. The
 // results have the shapes and types that router.h states. Internal to ops.
 #pragma once
-#include "tessera/ops/experts/router.h"
+#include "tessera/ops/experts/router_types.h"
 
 namespace tessera::ops::device {
 

@@ -399,8 +399,7 @@ void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& 
 void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (config.backend == Backend::nccl && sizes.has_sigmoid_scores)
     throw InputError(
-        "--backend: got nccl, expected local or mpi: routers with sigmoid scores (model '{}') run on CPUs only in this "
-        "version",
+        "--backend: got nccl, expected local or mpi: routers with sigmoid scores (model '{}') run on CPUs only",
         config.model);
   if (config.backend == Backend::nccl && config.expert_capacity > 0)
     throw InputError("--expert-capacity: got {} with --backend nccl, expected 0: GPUs drop no tokens in this version",

@@ -18,7 +18,7 @@ enum class Way {
   adopt,              // the other ranks of a tp group adopt its missing parts; replicas have equal shares
   adopt_with_shares,  // the same, and reduced replicas compute fewer sequences (--reduced-batch)
 };
-inline constexpr std::array kWays{Way::drop_replica, Way::drop_gtp_place, Way::adopt, Way::adopt_with_shares};
+inline constexpr std::array<Way, 4> kWays{Way::drop_replica, Way::drop_gtp_place, Way::adopt, Way::adopt_with_shares};
 std::string_view name_of(Way way);  // "drop the replica"
 
 // The replicas of one kind in a step.

@@ -91,11 +91,6 @@ json other_values() {
           {"tp", 2},
           {"gtp", 2},
           {"dp", 2},
-          {"etp", 2},
-          {"ep", 2},
-          {"egtp", 2},
-          {"moe_aux", "pooled"},
-          {"router_z_loss", 0.125},
           {"micro_batch", 3},
           {"global_batch", 36},
           {"seq_len", 64},
@@ -143,13 +138,26 @@ json other_values() {
           {"save_every", 6}};
 }
 
+// As other_values, for the settings of models with experts.
+json other_values_of_experts() {
+  return {{"etp", 2},
+          {"ep", 2},
+          {"egtp", 2},
+          {"moe_aux", "pooled"},
+          {"router_z_loss", 0.125},
+          {"expert_bias_rate", 0.25},
+          {"expert_capacity", 1.5}};
+}
+
 const std::set<std::string_view> kOfOneCall{
     "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
     "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
     "eval_every", "timeout_s",     "expert_counts", "peak_flops",     "tp_overlap",    "expert_room"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
-  const json before = other_values(), defaults = to_json(TrainConfig{});
+  json before = other_values();
+  before.update(other_values_of_experts());
+  const json defaults = to_json(TrainConfig{});
   json after = to_json(merge_stored(parse({}), before, "c").config);
   for (const Setting& setting : settings()) {
     const std::string name(setting.name);
@@ -183,7 +191,7 @@ TEST(Resume, DropsSettingsWithoutMeaning) {
   EXPECT_EQ(resolved(wire, {}).tp_wire_format, quant::Format::fp8);
   EXPECT_EQ(resolved(wire, {"--gtp", "2"}).tp_wire_format, quant::Format::bf16);
   EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).tp_wire_format, quant::Format::bf16);
-  const std::vector<std::string> chunks{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "2"};
+  const std::vector<std::string> chunks{"--sequence-parallel", "on", "--tp-chunks", "2"};
   EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
   EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");
 }
