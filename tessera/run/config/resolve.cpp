@@ -8,6 +8,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/expert_checks.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/config/shares.h"
@@ -379,68 +380,6 @@ std::vector<int> ranks_of_node(const TrainConfig& config) {
 shard::RowReads embedding_reads(const TrainConfig& config) {
   return {.per_microbatch = config.micro_batch * config.seq_len, .lookup = config.embedding};
 }
-
-namespace {
-
-// Throws InputError for settings of experts that GPUs do not support.
-void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& sizes) {
-  if (config.dtype == quant::DType::bf16 && config.grad_wire && *config.grad_wire != quant::DType::bf16)
-    throw InputError(
-        "--grad-wire: got {}, expected bf16: on GPUs the products of experts round their gradients to bf16",
-        name_of(*config.grad_wire));
-  constexpr std::int64_t kMost = 1023;  // groups of a grouped product
-  const std::int64_t own = (sizes.num_experts + config.ep - 1) / config.ep;
-  if (own > kMost)
-    throw InputError("--ep: got {}, expected at least {}: a GPU computes at most {} of the {} experts", config.ep,
-                     (sizes.num_experts + kMost - 1) / kMost, kMost, sizes.num_experts);
-}
-
-// Throws InputError for settings that the routers of the model do not support.
-void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
-  if (config.backend == Backend::nccl && sizes.has_sigmoid_scores)
-    throw InputError(
-        "--backend: got nccl, expected local or mpi: routers with sigmoid scores (model '{}') run on CPUs only",
-        config.model);
-  if (config.backend == Backend::nccl && config.expert_capacity > 0)
-    throw InputError("--expert-capacity: got {} with --backend nccl, expected 0: GPUs drop no tokens in this version",
-                     config.expert_capacity);
-  if (config.expert_bias_rate > 0 && !sizes.has_router_bias)
-    throw InputError("--expert-bias-rate: got {}, expected 0: the routers of model '{}' have no biases",
-                     config.expert_bias_rate, config.model);
-  if (config.router_z_loss > 0 && sizes.has_sigmoid_scores)
-    throw InputError("--router-z-loss: got {}, expected 0: the routers of model '{}' have sigmoid scores",
-                     config.router_z_loss, config.model);
-}
-
-// Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
-void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
-  if (sizes.num_experts == 0) {
-    for (const auto& [flag, degree] : {std::pair{"--etp", config.etp}, {"--ep", config.ep}, {"--egtp", config.egtp}})
-      if (degree != 1)
-        throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
-    for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.moe_aux != nn::MoeAux::layer},
-                                         {"--router-z-loss", config.router_z_loss != 0},
-                                         {"--expert-room", config.given.contains("expert_room")},
-                                         {"--expert-bias-rate", config.expert_bias_rate > 0},
-                                         {"--expert-capacity", config.expert_capacity != 0},
-                                         {"--expert-counts", config.expert_counts != 0}})
-      if (is_given) throw InputError("{}: model '{}' has no experts", flag, config.model);
-    return;
-  }
-  if (config.backend == Backend::nccl) check_experts_on_gpus(config, sizes);
-  check_routers(config, sizes);
-  if (config.ep > sizes.num_experts)
-    throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
-                     config.model);
-  if (config.tp > 1 && !config.sequence_parallel)
-    throw InputError("--tp: got {} without --sequence-parallel, which a model with experts needs", config.tp);
-  const nn::ExpertDegrees degrees{
-      .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
-  nn::check_expert_degrees(
-      {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .experts = degrees});
-}
-
-}  // namespace
 
 namespace {
 

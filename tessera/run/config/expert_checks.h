@@ -1,0 +1,12 @@
+// Checks of the settings of models with experts.
+#pragma once
+#include "tessera/models/model_config.h"
+#include "tessera/run/config/config.h"
+
+namespace tessera::run {
+
+// Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
+// `config`: resolved, with the degrees of the mesh.
+void check_experts(const TrainConfig& config, const models::ModelSizes& sizes);
+
+}  // namespace tessera::run
