@@ -12,25 +12,27 @@ namespace tessera::ops {
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w);
 // dlogits: [tokens, experts]. Returns dlogits w: [tokens, hidden].
 at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w);
-// dw [experts, hidden] = dlogits^T x, with the tokens added in order; with `accumulate`, added to dw.
+// Computes dw [experts, hidden] = dlogits^T x. Adds the tokens in order. If `accumulate` is true, adds the result to
+// the existing dw.
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
 struct RouterOptions {
   std::int64_t k = 1;       // experts of a token; at most the number of experts
-  bool normalizes = false;  // whether the weights of a token are divided by their sum
+  bool normalizes = false;  // whether each token's weights are divided by their sum
 };
 
 struct Routing {
   at::Tensor probabilities;  // [tokens, experts]: softmax of the logits
   at::Tensor logsumexp;      // [tokens]
-  at::Tensor experts;        // [tokens, k] int32: by probability descending, then by index ascending
-  at::Tensor weights;        // [tokens, k]: the probabilities of the chosen experts, normalized or not
+  at::Tensor experts;        // [tokens, k] int32: chosen experts, by descending probability, then by ascending index
+  at::Tensor
+      weights;  // [tokens, k]: probabilities of the chosen experts, divided by their sum if RouterOptions::normalizes
 };
 // A token whose logits are NaN chooses k distinct experts and has weights that are NaN. Throws Error for k outside
 // [1, experts].
 Routing route(const at::Tensor& logits, const RouterOptions& options);
 
-// Sums over the counted tokens, for the losses of the router.
+// Sums over the counted tokens. The losses of the router are computed from these sums.
 struct RouterSums {
   at::Tensor counts;             // [experts] int64: how often each expert was chosen
   at::Tensor probabilities;      // [experts]
@@ -42,7 +44,7 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted);
 // The gradients of a router's results. Undefined tensors are zero.
 struct RoutingGradients {
   at::Tensor weights;            // [tokens, k]
-  at::Tensor probabilities;      // [experts]: of RouterSums::probabilities
+  at::Tensor probabilities;      // [experts]: gradient of RouterSums::probabilities
   at::Tensor logsumexp_squares;  // [1]: gradient of RouterSums::logsumexp_squares
 };
 // Returns the gradient of the logits: [tokens, experts].

@@ -11,16 +11,16 @@ struct RmsNormShape {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
 };
-struct RmsNormStatistics {  // computes sum = x + residual if there is a residual, then rstd of sum
+struct RmsNormStatistics {  // computes sum = x + residual if `residual` is not null, then rstd
   const void* x = nullptr;
-  const void* residual = nullptr;  // null: sum is x and is not written
+  const void* residual = nullptr;  // null: x is the sum, and `sum` is not written
   double eps = 0;
   void* sum = nullptr;
   void* rstd = nullptr;  // [tokens]
 };
-struct RmsNormForward {  // statistics and apply in one pass
+struct RmsNormForward {  // computes RmsNormStatistics and RmsNormApply in one pass
   const void* x = nullptr;
-  const void* residual = nullptr;  // null: sum is x and is not written
+  const void* residual = nullptr;  // null: x is the sum, and `sum` is not written
   const void* weight = nullptr;
   double eps = 0;
   void* sum = nullptr;
