@@ -8,7 +8,8 @@
 
 namespace tessera::run {
 
-// Computes the layout of a run without memory and without ranks. `config`: resolved (resolve_plan_config). Returns
+// Computes the layouts of a run without allocating tensors or starting ranks. `config` is resolved
+// (resolve_plan_config). Returns
 //   {"model", "ranks",
 //    "places": as inspect_places returns them; null if every place has a rank
 //    "grids": [[{"axis", "size"}]],
@@ -31,7 +32,7 @@ namespace tessera::run {
 // Throws the InputError that a run with this model and mesh would throw.
 nlohmann::ordered_json inspect_layout(const TrainConfig& config, const models::ModelConfig& model);
 
-// Returns the same as text. The text lists at most `max_groups` groups of a role.
+// Returns the result of inspect_layout as text. The text lists at most `max_groups` groups of a role.
 std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t max_groups = 16);
 
 }  // namespace tessera::run

@@ -20,11 +20,11 @@ struct StepPlanRequest {
   schedule::StepKind kind = schedule::StepKind::train;
   Budget gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
-  std::optional<schedule::Trace> trace;                 // recorded by a run; nullopt: the trace of a dry step
-  double expert_load = 1;                               // rows of the busiest owner of experts, divided by the mean
+  std::optional<schedule::Trace> trace;  // trace that a run recorded; nullopt: the trace of a dry step is planned
+  double expert_load = 1;                // number of rows of the busiest owner of experts, divided by the mean
 };
 
-// Bytes that a rank keeps between steps, of parameters of one kind.
+// Bytes that a rank keeps between steps for dense parameters, or for experts.
 struct LastingBytes {
   std::int64_t weights = 0;    // shards in the model's type
   std::int64_t gradients = 0;  // main_grad
@@ -34,68 +34,72 @@ struct LastingBytes {
 
 // Peak bytes of the rank that needs the most memory.
 struct MemoryUse {
-  LastingBytes dense, experts;   // parts of the numbers below
+  LastingBytes dense, experts;   // shares of dense parameters and of experts in the numbers below
   std::int64_t weights = 0;      // shards in the model's type
-  std::int64_t gathered = 0;     // the gather arena, and buffers of rows read by index
+  std::int64_t gathered = 0;     // the gather arena, and the buffers of rows that are read by index
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
-  std::int64_t optimizer = 0;    // master and moments
-  std::int64_t activations = 0;  // peak of the bytes that are kept for backward
+  std::int64_t optimizer = 0;    // masters and moments
+  std::int64_t activations = 0;  // peak of the bytes of activations that are kept for backward
   std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
   std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + overhead; }
 };
 
-// Returns whether the memory is at most that of the machine's processor, or the machine does not state it.
+// Returns whether the memory fits a processor of the machine. Returns true if the machine file does not state the
+// memory.
 bool fits(const MemoryUse& memory, const predict::Machine& machine);
 
-// Bytes that a rank receives in a step over the ranks of one role.
+// Bytes that a rank receives in a step through the communicators of one role.
 struct RoleBytes {
-  int domain = 0;       // domain of parameters, or of the program's collectives
-  std::string purpose;  // a hop (name_of an activity), "rows" of tables, or "program"
-  std::string over;     // the axes, as in "egtp x edp"
+  int domain = 0;  // domain of the parameters or of the program's collectives
+  // The hop (name_of its activity), "rows" for rows of tables, or "program" for the program's collectives.
+  std::string purpose;
+  std::string over;  // the axes of the role, such as "egtp x edp"
   std::int64_t bytes = 0;
 };
 
 // Bytes received in a step.
 struct Traffic {
-  std::int64_t gathered = 0, reduced = 0;  // reduced: sums over tp, gtp and dp
+  std::int64_t gathered = 0, reduced = 0;  // by gathers; by reductions over tp, gtp and dp
 };
 
 struct StepPlan {
   std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Trace trace;                              // the events of the last tp rank
+  schedule::Trace trace;                              // trace of the last tp rank
   schedule::Schedule schedule;
   predict::StepCosts costs;
-  schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
+  schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
   MemoryUse memory;
-  Traffic busiest_rank, all_ranks;  // busiest_rank: the rank that receives most
-  // The weights and gradients of busiest_rank, and the activations that the rank of `trace` receives in the program's
-  // collectives; roles that receive no bytes are omitted.
+  Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
+  // By role: the bytes of weights and gradients that the busiest rank receives, and the bytes of activations that the
+  // rank of `trace` receives in the program's collectives. Roles without bytes are omitted.
   std::vector<RoleBytes> roles;
   std::vector<std::string> names() const;
-  // The parts of prediction.comm_exposed_seconds: waits for the slowest rank, and for the program's collectives.
+  // The two parts of prediction.comm_exposed_seconds: waits for the slowest rank, and waits for the program's
+  // collectives.
   double slowest_rank_seconds() const { return costs.costs.end_seconds; }
   double activations_seconds() const { return prediction.comm_exposed_seconds - slowest_rank_seconds(); }
 };
 
-// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. A global batch that is not given
-// becomes one microbatch. Throws InputError as resolve_ranks and resolve_model do.
+// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
+// rank computes one microbatch per step. Throws the errors of resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
 // Returns the number of microbatches of a step.
 std::int64_t microbatches_of(const TrainConfig& config);
-// Returns the options of the dry step that the request plans, with the run's choice of recomputed blocks.
+// Returns the options of the dry step for the request, including the choice of blocks that recompute activations.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
 // Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
 predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
 
-// Largest number of events of a planned step. Planning this number takes some seconds and some hundred megabytes.
+// The largest number of events in a planned step. Planning that many events takes some seconds and some hundred
+// megabytes.
 inline constexpr std::int64_t kMaxEvents = 4'000'000;
 
-// Throws InputError for a budget below the smallest that can run, for a machine without flops for the type, and for
-// more than kMaxEvents events.
+// Throws InputError for a budget below the smallest that can run, for a machine file without flops for the model's
+// type, and for more than kMaxEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
-// Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below
-// the smallest that can run.
+// Checks the budgets of a resolved run before the run begins. Throws InputError for a budget below the smallest that
+// can run.
 void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model);
 
 }  // namespace tessera::run
