@@ -31,11 +31,11 @@ struct Machine {
   std::int64_t memory_bytes = 0;         // per processor; 0: unknown
   std::map<quant::DType, double> flops;  // peak flops per second of one processor
   double fp8_flops = 0;                  // peak flops per second of fp8 products; 0: as in the model's type
-  double gemm_efficiency = 1, attention_forward_efficiency = 1,
-         attention_backward_efficiency = 1;  // share of the peak flops that each kind of operator reaches
-  double memory_efficiency = 1;              // share of memory_bytes_per_second that operators reach; 1 if absent
-  double memory_bytes_per_second = 0;        // bandwidth of one processor's memory
-  double operator_s = 0;  // seconds added to each operator: its launch, and the wait for its last block
+  // Share of the peak flops that each kind of operator reaches.
+  double gemm_efficiency = 1, attention_forward_efficiency = 1, attention_backward_efficiency = 1;
+  double memory_efficiency = 1;        // share of memory_bytes_per_second that operators reach; 1 if absent
+  double memory_bytes_per_second = 0;  // bandwidth of one processor's memory
+  double operator_s = 0;               // seconds added to each operator: its launch, and the wait for its last block
   // Seconds added at each event where compute waits for a gathered weight, releases a weight or produces a gradient.
   // Waits are counted separately.
   double handover_s = 0;
@@ -46,8 +46,8 @@ struct Machine {
   // for the slowest rank for this share of its compute time.
   double rank_spread = 0;
   MemoryOverhead overhead;
-  bool shared_link =
-      false;  // true: a rank's gathers and reductions run one at a time; false: they overlap, each at the full rate
+  // true: a rank's gathers and reductions run one at a time; false: they overlap, each at the full rate.
+  bool shared_link = false;
 
   // Returns the link for the program's collectives whose ranks are within `extent` consecutive ranks.
   const MachineLink& collective_link(std::int64_t extent) const {

@@ -48,8 +48,8 @@ TESSERA_HOST_DEVICE inline ExactTerm exact_term(double value) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
   const auto exponent = static_cast<int>(bits >> 52 & 0x7FF);
   std::uint64_t mantissa = bits & ((std::uint64_t{1} << 52) - 1);
-  if (exponent > 0)
-    mantissa |= std::uint64_t{1} << 52;  // exponent 0: a subnormal number, which has the unit of exponent 1
+  // Exponent 0 is a subnormal number, which has the unit of exponent 1.
+  if (exponent > 0) mantissa |= std::uint64_t{1} << 52;
   const int lowest = exponent > 0 ? exponent - 1 : 0;  // accumulator bit of the mantissa's lowest bit
   const int shift = lowest % kLimbBits;
   const std::int64_t sign = bits >> 63 == 0 ? 1 : -1;

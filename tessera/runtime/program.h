@@ -112,8 +112,8 @@ class Program {
   // Record that autograd keeps these bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
-  virtual void count_product(quant::Format format,
-                             std::int64_t flops) = 0;  // counts the operations of one product with a weight
+  // Counts the operations of one product with a weight.
+  virtual void count_product(quant::Format format, std::int64_t flops) = 0;
 };
 
 }  // namespace tessera::runtime

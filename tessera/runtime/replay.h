@@ -112,8 +112,8 @@ class Replay {
   std::mt19937_64 random_;
 
   std::vector<Actions> actions_;  // by slot
-  std::vector<int> residency_of_,
-      reduction_of_;  // by event: the residency of a consume, the reduction of a produce; -1 for other events
+  // By event: the residency of a consume, the reduction of a produce; -1 for other events.
+  std::vector<int> residency_of_, reduction_of_;
   std::vector<Member> gathered_, reduced_;             // by parameter
   std::vector<base::Fence> passed_;                    // by slot: when compute last passed the slot
   std::vector<Stay> stays_;                            // by residency

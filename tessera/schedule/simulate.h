@@ -24,8 +24,8 @@ struct Costs {
   bool shared_link = false;  // true: a rank has one transfer at a time, in order of start; false: one for each lane
   double end_seconds = 0;    // time of the comparison between ranks at the end of the body, for which compute waits
   std::vector<double> publish_seconds;  // by event: time to exchange the published weight between replicas (ZeRO-1)
-  std::vector<double> gather_seconds,
-      gather_compute_seconds;  // by gather unit: time of the first hop, time of the second hop
+  // By gather unit: time of the first hop, time of the second hop.
+  std::vector<double> gather_seconds, gather_compute_seconds;
   // By reduce unit: first hop, second hop, sum over replicas.
   std::vector<double> reduce_compute_seconds, reduce_seconds, replica_seconds;
 };

@@ -59,8 +59,8 @@ class Materializer {
  private:
   struct PlaneWay {
     std::optional<comm::Redistribution> over_storage, over_compute;
-    std::size_t offset = 0,
-                between = 0;  // offsets in the buffer: of the plane, and of its home part between the two hops
+    // Offsets in the buffer: of the plane, and of its home part between the two hops.
+    std::size_t offset = 0, between = 0;
   };
 
   bool moves() const { return ways_.front().over_storage || ways_.front().over_compute; }

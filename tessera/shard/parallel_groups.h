@@ -70,8 +70,8 @@ struct ParallelGroups {
   // compute uses this rank's memory.
   void drain() const;
 
-  std::unique_ptr<quant::Kernels> own_kernels,
-      own_sum_kernels;  // kernels on the lanes of compute and of sums; null: host kernels
+  // Kernels on the lanes of compute and of sums; null: host kernels.
+  std::unique_ptr<quant::Kernels> own_kernels, own_sum_kernels;
   const quant::Kernels& kernels() const { return own_kernels ? *own_kernels : quant::host_kernels(); }
   const quant::Kernels& sum_kernels() const { return own_sum_kernels ? *own_sum_kernels : quant::host_kernels(); }
   // Whether compute is a queue that the host fills without waiting.

@@ -43,14 +43,14 @@ struct TrainerOptions {
 
 // The results of the routers of a model with experts.
 struct RouterResult {
-  double aux_loss = 0,
-         z_loss = 0;  // the losses include their coefficients and are weighted by the tokens of each block
+  // The losses include their coefficients and are weighted by the tokens of each block.
+  double aux_loss = 0, z_loss = 0;
   std::vector<std::int64_t> counts = {};  // by sparse layer and expert: how often the expert was chosen
 };
 
 struct StepResult {
-  double loss =
-      0;  // mean over the step's tokens, before the update, without the router's losses; the same on every rank
+  // Mean over the step's tokens, before the update, without the router's losses; the same on every rank.
+  double loss = 0;
   std::optional<RouterResult> router;  // result of a model with experts
   double grad_norm = 0;                // norm before clipping; the same on every rank
   bool skipped = false;                // true: no rank updated anything, because the norm was not finite

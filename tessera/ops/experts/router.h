@@ -25,8 +25,8 @@ struct Routing {
   at::Tensor probabilities;  // [tokens, experts]: softmax of the logits
   at::Tensor logsumexp;      // [tokens]
   at::Tensor experts;        // [tokens, k] int32: chosen experts, by descending probability, then by ascending index
-  at::Tensor
-      weights;  // [tokens, k]: probabilities of the chosen experts, divided by their sum if RouterOptions::normalizes
+  // [tokens, k]: probabilities of the chosen experts, divided by their sum if RouterOptions::normalizes.
+  at::Tensor weights;
 };
 // A token whose logits are NaN chooses k distinct experts and has weights that are NaN. Throws Error for k outside
 // [1, experts].
