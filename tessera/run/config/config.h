@@ -53,8 +53,8 @@ struct TrainConfig {
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
   std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of the expert grid (nn::ExpertDegrees)
   // Places without a rank (places.h). dead: dead places. idle: live places that the run retires. tp_spares: the number
-  // of slots that tp groups with dead slots leave unused ("auto" or a number). Empty: no such places. parse_train_flags
-  // replaces the path of a file by the file's content.
+  // of slots that tp groups with dead slots leave unused ("auto" or a number). An empty text names no place.
+  // parse_train_flags replaces the path of a file by the file's content.
   std::string dead, idle, tp_spares;
   std::string reduced_batch;  // sequences of a step for each replica with unused places: "auto" or a number; empty:
                               // equal shares
