@@ -1,4 +1,4 @@
-// The memory of the schedules of one runtime.
+// The arenas of one runtime: the memory that its schedules assign.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace tessera::runtime {
 
-// One schedule runs at a time, so all schedules share the same arenas. Addresses stay the same until a schedule needs a
+// One schedule runs at a time, so all schedules share these arenas. The addresses change only when a schedule needs a
 // larger arena.
 struct Arenas {
   base::Buffer gather, reduce, scratch;
-  std::int64_t gather_peak = 0, reduce_peak = 0;  // bytes that schedules have used
+  std::int64_t gather_peak = 0, reduce_peak = 0;  // largest number of bytes that a schedule has used
 
-  // Makes the arenas large enough for the schedule. Collective over the groups of gathers and reductions; nothing may
-  // be in flight. With `pushes` the ranks of a group let each other write into their arenas. Returns the reason why
-  // some peers cannot write (Communicator::share), or an empty text.
+  // Makes the arenas large enough for the schedule. Collective over the groups of gathers and reductions. No transfer
+  // may be in flight. If `pushes` is true, the ranks of a group can then write into each other's arenas. Returns the
+  // reason why some peers cannot write (Communicator::share), or an empty text.
   std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
-  // Ends the peers' access. Collective. Called before the memory is freed.
+  // Ends the access of peers to the arenas. Collective. Called before the memory is freed.
   static void unshare(shard::ParallelGroups& parallel);
   std::int64_t bytes() const { return static_cast<std::int64_t>(gather.size() + reduce.size() + scratch.size()); }
 };
