@@ -10,7 +10,7 @@ namespace tessera::ops {
 struct IdRanges {
   static constexpr int kMaxRanges = 8;
   struct Range {
-    std::int64_t begin = 0, end = 0;  // ids
+    std::int64_t begin = 0, end = 0;  // the ids [begin, end)
     std::int64_t row = 0;             // row of the first id
   };
   Range ranges[kMaxRanges];

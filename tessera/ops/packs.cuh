@@ -43,7 +43,7 @@ class alignas(2 * N) Pack<quant::bfloat16, N> {
   __device__ __forceinline__ void set(int i, quant::bfloat16 value) {
     words_[i / 2] = __byte_perm(words_[i / 2], value.bits, i % 2 == 0 ? 0x3254 : 0x5410);
   }
-  // Rounds both values to nearest even.
+  // Sets elements i and i + 1 to `low` and `high`, rounded to nearest even.
   __device__ __forceinline__ void set_pair(int i, float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words_[i / 2]) : "f"(high), "f"(low));
   }

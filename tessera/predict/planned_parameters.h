@@ -18,8 +18,8 @@ struct PlannedParameter {
   std::int64_t gradient_elements = 0, state_elements = 0;
   // The backward weight of this weight, or kNoParameter if backward passes read the weight itself.
   schedule::ParameterId backward_weight = schedule::kNoParameter;
-  // For a table whose rows are read by index (shard/rows/rows.h): bytes of the row buffers, and number of elements that
-  // a microbatch reads. 0 for other parameters.
+  // For a table that exchanges rows (shard/rows/rows.h): bytes of the row buffers, and number of elements that a
+  // microbatch reads. 0 for other parameters.
   std::int64_t row_buffers = 0, rows_read = 0;
   // Bytes that all ranks together receive in one gather, in one exchange of gradients, in one sum over replicas and in
   // one publish.
@@ -35,8 +35,8 @@ struct PlannedParameter {
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const shard::Cuts& cuts);
 // Numbers of elements of a trained parameter on one rank. summed: elements whose gradient the rank sums in each
-// microbatch. updated: elements that the rank updates. `summed` is 0 for a table whose rows are read by index, because
-// that number depends on the tokens.
+// microbatch. updated: elements that the rank updates. `summed` is 0 for a table that exchanges rows, because that
+// number depends on the tokens.
 struct RankElements {
   std::int64_t summed = 0, updated = 0;
 };

@@ -93,7 +93,7 @@ void add(ExactSum& sum, std::span<const double> values);
 TESSERA_HOST_DEVICE inline double rounded_magnitude(const ExactSum& sum) {
   int top = kExactLimbs - 1;
   while (top > 0 && sum.limbs[top] == 0) --top;
-  int bits = 0;  // of limb `top`
+  int bits = 0;  // number of bits of limb `top` up to its highest set bit
   while (sum.limbs[top] >> bits != 0) ++bits;
   const int highest = top * kLimbBits + bits;  // index of the highest set bit, plus 1
   if (highest > kExactBits) return std::numeric_limits<double>::infinity();

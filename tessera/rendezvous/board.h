@@ -6,7 +6,7 @@
 
 namespace tessera::rendezvous {
 
-constexpr std::size_t kLongestStatus = std::size_t{1} << 17;  // bytes
+constexpr std::size_t kLongestStatus = std::size_t{1} << 17;  // in bytes
 
 // Any thread may use a board. post() and read() do not block on a peer. A status reaches a peer even if the peer is
 // blocked in a collective. On mpi a status takes some milliseconds and costs one message to each rank. If a rank posts

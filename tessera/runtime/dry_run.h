@@ -61,7 +61,7 @@ class DryRun : public Program {
  private:
   struct Use {
     int users = 0;          // consumes without a release
-    bool produced = false;  // in this microbatch
+    bool produced = false;  // whether the gradient was produced in this microbatch
   };
   Use& use(schedule::ParameterId id);
   void record(const schedule::Event& event);

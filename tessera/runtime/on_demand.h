@@ -18,7 +18,7 @@ class OnDemand {
 
   void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then owns the gathered weight
   void release(ParameterEntry& entry);
-  void stage(ParameterEntry& entry);  // the entry then owns a staging
+  void stage(ParameterEntry& entry);  // the entry then owns a staging buffer
   // Reduces a gradient that is produced and whose reduction is not issued. Throws Error if the gradient was already
   // summed over replicas.
   void reduce(schedule::ParameterId id);

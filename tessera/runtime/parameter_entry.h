@@ -1,9 +1,10 @@
 // One parameter of a running rank: its shard, its ways, and the current memory of its gathered weight and its gradient.
 // Only the functions of the class change this state.
 //
-//   gathered weight   set_gathered (Replay) or hold_weight (OnDemand) -> consumed ... released -> not readable
-//   gradient          stage -> produced -> take_gradient (its reduction is issued), once a microbatch;
-//                     sum_replicas once a step, after the last microbatch's reduction
+// The functions are called in this order:
+//   gathered weight   set_gathered (by Replay) or hold_weight (by OnDemand), then consumed and released for each use
+//   gradient          in each microbatch: stage, produced, take_gradient (the reduction is then issued)
+//                     once a step, after the last reduction: sum_replicas
 #pragma once
 #include <memory>
 #include <optional>
@@ -36,7 +37,7 @@ class ParameterEntry {
   shard::Materializer materializer;
   shard::Reducer reducer;
   shard::Replicas replicas;
-  std::optional<shard::RowGather> rows;  // set only for a table whose rows travel by index
+  std::optional<shard::RowGather> rows;  // set only for a table that exchanges rows (shard/rows/rows.h)
 
   void begin_step();
 

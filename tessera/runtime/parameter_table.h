@@ -46,8 +46,8 @@ class ParameterTable {
   shard::ParameterTypes types(schedule::ParameterId id) const { return types_of(spec(id), types_); }
   // Returns the part of the weight that this rank reads.
   const layout::LocalLayout& local_compute(schedule::ParameterId id) const;
-  // Returns whether the rows of the table travel by index. If true, the layer calls gather_rows and grad_rows instead
-  // of consume and grad_buffer.
+  // Returns whether the parameter is a table that exchanges rows (shard/rows/rows.h). If true, the layer calls
+  // gather_rows and grad_rows instead of consume and grad_buffer.
   bool by_rows(schedule::ParameterId id) const { return traits_[index(id)].by_rows; }
   // Returns the element type of the staging of the parameter's gradient.
   quant::DType staging_type(schedule::ParameterId id) const { return traits_[index(id)].staging; }

@@ -61,7 +61,7 @@ class Replay {
     std::vector<std::pair<std::int64_t, std::int64_t>> poison;  // pairs of offset in the gather arena and bytes
     std::vector<int> gathers, reductions, finishes;
   };
-  struct Stay {  // of a residency
+  struct Stay {  // state of a residency in this step
     base::Fence arrived;
     // Only for prefetches. A graph of the next step waits for `arrival`. A graph of this step signals `beginning`.
     base::Signal arrival, beginning;
@@ -111,11 +111,11 @@ class Replay {
   StepContext& step_;
   std::mt19937_64 random_;
 
-  std::vector<Actions> actions_;  // by slot
+  std::vector<Actions> actions_;  // by slot(position)
   // By event: the residency of a consume, the reduction of a produce; -1 for other events.
   std::vector<int> residency_of_, reduction_of_;
   std::vector<Member> gathered_, reduced_;             // by parameter
-  std::vector<base::Fence> passed_;                    // by slot: when compute last passed the slot
+  std::vector<base::Fence> passed_;                    // by slot(position): done when compute last passed the position
   std::vector<Stay> stays_;                            // by residency
   std::vector<base::Fence> summed_;                    // by reduction
   std::vector<std::pair<int, base::Fence>> replicas_;  // by reduction: sums over replicas in flight

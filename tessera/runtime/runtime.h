@@ -1,8 +1,9 @@
 // The runtime of a model on one rank, which the training loop and the optimizer use. Layers use Program (program.h).
 //
-//   program()     the calls of a step: RunningProgram records and executes them
-//   parameters()  registration and lookup: ParameterTable;  parameter(id): the shard and its buffers
-//   graph()       steps that run as captured graphs: GraphSteps
+//   program()      RunningProgram, which records and executes the calls of a step
+//   parameters()   ParameterTable, which registers and finds parameters
+//   parameter(id)  a parameter's shard and its buffers
+//   graph()        GraphSteps, which runs steps as captured graphs
 // A further part, Plans, makes and proves the schedules that steps follow. All parts share one StepContext.
 //
 // One object per model and rank; not thread-safe; no global state.

@@ -4,8 +4,7 @@
 //    "parameters": ["embedding.weight", ...],
 //    "events": [
 //     ["consume", microbatch, pass, parameter, ordinal],       the same for release, produce and publish
-//     ["comm", microbatch, pass, ordinal, group, op, bytes],   followed by the parameter if the event reads rows by
-//     index
+//     ["comm", microbatch, pass, ordinal, group, op, bytes],   and the parameter if the event reads rows by index
 //     ["stash", microbatch, pass, ordinal, op, bytes]]}        the same for fetch
 #pragma once
 #include <filesystem>

@@ -61,8 +61,8 @@ std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes);
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
 // Predicts the same work without a schedule. Each gather runs at its consume, and all exchanges of gradients run at the
-// end of their microbatch. (A run does most exchanges earlier; the total time is the same.) Compute waits for the
-// gathers and the exchanges. Only exchanges of new weights overlap with the optimizer.
+// end of their microbatch. (A run does most exchanges earlier, with the same total time.) Compute waits for the gathers
+// and the exchanges. Only exchanges of new weights overlap with the optimizer.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 }  // namespace tessera::schedule

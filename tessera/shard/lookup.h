@@ -1,4 +1,4 @@
-// How the ranks get the rows of a table that they read by index.
+// How ranks get the rows of a table that they read by index.
 #pragma once
 #include <cstdint>
 #include <string_view>

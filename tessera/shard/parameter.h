@@ -2,12 +2,14 @@
 //
 // Four layouts describe where the elements of the weight are stored (docs/layouts.md). The layouts are over the ranks
 // of the parameter's domain (domain.h).
-//   compute  over the compute ranks: the part that each rank needs while an operation runs; parts may overlap
-//   home     over the compute ranks: each element on one rank (replicated parameters are whole on every rank)
-//   storage  over the ranks that store one compute rank's part: the rows of its home part that each keeps between uses;
-//            over all ranks of a replica in which compute groups lack ranks (replica_layouts.h)
-//   state    over the replicas of one storing rank: the rows of its shard that each updates, with their optimizer
-//            state (ZeRO-1); without ZeRO-1 equal to storage: every replica does all the work
+//   compute  The part that each compute rank needs while an operation runs. Parts may overlap.
+//   home     The compute layout without overlaps: each element is on one compute rank. A replicated parameter is whole
+//            on every compute rank.
+//   storage  The rows of a home part that each rank keeps between uses. The layout is over the ranks that store one
+//            compute rank's home part. In a replica in which compute groups lack ranks, it is over all ranks of the
+//            replica (unequal/replica_layouts.h).
+//   state    The rows of a shard that each replica updates, with their optimizer state (ZeRO-1). The layout is over the
+//            replicas. Without ZeRO-1 every replica updates its whole shard, and state equals storage.
 // These layouts count the elements of the weight. Each plane (plane.h) also has four layouts, which count tiles.
 #pragma once
 #include <cstdint>
@@ -122,7 +124,7 @@ struct ShardedParameter : RankParts {
   base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
   base::Buffer tensor_scale;  // one fp32 number for the whole matrix, if the encoding has one; else empty
   base::Buffer main_grad;     // local_storage.size elements of the accumulator type; empty for a frozen parameter
-  bool by_rows = false;       // result of exchanges_rows(); true: rows travel by index, and the table is never gathered
+  bool by_rows = false;       // result of exchanges_rows(); true: the table exchanges rows and is never gathered
   base::Buffer row_states;    // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }

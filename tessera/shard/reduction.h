@@ -3,7 +3,7 @@
 //
 // The reduction of one microbatch's gradient has four steps (docs/numerics.md). First, if several compute ranks hold
 // terms of the gradient, the terms are added in rank order in the accumulator type. Second, the result is rounded once
-// to the wire type. Third, the rounded gradient is sent to its owners, the ranks that store parts of the weight.
+// to the wire type. Third, the rounded gradient is sent to its owners: the ranks that store parts of the weight.
 // Fourth, each owner adds the ranks' gradients to main_grad in the order of reduction_tree.h. The first sum of a step
 // overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read are sent, and every rank
 // receives them. The sums have the same bits.

@@ -1,8 +1,8 @@
 // The order in which the ranks' gradients are added, and the bytes that the ranks receive. Pure.
 //
-// sequential    an owner adds the ranks' parts in rank order
-// hierarchical  the ranks of a node first add their parts for each owner, in rank order, in the accumulator type,
-//               unrounded; the owner then adds the nodes' sums in node order
+// sequential    An owner adds the ranks' parts in rank order.
+// hierarchical  First, the parts of a node's ranks are added for each owner, in rank order and in the accumulator type,
+//               without rounding to the wire type. Then the owner adds the sums of the nodes in node order.
 //
 // In each node one rank, the relay of an owner, computes the node's sum for this owner. Links between nodes then
 // transfer one sum per node instead of one part per rank. The sequential order is the tree in which each node has one

@@ -12,7 +12,7 @@ namespace tessera::shard {
 
 // The ways of a parameter, with the bytes that one rank receives.
 struct Ways {
-  schedule::Way gather;    // way of the weight, from storage to compute; empty for a table whose rows travel by index
+  schedule::Way gather;    // way of the weight, from storage to compute; empty for a table that exchanges rows
   schedule::Way reduce;    // way of a microbatch's gradient or of its rows, from compute to storage
   schedule::Way replicas;  // way of the sum over replicas, once a step
   schedule::Way publish;   // way of new weights, if each replica updates a part (ZeRO-1)

@@ -2,12 +2,12 @@
 // the formulas in fp64 on one rank.
 //
 // A test describes the layer: its weights, each rank's parts of its inputs and outputs, its forward pass with the
-// functions of nn, and its formula over the logical tensors. check_layer compares
-//   - every rank's outputs with its part of the formula's outputs,
-//   - the gradients of the inputs, combined from the ranks, and every weight's main_grad after the step, combined from
-//     the storage layouts,
-//   - the events: each consumed weight is released, and stashes are fetched in reverse order,
-//   - an evaluation step, which gives the same outputs and neither stashes nor produces.
+// functions of nn, and its formula over the logical tensors. check_layer
+//   - compares every rank's outputs with its part of the formula's outputs,
+//   - combines the gradients of the inputs from all ranks, and compares them with those of the formula,
+//   - combines every weight's main_grad from the storage layouts, and compares it with the gradient of the formula,
+//   - checks that each consumed weight is released, and that stashes are fetched in reverse order,
+//   - checks that an evaluation step gives the same outputs, without stash and produce events.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -13,8 +13,8 @@ struct CachedAttention {
   // written.
   at::Tensor keys, values;
   std::int64_t first = 0;    // number of tokens before the new tokens
-  std::vector<int> kv_of_q;  // as in AttentionShape
-  double scale = 0;          // as in AttentionShape
+  std::vector<int> kv_of_q;  // AttentionShape::kv_of_q
+  double scale = 0;          // AttentionShape::scale
 };
 // q: the new tokens, [count, q_heads, head_dim]. New token i attends to the tokens 0 to first + i. Returns [count,
 // q_heads * head_dim]. If `first` is 0, the result has the bits of attention_forward. Otherwise sums are in the

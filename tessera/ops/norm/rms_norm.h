@@ -16,8 +16,8 @@ struct RmsNorm {
 RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps);
 // Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.
 at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const at::Tensor& weight);
-// Returns the gradient of `sum`, which is also the gradient of x and of residual. The result is the gradient through
-// the norm plus `dsum`, the gradient of the norm's result `sum`. `dsum` may be undefined. `dweight` [hidden] has the
+// Returns the gradient of `sum`, which is also the gradient of x and of residual. The result is the gradient through y
+// plus `dsum`, the gradient of RmsNorm::sum from its later uses. `dsum` may be undefined. `dweight` [hidden] has the
 // accumulator type. The terms of dweight are summed in token order. The sum is added to `dweight` if `accumulate` is
 // true, and otherwise overwrites it.
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,

@@ -17,14 +17,14 @@ struct AdamW {
   double gradient_scale = 1;  // the gradient is multiplied by this clip factor
 };
 struct AdamWBuffers {
-  void* master = nullptr;  // fp32 or fp64; updated
+  void* master = nullptr;  // in fp32 or fp64; the update overwrites it
   quant::DType master_type = quant::DType::fp32;
   void* weight = nullptr;  // receives the master, rounded to weight_type; may equal `master`; null: not written
   quant::DType weight_type = quant::DType::fp32;
   const void* gradient = nullptr;  // of any floating type
   quant::DType gradient_type = quant::DType::fp32;
-  void* exp_avg = nullptr;     // master_type, updated
-  void* exp_avg_sq = nullptr;  // master_type, updated
+  void* exp_avg = nullptr;     // in master_type; the update overwrites it
+  void* exp_avg_sq = nullptr;  // in master_type; the update overwrites it
   std::int64_t count = 0;
   bool decays = true;  // false: weight_decay is ignored
   // *amax is raised to the greatest magnitude of the updated master, rounded to bf16. NaNs are ignored. Requires a

@@ -57,7 +57,7 @@ struct BlockCast {
   float* columnwise_scales = nullptr;  // [ceil(rows / 128), padded.cols]
 };
 
-inline constexpr std::int64_t kBlockCast = 128;  // elements that share a scale
+inline constexpr std::int64_t kBlockCast = 128;  // number of elements that share a scale
 // Returns the number of scales from one row of squares to the next. `elements` is the number of elements in a row of
 // the matrix. Products read the scales of squares with this stride.
 constexpr std::int64_t scale_stride(std::int64_t elements) {

@@ -58,7 +58,7 @@ TESSERA_HOST_DEVICE inline void update_multiplier(const DelayedScaling& scaling,
   if (scaling.inverses != nullptr) scaling.inverses[tensor * scaling.inverse_stride] = 1.0F / multiplier;
 }
 
-// Updates all tensors in host memory. CudaTable::update_multipliers does the same on a GPU.
+// Updates all tensors in host memory. CudaTable::update_multipliers updates all tensors in GPU memory.
 void update_multipliers(const DelayedScaling& scaling);
 
 }  // namespace tessera::quant

@@ -17,15 +17,16 @@ struct MergedConfig {
 };
 
 // Merges the settings of a stored run with a new command line. `command`: the result of parse_train_flags, not
-// resolved. `stored`: to_json of the resolved settings of the run that wrote the checkpoint. Setting::on_resume decides
-// for each setting:
-//   kept (rate schedule, optimizer, model, data, steps, backend, zero, recompute, save_every ...): the stored value,
-//     unless the command line gives one;
-//   mesh (ranks, tp, gtp, dp): all stored values; if the command line sets one of them, all values of the command line,
-//     defaults included;
-//   command_line (threads, budgets, keep, trace_step, timeout_s, out ...): the command line's, defaults included;
-//   fixed (dtype, seed, seq_len, global_batch): the stored value; another value is an InputError, because
-//     weights or the order of samples would change within a run.
+// resolved. `stored`: to_json of the resolved settings of the run that wrote the checkpoint. Setting::on_resume
+// determines the value of each setting:
+//   kept          The value of the command line if it sets the setting, otherwise the stored value. Examples: rate
+//                 schedule, optimizer, model, data, steps, backend, zero, recompute, save_every.
+//   mesh          If the command line sets a setting of the mesh (ranks, tp, gtp, dp), all values of the command line,
+//                 including defaults. Otherwise all stored values.
+//   command_line  The value of the command line, including defaults. Examples: threads, budgets, keep, trace_step,
+//                 timeout_s, out.
+//   fixed         The stored value (dtype, seed, seq_len, global_batch). Another value on the command line is an
+//                 InputError, because the weights or the order of samples would change within a run.
 // If the stored schedule_steps is 0 (a run of --steps 0), the new --steps replaces it. A kept value that the new
 // settings do not use becomes the default. An example is ranks_per_node after --reduce-order changes to sequential.
 // `has_trained` is false for a run that ended before its first checkpoint; then the command line may change every

@@ -3,7 +3,7 @@
 //
 //   fp8        NAME [M, K] E4M3, NAME_scale [1] fp32
 //   fp8_block  NAME [M, K] E4M3, NAME_scale_inv [ceil(M/128), ceil(K/128)] fp32
-//              as in DeepSeek's models; transformers reads it (but see is_misread_by_transformers)
+//              as in DeepSeek's models; transformers reads this form, with the exceptions of is_misread_by_transformers
 //   mxfp8      NAME [M, K] E4M3, NAME_scale [M, ceil(K/32)] E8M0 in bytes
 //   nvfp4      NAME [M, K/2] bytes, NAME_scale [M, ceil(K/16)] E4M3, NAME_scale_2 [] fp32, amax / 2688
 //              as in ModelOpt's exports

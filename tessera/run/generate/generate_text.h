@@ -15,7 +15,7 @@ struct GenerateCommand {
   std::int64_t tokens = 64;  // new tokens
   double temperature = 0, top_p = 1;
   bool stop_at_eos = false;
-  TrainConfig config;  // settings from the other flags; config.seed is the seed of the sampling
+  TrainConfig config;  // settings that flags set; config.seed is the seed of the sampling
   bool json = false;
   std::vector<std::string> pythons;  // Python interpreters for the tokenizer (python_tokenizer.h)
 };

@@ -23,7 +23,7 @@ struct SlowestRank {
 };
 
 struct StepMetrics {
-  std::int64_t step = 0;  // from 1
+  std::int64_t step = 0;  // number of the step, from 1
   double loss = 0;        // mean loss of the step's tokens, before the update
   double grad_norm = 0;   // norm of the gradient before clipping
   double lr = 0;

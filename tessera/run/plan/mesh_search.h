@@ -11,7 +11,7 @@ namespace tessera::run {
 // The time of compute in a step by cause, in seconds. The total is the predicted time of the step.
 struct StepSeconds {
   double compute = 0;  // time of the operators
-  // Waits for gathers of weights, for reductions of gradients, and for the program's collectives.
+  // Times that compute waits for gathers of weights, for reductions of gradients, and for the program's collectives.
   double gathers = 0, gradients = 0, activations = 0;
   double slowest = 0;  // time that the mean rank waits for the slowest rank
   double total() const { return compute + gathers + gradients + activations + slowest; }

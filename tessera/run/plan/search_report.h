@@ -9,6 +9,7 @@
 
 namespace tessera::run {
 
+// Returns the plans of search_meshes as JSON:
 // {"model", "machine", "ranks", "global_batch", "seq_len", "tokens", "dtype",
 //  "meshes": [{"tp", "gtp", "dp", and with experts "etp", "ep", "egtp", "edp",
 //              "micro_batch", "microbatches", "recompute", "sequence_parallel", "flags",
@@ -16,7 +17,7 @@ namespace tessera::run {
 //              "exposed_ms": {"gathers", "gradients", "activations", "slowest_rank", "total"},
 //              "memory_bytes": the keys of plan_json, "fits"}],              best first
 //  "fits": whether the first mesh fits, "reason"}
-// `tokens` counts a whole step.
+// "tokens" counts a whole step of all ranks.
 nlohmann::ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes);
 
 // Returns a table with the first `rows` meshes, and the reason why the first mesh is the best.

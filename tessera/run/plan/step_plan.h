@@ -59,7 +59,8 @@ struct RoleBytes {
 
 // Bytes received in a step.
 struct Traffic {
-  std::int64_t gathered = 0, reduced = 0;  // by gathers; by reductions over tp, gtp and dp
+  // Bytes that gathers of weights receive, and bytes that reductions of gradients over tp, gtp and dp receive.
+  std::int64_t gathered = 0, reduced = 0;
 };
 
 struct StepPlan {

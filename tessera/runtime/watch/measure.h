@@ -56,12 +56,12 @@ class Measure {
 
   const shard::ParallelGroups& parallel_;
   double last_ = 0, waited_ = 0;
-  std::vector<double> segments_;  // by event: seconds before the event
+  std::vector<double> segments_;  // by event: seconds of the segment before the event
   std::vector<Stretch> stretches_;
   std::vector<CollectiveWait> collective_waits_;
   base::Fence begin_;            // beginning of the next segment; default-constructed before the first segment
   std::size_t waits_seen_ = 0;   // number of compute's waits before begin_
-  std::vector<double> gathers_;  // by parameter
+  std::vector<double> gathers_;  // by parameter: seconds of its gather
   double reduce_seconds_ = 0, reduce_bytes_ = 0;
   schedule::Costs agreed_;
   double seconds_per_byte_ = 0;  // seconds that reductions take for each byte

@@ -39,7 +39,7 @@ struct Moment {
 };
 Moment compute_now(const shard::ParallelGroups& parallel);
 
-// Belongs to one rank; used by one thread. Lanes run only the marks that mark() returns.
+// Belongs to one rank; used by one thread. Only the marks that mark() returns run on lanes.
 class Timeline {
  public:
   // `parallel` outlives the timeline. Marks that are still pending may outlive `parallel`.

@@ -66,9 +66,9 @@ struct RankOrders {
 
 // Returns the calls of a rank that executes `schedule`, in this order:
 // - For the optimizer's events of the previous step: the all-reduce of each bucket's amaxes, and the prefetches. The
-//   all-reduce is named after the weights that are published after it.
-// - For each event of the body: its own collective, then the reductions issued there, then the gathers issued there.
-//   Reductions run over compute ranks, storage ranks and replicas. Gathers include their second hop.
+//   name of the all-reduce contains the weights of the bucket.
+// - For each event of the body: the event's own collective, then the reductions issued at the event, then the gathers
+//   issued at the event. Reductions run over compute ranks, storage ranks and replicas. Gathers include both hops.
 // - The sums over replicas of units that the last microbatch does not reduce.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 

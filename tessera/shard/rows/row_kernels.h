@@ -39,7 +39,7 @@ struct ByRank {
   T* own = nullptr;
   T* others = nullptr;
   std::int64_t size = 0;
-  int rank = 0;  // this rank
+  int rank = 0;  // index of this rank
 
   TESSERA_HOST_DEVICE T* of(int other) const {
     return other == rank ? own : others + (other < rank ? other : other - 1) * size;

@@ -43,9 +43,8 @@ class Recorded {
     EXPECT_EQ(cudaGraphGetNodes(graph_, nodes.data(), &count), cudaSuccess);
     for (cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-      if (cudaGraphNodeGetType(node, &type) != cudaSuccess)
-        (void)
-            cudaGetLastError();  // the flags of pushes are nodes of the driver, whose type the runtime does not report
+      // The runtime does not report the type of driver nodes, such as the flags of pushes.
+      if (cudaGraphNodeGetType(node, &type) != cudaSuccess) (void)cudaGetLastError();
       EXPECT_NE(type, cudaGraphNodeTypeMemAlloc);
     }
   }
