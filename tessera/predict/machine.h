@@ -42,8 +42,8 @@ struct Machine {
   MachineLink within_node, between_nodes;
   // Link within a node for the program's collectives, which transfer activations. Absent: within_node applies.
   std::optional<MachineLink> collectives;
-  // The compute time of the slowest rank, divided by the mean compute time, minus 1. In each step the mean rank waits
-  // for the slowest rank for this share of its compute time.
+  // The compute time of the slowest rank, divided by the mean compute time, minus 1. In each step, ranks wait for the
+  // slowest rank; the average wait is this share of the mean compute time.
   double rank_spread = 0;
   MemoryOverhead overhead;
   // true: a rank's gathers and reductions run one at a time; false: they overlap, each at the full rate.

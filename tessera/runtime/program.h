@@ -56,9 +56,9 @@ struct GradientBuffer {
   bool accumulate = false;
 };
 
-// The buffer for the gradient of rows that a table lookup has read: [ids, columns], dense. The gradient of id number t
-// is added to row slots[t] of the buffer, or dropped if slots[t] is -1. Equal ids have the slot of the first of them.
-// `slots` is device memory, valid until produce.
+// The buffer for the gradient of rows that a table lookup has read: [ids, columns], dense. The gradient of the id at
+// index t is added to row slots[t] of the buffer. If slots[t] is -1, this gradient is dropped. Equal ids have the slot
+// of the first of them. `slots` is device memory, valid until produce.
 struct RowGradient {
   void* data = nullptr;
   quant::DType dtype = quant::DType::fp32;

@@ -3,8 +3,8 @@
 //
 // The graph fixes the work, the addresses and the constants of the step. Later steps can use the graph, because the
 // schedule assigns addresses once, and because the learning rate and the number of updates are in device memory.
-// Samples are copied to the buffers that the graph reads. A step fits the graph if it has as many microbatches, of the
-// same shape, the same number of tokens, and no document boundaries.
+// Samples are copied to the buffers that the graph reads. A step fits the graph if it has no document boundaries, and
+// equals the captured step in the number and the shape of its microbatches and in its number of tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -36,7 +36,7 @@ std::string to_text(const TpGroup& group, int slot);
 
 struct Spares {
   int count = 0;      // largest number of dead slots in a tp group
-  PlaceMap inactive;  // the slots without a rank in each group with a dead slot
+  PlaceMap inactive;  // by group with a dead slot: its slots without a rank
 
   bool operator==(const Spares&) const = default;
 };

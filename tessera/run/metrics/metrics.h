@@ -29,8 +29,8 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  // number of targets in the global batch that the loss counts
   double tokens_per_second = 0;
-  double step_ms = 0;  // time since the end of the previous step; after an evaluation or a checkpoint, time since the
-                       // start of this step. Includes suppressed attempts
+  double step_ms = 0;  // time since the end of the previous step; after other work (evaluation, checkpoint): time since
+                       // the start of this step. Includes suppressed attempts
   double exposed_comm_ms = 0;       // time that compute waited for communication, mean over ranks
   std::int64_t gathered_bytes = 0;  // bytes that gathers of weights received, sum over all ranks
   std::int64_t reduced_bytes = 0;   // bytes that reductions of gradients received, sum over all ranks

@@ -13,7 +13,7 @@ struct StepSeconds {
   double compute = 0;  // time of the operators
   // Times that compute waits for gathers of weights, for reductions of gradients, and for the program's collectives.
   double gathers = 0, gradients = 0, activations = 0;
-  double slowest = 0;  // time that the mean rank waits for the slowest rank
+  double slowest = 0;  // average time that ranks wait for the slowest rank
   double total() const { return compute + gathers + gradients + activations + slowest; }
 };
 
@@ -37,9 +37,9 @@ MeshPlan plan_mesh(const StepPlanRequest& request);
 // meshes that do not fit; within each group, plans are ordered by step time. `request.config` is not resolved, but its
 // global batch and its number of ranks are set. The search keeps degrees that the user gave (TrainConfig::given). tp is
 // at most the number of ranks of a node. Experts have edp 1, and the degrees with the shortest predicted time of a
-// layer. If the user gave no `recompute`, the search chooses the fastest policy that fits. If the user gave no
-// `sequence_parallel`, it is on for tp above 1. `threads` threads compute the plans; the result does not depend on
-// their number. Throws InputError if no mesh is possible, and the errors of plan_step.
+// layer. If `recompute` is not given, the search chooses the fastest policy that fits. If `sequence_parallel` is not
+// given, it is on for tp above 1. `threads` threads compute the plans; the result does not depend on their number.
+// Throws InputError if no mesh is possible, and the errors of plan_step.
 std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads);
 
 // Returns one sentence that explains why the first mesh is better than the second. `meshes` must not be empty.

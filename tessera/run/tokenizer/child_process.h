@@ -10,9 +10,9 @@ struct ChildResult {
   int code = 0;          // exit code, or 128 + N if signal N ended the program
   std::string output;    // the text that the program wrote to standard output
 };
-// Runs the program words[0], which is searched in PATH, with `input` as its standard input. The child writes standard
-// error to that of this process. Blocks until the program ends. Throws Error if the system cannot create a process or a
-// socket.
+// Runs the program words[0], which is searched in PATH, with `input` as its standard input. The child's standard error
+// is the standard error of this process. Blocks until the program ends. Throws Error if the system cannot create a
+// process or a socket.
 ChildResult run_child(const std::vector<std::string>& words, const std::string& input);
 
 }  // namespace tessera::run

@@ -27,8 +27,8 @@ class PythonTokenizer {
   std::vector<std::string> pythons_;
 };
 
-// Returns the interpreters to try. If $TESSERA_PYTHON is set (`chosen`), it is the only one. Otherwise they are `own`,
-// the Python of the installation, and then python3.
+// Returns the interpreters to try, in order. `chosen` is $TESSERA_PYTHON; if it is set, it is the only interpreter.
+// Otherwise the interpreters are `own`, the Python of the installation, and python3.
 std::vector<std::string> pythons_to_try(const std::optional<std::string>& chosen, const std::string& own);
 
 }  // namespace tessera::run
