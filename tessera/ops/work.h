@@ -27,10 +27,9 @@ enum class ProductCall : std::uint8_t { fprop, dgrad, wgrad, operands };
 struct ProductSizes {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ProductCall call = ProductCall::fprop;
-  quant::Format format =
-      quant::Format::bf16;                // number format of the two operands; bf16: the operands have the model's type
-  quant::Encoding left = {}, right = {};  // encodings of the operands in a number format
-  bool fast = false;                      // argument of `multiply`
+  quant::Format format = quant::Format::bf16;  // number format of both operands; bf16: they have the model's type
+  quant::Encoding left = {}, right = {};       // encodings of the operands in a number format
+  bool fast = false;                           // argument of `multiply`
   bool accumulate = false;
 
   auto operator<=>(const ProductSizes&) const = default;
