@@ -1,4 +1,4 @@
-// The command line that resumes a run from its latest checkpoint.
+// Makes the command line that resumes a run from its latest checkpoint.
 #pragma once
 #include <set>
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace tessera::run {
 
-// Returns the command that resumes a run. `config` holds the run's resolved settings, which a checkpoint in config.out
-// stores. The command contains the settings that a resumed run takes from its command line (OnResume::command_line), if
-// the user gave them. The checkpoint has all other settings, for example the rate schedule. The command does not trace
-// a step again. `program` is the name by which this program was called. `launch` describes the launcher of the ranks;
-// the command calls the same launcher without its other options.
+// Returns the command that resumes a run. `config` contains the resolved settings of the run, which a checkpoint in
+// config.out stores. The command contains the settings that a resumed run takes from its command line
+// (OnResume::command_line), if the user gave them. All other settings come from the checkpoint, for example the
+// learning-rate schedule. The command leaves out trace_step. `program` is the name by which this program was called.
+// `launch` describes the launcher. The command calls the same launcher, without the launcher's other options.
 std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch);
 
 // Changes of a command that resumes on another mesh.
@@ -29,7 +29,7 @@ std::string resume_command(const TrainConfig& config, std::string_view program, 
 // Returns whether the command calls a launcher.
 bool calls_launcher(const rendezvous::Launch& launch);
 
-// Returns the text as one word of a POSIX shell.
+// Quotes a text so that a POSIX shell reads it as one word.
 std::string shell_word(const std::string& text);
 
 }  // namespace tessera::run

@@ -23,7 +23,7 @@ std::string refusal(Body body) {
   return "";
 }
 
-// A temporary folder for one test, removed at the end.
+// A temporary folder for one test. The destructor removes it.
 class TempFolder {
  public:
   TempFolder() {

@@ -1,4 +1,4 @@
-// Output of tests that every rank runs as a process.
+// The output of tests whose ranks are processes that all run the whole test program.
 #pragma once
 #include <gtest/gtest.h>
 

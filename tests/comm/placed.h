@@ -1,4 +1,4 @@
-// Values in the kind of memory that the tests pass to communicators: host memory, or a device's.
+// Values in the memory that tests pass to communicators: host memory, or the memory of the tests' device.
 #pragma once
 #include <cstdint>
 #include <vector>

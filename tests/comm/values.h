@@ -1,4 +1,4 @@
-// The values of tests/quant/values.h for the tests of comm.
+// Makes the functions of tests/quant/values.h available to the tests of comm.
 #pragma once
 #include "tests/quant/values.h"
 

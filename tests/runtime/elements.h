@@ -1,4 +1,4 @@
-// The elements of a rank's part of a tensor.
+// Iterates over the elements of a rank's part of a tensor.
 #pragma once
 #include <cstdint>
 

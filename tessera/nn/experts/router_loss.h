@@ -22,8 +22,8 @@ inline constexpr std::int64_t kRouterSums = 3;
 
 struct RouterLoss {
   at::Tensor objective;  // a scalar on the CPU, from which backward starts; scaled as nn::Loss::objective
-  // An fp64 tensor on the model's device. The first two values are the auxiliary loss and the z loss, each multiplied by
-  // its coefficient and by the number of counted tokens of the microbatch. The third value is the number of choices
+  // An fp64 tensor on the model's device. The first two values are the auxiliary loss and the z loss, each multiplied
+  // by its coefficient and by the number of counted tokens of the microbatch. The third value is the number of choices
   // beyond the capacity of experts, over all layers. The other values are RouterTerms::counts of each layer.
   at::Tensor values;
 };

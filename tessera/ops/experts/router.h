@@ -12,7 +12,8 @@ namespace tessera::ops {
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w);
 // dlogits: [tokens, experts]. Returns dlogits w: [tokens, hidden].
 at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w);
-// dw [experts, hidden] = dlogits^T x, with the tokens added in order; with `accumulate`, added to dw.
+// Computes dw [experts, hidden] = dlogits^T x. Adds the tokens in order. If `accumulate` is true, adds the result to
+// the existing dw.
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
 // The function that makes scores of the logits of a token. sigmoid: of each logit alone, as in DeepSeek-V3.
@@ -21,21 +22,23 @@ enum class RouterScore : std::uint8_t { softmax, sigmoid };
 // The rule by which a router decides. The struct has no pointers, so a kernel can take it as an argument.
 struct RouterOptions {
   std::int64_t k = 1;       // experts of a token; at most the number of experts in the chosen groups
-  bool normalizes = false;  // whether the weights of a token are divided by their sum (for sigmoid: by sum + 1e-20)
+  bool normalizes = false;  // whether each token's weights are divided by their sum (for sigmoid: by sum + 1e-20)
   RouterScore score = RouterScore::softmax;
-  // The experts form `groups` runs of equal length. A token chooses experts only from `chosen_groups` of the runs:
-  // those with the largest sums of their two best ranks. With several groups, a group has at least two experts.
+  // The experts form `groups` groups of consecutive experts. All groups have the same size, and at least two experts if
+  // there are several groups. The value of a group is the sum of its two largest ranks (route). A token chooses experts
+  // only from the `chosen_groups` groups with the largest values.
   std::int64_t groups = 1, chosen_groups = 1;
-  double scale = 1;  // factor of the weights, after the division
+  double scale = 1;  // factor of the weights, applied after the division
 
   bool is_softmax_of_all() const { return score == RouterScore::softmax && groups == 1 && scale == 1; }
 };
 
 struct Routing {
   at::Tensor probabilities;  // [tokens, experts]: the scores
-  at::Tensor logsumexp;      // [tokens]; for sigmoid: zeros
-  at::Tensor experts;        // [tokens, k] int32: by rank descending, then by index ascending
-  at::Tensor weights;        // [tokens, k]: the scores of the chosen experts, normalized or not, times the scale
+  at::Tensor logsumexp;      // [tokens]; zeros for sigmoid scores
+  at::Tensor experts;        // [tokens, k] int32: chosen experts, by descending rank, then by ascending index
+  // [tokens, k]: scores of the chosen experts, divided by their sum if RouterOptions::normalizes, times the scale.
+  at::Tensor weights;
 };
 // bias: [experts] or undefined. The rank of an expert is its score, plus its bias. Weights contain no bias.
 //
@@ -44,7 +47,7 @@ struct Routing {
 // options other than softmax over all experts, and for a bias.
 Routing route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias = {});
 
-// Sums over the counted tokens, for the losses of the router.
+// Sums over the counted tokens. The losses of the router are computed from these sums.
 struct RouterSums {
   at::Tensor counts;             // [experts] int64: how often each expert was chosen
   at::Tensor probabilities;      // [experts]
@@ -56,7 +59,7 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted);
 // The gradients of a router's results. Undefined tensors are zero.
 struct RoutingGradients {
   at::Tensor weights;            // [tokens, k]
-  at::Tensor probabilities;      // [experts]: of RouterSums::probabilities
+  at::Tensor probabilities;      // [experts]: gradient of RouterSums::probabilities
   at::Tensor logsumexp_squares;  // [1]: gradient of RouterSums::logsumexp_squares
 };
 // Returns the gradient of the logits: [tokens, experts].

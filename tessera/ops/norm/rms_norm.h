@@ -22,15 +22,17 @@ RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const 
 // Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.
 at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const at::Tensor& weight);
 struct RmsNormGradients {
-  at::Tensor residual;  // the gradient of sum: norm backward + dsum
-  at::Tensor x;         // dropout(residual); without dropout the same tensor
+  at::Tensor residual;  // the gradient of RmsNorm::sum: the gradient through y plus `dsum`
+  at::Tensor x;         // dropout(residual); without dropout the same tensor as `residual`
 };
-// `dsum` may be undefined. `dweight` [hidden] has the accumulator type and is summed in token order; the sum overwrites
-// it, or is added to it if `accumulate` is true. `dropout`: as in forward.
+// `dsum` is the gradient of RmsNorm::sum from its later uses, and may be undefined. `dweight` [hidden] has the
+// accumulator type. The terms of dweight are summed in token order. The sum is added to `dweight` if `accumulate` is
+// true, and otherwise overwrites it. `dropout` is the dropout of the forward call.
 RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
                                    const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight,
                                    bool accumulate, const Dropout& dropout);
-// The same without dropout. Returns the gradient of sum, which is also the gradient of x and of residual.
+// Computes the gradients without dropout. Returns the gradient of `sum`, which is also the gradient of x and of
+// residual.
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
                              const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate);
 

@@ -12,17 +12,17 @@ struct RmsNormShape {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
 };
-struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd of sum
+struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd of the sum
   const void* x = nullptr;
-  const void* residual = nullptr;  // may be null
+  const void* residual = nullptr;  // null: the sum has no residual term
   Dropout dropout = {};
   double eps = 0;
   void* sum = nullptr;   // not written if there is neither a residual nor dropout, because sum is x
   void* rstd = nullptr;  // [tokens]
 };
-struct RmsNormForward {  // statistics and apply in one pass
+struct RmsNormForward {  // computes RmsNormStatistics and RmsNormApply in one pass
   const void* x = nullptr;
-  const void* residual = nullptr;  // may be null
+  const void* residual = nullptr;  // null: the sum has no residual term
   const void* weight = nullptr;
   Dropout dropout = {};
   double eps = 0;
