@@ -1,8 +1,8 @@
 // The matrix products of experts. `w` stacks the weights of the local experts by rows.
 //
-// On a CPU fprop and dgrad are one product for each expert and block. On a GPU they are one product for each expert;
-// the bits of a row do not depend on other rows. wgrad is one product for each expert over the rows of all blocks.
-// Throws Error if shapes or types do not match.
+// On a CPU, fprop and dgrad compute one product for each expert and block. On a GPU, fprop and dgrad compute one
+// product for each expert. The bits of a result row do not depend on other rows. wgrad computes one product for each
+// expert over the rows of all blocks. Throws Error if shapes or types do not match.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 

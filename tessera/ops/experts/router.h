@@ -1,5 +1,5 @@
-// The router of a layer with experts: each token chooses k of the experts and weighs them (Shazeer et al. 2017). All
-// values are in the accumulator type: fp32, or fp64 in fp64 runs. The bits of a token's choice do not depend
+// The router of a layer with experts. Each token chooses k experts and gets a weight for each of them (Shazeer et al.
+// 2017). All values are in the accumulator type: fp32, or fp64 in fp64 runs. The bits of a token's choice do not depend
 // on other tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -16,12 +16,13 @@ at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w);
 // the existing dw.
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
-// The function that makes scores of the logits of a token. sigmoid: of each logit alone, as in DeepSeek-V3.
+// The function that computes a token's scores from its logits. The sigmoid of an expert depends only on the logit of
+// this expert, as in DeepSeek-V3.
 enum class RouterScore : std::uint8_t { softmax, sigmoid };
 
-// The rule by which a router decides. The struct has no pointers, so a kernel can take it as an argument.
+// The rule by which a router chooses experts. The struct has no pointers, so that a kernel can take it as an argument.
 struct RouterOptions {
-  std::int64_t k = 1;       // experts of a token; at most the number of experts in the chosen groups
+  std::int64_t k = 1;  // number of experts that a token chooses; at most the number of experts in the chosen groups
   bool normalizes = false;  // whether each token's weights are divided by their sum (for sigmoid: by sum + 1e-20)
   RouterScore score = RouterScore::softmax;
   // The experts form `groups` groups of consecutive experts. All groups have the same size, and at least two experts if
@@ -40,11 +41,12 @@ struct Routing {
   // [tokens, k]: scores of the chosen experts, divided by their sum if RouterOptions::normalizes, times the scale.
   at::Tensor weights;
 };
-// bias: [experts] or undefined. The rank of an expert is its score, plus its bias. Weights contain no bias.
+// Chooses k experts for each token. `bias` is [experts] or undefined. The rank of an expert is its score plus its bias.
+// The weights are computed from scores without the bias.
 //
-// A token with a score that is NaN chooses k distinct experts and has weights that are NaN. Throws Error for k outside
-// [1, experts of the chosen groups], or for groups that do not divide the experts. Throws InputError on a GPU for
-// options other than softmax over all experts, and for a bias.
+// If a score of a token is NaN, the token chooses k distinct experts, and its weights are NaN. Throws Error if k is
+// outside [1, number of experts in the chosen groups], or if the groups do not divide the experts evenly. On a GPU,
+// throws InputError for options other than softmax over all experts, and for a bias.
 Routing route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias = {});
 
 // Sums over the counted tokens. The losses of the router are computed from these sums.

@@ -11,17 +11,18 @@
 
 namespace tessera::ops {
 
-// On a GPU the host does not know the rows, and only the operators of this folder read them.
+// The rows of the local experts. On a GPU, the rows are known only in device memory, and only the operators of this
+// folder read them.
 struct Selection {
-  // On a CPU and in a dry run.
+  // Defined on a CPU and in a dry run:
   at::Tensor tokens;  // [room] int64: the row's token
   at::Tensor slots;   // [room] int64: index of the row's choice among the token's k choices
   // [local * blocks + 1] int64: first row of each expert and block; the last entry is the number of rows.
   at::Tensor offsets;
-  // On a GPU, all int32.
-  at::Tensor rows_by_slot;   // [group_tokens, k]: the row of each choice; -1: none
-  at::Tensor rows_in_order;  // [group_tokens, k]: the rows of a token by ascending expert; -1 after the last
-  at::Tensor ends;           // [local]: the row after the last row of each expert
+  // Defined on a GPU, all int32:
+  at::Tensor rows_by_slot;   // [group_tokens, k]: the row of each choice; -1: the choice has no row
+  at::Tensor rows_in_order;  // [group_tokens, k]: the rows of each token by ascending expert; -1 after the last row
+  at::Tensor ends;           // [local]: the end of the rows of each expert
   std::int64_t local = 0, blocks = 1;
   std::int64_t group_tokens = 0;  // tokens of all blocks
   std::int64_t k = 1;             // choices of a token
@@ -40,12 +41,13 @@ struct LocalExperts {
   std::int64_t first = 0, count = 0, all = 0;
 };
 
-// Limits the rows of memory on a GPU. Choices that need more rows drop the last of them: the dropped rows read as
-// zeros, and *overflows is increased by 1. Other devices ignore the limit.
+// Limits the allocated rows on a GPU. If the choices need more rows, the last rows are dropped: they are read as zeros,
+// and *overflows is incremented. Other devices ignore the limit.
 struct RowRoom {
-  double factor = 0;                  // rows of memory, as a multiple of Selection::expected; 0: no limit
-  std::int64_t* overflows = nullptr;  // device memory, as the next
-  double* needed = nullptr;           // after an overflow at least the factor that these choices need
+  double factor = 0;  // allocated rows, divided by Selection::expected; 0: enough rows for all possible choices
+  std::int64_t* overflows = nullptr;  // in device memory; may be null
+  // In device memory; may be null. If rows are dropped: set to at least the factor that the choices need.
+  double* needed = nullptr;
 };
 
 // Selects the rows of the local experts. `experts`: [tokens, k] int32, the choices of each token, distinct per token.

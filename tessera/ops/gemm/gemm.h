@@ -9,7 +9,8 @@ namespace tessera::ops {
 
 at::Tensor gemm_fprop(const at::Tensor& x, const at::Tensor& w);   // y = x w^T
 at::Tensor gemm_dgrad(const at::Tensor& dy, const at::Tensor& w);  // dx = dy w
-// Write the same products to `y` [tokens, out] and `dx` [tokens, in]: contiguous, of the type of the operands.
+// Write the products to existing tensors `y` [tokens, out] and `dx` [tokens, in]. `y` and `dx` must be contiguous and
+// have the type of the operands.
 void gemm_fprop_to(const at::Tensor& x, const at::Tensor& w, at::Tensor& y);
 void gemm_dgrad_to(const at::Tensor& dy, const at::Tensor& w, at::Tensor& dx);
 // dw [out, in] = dy^T x. `dw` is contiguous and has the accumulator type of the inputs (fp32 or fp64). Without

@@ -92,7 +92,7 @@ Operand operand_of_rows(const Operand& rows, std::int64_t begin, std::int64_t si
 // Returns left right^T in bf16. If `fast` is true, sums have fewer bits on devices that support this. `fast` applies
 // only to encodings with one scale per matrix.
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast = false);
-// Writes multiply(left, right, fast) to `result`, which is contiguous and bf16.
+// Writes multiply(left, right, fast) to `result`. `result` must be contiguous and bf16.
 void multiply_to(const Operand& left, const Operand& right, at::Tensor& result, bool fast = false);
 // Writes left right^T to `result` like gemm_wgrad. `result` is contiguous and fp32; without `accumulate` it may have
 // any floating type.

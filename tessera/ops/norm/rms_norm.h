@@ -2,7 +2,8 @@
 //   sum = dropout(x) + residual;  y = sum * rstd * weight,  rstd = 1 / sqrt(mean(sum^2) + eps)   (Zhang & Sennrich
 //   2019)
 // x, residual, sum and y are [tokens, hidden] in the model's type. rstd is [tokens], and weight is [hidden]. Statistics
-// are fp32 (fp64 for fp64). The result of a row depends only on that row, and with dropout on the row's logical token.
+// are fp32 (fp64 for fp64). The result of a row depends only on that row. With dropout it also depends on the row's
+// logical token.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,11 +13,11 @@ namespace tessera::ops {
 
 struct RmsNorm {
   at::Tensor y;
-  at::Tensor sum;   // x itself if there is neither a residual nor dropout; rounded once
+  at::Tensor sum;   // x + residual after dropout, rounded once; x itself if there is neither a residual nor dropout
   at::Tensor rstd;  // accumulator type
 };
-// `residual` may be undefined. Throws Error unless the dropout's probability is in [0, 1), and its step is given if it
-// drops.
+// `residual` may be undefined. Throws Error if the dropout probability is outside [0, 1), or if the probability is
+// above 0 and Dropout::step is null.
 RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
                          const Dropout& dropout = {});
 // Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.

@@ -17,7 +17,7 @@ struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd o
   const void* residual = nullptr;  // null: the sum has no residual term
   Dropout dropout = {};
   double eps = 0;
-  void* sum = nullptr;   // not written if there is neither a residual nor dropout, because sum is x
+  void* sum = nullptr;   // not written if there is neither a residual nor dropout, because x is then the sum
   void* rstd = nullptr;  // [tokens]
 };
 struct RmsNormForward {  // computes RmsNormStatistics and RmsNormApply in one pass
@@ -42,9 +42,9 @@ struct RmsNormBackward {
   const void* sum = nullptr;
   const void* rstd = nullptr;
   const void* weight = nullptr;
-  Dropout dropout = {};     // of x
-  void* dx = nullptr;       // the gradient of sum
-  void* dinput = nullptr;   // with dropout: the gradient of x, which is dropout(dx)
+  Dropout dropout = {};     // dropout of x
+  void* dx = nullptr;       // the gradient of `sum`
+  void* dinput = nullptr;   // with dropout only: the gradient of x, which is dropout(dx)
   void* dweight = nullptr;  // [hidden], overwritten
 };
 namespace cpu {
