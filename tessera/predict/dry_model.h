@@ -27,7 +27,7 @@ class DryModel {
  private:
   runtime::Program& program_;
   nn::DelayedScales scales_;
-  std::int64_t number_ = 1;  // of the step; no kernel reads it
+  std::int64_t number_ = 1;  // number of the step; no kernel of a dry run reads the number
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   std::int64_t sequences_, seq_len_;

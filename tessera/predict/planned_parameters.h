@@ -46,7 +46,8 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
 // Returns the sizes of the parameters of a dry step, by id. Parameters that differ only in their names are planned
 // once.
 std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types);
-// As planned_parameters, with the sizes that `plan` returns for a parameter and the cuts of its domain.
+// Computes the result of planned_parameters, with the sizes that `plan` returns for a parameter and the cuts of its
+// domain.
 using PlanParameter = std::function<PlannedParameter(const shard::ParameterSpec&, const shard::Cuts&)>;
 std::vector<PlannedParameter> planned_each(const DryStep& dry, const PlanParameter& plan);
 
