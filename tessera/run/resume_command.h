@@ -16,13 +16,14 @@ namespace tessera::run {
 // `launch` describes the launcher. The command calls the same launcher, without the launcher's other options.
 std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch);
 
-// Changes of a command that resumes on another mesh.
+// The changes to the command if the run resumes on another mesh.
 struct ResumeChanges {
-  std::string from = "latest";  // checkpoint
-  std::set<std::string> kept;   // settings that a resumed run keeps and that the command changes
-  std::string before;           // variables of the environment: "NAME=VALUE "
+  std::string from = "latest";  // name of the checkpoint from which the run resumes
+  std::set<std::string> kept;   // settings that a resumed run normally takes from the checkpoint, and that the command
+                                // sets to other values
+  std::string before;           // environment variables in front of the command, as "NAME=VALUE "
 };
-// As above. The command also contains all settings of the mesh of `config` except ranks.
+// Returns the command with these changes. The command also contains all settings of the mesh in `config`, except ranks.
 std::string resume_command(const TrainConfig& config, std::string_view program, const rendezvous::Launch& launch,
                            const ResumeChanges& changes);
 

@@ -19,7 +19,8 @@ namespace tessera::run {
 // The results in the summary of a run. The summary also contains settings.
 struct RunSummary {
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
-  std::int64_t tp_pieces = 0, tp_fallbacks = 0;       // of rank 0, summed over steps (runtime/watch/statistics.h)
+  // Counters of rank 0, summed over the run's steps (runtime/watch/statistics.h).
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0;
   std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
   std::int64_t discarded_steps = 0;                   // steps that were discarded after a suppressed step
   std::optional<double> loss, valid_loss;

@@ -11,7 +11,8 @@ namespace tessera::run {
 // statistics.indirect has the reason. Returns "" if weights are not sharded over gtp, if ranks are not on GPUs, and
 // before a schedule is planned.
 std::string_view transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
-// The same for activations that travel in pieces over tp. Returns "" without --tp-overlap.
+// Returns the transport of activations that tp ranks exchange in pieces: "push" or "nccl", as for transport_of. Returns
+// "" without --tp-overlap, if ranks are not on GPUs, and before a schedule is planned.
 std::string_view tp_transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
 
 }  // namespace tessera::run

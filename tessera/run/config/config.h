@@ -88,15 +88,16 @@ struct TrainConfig {
   train::RateShape lr_schedule = train::RateShape::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip = 1.0;                                 // largest norm of the gradient
-  double hidden_dropout = 0, embedding_dropout = 0;  // probabilities
+  double hidden_dropout = 0, embedding_dropout = 0;  // dropout probabilities in [0, 1)
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;
   std::string activation_budget;  // for recompute automatic: largest bytes of activations, such as 20GB
   bool sequence_parallel = false;
-  std::string tp_chunks =
-      "auto";               // auto or N: chunks of a product whose tokens travel over tp (nn/parallel/token_chunks.h)
-  bool tp_overlap = false;  // whether these tokens travel in pieces beside the products
+  // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
+  // (nn/parallel/token_chunks.h).
+  std::string tp_chunks = "auto";
+  bool tp_overlap = false;  // whether tp ranks exchange these tokens in pieces while products run
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient of the router's z-loss
   double expert_room = 1.5;        // on GPUs: allocated rows of experts, divided by the rows of even loads

@@ -29,8 +29,8 @@ void check_graph(const TrainConfig& config);
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
 // Returns whether --dead, --idle or --tp-spares leaves places without a rank.
 bool has_unused_places(const TrainConfig& config);
-// Returns the number of replicas of a mesh with unused places if --dp is not given: the smallest that has all places of
-// --dead and --idle, and a place for each of --ranks.
+// Returns the number of replicas of a mesh with unused places if --dp is not given. The result is the smallest number
+// for which the mesh contains all places of --dead and --idle, and a place for each rank of --ranks.
 std::int64_t nominal_replicas(const TrainConfig& config);
 // Returns "1 process was started" or "3 processes were started".
 std::string started_text(std::int64_t processes);
@@ -66,8 +66,8 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 // Returns true if the setting has no effect because `config` has no products to which it applies. Some settings apply
 // only to fp8 products, others only to products whose tokens tp ranks exchange.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
-// Returns the greatest number of chunks of a product (nn::ProductOptions::tp_chunks). Throws InputError if --tp-chunks
-// is neither auto nor a number above 0.
+// Returns the largest number of chunks of a product (nn::ProductOptions::tp_chunks). Throws InputError if --tp-chunks
+// is neither auto nor a positive number.
 std::int64_t tp_chunks_of(const TrainConfig& config);
 // Returns how the embedding is read: the number of tokens in a microbatch, and the lookup. `config` has seq_len filled
 // in.

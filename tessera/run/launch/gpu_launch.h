@@ -21,7 +21,7 @@ struct NcclRun {
   // Returns the device of each rank, given the number of visible GPUs. Called only without a launcher; under a launcher
   // a process uses the device of its local rank. Empty: rank i uses device i.
   std::function<std::vector<int>(int visible)> devices = {};
-  // Called on any thread before the process of a failed rank ends, with the error.
+  // Called with the error before the process of a failed rank ends. May be called on any thread.
   std::function<void(const std::string& error)> before_exit = {};
 };
 

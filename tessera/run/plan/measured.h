@@ -28,7 +28,7 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder);
 
 // Returns {"run", "steps", "rows": [{"name", "predicted", "measured"}]}.
 nlohmann::ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder);
-// The same for a mesh with unused places, without the rows of bytes.
+// Returns the comparison for a mesh with unused places. It has the same form, but no rows of bytes.
 nlohmann::ordered_json comparison_json(const MeshStep& mesh, const MeasuredRun& run, const std::string& folder);
 std::string comparison_text(const nlohmann::ordered_json& comparison);
 

@@ -17,7 +17,7 @@ struct StepSeconds {
   double total() const { return compute + gathers + gradients + activations + slowest; }
 };
 StepSeconds seconds_of(const StepPlan& step);
-// Adds `times` times what the longer step takes beyond the shorter one.
+// Adds `times` times the difference between `longer` and `shorter` to `longer`.
 void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer);
 
 // A mesh and its predicted step.

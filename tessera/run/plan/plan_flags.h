@@ -20,11 +20,11 @@ struct PlanCommandFlags {
   bool may_propose = false;  // whether the command may choose the mesh if --ranks is above 1 and no degree is given
   std::optional<std::int64_t> layers;  // number of layers; absent: as in the model
   std::optional<double> expert_load;   // StepPlanRequest::expert_load; absent: 1
-  std::optional<double> dead_share;    // share of the places that are dead, at random
-  std::optional<int> dead_seeds;       // number of draws, with the seeds 1, 2 ...; absent: 5
+  std::optional<double> dead_share;    // share of the places that are dead; the places are drawn at random
+  std::optional<int> dead_seeds;       // number of draws, with the seeds 1, 2, ...; absent: 5
 };
 
-// Draws of dead places.
+// Random draws of dead places. share: share of the places that are dead. seeds: number of draws.
 struct DeadDraws {
   double share = 0;
   int seeds = 5;

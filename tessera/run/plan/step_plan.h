@@ -25,7 +25,7 @@ struct StepPlanRequest {
   double expert_load = 1;                // number of rows of the busiest owner of experts, divided by the mean
   // If set, `config` describes the mesh of one replica of a larger mesh with unused places (replica_kinds.h).
   std::optional<predict::ReplicaOfMesh> replica = std::nullopt;
-  std::vector<nn::Recompute> recompute = {};  // by block; empty: recompute_choice of the config
+  std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `config`
 };
 
 // Bytes that a rank keeps between steps for dense parameters, or for experts.
@@ -67,11 +67,11 @@ struct Traffic {
   std::int64_t gathered = 0, reduced = 0;
 };
 
-// The ranks of a replica whose tp groups have equally many ranks.
+// The work of the ranks in a replica whose tp groups have the same number of ranks.
 struct RankWork {
-  int group_ranks = 1;           // of the tp group
-  double compute_seconds = 0;    // of a step, of the rank that computes longest
-  std::int64_t activations = 0;  // peak bytes
+  int group_ranks = 1;           // number of ranks in each of these tp groups
+  double compute_seconds = 0;    // compute time of a step, of the rank that computes longest
+  std::int64_t activations = 0;  // peak bytes of activations
 };
 
 struct StepPlan {
@@ -85,7 +85,7 @@ struct StepPlan {
   // By role: the bytes of weights and gradients that the busiest rank receives, and the bytes of activations that the
   // rank of `trace` receives in the program's collectives. Roles without bytes are omitted.
   std::vector<RoleBytes> roles;
-  std::vector<RankWork> ranks;  // if the request plans a replica: by ranks of the tp group, descending
+  std::vector<RankWork> ranks;  // set if the request plans a replica; in descending order of group_ranks
   std::vector<std::string> names() const;
   // The two parts of prediction.comm_exposed_seconds: waits for the slowest rank, and waits for the program's
   // collectives.
@@ -97,7 +97,7 @@ struct StepPlan {
 // rank computes one microbatch per step. Throws the errors of resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
-// Returns the number of microbatches of a step; if places are unused, that of the replica with the most.
+// Returns the number of microbatches of a step. If places are unused, returns the largest number of any replica.
 std::int64_t microbatches_of(const TrainConfig& config);
 // Returns the options of the dry step for the request, including the choice of blocks that recompute activations.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
