@@ -18,9 +18,10 @@ enum class ProgramCollectiveKind : std::uint8_t {
   reduce_scatter,
   all_reduce_sum,
   all_reduce_max,
-  // One piece of an all_gather or of the exchange before a sum: each rank r sends to rank r + `piece` of the group.
-  gather_piece,   // the part of the sender; piece 1 also copies this rank's own part to `out`
-  scatter_piece,  // the sender's contribution to the part of the receiver
+  // One piece of an all_gather, or of the exchange that precedes a sum. Each rank r sends to rank r + `piece` of the
+  // group.
+  gather_piece,   // sends the sender's part; piece 1 also copies this rank's own part to `out`
+  scatter_piece,  // sends the sender's contribution to the receiver's part
 };
 
 // The arguments of a collective over the compute ranks of a domain. Each of these ranks issues the collective.

@@ -111,8 +111,8 @@ class Program {
   // Replaces each amax by its maximum over all ranks. Called after the step, before the publish of weights whose format
   // needs the amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
-  // Replaces counts, in host memory, by their sums over all ranks. Called after the step, before the publish of weights
-  // that follow from the counts. When reduce_counts returns, the sums can be read.
+  // Replaces `counts`, in host memory, by their sums over all ranks. Called after the step, before weights that depend
+  // on the counts are published. When reduce_counts returns, the host can read the sums.
   virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
   // issue starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses
@@ -123,7 +123,8 @@ class Program {
   // is released. Work that is enqueued on compute after the release may still read the memory. All ranks make these
   // calls in the same order.
   virtual TransferMemory take_transfer(std::int64_t bytes) = 0;
-  // Enqueues on compute: out = the sum of the parts in their order, in the accumulator type, rounded once to `type`.
+  // Enqueues a sum on compute: out = the sum of `parts` in their order. The sum is computed in the accumulator type and
+  // rounded once to `type`.
   virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
   // Record that autograd keeps `bytes` bytes of activations from stash to fetch. `way` is "shard" if only this rank's
   // tokens are kept, otherwise "keep".

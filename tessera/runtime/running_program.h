@@ -83,7 +83,7 @@ class RunningProgram final : public Program {
   StepContext& step_;
   Plans& plans_;
   OnDemand on_demand_;
-  std::mt19937_64 random_;  // of delays
+  std::mt19937_64 random_;  // random numbers for test delays
   bool measures_waits_ = true;
 };
 
