@@ -141,7 +141,7 @@ class Trainer {
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   StepResult finish_oldest();
   static std::optional<RouterResult> router_of(const LossSum& sums, double tokens);
-  // losses: those of run_microbatches.
+  // `losses` contains the results of run_microbatches.
   void update_weights(const std::vector<at::Tensor>& losses);
   void update_scales();
   // Returns whether a number format hid a value that is not finite in an evaluation, on any rank. Collective.
@@ -166,7 +166,7 @@ class Trainer {
   std::array<Pending, kMaxPending> steps_;
   std::unique_ptr<StepGraph> graph_;  // null: no graph is captured yet
   std::int64_t graph_steps_ = 0;
-  base::Buffer number_;  // with dropout: the number of the current step, on the device
+  base::Buffer number_;  // with dropout: the number of the current step, in device memory
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
   base::Fence counted_from_;    // a timed fence at which StepResult::seconds of the oldest pending step starts
@@ -180,7 +180,8 @@ class Trainer {
   runtime::Runtime runtime_;
   nn::DelayedScales scales_;
   nn::ExpertRoom room_;
-  base::Buffer room_memory_;  // RoomMemory (trainer.cpp); empty: room for the rows of any choices
+  // RoomMemory (trainer.cpp). Empty: memory is allocated for the rows of all possible choices.
+  base::Buffer room_memory_;
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   Optimizer optimizer_;
