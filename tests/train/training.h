@@ -83,8 +83,9 @@ struct RunResult {
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
-models::DecoderConfig sparse_model();    // 7 experts in each layer
-models::DecoderConfig balanced_model();  // as dots1: a dense layer, and one with 9 experts in 3 groups and a shared one
+models::DecoderConfig sparse_model();  // 7 experts in each layer
+// Like dots1: a dense layer, and a layer with 9 experts in 3 groups and a shared expert.
+models::DecoderConfig balanced_model();
 RunResult run(const RunOptions& options);
 // Returns a sample of the text on which runs are trained, as a batch of one sequence.
 models::Batch sample(const RunOptions& options, std::int64_t number);
