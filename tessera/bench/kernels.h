@@ -13,7 +13,7 @@ struct KernelBench {
   bool cuda = false;
   quant::DType type = quant::DType::bf16;
   std::int64_t tokens = 256, hidden = 512, ffn = 1376, q_heads = 8, kv_heads = 2, head_dim = 64, vocabulary = 8192;
-  std::int64_t experts = 8, choices = 2, expert_width = 256;  // choices: experts of a token
+  std::int64_t experts = 8, choices = 2, expert_width = 256;  // choices: number of experts that each token chooses
   // Elements that the optimizer's kernels update; also the elements of the summed gradient.
   std::int64_t parameters = 2'000'000;
   int threads = 1;  // CPU threads for matrix products, attention and copies

@@ -56,7 +56,8 @@ struct StepReport {
   double loss = 0;
   std::optional<double> expert_load;  // load of the last step; set for a model with experts (routing.h)
   std::string transport;              // run::transport_of
-  // Counters of this rank's last step (runtime/watch/statistics.h), and run::tp_transport_of.
+  // tp_pieces and tp_fallbacks: counters of this rank's last step (runtime/watch/statistics.h). tp_transport: the
+  // result of run::tp_transport_of.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;
   std::string tp_transport;
   std::string indirect;  // the reason why pushes do not move the weights; empty if they do

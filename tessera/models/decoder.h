@@ -34,13 +34,14 @@ class Decoder final : public Model {
   // tokens attend also to the tokens in the cache (next_logits), otherwise only to tokens of this batch.
   at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
-  // On a GPU in bf16: throws Error if the products of experts give bits that depend on other experts.
+  // On a GPU in bf16, checks that the products of an expert have bits that do not depend on other experts. Throws Error
+  // if the check fails.
   void check_products_of_experts() const;
   enum class Cut { rows, cols };
   nn::Weight weight(schedule::ParameterId id, Cut cut) const;
   nn::Weight vector(schedule::ParameterId id) const;
   nn::Norm norm(schedule::ParameterId id) const;
-  // A norm that adds a tensor to the residual stream. `site`: see nn::input_dropout.
+  // Returns the norm that adds a tensor to the residual stream. `site` identifies the tensor (nn::input_dropout).
   nn::Norm stream_norm(schedule::ParameterId id, std::size_t site) const;
   nn::Block make_block(const DecoderBlockIds& ids, const HeadPart& heads);
   // Returns the vocabulary ids of the rows that this rank holds of a weight.

@@ -15,10 +15,12 @@ struct ExpertsConfig {
   double aux_coefficient = 0;      // coefficient of the auxiliary loss, which balances the loads of the experts
   std::vector<bool> sparse = {};   // by layer: whether the layer has experts. The other layers are dense.
   ops::RouterScore score = ops::RouterScore::softmax;
-  std::int64_t groups = 1, chosen_groups = 1;  // ops::RouterOptions
-  double weight_scale = 1;                     // factor of routing weights
-  bool has_router_bias = false;                // whether a bias of each expert takes part in the choice of experts
-  std::int64_t shared_width = 0;  // intermediate size of the shared expert, which computes every token; 0: none
+  std::int64_t groups = 1,
+               chosen_groups = 1;  // groups of experts, and groups that a token chooses (ops::RouterOptions)
+  double weight_scale = 1;         // factor of routing weights
+  bool has_router_bias = false;    // whether the router adds a bias to the scores when it chooses experts
+  // Intermediate size of the shared expert, which processes every token. 0: no shared expert.
+  std::int64_t shared_width = 0;
 
   bool is_sparse(std::int64_t layer) const { return sparse[static_cast<std::size_t>(layer)]; }
   bool operator==(const ExpertsConfig&) const = default;
@@ -34,8 +36,8 @@ std::int64_t num_experts(const Fields& fields, std::int64_t fallback);
 void refuse_other_experts(const Fields& fields);
 // Throws InputError if a token chooses more experts than a layer has.
 void check_experts(const ExpertsConfig& experts, const Fields& fields);
-// Throws InputError unless the groups have equal lengths of at least 2 and a token can choose its experts from the
-// chosen groups. For the fields n_group and topk_group.
+// Checks the fields n_group and topk_group. Throws InputError unless all groups have the same size of at least 2, and
+// the chosen groups contain at least as many experts as a token chooses.
 void check_groups(const ExpertsConfig& experts, const Fields& fields);
 
 }  // namespace tessera::models

@@ -19,13 +19,15 @@ struct Batch {
   // microbatch starts and does not change until the step ends. Undefined: only `tokens` can be used.
   at::Tensor early_tokens;
   nn::TokenLayout layout;
-  std::int64_t first_token = 0;  // position of the first token in the step's global batch; only dropout reads it
+  // Position of the batch's first token in the step's global batch. Only dropout uses this position.
+  std::int64_t first_token = 0;
 };
 
-// The biases of routers, which a training step updates from the counts of chosen experts (train/router_bias.h).
+// The biases of the routers. A training step updates the biases from the counts of chosen experts
+// (train/router_bias.h).
 struct RouterBiases {
-  std::vector<schedule::ParameterId> ids;  // by sparse layer; empty: the model has none
-  std::int64_t experts = 0;                // elements of each bias
+  std::vector<schedule::ParameterId> ids;  // by sparse layer; empty: the model has no router biases
+  std::int64_t experts = 0;                // number of elements of each bias
 };
 
 // One rank's part of a model. Used by one thread. A model is neither copied nor moved, because graphs contain addresses

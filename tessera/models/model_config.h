@@ -25,7 +25,7 @@ struct ModelSizes {
   bool has_tied_embeddings = false;          // whether the output layer uses the embedding's weight
   std::int64_t num_experts = 0;              // experts of a sparse layer; 0: the model has none
   std::int64_t experts_per_token = 0;
-  bool has_router_bias = false;     // whether a bias takes part in the choice of experts (RouterBiases)
+  bool has_router_bias = false;     // whether routers add a bias to the scores when they choose experts (RouterBiases)
   bool has_sigmoid_scores = false;  // whether routers have sigmoid scores; such routers have no z loss
 };
 

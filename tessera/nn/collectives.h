@@ -19,8 +19,8 @@
 
 namespace tessera::nn {
 
-// The result of a transfer that may still be running. The destructor of a class waits for the transfer if take() was
-// not called, because an error occurred.
+// The result of a transfer that may still be in flight. A derived class must wait for the transfer in its destructor,
+// because an error may prevent the call of take().
 class PendingResult {
  public:
   virtual ~PendingResult() = default;
@@ -52,7 +52,7 @@ class PendingTensor {
   Context* context_ = nullptr;  // null: nothing to wait for
   runtime::Issued issued_;
   at::Tensor in_, out_;
-  std::unique_ptr<PendingResult> result_;  // null: the members above
+  std::unique_ptr<PendingResult> result_;  // if not null, the result; the members above are then unused
 };
 PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
 // The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.

@@ -19,7 +19,7 @@ struct Context {
   BlockRecompute recompute;
   Recompute policy = Recompute::none;             // policy of the block that is running
   schedule::Pass pass = schedule::Pass::forward;  // current pass; recompute: a block's forward runs again
-  ProductOptions products;                        // options of products
+  ProductOptions products;                        // options of the matrix products of layers
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                    // distribution of tokens over the tp ranks, under sequence parallelism
   DropoutState dropout = {};                // dropout of the microbatch that is running
@@ -29,7 +29,7 @@ struct Context {
   bool has_tp() const { return program.nominal_size() > 1; }
   int tp_rank() const { return program.group_rank(); }
   int tp_size() const { return program.group_size(); }
-  // Returns the tokens of a microbatch that this rank holds between blocks.
+  // Returns this rank's own tokens of a microbatch: the tokens that the rank holds between blocks.
   layout::Range own_tokens(std::int64_t tokens) const {
     if (!sequence_parallel || !has_tp()) return {.begin = 0, .end = tokens};
     return split.part(tokens, tp_rank(), tp_size());

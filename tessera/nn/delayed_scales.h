@@ -18,7 +18,8 @@ namespace tessera::nn {
 
 enum class Fp8Scaling : std::uint8_t { delayed, current };
 
-// Options of a layer's products. All except tp_chunks and tp_overlap apply to products in number formats.
+// Options of the matrix products of layers. tp_chunks and tp_overlap apply to all products, the other options only to
+// products in number formats.
 struct ProductOptions {
   quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
   Fp8Scaling scaling = Fp8Scaling::delayed;
@@ -27,9 +28,11 @@ struct ProductOptions {
   int margin = 0;
   // Number format in which activations and gradients are gathered over tp for a product: bf16, or fp8 for fp8 products.
   quant::Format tp_wire = quant::Format::bf16;
-  // Under sequence parallelism: the greatest number of chunks of tokens of a product (token_chunks.h).
+  // Under sequence parallelism: the largest number of chunks into which the tokens of a product are divided
+  // (token_chunks.h).
   std::int64_t tp_chunks = kAutomaticChunks;
-  // Under sequence parallelism: whether tokens travel in pieces beside products (token_pieces.h). Changes no bit.
+  // Under sequence parallelism: whether tokens are exchanged in pieces while products run (token_pieces.h). The results
+  // have the same bits with and without overlap.
   bool tp_overlap = false;
 };
 

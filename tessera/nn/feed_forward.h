@@ -11,7 +11,7 @@
 namespace tessera::nn {
 
 struct FeedForward {
-  ColumnLinear gate_up;  // includes the norm, if there is one; the rows of the weight are gate | up
+  ColumnLinear gate_up;  // includes the norm, if the feed-forward part has one; the rows of the weight are gate | up
   RowLinear down;
 };
 // x, residual: [own tokens, hidden]; residual may be undefined. tokens: number of tokens in the whole microbatch.

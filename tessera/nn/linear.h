@@ -4,7 +4,8 @@
 //   column:  y = gathered(norm(x)) w^T         backward: dx = norm'(scattered(dy w))
 //   row:     y = scattered(x w^T)              backward: dx = gathered(dy) w
 //
-// gathered and scattered are the transfers of gathered_product and scattered_product (parallel_products.h).
+// The operations gathered and scattered are the tp transfers of gathered_product and scattered_product
+// (parallel_products.h).
 //
 // A column-parallel layer may add a bias to y. The bias is treated as a weight with the constant input 1. Its gradient
 // db = dy^T 1 is summed like the gradients of other weights.
@@ -62,7 +63,7 @@ struct ColumnGradients {
   const Factor& y;  // gradient of NormedLinear::y, quantized by rows and by columns
   at::Tensor sum;   // gradient of NormedLinear::sum; may be undefined
 };
-// Returns the gradients of x and of the residual. Produces the gradients of the weights.
+// Returns the gradients of x and of the residual. Produces the gradients of the layer's weights.
 ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
                                       const std::vector<at::Tensor>& saved, std::int64_t tokens);
 

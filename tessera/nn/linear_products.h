@@ -30,14 +30,14 @@ void add_scales(Context& context, Weight& weight);
 // Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
                         schedule::Pass pass, ops::Sides sides);
-// This rank's tokens as fp8 codes.
+// This rank's own tokens of a factor, quantized to fp8.
 struct TokenCodes {
   at::Tensor own;
   quant::Encoding encoding;
   ops::WholeScale scale;
 };
-// Returns the codes that are gathered over tp instead of this rank's tokens, or nullopt if the tokens themselves are
-// gathered (ProductOptions::tp_wire). Collective over tp.
+// Returns this rank's tokens as fp8 codes if the codes are gathered over tp (ProductOptions::tp_wire). Returns nullopt
+// if the tokens are gathered without quantization. Collective over tp.
 std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                           schedule::Pass pass);
 // Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The
@@ -76,20 +76,22 @@ std::int64_t bytes_of_columns(const Factor& input);  // bytes that a GPU needs t
 // Returns the factor of an input with `tokens` rows from its kept columns.
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 
-// Returns the number of rows of a factor that has its rows.
+// Returns the number of rows of a factor. The factor must contain the operand by rows.
 std::int64_t tokens_of(const Factor& factor);
-// How a product is divided. The bits depend on the chunks and not on their order.
+// The chunks into which a product is divided. The bits of the result depend on the chunks, but not on their order.
 struct ChunkedProduct {
-  std::vector<TokenChunk> chunks;  // in the order of the products; together all rows; empty: one product of all rows
-  // Returns the chunk's rows of the factor, by rows; called directly before the chunk's product. Null: the rows of the
-  // given factor, which is not read otherwise.
+  // The chunks in the order in which they are multiplied. The chunks together contain all rows. Empty: one product of
+  // all rows.
+  std::vector<TokenChunk> chunks;
+  // Returns the rows of a chunk as a rowwise factor. Called directly before the product of the chunk. If null, the rows
+  // come from the factor that is passed to fprop or dgrad. If not null, that factor is not read.
   std::function<Factor(const TokenChunk& chunk)> rows;
-  // Called after the chunk's product. `result` has all rows. May be null.
+  // Called after the product of a chunk. `result` is the result of all rows. May be null.
   std::function<void(const TokenChunk& chunk, const at::Tensor& result)> after;
 };
-// Returns y = x w^T. Reads x by rows. Consumes the weight in the context's pass.
+// Returns y = x w^T. Reads the operand of x by rows. Consumes the weight in the context's pass.
 at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how = {});
-// Returns dx = dy w. Reads dy by rows.
+// Returns dx = dy w. Reads the operand of dy by rows.
 at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how = {});
 // Computes dw = dy^T x. Reads dy and x by columns. Produces the weight's gradient; does nothing for a frozen weight.
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);

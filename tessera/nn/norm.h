@@ -11,7 +11,7 @@ namespace tessera::nn {
 struct Norm {
   Weight weight;  // [hidden]
   double eps = 1e-5;
-  InputDropout dropout = {};  // of x
+  InputDropout dropout = {};  // dropout of x
 };
 
 // Runs the forward of the norm without autograd, for autograd functions that include a norm. x, residual: [own tokens,
@@ -19,7 +19,7 @@ struct Norm {
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual);
 // Computes the norm's output again, with the same bits, from the saved sum and rstd.
 at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd);
-// Produces the weight's gradient and returns the gradients of x and residual. dsum may be undefined.
+// Produces the weight's gradient. Returns the gradients of x and of the residual. `dsum` may be undefined.
 ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
                                     const at::Tensor& sum, const at::Tensor& rstd);
 

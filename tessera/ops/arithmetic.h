@@ -1,5 +1,5 @@
-// Arithmetic that the kernels share: quant/floating.h, and sums whose order depends only on the number of terms.
-// Internal to ops; independent of the tensor library.
+// Arithmetic that the kernels share: the functions of quant/floating.h, and a sum whose order depends only on the
+// number of terms. Internal to ops. Does not include the tensor library.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +13,8 @@ using quant::dispatch_floating;
 using quant::load;
 using quant::round_to;
 
-// Returns term(0) + ... + term(count - 1). The terms are added to kLanes partial sums (term i to lane i mod kLanes),
-// which are then added as a tree.
+// Returns term(0) + ... + term(count - 1). Adds term i to partial sum i mod kLanes. Then adds the kLanes partial sums
+// as a tree.
 inline constexpr int kLanes = 32;
 template <typename A, typename Term>
 inline A lane_sum(std::int64_t count, Term term) {

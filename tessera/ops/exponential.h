@@ -9,8 +9,8 @@
 namespace tessera::ops {
 
 namespace detail {
-inline constexpr float kRound = 0x1.8p23f;  // adding this number leaves the nearest integer in the low bits
-// Returns exp(r) for r = x - n ln(2), where n = shifted - kRound.
+inline constexpr float kRound = 0x1.8p23f;  // x + kRound holds the integer nearest to x in its low bits
+// Returns exp(r) with r = x - n ln(2) and n = shifted - kRound.
 TESSERA_HOST_DEVICE inline float exponential_of_rest(float x, float shifted) {
   const float n = shifted - kRound;
   const float r = std::fma(n, -0x1.7f7d1cp-20f, std::fma(n, -0x1.62e4p-1f, x));  // ln(2) in two parts
@@ -25,8 +25,8 @@ TESSERA_HOST_DEVICE inline float exponential_of_rest(float x, float shifted) {
 
 // Returns exp(x) with an error of at most 1.1 units in the last place of fp32 (tests/ops/flat_ops_test.cpp tests every
 // 257th float). exp(x) = 2^n exp(r), where n is the integer nearest to x log2(e) and |r| <= ln(2)/2. exp(r) = 1 + r +
-// r^2 q(r), where q is the Chebyshev interpolant of degree 4 (relative error below 2e-9). 2^n is applied in two halves,
-// so that results underflow gradually and overflow to infinity. NaN stays NaN.
+// r^2 q(r), where q is the Chebyshev interpolant of degree 4 (relative error below 2e-9). The result is multiplied by
+// 2^n in two factors, so that it underflows gradually and overflows to infinity. NaN stays NaN.
 TESSERA_HOST_DEVICE inline float exponential(float x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
@@ -43,8 +43,8 @@ TESSERA_HOST_DEVICE inline double exponential(double x) {
   return std::exp(x);
 }
 
-// Returns the same value with fewer instructions if |x| < kOrdinaryExponent: one exact multiplication by 2^n, and no
-// clamping.
+// ordinary_exponential(x) returns exponential(x) with fewer instructions for |x| < kOrdinaryExponent. It multiplies
+// exactly once by 2^n and does not clamp x.
 inline constexpr float kOrdinaryExponent = 86.0f;
 TESSERA_HOST_DEVICE inline float ordinary_exponential(float x) {
   const float shifted = std::fma(x, 0x1.715476p0f, detail::kRound);

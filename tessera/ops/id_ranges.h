@@ -1,5 +1,5 @@
-// The vocabulary ids of a rank's rows, as ranges of ids in the order of the rows. The struct is plain data of a fixed
-// size, so it can be a kernel argument.
+// The vocabulary ids that belong to a rank's rows of a table, as ranges of ids in the order of the rows. The struct has
+// a fixed size, so it can be a kernel argument.
 #pragma once
 #include <cstdint>
 
@@ -10,14 +10,14 @@ namespace tessera::ops {
 struct IdRanges {
   static constexpr int kMaxRanges = 8;
   struct Range {
-    std::int64_t begin = 0, end = 0;  // ids
+    std::int64_t begin = 0, end = 0;  // the ids [begin, end)
     std::int64_t row = 0;             // row of the first id
   };
   Range ranges[kMaxRanges];
   int count = 0;
 
   // Appends the ids [begin, begin + size). Does nothing if size is 0. Throws Error if an argument is negative, or if
-  // there would be more than kMaxRanges ranges.
+  // there are already kMaxRanges ranges.
   void add(std::int64_t begin, std::int64_t size);
   std::int64_t rows() const { return count == 0 ? 0 : end_row(ranges[count - 1]); }
   // Returns the row of an id, or -1 if the id is not in a range or is negative.

@@ -1,5 +1,5 @@
-// Code that the CUDA kernels share: packs of adjacent elements for one memory access, sums over a warp and a block, and
-// launch sizes. The elements of a pack and the order of sums do not depend on the alignment of memory.
+// Code that the CUDA kernels share: packs of adjacent elements that one memory access moves, sums over a warp and a
+// block, and launch sizes. The elements of a pack and the order of sums do not depend on the alignment of memory.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,7 +14,7 @@
 
 namespace tessera::ops::cuda {
 
-inline constexpr int kAccessBytes = 16;  // widest access of a thread
+inline constexpr int kAccessBytes = 16;  // bytes of a thread's widest memory access
 inline constexpr int kWarp = 32;
 
 // N adjacent elements in registers. pack[i] is element i in the arithmetic type.
@@ -28,7 +28,7 @@ class alignas(sizeof(T) * N) Pack {
  private:
   T elements_[N];
 };
-// Stores two elements per register; the compiler would use one register for each.
+// Stores two elements in each register. The compiler would use a register for each element.
 template <int N>
 class alignas(2 * N) Pack<quant::bfloat16, N> {
  public:
@@ -43,7 +43,7 @@ class alignas(2 * N) Pack<quant::bfloat16, N> {
   __device__ __forceinline__ void set(int i, quant::bfloat16 value) {
     words_[i / 2] = __byte_perm(words_[i / 2], value.bits, i % 2 == 0 ? 0x3254 : 0x5410);
   }
-  // Rounds both to nearest even.
+  // Sets elements i and i + 1 to `low` and `high`, rounded to nearest even.
   __device__ __forceinline__ void set_pair(int i, float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words_[i / 2]) : "f"(high), "f"(low));
   }
@@ -51,15 +51,16 @@ class alignas(2 * N) Pack<quant::bfloat16, N> {
  private:
   std::uint32_t words_[N / 2];
 };
-// The number of elements in the widest access.
+// The number of elements in the widest memory access.
 template <typename T>
 inline constexpr int kPack = kAccessBytes / static_cast<int>(sizeof(T));
 
 template <typename T, int N>
 using Access = base::CudaWord<static_cast<int>(sizeof(T)) * N>;
 
-// Loads elements first .. first + N - 1 of `count`; elements beyond the end are 0. If kWhole is true, data + first is
-// aligned to the size of the pack, count is a multiple of N, and one access is used.
+// Loads elements first .. first + N - 1 of the `count` elements of `data`. Elements from `count` on are 0. If kWhole is
+// true, one memory access is used. Then data + first must be aligned to the size of the pack, and `count` must be a
+// multiple of N.
 template <bool kWhole, int N, typename T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* data, std::int64_t first, std::int64_t count) {
   if constexpr (kWhole) {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void store_pack(T* data, std::int64_t first, std::int
       if (first + i < count) data[first + i] = pack.get(i);
   }
 }
-// Like store_pack, for flat ranges, whose last pack may be incomplete.
+// Like store_pack, for a flat range whose last pack may be incomplete.
 template <bool kAligned, int N, typename T>
 __device__ __forceinline__ void store_flat(T* data, std::int64_t first, std::int64_t count, const Pack<T, N>& pack) {
   if (kAligned && first + N <= count)
@@ -92,7 +93,7 @@ __device__ __forceinline__ void store_flat(T* data, std::int64_t first, std::int
     store_pack<false>(data, first, count, pack);
 }
 
-// Rounds values of the arithmetic type once each.
+// Rounds each value of the arithmetic type once to T.
 template <typename T, int N, typename A>
 __device__ __forceinline__ Pack<T, N> rounded(const A (&values)[N]) {
   Pack<T, N> pack;
@@ -106,15 +107,15 @@ __device__ __forceinline__ Pack<T, N> rounded(const A (&values)[N]) {
   return pack;
 }
 
-// Returns the same sum in every lane of the warp.
+// Returns the sum over the lanes of the warp, in every lane.
 template <typename A>
 __device__ __forceinline__ A warp_sum(A value) {
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
   return value;
 }
-// Returns the same sum in every thread of the block. `scratch` holds one element per warp; another sum may use it only
-// after all threads have passed a barrier.
+// Returns the sum over the threads of the block, in every thread. `scratch` holds one element per warp. Another sum may
+// use `scratch` only after all threads have passed a barrier.
 template <typename A>
 __device__ __forceinline__ A block_sum(A value, A* scratch) {
   value = warp_sum(value);
@@ -124,7 +125,8 @@ __device__ __forceinline__ A block_sum(A value, A* scratch) {
   return warp_sum(threadIdx.x % kWarp < blockDim.x / kWarp ? scratch[threadIdx.x % kWarp] : A{0});
 }
 
-// Computes n / value for 0 <= n < 2^31 with a multiplication (Granlund & Montgomery 1994).
+// Computes the quotient n / value for 0 <= n < 2^31 with a multiplication instead of a division (Granlund & Montgomery
+// 1994).
 class Divisor {
  public:
   explicit Divisor(std::int64_t value) : value_(static_cast<std::uint32_t>(value)) {
@@ -156,7 +158,8 @@ inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
     base::check_cuda(cudaErrorInvalidConfiguration, "more blocks than a launch allows");
   return static_cast<unsigned>(blocks);
 }
-// Returns the threads of a block that processes a row of `packs` packs with `per_thread` packs per thread.
+// Returns the number of threads of a block that processes one row. The row has `packs` packs, and each thread processes
+// `per_thread` of them.
 inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::int64_t limit) {
   return static_cast<unsigned>(
       std::clamp<std::int64_t>(ceil_div(ceil_div(packs, per_thread), kWarp) * kWarp, kWarp, limit));
@@ -165,13 +168,13 @@ inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::in
 inline bool is_aligned(const void* pointer, std::size_t bytes = kAccessBytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
-// Returns true if dense rows of `cols` elements of T consist of whole, aligned packs for each pointer. Null pointers
-// are ignored.
+// Returns true if every row of `cols` elements of T consists of whole, aligned packs in each of these dense matrices.
+// Null pointers are ignored.
 template <typename T, typename... Pointers>
 bool rows_whole(std::int64_t cols, Pointers... pointers) {
   return cols % kPack<T> == 0 && (is_aligned(pointers) && ...);
 }
-// Calls function(std::true_type) or function(std::false_type).
+// Calls function(std::true_type{}) if `value` is true, otherwise function(std::false_type{}).
 template <typename Function>
 void dispatch_bool(bool value, Function&& function) {
   if (value) return function(std::true_type{});

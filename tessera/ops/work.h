@@ -1,5 +1,5 @@
-// The work of an operator in numbers, for dry runs. Each operator reports its work at the place where it calls its
-// kernel. In a dry run tensors have shapes and no memory (ATen's meta device), and no kernel runs.
+// The work of an operator in numbers (flops, bytes, sizes), for dry runs. In a dry run tensors have shapes but no
+// memory (ATen's meta device), and each operator reports its work instead of calling its kernel.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -17,19 +17,19 @@ enum class WorkKind : std::uint8_t {
   product,  // product of two matrices
   attention_forward,
   attention_backward,
-  memory,  // only reads and writes
+  memory,  // reads and writes memory; its flops do not matter
 };
 
-// The function that computes a product: a function of gemm.h, or multiply of operands in a number format (operand.h).
+// The function that computes a product: one of the functions of gemm.h, or `multiply` of operand.h for number formats.
 enum class ProductCall : std::uint8_t { fprop, dgrad, wgrad, operands };
 
-// A product of rows x inner by inner x cols. With `accumulate` the result is added to existing values.
+// The product of a rows x inner matrix and an inner x cols matrix.
 struct ProductSizes {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ProductCall call = ProductCall::fprop;
-  quant::Format format = quant::Format::bf16;  // format of both operands; bf16 also represents the model's type
-  quant::Encoding left = {}, right = {};       // of operands
-  bool fast = false;                           // the argument of multiply
+  quant::Format format = quant::Format::bf16;  // number format of both operands; bf16: they have the model's type
+  quant::Encoding left = {}, right = {};       // encodings of the operands in a number format
+  bool fast = false;                           // argument of `multiply`
   bool accumulate = false;
 
   auto operator<=>(const ProductSizes&) const = default;
@@ -45,13 +45,13 @@ struct Work {
   const char* name = "";
   WorkKind kind = WorkKind::memory;
   double flops = 0;           // additions and multiplications
-  double bytes = 0;           // each operand read once, each result written once
-  ProductSizes product = {};  // for a product
-  AttentionSizes sizes = {};  // for attention
+  double bytes = 0;           // bytes of all operands and all results, each counted once
+  ProductSizes product = {};  // set for a product
+  AttentionSizes sizes = {};  // set for attention
 };
 
-// During this scope, `take` receives the work of this thread's operators in a dry run. Without a scope the work is
-// discarded. Scopes nest; the innermost receives the work.
+// During this scope, a dry run calls `take` with the work of each operator of this thread. Without a scope the work is
+// discarded. Scopes can nest; the innermost scope receives the work.
 class WorkScope {
  public:
   using Take = std::function<void(const Work&)>;
@@ -67,7 +67,7 @@ class WorkScope {
   friend void report(const Work& work);
 };
 
-// Reports the work of an operator in a dry run.
+// Passes the work of an operator to this thread's innermost scope.
 void report(const Work& work);
 inline bool is_dry(const at::Tensor& tensor) {
   return tensor.is_meta();

@@ -1,8 +1,8 @@
-// Predicts the durations of a step's events on a machine. The model's operators report their flops and bytes
-// (dry_step.h). A product or attention takes the time of its flops or of its bytes, whichever is longer. All other work
-// takes the time of its bytes. Each operator takes Machine::operator_s more, and each
-// event that passes a weight or a gradient between compute and a transfer takes Machine::handover_s. At the end of a
-// step, ranks wait for the slowest (Machine::rank_spread).
+// Predicts the durations of a step's events on a machine. A dry run (dry_step.h) reports the flops and bytes of each
+// operator. A product or an attention takes the time of its flops or the time of its bytes, whichever is longer. Any
+// other operator takes the time of its bytes. Machine::operator_s is added for each operator. Machine::handover_s is
+// added for each event that passes a weight or a gradient between compute and a transfer. At the end of a step, ranks
+// wait for the slowest rank (Machine::rank_spread).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,34 +19,34 @@ struct CostInput {
   const Machine& machine;
   const shard::RankLayout& layout;
   shard::ParameterTypes types;
-  double expert_load = 1;  // rows of the busiest owner of experts, divided by the mean
-  std::int64_t ranks = 0;  // of the run, if the layout is that of one replica of the run; 0: those of the layout
+  double expert_load = 1;  // number of rows of the busiest owner of experts, divided by the mean
+  std::int64_t ranks = 0;  // number of ranks of the run if `layout` describes only one replica; 0: those of `layout`
 
   std::int64_t world_size() const { return ranks > 0 ? ranks : layout.mesh.world_size(); }
 };
 
 struct StepCosts {
   schedule::Costs costs;
-  std::vector<std::string> work;  // by event: names of the operators that compute runs before it
-  double expert_products = 0;     // seconds of products with weights of experts, in the whole trace
+  std::vector<std::string> work;  // by event: names of the operators that compute runs before the event
+  double expert_products = 0;     // seconds that products with experts' weights take in the whole trace
 };
 
-// Returns the number of ranks of a collective of the program: all ranks, or the compute ranks of the domain that the
-// group names (shard::program_name). Throws Error if no domain has the name.
+// Returns the number of ranks in `group`, the group of a comm event. The group is either all ranks, or the compute
+// ranks of the domain with this name (shard::program_name). Throws Error if no domain has the name.
 int ranks_of_group(const shard::RankLayout& layout, const std::string& group);
-// Returns the durations of segments and of the program's collectives. `trace` is dry.trace() with any number of
+// Returns the durations of segments and of the program's collectives. `trace` is dry.trace() for any number of
 // microbatches, or a trace that a run recorded. An event that is not in `dry` takes no time. Throws InputError if the
-// machine has no flops for the type.
+// machine file has no flops for the model's type.
 StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule::Trace& trace,
                       const std::vector<PlannedParameter>& parameters);
-// Sets the durations of `costs` to those of `other` where these are longer. The steps have the same events. The result
-// has the durations of the slowest of several ranks, segment by segment.
+// Raises each duration in `costs` to the duration of the same segment in `other`, if that is longer. Both steps have
+// the same events. Called for several ranks, it gives the durations of the slowest rank of each segment.
 void raise(StepCosts& costs, const StepCosts& other);
-// Sets the durations of the transfers of the schedule's units and of publishes in `costs`.
+// Writes the durations of the schedule's transfers and of publishes to `costs`.
 void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                         schedule::Costs& costs);
-// Sets the same durations as set_transfer_costs, but the durations of reductions include the sums of their gradients.
+// Like set_transfer_costs, but the duration of a reduction also includes the time to add the gradients.
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);

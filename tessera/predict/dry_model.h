@@ -1,5 +1,5 @@
-// A model whose module runs without memory. The module's forward and backward passes use tensors that have shapes but
-// no data. Any Program can receive their calls.
+// A model that runs without memory. Its forward and backward passes use tensors that have shapes but no data. The
+// passes can call any Program.
 #pragma once
 #include <memory>
 #include <vector>
@@ -16,18 +16,18 @@ class DryModel {
   // Registers the model's parameters.
   DryModel(runtime::Program& program, const DryOptions& options);
 
-  // Runs a whole microbatch, with its backward pass if `trains` is true. Call this function between begin_step and
-  // end_step.
+  // Runs one microbatch: the forward pass, and the backward pass if `trains` is true. Call this function between
+  // begin_step and end_step.
   void microbatch(bool trains);
-  // Makes the calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publishes
-  // (train/optimizer.h, train/router_bias.h). Call it after end_step. `trace` is the trace of the step.
+  // Makes the Program calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publishes
+  // (train/optimizer.h, train/router_bias.h). Call this function after end_step. `trace` is the trace of the step.
   // `backward_weights` is DryStep::backward_weights.
   void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& backward_weights);
 
  private:
   runtime::Program& program_;
   nn::DelayedScales scales_;
-  std::int64_t number_ = 1;  // of the step; no kernel reads it
+  std::int64_t number_ = 1;  // number of the step; no kernel of a dry run reads the number
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   std::int64_t sequences_, seq_len_;

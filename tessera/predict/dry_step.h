@@ -1,5 +1,5 @@
-// A step of a model, run without memory: the real forward and backward passes on tensors that have shapes but no data.
-// The events equal the events that a run records. The operators report their work.
+// A dry step: the model's real forward and backward passes on tensors that have shapes but no data. A dry step gives
+// the same events as a run records, and the work of every operator.
 #pragma once
 #include <array>
 #include <vector>
@@ -12,11 +12,11 @@
 
 namespace tessera::predict {
 
-// The options have the meaning of a run's settings.
+// The options of a dry step. They have the meaning of the settings of a run.
 struct DryOptions {
   models::BuildModel model;
   shard::RankLayout layout;
-  int rank = 0;  // the rank whose step is run
+  int rank = 0;  // rank whose step is computed
   shard::ParameterTypes types;
   bool sequence_parallel = false;
   nn::TokenSplit split;
@@ -25,23 +25,24 @@ struct DryOptions {
   nn::ProductOptions products;
   nn::DropoutOptions dropout;
   schedule::StepKind kind = schedule::StepKind::train;
-  std::int64_t sequences = 1, seq_len = 1;  // of one microbatch
+  std::int64_t sequences = 1, seq_len = 1;  // sizes of one microbatch
   double expert_bias_rate = 0;              // as in train::TrainerOptions
 };
 
 struct DryStep {
   std::vector<shard::ParameterSpec> parameters;         // by id; weights first, then backward weights
-  std::vector<schedule::ParameterId> backward_weights;  // by weight: its backward weight, or kNoParameter
-  std::vector<shard::Cuts> cuts;                        // by domain: the cuts on the rank of the options
-  std::vector<int> compute_ranks;                       // by domain: ranks of the compute group of this rank
-  // The events of one microbatch (all microbatches are equal), and the optimizer's events after the last microbatch.
+  std::vector<schedule::ParameterId> backward_weights;  // by weight: the id of its backward weight, or kNoParameter
+  std::vector<shard::Cuts> cuts;                        // by domain: the cuts of DryOptions::rank
+  std::vector<int> compute_ranks;  // by domain: number of ranks in the compute group of DryOptions::rank
+  // microbatch: the events of one microbatch; all microbatches have equal events. optimizer: the events after the last
+  // microbatch.
   schedule::Trace microbatch, optimizer;
   std::vector<int> waits;              // by event of the microbatch: runtime::DryRun::waits()
   std::vector<std::int64_t> received;  // by event of the microbatch: runtime::DryRun::received()
-  // By event of the microbatch: the work before it. The last entry is the work after the last event.
+  // By event of the microbatch: the work before the event. The last entry is the work after the last event.
   std::vector<std::vector<ops::Work>> work;
-  // By number format, of one microbatch: flops of products with weights, and bytes that this rank receives in the
-  // program's collectives.
+  // By number format, for one microbatch. flops: of products with weights. activations: bytes that this rank receives
+  // in the program's collectives.
   std::array<std::int64_t, quant::kFormats> flops{}, activations{};
 
   // Returns the events of a step with this number of microbatches.

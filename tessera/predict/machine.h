@@ -1,4 +1,5 @@
-// The speed of a machine, read from its file (configs/machines/NAME.json). Predicted times are based on this speed.
+// The speed of a machine, read from a machine file (configs/machines/NAME.json). Predicted times are based on this
+// speed.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -12,40 +13,43 @@
 namespace tessera::predict {
 
 struct MachineLink {
-  double bytes_per_second = 0;  // received by a rank
-  double latency_s = 0;         // latency of a transfer, including its signals
+  double bytes_per_second = 0;  // rate at which a rank receives
+  double latency_s = 0;         // latency of a transfer, including the signals before and after the data
 };
 
-// Memory of a processor that no plan allocates. All zero if the file does not state it.
+// Memory of a processor that is used but not planned. All members are 0 if the machine file does not state them.
 struct MemoryOverhead {
-  std::int64_t context_bytes = 0;       // context of the device, code of the libraries, their workspaces
-  std::int64_t communicator_bytes = 0;  // with several ranks
-  std::int64_t peer_bytes = 0;          // for each other rank of the node
+  std::int64_t context_bytes = 0;       // device context, and the code and workspaces of libraries
+  std::int64_t communicator_bytes = 0;  // communicators; 0 in a run with one rank
+  std::int64_t peer_bytes = 0;          // memory for each other rank of the node
 };
 
 struct Machine {
   std::string name, description;
   int ranks_per_node = 1;
-  int processors = 1;                    // per node; if a node has more ranks, ranks share processors
+  int processors = 1;                    // per node; if a node has more ranks than processors, ranks share processors
   std::int64_t memory_bytes = 0;         // per processor; 0: unknown
-  std::map<quant::DType, double> flops;  // peak per second of one processor
-  double fp8_flops = 0;  // peak of fp8 products per second of one processor; 0: the flops of the model's type
-  double gemm_efficiency = 1, attention_forward_efficiency = 1, attention_backward_efficiency = 1;  // share of flops
+  std::map<quant::DType, double> flops;  // peak flops per second of one processor
+  double fp8_flops = 0;                  // peak flops per second of fp8 products; 0: as in the model's type
+  // Share of the peak flops that each kind of operator reaches.
+  double gemm_efficiency = 1, attention_forward_efficiency = 1, attention_backward_efficiency = 1;
   double memory_efficiency = 1;        // share of memory_bytes_per_second that operators reach; 1 if absent
-  double memory_bytes_per_second = 0;  // of one processor
-  double operator_s = 0;               // of each operator beyond its work: launch, and the wait for the last block
-  // Beyond waits: at each point where compute waits for a gathered weight, frees one, or hands over a gradient.
+  double memory_bytes_per_second = 0;  // bandwidth of one processor's memory
+  double operator_s = 0;               // seconds added to each operator: its launch, and the wait for its last block
+  // Seconds added at each event where compute waits for a gathered weight, releases a weight or produces a gradient.
+  // Waits are counted separately.
   double handover_s = 0;
   MachineLink within_node, between_nodes;
-  // Within a node, collectives of the program, which carry activations. Absent: within_node.
+  // Link within a node for the program's collectives, which transfer activations. Absent: within_node applies.
   std::optional<MachineLink> collectives;
-  // Ranks differ in speed. Compute of the slowest rank, divided by the mean, minus 1: the mean rank waits for as long.
+  // The compute time of the slowest rank, divided by the mean compute time, minus 1. In each step, ranks wait for the
+  // slowest rank; the average wait is this share of the mean compute time.
   double rank_spread = 0;
   MemoryOverhead overhead;
-  bool shared_link =
-      false;  // true: one gather or reduction of a rank runs at a time; false: each runs at the full rate
+  // true: a rank's gathers and reductions run one at a time; false: they overlap, each at the full rate.
+  bool shared_link = false;
 
-  // Returns the link of the program's collectives over `extent` consecutive ranks.
+  // Returns the link for the program's collectives whose ranks are within `extent` consecutive ranks.
   const MachineLink& collective_link(std::int64_t extent) const {
     return collectives && extent <= ranks_per_node ? *collectives : link(extent);
   }
@@ -54,10 +58,10 @@ struct Machine {
 };
 
 // Throws InputError for an unknown or missing key, a value that is not a positive number, or an efficiency above 1. The
-// message contains `where`, the key, the value found and the expected value.
+// message contains `where`, the key, the value and the expected value.
 Machine parse_machine(const nlohmann::json& json, const std::string& name, const std::string& where);
-// `name` is a path to a JSON file, or NAME for MACHINES/NAME.json. Throws InputError if the file does not exist; the
-// message lists the available names.
+// Reads the machine file `name`: a path to a JSON file, or NAME for the file NAME.json in `machines`. Throws InputError
+// if the file does not exist; the message lists the available names.
 Machine find_machine(const std::string& name, const std::filesystem::path& machines);
 
 }  // namespace tessera::predict

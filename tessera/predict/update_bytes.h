@@ -1,4 +1,4 @@
-// Bytes that sums of gradients, the gradient norm and AdamW read and write. Each byte is counted once.
+// Counts the bytes that sums of gradients, the gradient norm and AdamW read and write.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +6,8 @@
 
 namespace tessera::predict {
 
-// Returns the bytes of a sum of `parts` ranks' gradients by the owner of the shard. The first sum of a step
-// (`is_first`) overwrites the target. Later sums read the target and add to it.
+// Returns the bytes of one sum: the owner of a shard adds the gradients of `parts` ranks. The first sum of a step
+// (`is_first`) overwrites main_grad. Later sums read main_grad and add to it.
 inline std::int64_t ordered_sum_bytes(std::int64_t elements, int parts, const shard::ParameterTypes& types,
                                       bool is_first = false) {
   return parts * types.wire_bytes(elements) + (is_first ? 1 : 2) * types.accumulator_bytes(elements);
@@ -17,8 +17,8 @@ inline std::int64_t gradient_norm_bytes(std::int64_t elements, const shard::Para
   return types.accumulator_bytes(elements);
 }
 
-// AdamW reads and writes the master and both moments, and reads the gradient. AdamW also writes the weight if the
-// weight is not the master.
+// AdamW reads and writes the master and both moments, and reads the gradient. AdamW also writes the weight if it is
+// separate from the master.
 inline std::int64_t adamw_bytes(std::int64_t elements, const shard::ParameterTypes& types) {
   const bool has_master = types.model != types.accumulator;
   return 7 * types.accumulator_bytes(elements) + (has_master ? shard::bytes_of(elements, types.model) : 0);

@@ -1,5 +1,5 @@
-// The bf16 storage type. Conversions round to nearest even, and a NaN stays a NaN. All code is integer arithmetic, so
-// every platform gives the same bits.
+// The bf16 storage type. Conversions round to nearest even, and a NaN stays a NaN. Conversions use integer arithmetic
+// only, so every platform gives the same bits.
 #pragma once
 #include <bit>
 #include <cstdint>

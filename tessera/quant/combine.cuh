@@ -1,4 +1,4 @@
-// Device code that combines parts element by element, in the order of the parts.
+// Device code that combines arrays (parts) element by element, in the order of the parts.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,8 @@
 
 namespace tessera::quant {
 
-// An operation on parts. In is the type of a part, Acc the type of the accumulator, and Out the type of the result.
+// An operation that combines parts. In is the element type of the parts, Acc the type of the accumulator, and Out the
+// element type of the result.
 template <typename AccType, typename InType, typename OutType>
 struct Sum {
   using Acc = AccType;
@@ -37,7 +38,7 @@ struct Extreme {
   }
 };
 
-// Bytes of one memory access when a thread moves N elements. The address must be aligned to this size.
+// Bytes of one memory access when a thread loads or stores N elements. The address must be aligned to this size.
 template <typename T, int N>
 inline constexpr int kAccess = sizeof(T) * N < 16 ? static_cast<int>(sizeof(T)) * N : 16;
 
@@ -69,9 +70,9 @@ struct PartList {
   int used = 0;
 };
 
-// Combines kGroups pieces of N elements; piece g begins at element at[g]. Only pieces with live[g] are read and
-// written. The result is start + parts[0] + parts[1] ... in Acc; if `start` is null, the sum begins with parts[0]. All
-// inputs are read before the result is written, so `out` may be one of the parts.
+// Combines kGroups pieces of N elements. Piece g begins at element at[g] of every part. Pieces whose live[g] is false
+// are neither read nor written. For a sum, the result is start + parts[0] + parts[1] ... in Acc. If `start` is null,
+// the result begins with parts[0]. All inputs are read before the result is written, so `out` may be one of the parts.
 template <typename Op, int N, int kGroups>
 __device__ void combine(const PartList& parts, const typename Op::Acc* start, typename Op::Out* out,
                         const std::int64_t (&at)[kGroups], const bool (&live)[kGroups],

@@ -14,12 +14,11 @@
 
 namespace tessera::quant {
 
-// The largest number of weights or matrices in one launch. The arguments of this number of weights fit into 4 KiB of
-// kernel parameters.
+// The largest number of weights or matrices in one launch. Their arguments fit into 4 KiB of kernel parameters.
 inline constexpr int kWeightsOfLaunch = 24;
 
-// The functions enqueue on `stream`, which belongs to the current device. The kernels that make_kernels returns enqueue
-// on a stream of `device`.
+// The functions enqueue on `stream`, a stream of the current device. The object that make_kernels returns enqueues on
+// its `stream`, which is a stream of `device`.
 struct CudaTable {
   std::unique_ptr<Kernels> (*make_kernels)(base::Device device, base::CudaStream stream) = nullptr;
   // Casts like quant::cast (elementwise.h).
@@ -36,12 +35,12 @@ struct CudaTable {
   void (*take_amaxes)(std::span<const AmaxTask> matrices, base::CudaStream stream) = nullptr;
   void (*cast_fp8)(const Fp8Cast& cast, base::CudaStream stream) = nullptr;
   void (*cast_blocks)(const BlockCast& cast, base::CudaStream stream) = nullptr;
-  // Computes operand_scale from the amax of a matrix with one fp32 scale. Writes the multiplier to *multiplier and the
-  // stored scale to *inverse.
+  // Computes operand_scale (encoding.h) for a matrix with one fp32 scale, from its amax. Writes the multiplier to
+  // *multiplier and the stored scale to *inverse.
   void (*scale_of_amax)(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,
                         base::CudaStream stream) = nullptr;
   void (*update_multipliers)(const DelayedScaling& scaling, base::CudaStream stream) = nullptr;
-  // Uses two launches: one transposes the codes of all weights, the other their scales.
+  // Uses two launches: the first transposes the codes of all weights, the second transposes their scales.
   void (*create_columnwise)(std::span<const Transposition> weights, base::CudaStream stream) = nullptr;
   // Compute the same bytes as pad_scales and swizzle_scales of swizzle.h.
   void (*pad_scales)(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded,

@@ -9,7 +9,7 @@ namespace tessera::quant {
 
 enum class DType : std::uint8_t { u8, i32, i64, bf16, fp32, fp64 };
 
-// Bytes of one element.
+// Returns the bytes of one element.
 constexpr std::size_t size_of(DType type) {
   switch (type) {
     case DType::u8:
@@ -30,12 +30,13 @@ constexpr bool is_floating(DType type) {
   return type == DType::bf16 || type == DType::fp32 || type == DType::fp64;
 }
 
-// The type of sums and of main_grad for a model of type `type`: fp64 for fp64, otherwise fp32 (docs/numerics.md).
+// Returns the type of sums and of main_grad for a model of type `type`: fp64 for fp64, otherwise fp32
+// (docs/numerics.md).
 constexpr DType accumulator_of(DType type) {
   return type == DType::fp64 ? DType::fp64 : DType::fp32;
 }
 
-std::string_view name_of(DType type);      // "bf16"
+std::string_view name_of(DType type);      // for example "bf16"
 DType parse_dtype(std::string_view name);  // throws InputError for an unknown name
 
 }  // namespace tessera::quant

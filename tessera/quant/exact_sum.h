@@ -1,6 +1,6 @@
-// Sums of fp64 numbers without rounding. The result depends neither on the order of the terms nor on how they are
-// divided among ranks. The accumulator is one wide fixed-point number, made of integers that are added independently of
-// each other (Kulisch's accumulator). The total is rounded once.
+// Sums of fp64 numbers without rounding. The result depends neither on the order of the terms nor on their distribution
+// over ranks. The accumulator is one wide fixed-point number (Kulisch's accumulator). It consists of integers (limbs)
+// that are added independently of each other. The total is rounded once.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -13,16 +13,16 @@
 namespace tessera::quant {
 
 // The accumulator counts units of 2^-1074, the smallest subnormal number. The largest number is just below 2^1024, so
-// the accumulator needs 1074 + 1024 bits. A limb holds 32 bits. The last limb holds the remaining 18 bits and has 45
-// bits for the carries of 2^45 numbers of any size.
+// the accumulator needs 1074 + 1024 bits. A limb holds 32 of these bits. The last limb holds the remaining 18 bits. Its
+// other 45 bits hold the carries of up to 2^45 numbers of any size.
 inline constexpr int kExactBits = 1074 + 1024;
 inline constexpr int kLimbBits = 32;
 inline constexpr int kExactLimbs = (kExactBits + kLimbBits - 1) / kLimbBits;
 
 // The value of the sum is the sum of limbs[i] * 2^(32 i - 1074); terms may have either sign. In a normalised sum every
 // limb except the last is from 0 to 2^32 - 1, and the last limb has the sign of the sum. NaNs and infinities are
-// counted separately and do not change the limbs. Several normalised sums can be added word by word: the result holds
-// the words of the total, so a plain integer all-reduce adds them.
+// counted separately and do not change the limbs. Several normalised sums can be added word by word. An integer
+// all-reduce over the words therefore adds the sums of several ranks.
 struct ExactSum {
   std::int64_t limbs[kExactLimbs] = {};
   std::int64_t nans = 0, positive_infinities = 0, negative_infinities = 0;
@@ -32,12 +32,12 @@ struct ExactSum {
 inline constexpr std::int64_t kExactSumWords = sizeof(ExactSum) / sizeof(std::int64_t);
 static_assert(kExactSumWords == kExactLimbs + 3);
 
-// The number of additions after which a normalised sum must be normalised again. An addition of a number or of a
-// normalised sum adds less than 2^32 to each limb, so that many additions do not overflow a limb.
+// A normalised sum must be normalised again after this number of additions. The addition of a number or of a normalised
+// sum adds less than 2^32 to each limb, so this number of additions does not overflow a limb.
 inline constexpr std::int64_t kMaxExactAdditions = std::int64_t{1} << 30;
 static_assert(kMaxExactAdditions + 1 < (std::int64_t{1} << (63 - kLimbBits)));
 
-// A finite number as additions to the limbs `first`, `first` + 1 and `first` + 2.
+// A finite number in the form of three additions: parts[i] is added to limb `first` + i.
 struct ExactTerm {
   int first = 0;
   std::int64_t parts[3] = {};
@@ -48,8 +48,9 @@ TESSERA_HOST_DEVICE inline ExactTerm exact_term(double value) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
   const auto exponent = static_cast<int>(bits >> 52 & 0x7FF);
   std::uint64_t mantissa = bits & ((std::uint64_t{1} << 52) - 1);
-  if (exponent > 0) mantissa |= std::uint64_t{1} << 52;  // otherwise subnormal, with the units of exponent 1
-  const int lowest = exponent > 0 ? exponent - 1 : 0;    // lowest bit in the accumulator
+  // Exponent 0 is a subnormal number, which has the unit of exponent 1.
+  if (exponent > 0) mantissa |= std::uint64_t{1} << 52;
+  const int lowest = exponent > 0 ? exponent - 1 : 0;  // accumulator bit of the mantissa's lowest bit
   const int shift = lowest % kLimbBits;
   const std::int64_t sign = bits >> 63 == 0 ? 1 : -1;
   return {.first = lowest / kLimbBits,
@@ -92,12 +93,12 @@ void add(ExactSum& sum, std::span<const double> values);
 TESSERA_HOST_DEVICE inline double rounded_magnitude(const ExactSum& sum) {
   int top = kExactLimbs - 1;
   while (top > 0 && sum.limbs[top] == 0) --top;
-  int bits = 0;  // of limb `top`
+  int bits = 0;  // number of bits of limb `top` up to its highest set bit
   while (sum.limbs[top] >> bits != 0) ++bits;
-  const int highest = top * kLimbBits + bits;  // one above the highest bit that is set
+  const int highest = top * kLimbBits + bits;  // index of the highest set bit, plus 1
   if (highest > kExactBits) return std::numeric_limits<double>::infinity();
-  // A number of up to 53 bits is its own encoding: 52 bits are a subnormal number, and bit 53 is the first bit of the
-  // exponent. Each further bit shifts the 53 bits up by one and adds one to the exponent.
+  // A sum of up to 53 bits equals the bit pattern of its fp64 number: 52 bits are a subnormal number, and bit 53 is the
+  // first bit of the exponent. For each further bit, the lowest bit is dropped and the exponent grows by one.
   const int dropped = highest > 53 ? highest - 53 : 0;
   const int first = dropped / kLimbBits, shift = dropped % kLimbBits;
   std::uint64_t kept = static_cast<std::uint64_t>(sum.limbs[first]) >> shift;
@@ -106,20 +107,20 @@ TESSERA_HOST_DEVICE inline double rounded_magnitude(const ExactSum& sum) {
     kept |= static_cast<std::uint64_t>(sum.limbs[first + 2]) << (2 * kLimbBits - shift);
   std::uint64_t encoding = (static_cast<std::uint64_t>(dropped) << 52) + kept;
   if (dropped > 0) {
-    const int half = dropped - 1;  // worth half of the last bit that is kept
+    const int half = dropped - 1;  // index of the highest dropped bit: half a unit in the last place
     const std::int64_t half_limb = sum.limbs[half / kLimbBits];
     const int half_bit = half % kLimbBits;
     bool rest = (half_limb & ((std::int64_t{1} << half_bit) - 1)) != 0;
     for (int i = 0; i < half / kLimbBits; ++i) rest = rest || sum.limbs[i] != 0;
     const bool is_half = (half_limb >> half_bit & 1) != 0;
-    if (is_half && (rest || (kept & 1) != 0)) ++encoding;  // a carry into the exponent gives the correct encoding
+    if (is_half && (rest || (kept & 1) != 0)) ++encoding;  // a carry into the exponent field gives the correct number
   }
   return std::bit_cast<double>(encoding);
 }
 
 // Returns the sum, rounded once to nearest even. Returns NaN if a term is NaN or if the terms include infinities of
-// both signs. If the terms include infinities of one sign, returns that infinity. A sum of 0 is +0. The sum has at most
-// kMaxExactAdditions additions since it was normalised.
+// both signs. If the terms include infinities of one sign, returns that infinity. A sum of 0 gives +0. At most
+// kMaxExactAdditions additions may have happened since `sum` was normalised.
 TESSERA_HOST_DEVICE inline double rounded(ExactSum sum) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (sum.nans > 0 || (sum.positive_infinities > 0 && sum.negative_infinities > 0))

@@ -1,4 +1,4 @@
-// Floating element types as C++ types: the type that arithmetic uses, and dispatch from a DType.
+// Floating element types as C++ types: the type in which arithmetic is done, and dispatch from a DType to a C++ type.
 #pragma once
 #include <type_traits>
 
@@ -9,7 +9,7 @@
 
 namespace tessera::quant {
 
-// The type for arithmetic: float for bf16 and float, double for double.
+// The type in which arithmetic is done: float for bf16 and float, double for double.
 template <typename T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -18,7 +18,7 @@ TESSERA_HOST_DEVICE inline Accumulator<T> load(T value) {
   return round_to<Accumulator<T>>(value);
 }
 
-// Throws an Error that names `where`, the type and the expected type.
+// Throws an Error with `where`, the type and the expected types.
 [[noreturn]] void refuse_type(DType type, const char* expected, const char* where);
 
 // Calls visit(T{}), where T is the C++ type of a floating `type`. Throws Error for another type; the message begins

@@ -10,10 +10,10 @@
 
 namespace tessera::quant {
 
-// Rounds to a float that, when rounded to bf16, gives the bf16 number nearest to `value`. The function truncates and
-// sets the last bit if that loses information, so the second rounding cannot mistake the result for a tie. The method
-// is rounding to odd (Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on
-// Computers 57(4), 2008).
+// Returns a float that, when rounded to bf16, gives the bf16 number nearest to `value`. The function truncates to a
+// float and sets the float's last bit if the truncation loses information. The second rounding therefore cannot mistake
+// the float for a tie. The method is rounding to odd (Boldo & Melquiond, "Emulation of a FMA and correctly rounded
+// sums", IEEE Transactions on Computers 57(4), 2008).
 TESSERA_HOST_DEVICE inline float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   auto word = std::bit_cast<std::uint32_t>(nearest);

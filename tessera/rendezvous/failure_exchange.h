@@ -13,36 +13,36 @@
 
 namespace tessera::rendezvous {
 
-// A failure, as reported by a rank that detects it or receives it.
+// The report of a rank that has detected a failure, or that has received the report of another rank.
 struct FailureReport {
   struct State {
     std::string group;  // the group's name in the store
-    std::string text;   // this rank's state in the group
+    std::string text;   // state of the reporting rank in the group
   };
   std::vector<State> states;
-  std::string cause;       // empty: another rank has reported the cause
+  std::string cause;       // cause of the failure; empty if another rank has reported the cause
   std::string group;       // the group that failed
   std::vector<int> peers;  // the ranks whose states in `group` are requested
 };
 
-// Any thread may use the object. A thread of the object accesses the store, so that callers do not wait for a store
-// that does not answer.
+// Any thread may use the object. The object has its own thread, which accesses the store, so callers do not wait for a
+// store that does not answer.
 class FailureExchange {
  public:
-  // `store` is a separate connection, with a prefix of the run's keys.
+  // `store` is a separate connection to the run's store. Its prefix separates the keys from those of other users.
   explicit FailureExchange(std::shared_ptr<Store> store, int rank);
   // Waits for a pending call to the store, up to the call's time limit.
   ~FailureExchange();
   FailureExchange(const FailureExchange&) = delete;
   FailureExchange& operator=(const FailureExchange&) = delete;
 
-  // Returns the cause of a failure that some rank has reported. The thread reads reports from the store every 200 ms;
-  // this function only accesses memory.
+  // Returns the cause of a failure that some rank has reported, or nullopt. The object's thread reads reports from the
+  // store every 200 ms. This function does not access the store.
   std::optional<std::string> received() const;
   // Reports a failure and requests the states of the peers, which have one second to answer. Returns the peers'
-  // answers, e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty, and a text
-  // about the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the first one
-  // is kept. Call this function from one thread at a time.
+  // answers, e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty. Returns a
+  // text about the store if the store cannot be reached. Takes at most 2 s. If several ranks report a cause, the store
+  // keeps the first cause. Call this function from one thread at a time.
   std::string report(FailureReport failure);
 
  private:
@@ -54,10 +54,10 @@ class FailureExchange {
   const int rank_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::packaged_task<std::string()>> pending_;  // for the thread
+  std::optional<std::packaged_task<std::string()>> pending_;  // report that thread_ has not sent yet
   std::optional<std::string> received_;
   bool closing_ = false;
-  std::thread thread_;  // the last member: it starts when the others are initialised
+  std::thread thread_;  // the last member, so that the thread starts after all other members are initialised
 };
 
 }  // namespace tessera::rendezvous

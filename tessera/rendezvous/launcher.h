@@ -12,14 +12,14 @@ Variables own_variables();
 
 struct Launch {
   std::string launcher;               // "torchrun", "mpirun", "srun"; "": started without a launcher
-  bool is_self_started = false;       // whether run_processes has set torchrun's variables
-  int rank = 0, size = 1;             // in the world
-  int local_rank = 0;                 // on this node
+  bool is_self_started = false;       // true: run_processes started this process and set torchrun's variables
+  int rank = 0, size = 1;             // rank in the world, number of ranks
+  int local_rank = 0;                 // rank on this node
   std::string address = "127.0.0.1";  // address of the store
   int port = 29500;
-  bool hosts_store = false;  // whether the launcher hosts the store; if so, rank 0 connects like the other ranks
-  int attempt = 0;           // number of restarts by a launcher whose store survives the restarts
-  int socket = -1;           // rank 0: a socket that is already bound to the port; -1: rank 0 binds one itself
+  bool hosts_store = false;  // true: the launcher hosts the store, and rank 0 connects to it like the other ranks
+  int attempt = 0;           // number of times that the launcher has restarted the ranks; its store survives restarts
+  int socket = -1;           // for rank 0: a socket that is already bound to the port; -1: rank 0 binds a socket itself
 };
 
 // Reads the launch from `variables`. Uses the first of these sets whose rank and size are present:
@@ -35,12 +35,12 @@ struct Launch {
 // TESSERA_SELF_STARTED sets is_self_started. Throws InputError if a variable is missing or is not a valid number. The
 // message contains the expected and the actual value.
 Launch read_launch(const Variables& variables);
-// Reads only launcher, is_self_started, rank and size, and needs only their variables. Throws the errors of
-// read_launch.
+// Like read_launch, but sets only launcher, is_self_started, rank and size, and requires only their variables.
 Launch read_ranks(const Variables& variables);
 
-// Returns the CUDA device of a process: the local rank, or 0 if the launcher makes one device visible to each process.
-// Throws InputError if there are fewer devices than local ranks.
+// Returns the CUDA device of a process. `devices` is the number of visible devices. The device is the local rank, or 0
+// if the launcher makes one device visible to each process. Throws InputError if there are fewer devices than local
+// ranks.
 int device_of(const Launch& launch, int devices);
 
 // A reserved port of this machine. No other process can take the port while this object exists.

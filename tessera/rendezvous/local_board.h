@@ -1,4 +1,4 @@
-// A board of ranks that are threads. The board is stored in memory that these threads share.
+// A board for ranks that are threads of one process. The statuses are stored in memory that the ranks share.
 #pragma once
 #include <memory>
 #include <mutex>

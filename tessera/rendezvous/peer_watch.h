@@ -7,35 +7,37 @@
 
 namespace tessera::rendezvous {
 
-// Every rank has a TCP connection to rank 0. The kernel closes it when the process ends, also after SIGKILL. A host
-// that does not answer for about half a minute counts as ended. The watch is only a help for the user: if a connection
-// cannot be made, the rank is not watched. No rank is watched if there are more than kMaxWatched ranks.
+// Every rank has a TCP connection to rank 0. The kernel closes the connection when the process ends, also after
+// SIGKILL. A host that does not answer for about half a minute is treated as ended. The watch only helps the user: a
+// rank whose connection cannot be made is not watched, and no rank is watched if there are more than kMaxWatched ranks.
 //
-// Rank 0 reports the other ranks, and rank 1 reports rank 0. One thread of the object on ranks 0 and 1 calls `lost`.
+// Rank 0 reports when other ranks end, and rank 1 reports when rank 0 ends. On ranks 0 and 1, a thread of the object
+// calls `lost`.
 class PeerWatch {
  public:
-  static constexpr int kMaxWatched = 512;  // rank 0 has an open file for each rank
+  static constexpr int kMaxWatched = 512;  // limits the number of sockets that rank 0 opens
 
   struct Options {
     int rank = 0, ranks = 1;
-    // Collective: passes rank 0's text of at most kLongestAddress bytes to all ranks, and returns it.
+    // Collective. Sends the text of rank 0, which has at most kLongestAddress bytes, to all ranks and returns the text.
     std::function<std::string(std::string)> share;
-    // Called at most once, with ranks that have ended without leave(), ascending. Several ranks that end within a
-    // short time are reported together.
+    // Called at most once, with the ranks that ended without a call of leave(), in ascending order. Ranks that end
+    // within a short time are reported together.
     std::function<void(const std::vector<int>&)> lost;
-    // Returns whether the run was asked to stop. Ranks that end well after such a request are not reported.
+    // Returns whether the user asked the run to stop. Ranks that end long after such a request are not reported.
     std::function<bool()> stop_requested;
   };
   static constexpr std::size_t kLongestAddress = 255;
 
-  // Collective. Connects the ranks; takes a few seconds at most.
+  // Collective. Connects the ranks, which takes at most a few seconds.
   explicit PeerWatch(Options options);
-  // Ends the watch. Without leave(), the other ranks count this rank as lost.
+  // Ends the watch. If leave() was not called, the other ranks treat this rank as lost.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  // Tells the others that the end of this rank is not a loss, and ends the watch. Waits for a report in progress.
+  // Tells the other ranks that the end of this rank is not a loss, and ends the watch. Waits until a running call of
+  // `lost` returns.
   void leave();
 
  private:

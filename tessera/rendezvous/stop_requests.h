@@ -1,4 +1,4 @@
-// Requests to end a run early: the signals that request it, and the count of requests.
+// Requests to stop a run early: the signals that request a stop, and the number of requests.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -12,15 +12,15 @@ namespace tessera::rendezvous {
 // SIGINT comes from a terminal, SIGTERM from batch systems. mpirun forwards SIGUSR1 and keeps the ranks running.
 inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGUSR1};
 
-// Counts requests. One request may arrive several times: a terminal signals all processes of the foreground group, and
-// a launcher forwards the signal to its ranks; `timeout` signals its child and then the group. Signals within
-// kSameRequest of the first are therefore one request. Safe in signal handlers and threads.
+// Counts requests to stop. One request may arrive as several signals. For example, a terminal signals all processes of
+// the foreground group, and a launcher forwards the signal to its ranks. Signals within kSameRequest after the first
+// signal therefore count as one request. Safe in signal handlers and threads.
 class StopRequests {
  public:
   static constexpr std::chrono::nanoseconds kSameRequest = std::chrono::milliseconds(500);
 
-  // `now` is the time of a steady clock. Returns the number of this signal's request: 1 for the first request, 2 for
-  // all later ones.
+  // Adds a signal. `now` is the time of a steady clock. Returns 1 if the signal belongs to the first request, and 2 if
+  // it belongs to a later request.
   int add(std::chrono::nanoseconds now) {
     std::int64_t first = kNever;
     if (first_.compare_exchange_strong(first, now.count())) return 1;

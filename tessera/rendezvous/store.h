@@ -9,23 +9,24 @@
 
 namespace tessera::rendezvous {
 
-// Any thread may use a connection. The calls of one connection run one after the other. wait_for() and get() do not
-// block the connection while they wait. All functions throw Error if the store cannot be reached, or if it does not
-// answer within the limit of the connection. After such an error every call throws at once.
+// Any thread may use a connection. The calls on one connection run one after the other. Other calls can run while
+// wait_for() or get() waits. All functions throw Error if the store cannot be reached, or if it does not answer within
+// the limit of the connection. After such an error every call throws at once.
 class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Returns the value of `key`, or nullopt if the key is not set. Does not wait.
   virtual std::optional<std::string> find(const std::string& key) = 0;
-  // Adds `amount` to the number of `key`, which starts at 0, and returns the sum. Only add() may use such keys.
+  // Adds `amount` to the number stored under `key` and returns the sum. The number starts at 0. set() and find() must
+  // not use the key of a number.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
   virtual void erase(const std::string& key) = 0;
   // Opens another connection to the same store.
   virtual std::shared_ptr<Store> connect() = 0;
 
-  // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. The time of the
-  // last request may come on top of `limit`.
+  // Waits for the value of `key` and returns it. Returns nullopt if the key is not set after `limit`. May take longer
+  // than `limit` by the time of one request.
   std::optional<std::string> wait_for(const std::string& key, std::chrono::milliseconds limit);
   // As wait_for, but throws Error if the key is not set after `limit`. Only tests call this function.
   std::string get(const std::string& key, std::chrono::milliseconds limit);

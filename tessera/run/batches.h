@@ -8,17 +8,17 @@
 
 namespace tessera::run {
 
-// Returns the input of training step `step` (from 1). The input refers to `setup`, which must outlive it.
+// Returns the input of training step `step` (counted from 1). `setup` must outlive the input, which refers to it.
 train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step);
 
 // How held-out data is read.
 struct EvaluationShape {
-  std::int64_t micro_batch = 1, seq_len = 0;  // the values with which the data was opened
+  std::int64_t micro_batch = 1, seq_len = 0;  // equal to the values with which the data was opened
 };
-// Returns an input with all samples of the data once, in file order, in blocks of micro_batch. Replica d takes the d-th
-// consecutive share of the blocks. Block k of the share is microbatch k / gtp of gtp rank k mod gtp. If no block is
-// left for a microbatch, the rank computes a block with all targets masked, so that every gtp degree sums the same
-// losses. `data` must outlive the input.
+// Returns an input that contains each sample of the data once, in file order, in blocks of micro_batch samples. Replica
+// d takes the d-th consecutive share of the blocks. Block k of a share is microbatch k / gtp of gtp rank k mod gtp. A
+// rank without a block for a microbatch computes a block whose targets are all masked. Every gtp degree therefore sums
+// the same losses. `data` must outlive the input.
 train::StepInput evaluation_input(const data::TrainingData& data, const EvaluationShape& shape,
                                   const shard::ParallelGroups& parallel);
 

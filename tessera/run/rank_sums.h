@@ -1,4 +1,5 @@
-// Values that each rank contributes to the line of a step, and what the line says about all ranks.
+// Values that each rank contributes to the metrics of a step, and the metrics that are computed from the values of all
+// ranks.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -9,13 +10,15 @@
 
 namespace tessera::run {
 
-inline constexpr std::size_t kRankValues = 5;  // doubles for each rank
+inline constexpr std::size_t kRankValues = 5;  // number of doubles for each rank
 
-// Writes one rank's values to its place in a list that is 0 elsewhere. The sum of the ranks' lists has all values.
-// wait_ms: time that the rank waited for communication; NaN if it was not measured.
+// Writes the values of one rank to `place`, its part of a list. The other parts of the list are 0, so the sum of all
+// ranks' lists contains the values of all ranks. wait_ms is the time that the rank waited for communication, or NaN if
+// the time was not measured.
 void write_rank_values(std::span<double> place, double wait_ms, const std::optional<GpuReading>& gpu);
-// `all`: kRankValues for each rank. Sets slowest_rank if several ranks have measured waits. The slowest rank is the one
-// that waited least, because the other ranks waited for it. Sets the values of GPUs if every rank has a reading.
+// Sets metrics.slowest if several ranks have measured waits. The slowest rank is the rank that waited least, because
+// the other ranks waited for it. Sets metrics.gpus if every rank has a reading. `all` contains kRankValues doubles for
+// each rank.
 void add_rank_values(std::span<const double> all, StepMetrics& metrics);
 
 }  // namespace tessera::run

@@ -22,27 +22,31 @@ class RunDirectory {
   std::filesystem::path tokenizer() const { return root_ / kTokenizerFolder; }
   std::filesystem::path resume_without() const { return root_ / "resume-without.json"; }
   std::filesystem::path step_trace(std::int64_t step) const;
-  bool holds_run() const;  // whether any of these files exists, except traces and an empty folder of checkpoints
+  // Whether a file of a run exists here; traces and an empty folder of checkpoints do not count.
+  bool holds_run() const;
 
  private:
   std::filesystem::path root_;
 };
 
-// Returns whether a run with this --resume continues in `out`: `resume` is "latest" or a checkpoint inside `out`.
+// Returns whether a run with this value of --resume continues the run in `out`. This is the case if `resume` is
+// "latest" or a checkpoint inside `out`.
 bool continues_in(const std::filesystem::path& out, const std::string& resume);
 
-// Checks without writing. Throws InputError if `out` is not a folder, holds a run other than the resumed one, or holds
-// files of a run that cannot be read and replaced.
+// Checks the folder of a run without writing to it. Throws InputError if `out` is not a folder, contains a run other
+// than the resumed one, or contains files of a run that cannot be read and replaced.
 void check_run_directory(const std::filesystem::path& out, const std::string& resume);
 
-// Makes the same check, then creates the folder with checkpoints/ in it. Throws InputError if the folder cannot be
-// created or written; then nothing is left behind. Called on one rank, after all other user input was checked.
+// Calls check_run_directory, then creates the folder and its subfolder checkpoints/. Throws InputError if the folder
+// cannot be created or written, and then leaves no new folder behind. Called on one rank, after all other user input
+// was checked.
 RunDirectory create_run_directory(const std::filesystem::path& out, const std::string& resume);
 
-// Writes the whole file or nothing: writes a temporary file, syncs it, renames it to `path`, and syncs the folder.
-// Throws Error, which names the file and the cause.
+// Writes a file so that it is either complete or unchanged: writes a temporary file, syncs it, renames it to `path`,
+// and syncs the folder. Throws an Error that names the file and the cause.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
-// Writes indented JSON. Numbers that are not finite are written as in finite_json.
+// Writes `value` as indented JSON with write_file_atomically. Numbers that are not finite are written as in
+// finite_json.
 void write_json_atomically(const std::filesystem::path& path, const nlohmann::ordered_json& value);
 
 // Replaces numbers that are not finite by the texts "NaN", "Infinity" and "-Infinity", as in metrics.jsonl, because

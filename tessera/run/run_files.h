@@ -1,4 +1,4 @@
-// The files that a run writes to its folder, and its output on the screen. Only rank 0 uses this class.
+// Writes the files of a run to its folder, and prints its progress. Only rank 0 uses this class.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,39 +16,41 @@
 
 namespace tessera::run {
 
-// The results in the run's summary; the summary also contains settings.
+// The results in the summary of a run. The summary also contains settings.
 struct RunSummary {
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
-  std::int64_t tp_pieces = 0, tp_fallbacks = 0;       // of rank 0, summed over steps (runtime/watch/statistics.h)
+  // Counters of rank 0, summed over the run's steps (runtime/watch/statistics.h).
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0;
   std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
-  std::int64_t discarded_steps = 0;                   // enqueued after a suppressed step
+  std::int64_t discarded_steps = 0;                   // steps that were discarded after a suppressed step
   std::optional<double> loss, valid_loss;
-  double tokens_per_second = 0;                                    // median over this run's steps
-  std::optional<double> mfu;                                       // as tokens_per_second
-  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, sum over this run's steps and all ranks
-  // Operations of products with weights, summed like gathered_by_format.
+  double tokens_per_second = 0;                                    // median over the run's steps
+  std::optional<double> mfu;                                       // median over the run's steps
+  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, summed over the run's steps and all ranks
+  // Flops of products with weights, summed like gathered_by_format.
   std::array<double, quant::kFormats> flops_by_format{};
   // Bytes of activations received over tp, summed like gathered_by_format.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   std::filesystem::path checkpoint;
-  bool interrupted = false;               // whether the run was asked to stop before its last step
-  runtime::ScheduleStatistics schedules;  // of rank 0
+  bool interrupted = false;               // whether the run stopped on request before its last step
+  runtime::ScheduleStatistics schedules;  // schedules of rank 0
   std::int64_t graph_steps = 0;           // steps that were launched as a graph
-  std::int64_t host_waits = 0;            // waits of rank 0 within steps (base/host_waits.h)
+  // Number of times that rank 0's host waited for its device within steps (base/host_waits.h).
+  std::int64_t host_waits = 0;
 };
 
 class RunFiles {
  public:
-  // Checks the folder without writing, locks it if it exists, and prints a description of the run. Throws InputError as
-  // check_run_directory and check_metrics do, and if another process trains in the folder.
+  // Checks the folder without writing to it, locks it if it exists, and prints a description of the run. Throws the
+  // errors of check_run_directory and check_metrics. Throws InputError if another process trains in the folder.
   explicit RunFiles(const RunSetup& setup);
 
-  // Creates the folder, sets aside the checkpoints that the resumed run replaces, writes config.json and the
-  // tokenizer, and opens the other files. Called once, after every check that can refuse the run. Throws InputError as
-  // create_run_directory does.
+  // Creates the folder, sets aside (renames) the checkpoints that the resumed run replaces, writes config.json and the
+  // tokenizer, and opens the other files. Called once, after every check that can refuse the run. Throws the errors of
+  // create_run_directory.
   void open();
-  // Removes the checkpoints that open() and crashed runs have set aside. Called after the run has saved its first
-  // checkpoint.
+  // Removes the checkpoints that open() has set aside, in this run or in crashed runs. Called after the run has saved
+  // its first checkpoint.
   void remove_set_aside() const;
 
   void step(const StepMetrics& metrics);

@@ -1,4 +1,4 @@
-// The checked inputs of a run before its first step: settings in force, model, data, and the step to continue with.
+// The checked inputs of a run before its first step: resolved settings, model, data, and first step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +19,7 @@ struct RunSetup {
   std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
   std::optional<std::filesystem::path> checkpoint;        // checkpoint to start from
   std::int64_t first_step = 1;                            // the next step to train
-  std::filesystem::path tokenizer;  // folder of the tokenizer that the run carries; empty: not known
+  std::filesystem::path tokenizer;  // folder of the tokenizer that is copied to the run; empty: no tokenizer is known
   std::vector<std::string> notes;   // lines to print at the start
 };
 
@@ -27,13 +27,13 @@ struct RunSetup {
 struct RunPlaces {
   std::filesystem::path configs;           // folder of named models
   std::optional<std::int64_t> world_size;  // ranks that a launcher started; absent for `local`
-  std::int64_t part = 0, parts = 1;        // this process's part of the check of all tokens
+  std::int64_t part = 0, parts = 1;        // this process checks part `part` of `parts` of all tokens
 };
 
-// Reads and checks all inputs; writes no file. `command` is the result of parse_train_flags. Throws InputError.
+// Reads and checks all inputs without writing a file. `command` is the result of parse_train_flags. Throws InputError.
 RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places);
 
-// Returns the state that checkpoints of this run and its config.json store: settings, model, data, versions.
+// Returns the state that the run stores in its checkpoints and in config.json: settings, model, data, versions.
 nlohmann::json stored_state(const RunSetup& setup);
 
 }  // namespace tessera::run

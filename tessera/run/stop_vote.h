@@ -1,4 +1,4 @@
-// An agreement of all ranks, between steps, to stop a run early.
+// A vote of all ranks, between steps, on whether to stop the run early.
 #pragma once
 #include <functional>
 
@@ -6,14 +6,15 @@
 
 namespace tessera::run {
 
-// Returns whether this process was asked to stop its run. The threads of all ranks of the process call the function.
+// Returns whether this process has received a request to stop its run. All rank threads of the process call the
+// function.
 using StopRequested = std::function<bool()>;
 
-// Used between steps; within steps, TrafficSum transfers the requests. At most one vote is in flight. The object must
-// outlive the communicator's lane.
+// Used between steps. Within steps, TrafficSum transfers the requests to stop. At most one vote is in flight. The
+// object must outlive the communicator's lane.
 class StopVote {
  public:
-  // Collective over `world`; blocks. Returns true on every rank if any rank was asked to stop.
+  // Collective over `world`. Blocks. Returns true on every rank if `stop_requested` is true on any rank.
   bool any(bool stop_requested, comm::Communicator& world);
 
  private:

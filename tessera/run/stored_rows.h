@@ -1,5 +1,5 @@
-// Reads stored tensors: the source of a weight in a type, and the elements of a tensor some rows at a time, so that
-// memory is bounded.
+// Reads tensors of a checkpoint with bounded memory: chooses the stored tensor from which a weight is read, and reads a
+// tensor some rows at a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,15 +12,17 @@
 
 namespace tessera::run {
 
-// Returns the stored tensor from which a weight is read in `dtype`: the master if that type is wider than the weight's
-// and the checkpoint has a master, else the weight. Throws InputError if the checkpoint does not have the weight.
+// Returns the stored tensor from which a weight is read in `dtype`. This is the master if `dtype` is wider than the
+// stored weight's type and the checkpoint has a master. Otherwise it is the stored weight. Throws InputError if the
+// checkpoint does not have the weight.
 const checkpoint::StoredTensor& source_of(const checkpoint::CheckpointReader& reader, const std::string& name,
                                           quant::DType dtype);
 
-inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;  // elements read at once, or one row
+// Maximum number of elements in one read; a longer row is read as a whole.
+inline constexpr std::int64_t kChunkElements = std::int64_t{8} << 20;
 
-// Calls take(data, elements) for the elements of a box of the tensor, in order and cast to `dtype`. `data` is valid
-// only during the call. Throws the errors of CheckpointReader::read.
+// Reads the elements of a box in order, converted to `dtype`, and calls take(data, elements) for each chunk. `data` is
+// valid only during the call. Throws the errors of CheckpointReader::read.
 void read_rows(const checkpoint::CheckpointReader& reader, const checkpoint::StoredTensor& source,
                const layout::Box& box, quant::DType dtype,
                const std::function<void(const std::byte* data, std::int64_t elements)>& take);

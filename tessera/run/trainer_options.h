@@ -9,18 +9,18 @@
 
 namespace tessera::run {
 
-// `config`: resolved, of a run or of a plan.
+// `config` is a resolved configuration of a run or of a plan.
 shard::ParameterTypes types_of(const TrainConfig& config);
 nn::MeshDegrees mesh_of(const TrainConfig& config);
 // Returns the options of a dry step of the last tp rank. No other tp rank has more query heads, columns of the
-// feed-forward part or rows of the vocabulary, but another rank may read more key/value heads (recompute_choice.h,
-// kinds_of_ranks). If places of the mesh are unused, the rank is any rank (busiest). `config`: as in types_of. `model`
-// must outlive the options and the objects made from them.
+// feed-forward part or rows of the vocabulary. Another tp rank may read more key/value heads (kinds_of_ranks in
+// recompute_choice.h). If places of the mesh are unused, the rank may be any rank (busiest). `config` is as in
+// types_of. `model` must outlive the options and the objects made from them.
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute);
-// `config`: resolved (config/resolve.h). `model` must outlive the trainer. Throws InputError as recompute_choice does.
+// `config` is resolved (config/resolve.h). `model` must outlive the trainer. Throws the errors of recompute_choice.
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model);
-// `config`: resolved.
+// `config` is resolved.
 train::LrSchedule lr_schedule_of(const TrainConfig& config);
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// The transport of weights and gradients between GPUs over gtp.
+// How weights and gradients are transferred between GPUs over gtp.
 #pragma once
 #include <string_view>
 
@@ -7,11 +7,12 @@
 
 namespace tessera::run {
 
-// Returns "push" if GPUs write into each other's memory, and "nccl" if some GPUs do not (statistics.indirect has the
-// reason). Returns "" if the weights are not sharded over gtp or the ranks are not on GPUs, and before a schedule is
-// planned.
+// Returns "push" if all GPUs of a group write into each other's memory. Returns "nccl" if some GPUs do not;
+// statistics.indirect has the reason. Returns "" if weights are not sharded over gtp, if ranks are not on GPUs, and
+// before a schedule is planned.
 std::string_view transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
-// The same for activations that travel in pieces over tp. Returns "" without --tp-overlap.
+// Returns the transport of activations that tp ranks exchange in pieces: "push" or "nccl", as for transport_of. Returns
+// "" without --tp-overlap, if ranks are not on GPUs, and before a schedule is planned.
 std::string_view tp_transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics);
 
 }  // namespace tessera::run

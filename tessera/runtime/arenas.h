@@ -1,4 +1,4 @@
-// The memory of the schedules of one runtime.
+// The arenas of one runtime: the memory that its schedules assign.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,19 +11,19 @@
 
 namespace tessera::runtime {
 
-// One schedule runs at a time, so all schedules share the same arenas. Addresses stay the same until a schedule needs a
+// One schedule runs at a time, so all schedules share these arenas. The addresses change only when a schedule needs a
 // larger arena.
 struct Arenas {
   base::Buffer gather, reduce, scratch;
-  std::shared_ptr<TransferArena> transfers;       // not null; of the program's transfers in pieces
+  std::shared_ptr<TransferArena> transfers;       // not null; memory of the program's transfers in pieces
   std::string transfer_problem;                   // why some tp peers cannot write to `transfers`, as grow() returns it
-  std::int64_t gather_peak = 0, reduce_peak = 0;  // bytes that schedules have used
+  std::int64_t gather_peak = 0, reduce_peak = 0;  // largest number of bytes that a schedule has used
 
-  // Makes the arenas large enough for the schedule. Collective over the groups of gathers, reductions and the program;
-  // nothing may be in flight. With `pushes` the ranks of a group let each other write into their arenas. Returns the
-  // reason why some peers cannot write (Communicator::share), or an empty text.
+  // Makes the arenas large enough for the schedule. Collective over the groups of gathers, of reductions and of the
+  // program. No transfer may be in flight. If `pushes` is true, the ranks of a group can then write into each other's
+  // arenas. Returns the reason why some peers cannot write (Communicator::share), or an empty text.
   std::string grow(const schedule::Schedule& schedule, shard::ParallelGroups& parallel, bool pushes);
-  // Ends the peers' access. Collective. Called before the memory is freed.
+  // Ends the access of peers to the arenas. Collective. Called before the memory is freed.
   void unshare(shard::ParallelGroups& parallel) const;
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(gather.size() + reduce.size() + scratch.size() + transfers->memory().size());

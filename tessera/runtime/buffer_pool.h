@@ -1,5 +1,4 @@
-// Keeps returned buffers for the next request of the same size, because the same buffers are needed many times in a
-// step.
+// Keeps returned buffers for later requests of the same size. A step requests buffers of the same sizes many times.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -18,7 +17,7 @@ class BufferPool {
   void return_buffer(base::Buffer buffer);
   void free_unused();
 
-  std::size_t peak_bytes() const { return peak_; }  // the most bytes that were in use at the same time
+  std::size_t peak_bytes() const { return peak_; }  // largest number of bytes in use at the same time
 
  private:
   base::Device device_;

@@ -1,4 +1,4 @@
-// The lanes of a run while their work is captured into one graph.
+// Includes the lanes of a rank in the capture of one graph.
 #pragma once
 #include <functional>
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace tessera::runtime {
 
-// Exists while compute's stream is captured. The constructor makes every lane wait for compute, and join() makes
-// compute wait for every lane.
+// Exists while compute's stream is captured. The constructor makes every lane wait for compute, so the work of the
+// lanes is captured too. join() makes compute wait for every lane.
 class CapturedLanes {
  public:
   explicit CapturedLanes(shard::ParallelGroups& parallel);

@@ -1,4 +1,5 @@
-// A collective of the program: what a layer issues, its handle, and the traffic that it causes.
+// A collective of the program: the arguments that a layer passes, the handle of a collective in flight, and its
+// traffic.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,30 +18,31 @@ enum class ProgramCollectiveKind : std::uint8_t {
   reduce_scatter,
   all_reduce_sum,
   all_reduce_max,
-  // One piece of an all_gather or of the exchange before a sum: each rank r sends to rank r + `piece` of the group.
-  gather_piece,   // the part of the sender; piece 1 also copies this rank's own part to `out`
-  scatter_piece,  // the sender's contribution to the part of the receiver
+  // One piece of an all_gather, or of the exchange that precedes a sum. Each rank r sends to rank r + `piece` of the
+  // group.
+  gather_piece,   // sends the sender's part; piece 1 also copies this rank's own part to `out`
+  scatter_piece,  // sends the sender's contribution to the receiver's part
 };
 
-// Runs over the compute ranks of a domain; each of these ranks issues the collective.
+// The arguments of a collective over the compute ranks of a domain. Each of these ranks issues the collective.
 struct ProgramCollective {
   ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
-  const void* in = nullptr;  // not used by an all_reduce, which works in place
-  // Memory of the device; `in` and `out` must stay valid until the wait. All parts, in rank order; for a reduce_scatter
-  // and a scatter_piece this rank's part.
+  const void* in = nullptr;  // input; not used by an all_reduce, which works in place on `out`
+  // Output: all parts in rank order. For a reduce_scatter and a scatter_piece: this rank's part. `in` and `out` are
+  // device memory and must stay valid until the wait.
   void* out = nullptr;
-  // Elements of each rank's part; for an all_reduce one number, the elements of the buffer.
+  // By rank: the number of elements of its part. For an all_reduce: one entry, the number of elements of the buffer.
   std::span<const std::int64_t> counts;
   quant::DType type = quant::DType::fp32;
   schedule::Pass pass = schedule::Pass::forward;
-  int domain = 0;           // 0: the domain of dense weights, whose ranks also exchange activations and samples
-  bool is_recorded = true;  // false: no event, for a collective that later steps skip
-  int piece = 0;            // distance to the receiver of a piece, 1 to the number of ranks - 1
+  int domain = 0;           // 0: the domain of dense weights, which is also the domain of activations and samples
+  bool is_recorded = true;  // false: the collective is not an event of the step, because later steps skip it
+  int piece = 0;            // rank distance from sender to receiver of a piece: 1 to the number of ranks - 1
 };
 constexpr bool is_piece(ProgramCollectiveKind kind) {
   return kind == ProgramCollectiveKind::gather_piece || kind == ProgramCollectiveKind::scatter_piece;
 }
-// The peers of a piece.
+// The ranks with which a rank exchanges a piece.
 struct PiecePeers {
   int to = 0, from = 0;  // ranks of the group
 };
@@ -54,10 +56,10 @@ struct Issued {
   int event = -1;  // index in the step's trace; -1: not recorded
 };
 
-// The name of a collective in events, and its bytes on one rank.
+// The op of a collective in events, and its bytes on one rank.
 struct CollectiveTraffic {
   std::string op;
-  std::int64_t given = 0;     // bytes that this rank contributes; the bytes of the event
+  std::int64_t given = 0;     // bytes that this rank contributes: Event::bytes
   std::int64_t received = 0;  // bytes that this rank receives from others
   quant::Format format = quant::Format::bf16;
 };

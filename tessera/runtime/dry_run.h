@@ -1,5 +1,5 @@
-// A program that only records its steps: without memory, groups and other ranks. The recorded trace equals the trace
-// that Runtime records of the same step on the same rank. Views and buffers are null.
+// A Program that only records its steps, without memory, communicators and other ranks. The recorded trace equals the
+// trace that Runtime records for the step on this rank. Pointers in views and buffers are null.
 #pragma once
 #include <array>
 #include <memory>
@@ -10,23 +10,24 @@
 
 namespace tessera::runtime {
 
-// Records the steps of one rank, without the other ranks; used by one thread.
+// Records the steps of one rank. Used by one thread.
 class DryRun : public Program {
  public:
-  // types, options: as in Runtime.
+  // `types` and `options` have the meaning of Runtime's arguments.
   DryRun(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types, const RuntimeOptions& options);
-  // Uses the parameters of a runtime, which must outlive the dry run.
+  // Uses the parameters of a runtime. The runtime must outlive the dry run.
   explicit DryRun(ParameterTable& parameters) : parameters_(parameters), recorder_(parameters_) {}
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
   const schedule::Trace& trace() const { return recorder_.trace(); }  // trace of the last step begun
-  // Indexed by the events of the last step begun. A collective has the index of the last event before the program waits
-  // for it; any other event has its own index.
+  // By event of the last step begun. For a collective: the index of the last event before the program waits for the
+  // collective. For other events: their own index.
   const std::vector<int>& waits() const { return waits_; }
-  // By event of that step: bytes that this rank receives in a collective of the program; 0 for other events.
+  // By event of the last step begun: bytes that this rank receives in a collective of the program; 0 for other events.
   const std::vector<std::int64_t>& received() const { return received_; }
-  // By format: operations of that step's products with weights, and bytes that this rank receives in its collectives.
+  // By number format, for the last step begun. flops(): of products with weights. activations(): bytes that this rank
+  // receives in the program's collectives.
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
 
@@ -64,13 +65,13 @@ class DryRun : public Program {
  private:
   struct Use {
     int users = 0;          // consumes without a release
-    bool produced = false;  // in this microbatch
+    bool produced = false;  // whether the gradient was produced in this microbatch
   };
   Use& use(schedule::ParameterId id);
   void record(const schedule::Event& event);
   void record_update(const schedule::Event& event);
 
-  std::unique_ptr<ParameterTable> own_;  // null: the parameters of a runtime
+  std::unique_ptr<ParameterTable> own_;  // null: parameters_ belongs to a runtime
   ParameterTable& parameters_;
   Recorder recorder_;
   std::vector<Use> uses_;  // by parameter

@@ -1,5 +1,6 @@
-// The rows that a graph's step reads first. The ids of these rows are known before the graph is launched. The rows
-// therefore travel before the launch, and the graph only copies them to where the step reads them.
+// Early rows: the table rows that a step reads first, if a graph executes the step. The ids of these rows are known
+// before the graph is launched. The rows therefore travel before the launch, and the graph only copies them to the
+// buffer from which the step reads them.
 #pragma once
 #include <cstdint>
 
@@ -14,15 +15,16 @@ class EarlyRows {
  public:
   explicit EarlyRows(shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
-  // Called while a graph is captured, for a table whose rows are to travel before each launch. Throws Error for a
+  // Called while a graph is captured, with the table whose rows will travel before each launch. Throws Error for a
   // second table.
   void note(ParameterEntry& table, const shard::RowIds& ids);
-  // Called after each publish. If `entry` is the noted table, early rows of the next step travel after this publish.
+  // Called after each publish. If `entry` is the table of note(), the early rows of the next step may travel after this
+  // publish.
   void published(const ParameterEntry& entry);
-  // Called before a launch. Sends the rows of `ids`, the same number as in the captured step. Does nothing without a
-  // table. Collective over the ranks that store the table.
+  // Called before a launch. Gathers the rows of `ids`. The number of ids is that of the captured step. Does nothing if
+  // note() was not called. Collective over the ranks that store the table.
   void gather(const std::int64_t* ids);
-  // Called after a launch. Rows of the next step travel after the point of the graph that publishes the table.
+  // Called after a launch. The early rows of the next step may travel after the launched graph has published the table.
   void launched() { after_ = may_begin_; }
 
  private:
@@ -30,9 +32,9 @@ class EarlyRows {
   ParameterEntry* table_ = nullptr;
   shard::RowIds ids_;  // ids of the captured step
   base::Signal beginning_;
-  // The point of the graph where the table is published and the early rows of its step have been read.
+  // The point of the graph at which the table is published and the step has read its early rows.
   base::Fence may_begin_;
-  base::Fence after_;  // the rows of the next step wait for it
+  base::Fence after_;  // the early rows of the next step wait for this fence
 };
 
 }  // namespace tessera::runtime

@@ -1,5 +1,5 @@
-// Numbers the events of a step: the ordinal of an event is the number of equal events before it in the same microbatch
-// (schedule/events.h).
+// Numbers the events of a step. The ordinal of an event is the number of earlier events in its microbatch with equal
+// fields (schedule/events.h).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -17,18 +17,18 @@ class EventNumbers {
   void begin_step(schedule::StepKind kind);
   void begin_microbatch();
   void end_microbatch() { in_microbatch_ = false; }
-  // Events after this belong to the optimizer.
+  // Later events belong to the optimizer.
   void end_step() { others_.clear(); }
 
   schedule::StepKind kind() const { return kind_; }
   int microbatch() const { return microbatch_; }  // number of the last microbatch begun, from 0
   bool in_microbatch() const { return in_microbatch_; }
 
-  // Returns the event of a parameter that this call would record. Does not count the event.
+  // Returns the next event of a parameter with its ordinal. Does not count the event.
   schedule::Event next(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
-  // Counts the event.
+  // Counts the event, so that the next event with equal fields gets the next ordinal.
   void happened(const schedule::Event& event);
-  // Returns an event without a parameter, and counts it.
+  // Returns an event without a parameter, with its ordinal, and counts the event.
   schedule::Event other(schedule::EventKind kind, const std::string& group, const std::string& op, std::int64_t bytes,
                         schedule::Pass pass);
 

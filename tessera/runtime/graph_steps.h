@@ -1,5 +1,5 @@
-// Steps that a captured graph executes (docs/schedule.md). The graph holds everything from begin_step to the last
-// publish of a step that follows its schedule; train/step_graph.h captures and launches it.
+// Steps that a captured graph executes (docs/schedule.md). The graph contains all work of a step that follows its
+// schedule, from begin_step to the last publish. train/step_graph.h captures and launches the graph.
 #pragma once
 #include <cstdint>
 
@@ -12,22 +12,22 @@ class GraphSteps {
  public:
   GraphSteps(StepContext& step, Plans& plans) : step_(step), plans_(plans) {}
 
-  // After begin_step: whether a graph can hold this step. The step follows a schedule whose earlier work is in flight,
-  // and records no timeline.
+  // Called after begin_step. Returns whether a graph can execute this step. The step must follow a schedule, all
+  // prefetches of the schedule must be in flight, and the step must not record a timeline.
   bool can_be_graph() const;
-  // The number changes with every new schedule. A graph that was captured with another number can no longer be
-  // launched.
+  // Returns the number of schedules made so far. If the number has changed since a graph was captured, the graph must
+  // not be launched.
   int schedules_made() const { return plans_.made(); }
-  // Called directly before a launch: sends the rows that the step reads first, if their ids are known
-  // (Program::gather_rows). ids: the same number as in the captured step, in memory that the device can read, valid
-  // until the step has finished. Collective over the ranks that store the table.
+  // Called directly before a launch. Gathers the early rows of the step (early_rows.h). The number of ids is that of
+  // the captured step. `ids` is memory that the device can read, and must stay valid until the step has finished.
+  // Collective over the ranks that store the table.
   void gather_rows(const std::int64_t* ids) { step_.early_rows.gather(ids); }
-  // Called after begin_step, if the step can be a graph. Replaces all calls of the step that the graph contains.
-  // Compute first waits for what the graph itself does not wait for. Throws Error if the version of a gathered weight
-  // is not that of the stored weight.
+  // Called after begin_step, if can_be_graph() is true. Replaces all Program calls of the step, because the graph
+  // contains their work. Makes compute wait for earlier work that the graph does not wait for. Throws Error if the
+  // version of a gathered weight is not that of the stored weight.
   void repeat_step();
-  // Called after repeat_step, and after the captured step. `end` is the fence of the launch. `statistics` are those of
-  // the captured step. Collective.
+  // Called after each launch: after repeat_step, or after the step that was captured. `end` is the fence of the launch.
+  // `statistics` are the statistics of the captured step. Collective.
   void launched(const base::Fence& end, const StepStatistics& statistics);
 
  private:

@@ -1,7 +1,7 @@
-// The executor of steps without a schedule, and of steps that departed from it: a weight is gathered at its first
-// consume and freed at its last release. A gradient that is produced once a microbatch is reduced at once, so only one
-// such gradient is staged at a time; other gradients are reduced at the end of the microbatch. The host waits for each
-// transfer, on a GPU too.
+// Executes steps without a schedule, and the rest of a step that departed from its schedule. A weight is gathered at
+// its first consume and freed at its last release. A gradient that is produced once in a microbatch is reduced at its
+// produce, so only one such gradient is staged at a time. Other gradients are reduced at the end of the microbatch. The
+// host waits for each transfer, also on a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,15 +16,17 @@ class OnDemand {
  public:
   explicit OnDemand(StepContext& step) : step_(step) {}  // `step` outlives it
 
-  void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then holds the gathered weight
+  void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then owns the gathered weight
   void release(ParameterEntry& entry);
-  void stage(ParameterEntry& entry);  // the entry then holds a staging
-  // Reduces a gradient that is produced and not taken. Throws Error if the gradient was already summed over replicas.
+  void stage(ParameterEntry& entry);  // the entry then owns a staging buffer
+  // Reduces a gradient that is produced and whose reduction is not issued. Throws Error if the gradient was already
+  // summed over replicas.
   void reduce(schedule::ParameterId id);
-  void reduce_microbatch();  // reduces all gradients that are produced and not taken
-  void reduce_replicas();    // sums gradients over replicas, if they are not summed yet
+  void reduce_microbatch();  // reduces all gradients that are produced and whose reductions are not issued
+  void reduce_replicas();    // sums each gradient over replicas that is not summed yet
 
-  // The largest number of bytes of gradients, including their rounded copies, that were staged here at the same time.
+  // Returns the largest number of bytes of gradients, including their rounded copies, that OnDemand staged at the same
+  // time.
   std::int64_t staged_peak() const { return staged_peak_; }
 
  private:
@@ -34,8 +36,8 @@ class OnDemand {
     base::Fence summed;
     base::Buffer staging, scratch;
   };
-  shard::Recording record_last(schedule::ParameterId id);  // recording of work that follows the last event
-  void start_reduction(schedule::ParameterId id);          // adds an exchange
+  shard::Recording record_last(schedule::ParameterId id);  // recording of work that the last event caused
+  void start_reduction(schedule::ParameterId id);          // adds an entry to exchanges_
   void finish_reductions();                                // waits for all exchanges
 
   StepContext& step_;
@@ -43,7 +45,7 @@ class OnDemand {
   std::int64_t staged_ = 0, staged_peak_ = 0;
 };
 
-// Starts the sum of a gradient over replicas, marks the entry as summed and counts the bytes of the sum.
+// Starts the sum of a gradient over replicas, calls entry.sum_replicas() and counts the received bytes.
 base::Fence sum_entry(ParameterEntry& entry, StepContext& step, const base::Fence& written,
                       const base::LaneMark& mark = {});
 

@@ -1,9 +1,10 @@
-// One parameter of a running rank: its shard, its ways between ranks, and where its gathered weight and its gradient
-// are now. Only the functions below change that state.
+// One parameter of a running rank: its shard, its ways, and the current memory of its gathered weight and its gradient.
+// Only the functions of the class change this state.
 //
-//   gathered weight   set_gathered (Replay) or hold_weight (OnDemand) -> consumed ... released -> not readable
-//   gradient          stage -> produced -> take_gradient (its reduction is issued), once a microbatch;
-//                     sum_replicas once a step, after the last microbatch's reduction
+// The functions are called in this order:
+//   gathered weight   set_gathered (by Replay) or hold_weight (by OnDemand), then consumed and released for each use
+//   gradient          in each microbatch: stage, produced, take_gradient (the reduction is then issued)
+//                     once a step, after the last reduction: sum_replicas
 #pragma once
 #include <memory>
 #include <optional>
@@ -31,42 +32,42 @@ class ParameterEntry {
 
   shard::ShardedParameter parameter;
   // Set once, by the constructor.
-  shard::Ways ways;                            // bytes that this rank receives
-  quant::Format format = quant::Format::bf16;  // format in which the weight travels
+  shard::Ways ways;                            // ways of the parameter, with the bytes that this rank receives
+  quant::Format format = quant::Format::bf16;  // number format in which the weight travels
   shard::Materializer materializer;
   shard::Reducer reducer;
   shard::Replicas replicas;
-  std::optional<shard::RowGather> rows;  // only for a table whose rows travel by index
+  std::optional<shard::RowGather> rows;  // set only for a table that exchanges rows (shard/rows/rows.h)
 
   void begin_step();
 
-  // The gathered weight. RunningProgram counts the users of this weight; Replay or OnDemand sets the address.
+  // The gathered weight. RunningProgram counts its users. Replay or OnDemand sets its address.
   bool is_consumed() const { return users_ > 0; }
   const std::byte* view() const { return view_; }
   void set_gathered(const std::byte* weight) { view_ = weight; }
   void consumed() { ++users_; }
-  bool released() {
-    return --users_ == 0;
-  }  // only while is_consumed; returns whether the last user has released the weight
-  // Stores the buffer into which OnDemand gathered the weight. take_weight returns this buffer, or an empty one if
-  // OnDemand did not gather the weight.
+  // Only while is_consumed() is true. Returns whether the last user has released the weight.
+  bool released() { return --users_ == 0; }
+  // hold_weight stores the buffer into which OnDemand gathered the weight. take_weight returns this buffer, or an empty
+  // buffer if OnDemand did not gather the weight.
   void hold_weight(base::Buffer weight);
   base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
 
-  // The gradient of the current microbatch.
-  std::byte* staging() const { return staging_; }  // null: grad_buffer was not called, or the reduction is issued
-  bool is_produced() const {
-    return produced_;
-  }  // whether the gradient is produced and its reduction is not issued yet
-  int last_produced() const { return last_produced_; }  // microbatch of the last produce of this step; -1: none
+  // The gradient of the current microbatch. Returns the staging of the gradient. Returns null if grad_buffer was not
+  // called yet or the reduction is already issued.
+  std::byte* staging() const { return staging_; }
+  // Returns whether the gradient is produced and its reduction is not issued yet.
+  bool is_produced() const { return produced_; }
+  int last_produced() const { return last_produced_; }  // microbatch of this step's last produce; -1: no produce yet
   void stage(std::byte* staging) { staging_ = staging; }
-  void hold_staging(base::Buffer staging);  // stages in a buffer of OnDemand
+  void hold_staging(base::Buffer staging);  // stages the gradient in a buffer of OnDemand
   void produced(int microbatch) { produced_ = true, last_produced_ = microbatch; }
-  // Only while is_produced: returns the staging of the gradient, whose reduction the caller then issues.
+  // Only while is_produced() is true. Returns the staging of the gradient. The caller then issues the reduction.
   std::byte* take_gradient();
-  base::Buffer take_staging() { return std::exchange(demand_staging_, {}); }  // empty if Replay staged the gradient
+  // Returns the buffer of hold_staging, or an empty buffer if Replay staged the gradient.
+  base::Buffer take_staging() { return std::exchange(demand_staging_, {}); }
 
-  // Whether the sum over replicas of this step is in main_grad or in flight.
+  // Whether this step's sum over replicas is in main_grad or in flight.
   bool replicas_summed() const { return replicas_summed_; }
   void sum_replicas() { replicas_summed_ = true; }
 

@@ -1,7 +1,8 @@
 // The schedules of a rank: one for each kind of step and number of microbatches.
 //
 // The first step of a kind runs on demand and is recorded. When the next step begins, the ranks agree on the recorded
-// costs, plan, prove the schedule and compare it; later steps of the kind follow it (docs/schedule.md).
+// costs. Each rank then plans a schedule and proves that it is correct, and the ranks compare their schedules. Later
+// steps of this kind follow the schedule (docs/schedule.md).
 //
 // A step departs from its schedule when its next event differs from the planned one. If all ranks depart at the same
 // event, the rest of the step runs on demand and the departure is counted. After `departures_before_replan` such steps
@@ -23,15 +24,17 @@ namespace tessera::runtime {
 
 // Totals over all schedules of a rank.
 struct ScheduleStatistics {
-  int planned = 0;                                                                 // schedules made
-  std::int64_t departed_steps = 0, demand_gathers = 0;                             // counted since the first schedule
-  std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated
-  std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;  // the largest number of allocated bytes in use
+  int planned = 0;  // number of schedules made
+  // Departed steps, and gathers on demand, since the first schedule.
+  std::int64_t departed_steps = 0, demand_gathers = 0;
+  std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated bytes
+  std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;  // largest number of these bytes that a schedule used
   std::int64_t on_demand_peak_bytes = 0;         // peak bytes of weights, gradients and exchanges on demand
-  std::int64_t on_demand_staged_peak_bytes = 0;  // of gradients alone
-  std::int64_t transfer_arena_bytes = 0;         // allocated for pieces of activations
-  std::string tp_indirect;  // why some tp peers do not write to each other's transfer arenas; as `indirect`
-  std::string indirect;     // why some GPUs do not write to each other's arenas; empty where they do, and without GPUs
+  std::int64_t on_demand_staged_peak_bytes = 0;  // peak bytes of gradients on demand
+  std::int64_t transfer_arena_bytes = 0;         // allocated bytes for pieces of activations
+  // Reason why some tp peers do not write to each other's transfer arenas; empty in the cases of `indirect`.
+  std::string tp_indirect;
+  std::string indirect;  // reason why some GPUs do not write to each other's arenas; empty if all GPUs do, and on CPUs
 };
 
 // Belongs to one rank; used by one thread.
@@ -39,36 +42,38 @@ class Plans {
  public:
   explicit Plans(StepContext& step) : step_(step) {}  // `step` outlives the plans
 
-  // Called before a step: plans the previous step, including its optimizer events, if that step needs a schedule.
-  // Collective.
+  // Called before a step. If the previous step needs a schedule, plans it from this step's trace, including the
+  // optimizer's events. Collective.
   void end_step();
   // Called after Recorder::begin_step: chooses the schedule of the step.
   void begin_step();
-  // Called after begin_step, when waits are measured. Issues the gathers that the schedule has before the step.
+  // Called after begin_step, when the measurement of waits has begun. Issues the schedule's prefetches that are not in
+  // flight.
   void prefetch();
-  // The schedule that the current step still follows. Null: the rest of the step runs on demand.
+  // Returns the executor of the schedule that the current step follows. Null: the rest of the step runs on demand.
   Replay* current() const { return current_; }
-  // Whether all prefetches of the schedule were in flight when the step began.
+  // Returns whether all prefetches of the schedule were in flight when the step began.
   bool starts_prepared() const { return starts_prepared_; }
-  // Called when the step departs from its schedule. event: the next event; null: the end of the microbatch. Transfers
-  // in flight are finished: consumed weights stay readable, and produced gradients are reduced with the microbatch.
+  // Called when the step departs from its schedule. `event` is the event that the schedule does not have at this place;
+  // null means the end of the microbatch. Waits for transfers in flight. Consumed weights stay readable. Produced
+  // gradients are reduced at the end of the microbatch.
   void depart(const schedule::Event* event);
-  // Called for an optimizer event that is not in the schedule. Prefetched weights are then not used. The step does not
-  // count as departed.
+  // Called for an optimizer event that is not in the schedule. Discards the prefetched weights. The step does not count
+  // as departed.
   void drop_prefetches() { current_ = nullptr; }
 
   int made() const { return totals_.planned; }
-  // Returns null if the kind of step has no schedule.
+  // Returns the schedule of steps of this kind, or null if they have no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
   ScheduleStatistics statistics() const;
-  void count_demand_gathers();  // counts the gathers on demand of a step that had a schedule
+  void count_demand_gathers();  // adds the gathers on demand of a step that has a schedule to the totals
 
  private:
   struct Plan {
     std::unique_ptr<Replay> replay;
-    int departures = 0;  // departed steps in a row
+    int departures = 0;  // number of departed steps in a row
   };
-  using Key = std::pair<schedule::StepKind, int>;  // kind, microbatches
+  using Key = std::pair<schedule::StepKind, int>;  // kind of step, number of microbatches
   Plan& plan_of_step() { return plans_[{step_.recorder.kind(), step_.recorder.microbatches()}]; }
   bool should_plan();
   std::int64_t room() const;
@@ -80,7 +85,7 @@ class Plans {
   StepContext& step_;
   std::map<Key, Plan> plans_;
   Replay* current_ = nullptr;
-  Replay* prepared_ = nullptr;  // gathers for its next step may be in flight
+  Replay* prepared_ = nullptr;  // the executor whose gathers for its next step may be in flight
   ScheduleStatistics totals_;
   bool is_open_ = false;  // whether a step has begun that end_step has not planned
   bool starts_prepared_ = false, is_warm_ = false;

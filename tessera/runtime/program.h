@@ -1,5 +1,5 @@
-// The calls that the layers of a model make while a step runs, and nothing else. RunningProgram implements Program for
-// steps that run, DryRun for steps that are only recorded.
+// The interface through which the layers of a model use weights, gradients and collectives while a step runs.
+// RunningProgram implements Program for steps that run, DryRun for steps that are only recorded.
 //
 //   begin_step
 //     begin_microbatch
@@ -12,9 +12,9 @@
 // between grad_buffer and produce. After produce the gradient is reduced while later layers compute. When end_step
 // returns, main_grad is complete for work that is then enqueued on compute. All calls come from one thread.
 //
-// Steps may differ from each other if they differ in the same way on all ranks: a step that is not as planned is only
-// slower. If replicas have unequal numbers of ranks, a training step that is not as planned is an error. If a rank
-// makes other calls than the other ranks, the run ends with an error.
+// The calls of a step may differ from those of earlier steps if they differ in the same way on all ranks. Such a step
+// departs from its schedule and is slower. If replicas have unequal numbers of ranks, a training step that departs from
+// its schedule is an error. If a rank makes other calls than the other ranks, the run ends with an error.
 //
 // The work of a layer must not depend on the values of tensors, since a dry run has none. Layers allocate on device()
 // or on the device of their operands, and compute with the operators of ops/, which work on shapes in a dry run.
@@ -34,30 +34,32 @@
 
 namespace tessera::runtime {
 
-// The part of a weight that this rank reads, valid from consume to the matching release. Null pointers in a dry run.
+// The part of a weight that this rank reads, valid from consume to the matching release. Pointers are null in a dry
+// run.
 struct WeightView {
   struct Plane {
     const void* data = nullptr;  // dense, local_compute.size elements of the plane
     quant::DType type = quant::DType::fp32;
   };
-  // The planes of the parameter; a single plane if the weight was unpacked.
+  // The planes of the parameter. If the weight was unpacked, the first plane contains the unpacked weight.
   std::array<Plane, shard::kMaxPlanes> planes;
-  // The stored matrix and its encoding, if the weight's products read the encoding directly.
+  // The quantized matrix and its encoding. Set if the weight's products read the encoding directly.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
   const Plane& weight() const { return planes.front(); }
 };
 
-// Where a product writes the weight gradient: dense, in the compute layout. If `accumulate` is true, an earlier use of
-// the weight in this microbatch has written the buffer, and this use adds to it.
+// The buffer to which a product writes the weight gradient, dense in the compute layout. If `accumulate` is true, an
+// earlier use of the weight in this microbatch has written the buffer, and the product adds to it.
 struct GradientBuffer {
   void* data = nullptr;
   quant::DType dtype = quant::DType::fp32;
   bool accumulate = false;
 };
 
-// Where the gradient of read rows is written: [ids, columns], dense. The token at index t adds to row slots[t], or to
-// no row if slots[t] is -1; equal rows share the slot of the first. The slots are device memory, valid until produce.
+// The buffer for the gradient of rows that a table lookup has read: [ids, columns], dense. The gradient of the id at
+// index t is added to row slots[t] of the buffer. If slots[t] is -1, this gradient is dropped. Equal ids have the slot
+// of the first of them. `slots` is device memory, valid until produce.
 struct RowGradient {
   void* data = nullptr;
   quant::DType dtype = quant::DType::fp32;
@@ -72,18 +74,20 @@ class Program {
   virtual base::Device device() const = 0;   // device of weights and activations; kNoDevice in a dry run
   // Describes the ranks of the program's collectives over a domain.
   virtual const shard::ComputeGroup& compute_group(int domain) const = 0;
-  int group_rank(int domain = 0) const { return compute_group(domain).rank; }  // among the live ranks
+  // Returns the index of this rank among the group's live ranks.
+  int group_rank(int domain = 0) const { return compute_group(domain).rank; }
   int group_size(int domain = 0) const { return compute_group(domain).size; }  // number of live ranks
-  // Number of places, with and without a rank. A collective exists on every rank if this number exceeds 1.
+  // Number of places in the group, with and without a rank. If this number exceeds 1, every rank issues the collectives
+  // of the program.
   int nominal_size(int domain = 0) const { return compute_group(domain).nominal_size; }
   virtual bool is_training() const = 0;  // whether the current step trains
 
-  // microbatches: of this step, the same on every rank. begin_step, end_microbatch and end_step throw Error if they are
-  // called out of order. If another rank makes other calls, any later call that waits throws Error; on a CPU, end_step
-  // at the latest.
+  // `microbatches` is the number of microbatches of this step, equal on every rank. begin_step, end_microbatch and
+  // end_step throw Error if they are called out of order. If another rank makes other calls, any later call that waits
+  // may throw Error. On a CPU, end_step throws it at the latest.
   virtual void begin_step(schedule::StepKind kind, int microbatches) = 0;
   virtual void begin_microbatch() = 0;
-  virtual void end_microbatch() = 0;  // throws Error if weights are not released
+  virtual void end_microbatch() = 0;  // throws Error if a consumed weight is not released
   virtual void end_step() = 0;
 
   virtual WeightView consume(schedule::ParameterId weight, schedule::Pass pass) = 0;
@@ -92,37 +96,42 @@ class Program {
   virtual GradientBuffer grad_buffer(schedule::ParameterId weight) = 0;
   virtual void produce(schedule::ParameterId weight) = 0;
   // Writes the rows `ids` of a table to out [ids, columns], in the model's type, before compute continues. Called once
-  // per microbatch and pass. ids: device memory; an id outside this rank's rows gives zeros. written: the fence after
-  // which the ids can be read. Without `written`, the ids are read after the work that is enqueued on compute. An early
-  // fence lets the rows travel while compute is busy.
+  // per microbatch and pass. `ids` is device memory. An id outside this rank's rows gives zeros. The ids are read after
+  // the fence `written`, or, if it is absent, after all work that is enqueued on compute. With an early fence, the rows
+  // travel while compute is busy.
   virtual void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
                            const std::optional<base::Fence>& written) = 0;
   // Called once per microbatch, directly before the gradient is written. The caller then calls produce.
   virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) = 0;
 
-  // After the step: compute has written new weights. Gathers of these weights for the next step may start.
+  // Called after the step, when the update of these weights is enqueued on compute. Gathers of these weights for the
+  // next step may then start.
   virtual void publish(std::span<const schedule::ParameterId> weights) = 0;
   void publish(schedule::ParameterId weight) { publish({&weight, 1}); }
-  // Replaces amaxes by their maximum over all ranks. Called after the step, before a publish whose format needs the
-  // amaxes.
+  // Replaces each amax by its maximum over all ranks. Called after the step, before the publish of weights whose format
+  // needs the amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
-  // Replaces counts, in host memory, by their sums over all ranks. Called after the step, before the publish of weights
-  // that follow from the counts. When reduce_counts returns, the sums can be read.
+  // Replaces `counts`, in host memory, by their sums over all ranks. Called after the step, before weights that depend
+  // on the counts are published. When reduce_counts returns, the host can read the sums.
   virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
-  // Starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses `out`.
+  // issue starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses
+  // `out`.
   virtual Issued issue(const ProgramCollective& collective) = 0;
   virtual void wait(const Issued& issued) = 0;
-  // Returns memory of the device into which peers write: the `out` of pieces. The memory is in use until `hold` is
-  // released; work that is then enqueued on compute may still read it. Called in the same order on every rank.
+  // Returns device memory into which peers write pieces (ProgramCollective::out). The memory stays in use until `hold`
+  // is released. Work that is enqueued on compute after the release may still read the memory. All ranks make these
+  // calls in the same order.
   virtual TransferMemory take_transfer(std::int64_t bytes) = 0;
-  // Enqueues on compute: out = the sum of the parts in their order, in the accumulator type, rounded once to `type`.
+  // Enqueues a sum on compute: out = the sum of `parts` in their order. The sum is computed in the accumulator type and
+  // rounded once to `type`.
   virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
-  // Record that autograd keeps these bytes from stash to fetch. way: "shard" (own tokens only) or "keep".
+  // Record that autograd keeps `bytes` bytes of activations from stash to fetch. `way` is "shard" if only this rank's
+  // tokens are kept, otherwise "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
-  virtual void count_product(quant::Format format,
-                             std::int64_t flops) = 0;  // counts the operations of one product with a weight
+  // Counts the operations of one product with a weight.
+  virtual void count_product(quant::Format format, std::int64_t flops) = 0;
 };
 
 }  // namespace tessera::runtime

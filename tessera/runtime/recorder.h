@@ -1,5 +1,5 @@
-// Records the events of a rank's steps. Runtime and DryRun share this class, so that events, their numbers and the
-// checks of the order of calls are defined once.
+// Records the events of a rank's steps. Runtime and DryRun share this class, so both have the same events, ordinals and
+// checks of the order of calls.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@ namespace tessera::runtime {
 
 // Belongs to one rank; used by one thread.
 //
-// A caller first gets the event that a call would record (weight_event, rows_event), acts on the event, and then
-// records it. A function that returns an event without a parameter also counts it, so its event must be recorded.
+// A caller first gets the event of a call (weight_event, rows_event), executes the call, and then records the event.
+// Functions that return an event without a parameter also count the event, so the caller must record it.
 class Recorder {
  public:
   explicit Recorder(ParameterTable& parameters) : parameters_(parameters) {}
@@ -25,9 +25,9 @@ class Recorder {
   void begin_microbatch();
   void end_microbatch();
   void end_step();
-  // Records all events of a step at once and ends it: the step runs as a graph.
+  // Records all events of a step at once and ends the step. Called if a graph executes the step.
   void repeat_step(const schedule::Trace& trace);
-  // Throw Error if begin_step (or another call between steps), end_microbatch or end_step would be out of order.
+  // Throw Error if a call is out of order: a call that is allowed only between steps, end_microbatch, or end_step.
   void check_between_steps(const char* call) const;
   void check_in_microbatch() const;
   void check_microbatches_done() const;
@@ -35,16 +35,17 @@ class Recorder {
   schedule::StepKind kind() const { return numbers_.kind(); }  // kind of the last step begun
   bool is_training() const { return kind() == schedule::StepKind::train; }
   int microbatches() const { return microbatches_; }
-  int microbatch() const { return numbers_.microbatch(); }  // the last begun, from 0; -1: none
+  // Returns the number of the last microbatch begun, from 0, or -1 if no microbatch has begun.
+  int microbatch() const { return numbers_.microbatch(); }
   bool in_step() const { return in_step_; }
   bool in_microbatch() const { return numbers_.in_microbatch(); }
-  // Whether optimizer events are recorded: between a training step and the next step.
+  // Whether optimizer events are recorded. True between the end of a training step and the next step.
   bool records_updates() const { return has_step_ && is_training(); }
 
   schedule::Event weight_event(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
   schedule::Event rows_event(schedule::Pass pass, schedule::ParameterId id) const;
   schedule::Event collective_event(const ProgramCollective& collective, const CollectiveTraffic& traffic);
-  // kind: stash or fetch. way: "shard" (own tokens only) or "keep".
+  // `kind` is stash or fetch. `way` has the meaning of Program::stash.
   schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::Pass pass,
                                    std::string_view way);
   schedule::Event need_event(const schedule::Event& piece);
@@ -52,7 +53,7 @@ class Recorder {
   schedule::Event counts_event(std::int64_t count);
 
   void record(const schedule::Event& event);         // records an event of a step
-  void record_update(const schedule::Event& event);  // an event of the optimizer, after the step
+  void record_update(const schedule::Event& event);  // records an event of the optimizer, after the step
 
   const schedule::Trace& trace() const { return history_.trace(); }  // trace of the last step begun
   int last() const { return static_cast<int>(trace().size()) - 1; }  // index of the last event

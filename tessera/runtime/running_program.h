@@ -1,11 +1,11 @@
-// The program of steps that run. The program records each call as an event and passes it to an executor: Replay if the
-// step follows a schedule, OnDemand if the step has no schedule or departed from it.
+// The Program of steps that run. It records each call as an event and lets an executor do the work: Replay if the step
+// follows a schedule, OnDemand if the step has no schedule or departed from its schedule.
 //
-// A gradient travels as follows. grad_buffer returns its staging: a part of the schedule's arena, or a buffer of
-// OnDemand. The layer writes the gradient to this staging, and produce marks the gradient as complete. With a schedule,
-// the reduction is issued at the planned event. Without a schedule, the reduction is issued at produce if the gradient
-// is produced once in a microbatch, otherwise at end_microbatch. The reduction adds the ranks' parts to main_grad.
-// After the last microbatch main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
+// A gradient passes these stations. grad_buffer returns its staging: a part of the reduce arena, or a buffer of
+// OnDemand. The layer writes the gradient to this staging and calls produce. With a schedule, the reduction is issued
+// at the planned event. Without a schedule, the reduction is issued at produce if the gradient is produced once in a
+// microbatch, otherwise at end_microbatch. The reduction adds the ranks' gradients to main_grad. After the last
+// microbatch, main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
 #pragma once
 #include <random>
 
@@ -26,7 +26,7 @@ class RunningProgram final : public Program {
 
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
   std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
-  // Waits of compute are measured from the next step on (Runtime::measure_waits).
+  // Sets whether waits of compute are measured, from the next step on (Runtime::measure_waits).
   void measure_waits(bool on) { measures_waits_ = on; }
 
   ParameterTable& parameters() override { return step_.parameters; }
@@ -37,9 +37,9 @@ class RunningProgram final : public Program {
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override { step_.recorder.begin_microbatch(); }
   void end_microbatch() override;
-  // A gradient that no microbatch produced is zero. Throws Error for missing microbatches and unreleased weights. If
-  // another rank made other calls, an Error names the first different event. On a CPU, end_step throws this error; on a
-  // GPU, Runtime::finish throws it, or end_step throws it kKeptSteps steps later.
+  // A gradient that no microbatch produced becomes zero. Throws Error for missing microbatches and for weights that are
+  // not released. If another rank made other calls, an Error names the first different event. On a CPU, end_step throws
+  // this error. On a GPU, Runtime::finish throws it, or end_step throws it kKeptSteps steps later.
   void end_step() override;
 
   WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
@@ -51,7 +51,7 @@ class RunningProgram final : public Program {
                    const std::optional<base::Fence>& written) override;
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
   using Program::publish;
-  // If the state is split (ZeRO-1), replicas exchange their parts. Collective over the replicas.
+  // Under ZeRO-1, replicas exchange the updated parts of the weights. Collective over the replicas.
   void publish(std::span<const schedule::ParameterId> weights) override;
   // Recorded as an event of the optimizer. Collective over the world.
   void reduce_amaxes(std::span<float> amaxes) override;
@@ -83,7 +83,7 @@ class RunningProgram final : public Program {
   StepContext& step_;
   Plans& plans_;
   OnDemand on_demand_;
-  std::mt19937_64 random_;  // of delays
+  std::mt19937_64 random_;  // random numbers for test delays
   bool measures_waits_ = true;
 };
 

@@ -1,9 +1,10 @@
-// A running model on one rank: what the training loop and the optimizer use. Layers use Program (program.h).
+// The runtime of a model on one rank, which the training loop and the optimizer use. Layers use Program (program.h).
 //
-//   program()     the calls of a step: RunningProgram records and executes them
-//   parameters()  registration and lookup: ParameterTable;  parameter(id): the shard and its buffers
-//   graph()       steps that run as captured graphs: GraphSteps
-// Plans makes and proves the schedules that steps follow. These parts share one StepContext.
+//   program()      RunningProgram, which records and executes the calls of a step
+//   parameters()   ParameterTable, which registers and finds parameters
+//   parameter(id)  a parameter's shard and its buffers
+//   graph()        GraphSteps, which runs steps as captured graphs
+// A further part, Plans, makes and proves the schedules that steps follow. All parts share one StepContext.
 //
 // One object per model and rank; not thread-safe; no global state.
 #pragma once
@@ -21,7 +22,7 @@ class Runtime {
  public:
   // `parallel` outlives the runtime.
   Runtime(shard::ParallelGroups& parallel, shard::ParameterTypes types, const RuntimeOptions& options = {});
-  // Waits until nothing is in flight. Collective, unless a rank has failed.
+  // Waits until no work is in flight. Collective, unless a rank has failed.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -35,16 +36,18 @@ class Runtime {
   shard::ParallelGroups& parallel() { return step_.parallel; }
   GraphSteps& graph() { return graph_; }
 
-  // Outside a step: waits until nothing is in flight. Gathers for the next step read the stored weights, so call this
-  // function before any write of weights that is not an update.
+  // Called outside a step. Waits until no work is in flight. Prefetches for the next step read the stored weights.
+  // Therefore call this function before code other than the optimizer writes weights.
   void wait_until_idle();
-  // Returns the last step begun. Called after the step's last publish; compute may still execute the step.
+  // Returns the handle of the last step begun, for finish(). Called after the step's last publish. Compute may still
+  // execute the step.
   PendingStep pending() const;
-  // Blocks until compute has finished the step, and until the events of this step and of earlier steps are known to be
-  // equal on all ranks. Call this function in the order of the steps. Throws the errors of the step.
+  // Blocks until compute has finished the step, and until the events of this step and of earlier steps have been
+  // compared between ranks. Call this function in the order of the steps. Throws the errors of the step.
   StepStatistics finish(const PendingStep& step);
-  // Returns the ids of weights: first those that the last training step used, in the order of their first uses, then
-  // all others. An optimizer publishes in this order, so that the next step's first gathers start first.
+  // Returns the ids of all weights: first the weights that the last training step used, in the order of their first
+  // uses, then the other weights. An optimizer publishes in this order, so that the weights that the next step needs
+  // first are gathered first.
   std::vector<schedule::ParameterId> by_first_use() const;
 
   // Sets whether later steps measure the waits of a GPU's compute (default: true). Each measurement costs some
@@ -53,13 +56,13 @@ class Runtime {
   // Returns the counters of the last step begun. On a GPU, compute must have finished the step.
   StepStatistics statistics() const;
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
-  // Returns null if the kind of step has no schedule.
+  // Returns the schedule of steps of this kind, or null if they have no schedule.
   const schedule::Schedule* schedule(schedule::StepKind kind, int microbatches) const;
   ScheduleStatistics schedule_statistics() const;
   // Sets whether steps record a timeline, from the next begin_step on.
   void record_timeline(bool on) { step_.timeline.record(on); }
-  // Returns the timeline of the last step begun and its publishes; empty unless recorded. Waits until the exchange of
-  // weights between replicas is complete.
+  // Returns the timeline of the last step begun, including its publishes. The timeline is empty if it was not recorded.
+  // Waits until the exchange of weights between replicas is complete.
   std::vector<TimelineSpan> timeline() const;
 
  private:

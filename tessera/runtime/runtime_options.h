@@ -1,4 +1,4 @@
-// How a program's steps are run.
+// Options of a runtime: how it executes the steps of a program.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,19 +13,19 @@ namespace tessera::runtime {
 
 struct ReplayOptions {
   bool poison = false;           // whether buffers are filled with NaN at the end of their intervals
-  std::uint64_t delay_seed = 0;  // not 0: gathers and reductions are delayed by random times
-  double longest_delay = 0.003;  // seconds
+  std::uint64_t delay_seed = 0;  // seed of random delays of gathers and reductions; 0: no delays
+  double longest_delay = 0.003;  // longest random delay, in seconds
 };
 
 struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
-  // Whether the optimizer's state is sharded over replicas (ZeRO-1), so that each replica updates a part.
+  // Whether the optimizer's state is sharded over replicas (ZeRO-1). Each replica then updates a part of the weights.
   bool zero = false;
-  // By domain: the number of consecutive ranks that first add their gradients among themselves (reduction_tree.h). 1 or
-  // a missing entry: sequential.
+  // By domain: the number of consecutive ranks that add their gradients among themselves first (reduction_tree.h). 1 or
+  // a missing entry means sequential addition.
   std::vector<int> nodes = {};
-  // Bytes, kMinimum or kUnlimited. Absent: the smallest budgets whose predicted step is at most 0.25 % longer than with
-  // unlimited budgets.
+  // Sizes of the arenas: bytes, kMinimum or kUnlimited. An absent budget is chosen: the smallest budget whose predicted
+  // step is at most 0.25 % longer than with an unlimited budget.
   std::optional<std::int64_t> gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = 0;  // adjacent small parameters travel as one unit of at most this size
   ReplayOptions replay;
@@ -33,16 +33,18 @@ struct RuntimeOptions {
   shard::FormatPolicy wire;                          // number formats in which matrices are stored and sent
   shard::FormatPolicy products;                      // number formats in which matrices are multiplied
   std::optional<shard::FormatPolicy> wire_backward;  // number formats of backward weights; absent: those of `wire`
-  // Returns a parameter's domain, an index into ParallelGroups::domains. Null: the domain of the spec.
+  // Returns the domain of a parameter, an index into ParallelGroups::domains. If the function is empty, the domain is
+  // spec.domain.
   std::function<int(const shard::ParameterSpec& spec)> domain_of;
   bool pushes = true;  // whether GPUs of a host write to each other's arenas
 };
 
-// Returns the spec with the domain and the number formats that the options choose, for the weight and for its backward
-// weight. types: the types of the run. Throws the errors of shard/format_policy.h.
+// Returns the spec with the domain, the number formats and the backward format that the options choose. `types` are the
+// types of the run. Throws the errors of shard/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
-// Returns the cuts of domain number `domain` (shard::cuts_of) with the fields that depend on options set.
+// Returns the cuts of domain number `domain` with the fields that depend on the options (zero and node). `cuts` is a
+// result of shard::cuts_of.
 shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options, std::size_t domain);
 
 }  // namespace tessera::runtime

@@ -1,6 +1,6 @@
-// The state that the parts of one runtime share: groups, parameters, the record of the current step, and everything
-// that measures or waits. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take a StepContext as one
-// argument.
+// The state that the parts of one runtime share: communicators, parameters, the record of the current step, memory, and
+// the objects that measure and wait. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take a StepContext as
+// an argument.
 #pragma once
 #include "tessera/runtime/arenas.h"
 #include "tessera/runtime/buffer_pool.h"
@@ -28,7 +28,7 @@ struct StepContext {
   shard::ParallelGroups& parallel;
   RuntimeOptions options;
   ParameterTable parameters;
-  ParameterEntries entries;  // one for each of `parameters`
+  ParameterEntries entries;  // one for each parameter of `parameters`
   Recorder recorder;
   Agreement agreement;
   StepStatistics statistics;  // statistics of the last step begun
@@ -36,8 +36,8 @@ struct StepContext {
   Timeline timeline;
   Waits waits;
   Arenas arenas;         // memory of steps that follow a schedule
-  BufferPool pool;       // memory of other steps
-  EarlyRows early_rows;  // exchange of rows for steps that run as graphs
+  BufferPool pool;       // memory of steps on demand
+  EarlyRows early_rows;  // rows that travel before the launch of a graph
 
  private:
   void make_entry(schedule::ParameterId id);

@@ -7,14 +7,14 @@ namespace tessera::schedule {
 
 enum class Activity : std::uint8_t {
   compute,
-  gather,          // gather of weights over the ranks that store them
-  gather_compute,  // second hop of a gather, over the ranks that use the weights
-  reduce_compute,  // first hop of a reduction, over the ranks that produced the gradients
-  reduce,          // reduction of gradients over the ranks that store the weights
-  replicas,        // sum over replicas
-  publish,         // exchange of new weights between replicas, on the lane of the sums over replicas
-  comm,            // a collective of the program, from its event until the host has waited for it
-  agreement,       // comparison of the events that the ranks executed
+  gather,          // gather of weights: the hop over the ranks that store the weights
+  gather_compute,  // gather of weights: the second hop, over the ranks that use the weights
+  reduce_compute,  // reduction of gradients: the first hop, over the ranks that produced the gradients
+  reduce,          // reduction of gradients: the hop over the ranks that store the weights
+  replicas,        // sum of gradients over replicas
+  publish,         // exchange of new weights between replicas; uses the lane of `replicas`
+  comm,            // a collective of the program, from its event to the end of the wait for it
+  agreement,       // comparison of the ranks' events at the end of a step
 };
 std::string_view name_of(Activity activity);
 

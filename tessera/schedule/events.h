@@ -1,8 +1,8 @@
 // A training step as a list of events: the program's uses of weights and its collectives, in program order.
 //
-// The runtime records the events while the step runs. (step kind, microbatch, pass, parameter, ordinal) identifies an
-// event among the events of its kind. The ordinal counts the events of one kind whose other fields are equal. For
-// example, a layer used twice in one pass has the consumes 0 and 1.
+// The runtime records the events while the step runs. Among the events of its kind, an event is identified by step
+// kind, microbatch, pass, parameter and ordinal. The ordinal numbers events whose other fields are equal. For example,
+// if a layer is used twice in one pass, its weight has the consumes 0 and 1.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,14 +14,15 @@ namespace tessera::schedule {
 enum class StepKind : std::uint8_t { train, evaluate };
 enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class EventKind : std::uint8_t {
-  consume,  // the program reads the compute part of a weight from this event on ...
-  release,  // ... to here
-  produce,  // a use of a weight has written its gradient; the last produce of a microbatch completes the gradient
+  consume,  // a use of a weight begins: the program reads the weight's compute part
+  release,  // the use ends
+  produce,  // a use of a weight has written the weight's gradient; the last produce of a microbatch completes the
+            // gradient
   publish,  // the stored weight has a new version
-  comm,     // another collective of the program. With a parameter: the collective reads rows of the parameter by index.
-            // Outside the microbatches: the optimizer's collective (kCastGroup)
-  stash,    // bytes of activations are kept for backward (`op` is "keep" or "shard") ...
-  fetch,    // ... and backward takes them back
+  comm,     // a collective of the program. If the event has a parameter, the collective reads rows of this parameter by
+            // index. Outside the microbatches: a collective of the optimizer (kCastGroup)
+  stash,    // activations are kept for backward; `op` is "keep" or "shard"
+  fetch,    // backward reads the kept activations
   need,     // the program waits for a piece of a transfer, which a comm event with the same group, pass and op began
 };
 
@@ -37,7 +38,7 @@ struct Event {
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
   std::string group, op;  // group and operation of comm and need; for stash and fetch, `op` is "keep" or "shard"
-  // For comm: the bytes that this rank contributes; for stash and fetch: the bytes that it keeps.
+  // For comm: the bytes that this rank contributes. For stash and fetch: the bytes of the activations.
   std::int64_t bytes = 0;
 
   bool operator==(const Event&) const = default;
@@ -45,37 +46,40 @@ struct Event {
 
 using Trace = std::vector<Event>;
 
-// Group of the optimizer's all-reduces over all ranks of the world, and their ops. kAmaxOp: takes the maximum of a
-// bucket's amaxes, before the bucket is cast and published. kCountsOp: adds how often experts were chosen, before the
-// biases of routers are published.
+// Group and ops of the optimizer's all-reduces over all ranks of the world. kAmaxOp computes the maximum of a bucket's
+// amaxes, before the bucket is cast and published. kCountsOp adds the counts of chosen experts, before the biases of
+// routers are published.
 inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
 inline constexpr const char* kCountsOp = "all_reduce sum";
 
-// Group and op of the collective that reads rows by index, in the first domain (role_name() in check/together.h).
+// Group and op of the collective that reads rows by index. In domains after the first, role_name() (check/together.h)
+// gives the group.
 inline constexpr const char* kRowGroup = "rows";
 inline constexpr const char* kRowOp = "gather_rows";
 
-// The op of a piece: transfer 1 of "gather" or "scatter" over n ranks has the pieces "gather piece 1" to "gather piece
-// n-1", in this order. Piece k goes from each rank r to rank r + k. The k-th need of an op waits for its k-th piece.
+// Returns the op of a piece. A "gather" or "scatter" transfer over n ranks has the pieces 1 to n-1, in this order, with
+// the ops "gather piece 1" to "gather piece n-1". Piece k goes from each rank r to rank r + k. The k-th need event of a
+// transfer waits for piece k.
 std::string piece_op(std::string_view transfer, int piece);
 bool is_piece_op(std::string_view op);
 
-// Returns whether two events are the same event of their step. Compares everything except the bytes, which differ
-// between ranks whose shards have different sizes.
+// Returns whether two events are equal except for their bytes. Bytes differ between ranks whose shards have different
+// sizes.
 bool is_same(const Event& a, const Event& b);
-// Hashes the fields that is_same compares. hash_trace starts with 0 and applies hash_event to each event in order. The
-// hashes are equal on all machines.
+// Hash the fields that is_same compares. hash_event combines `hash` with an event. hash_trace starts with 0 and applies
+// hash_event to each event in order. The hashes are equal on all machines.
 std::uint64_t hash_event(std::uint64_t hash, const Event& event);
 std::uint64_t hash_trace(const Trace& trace);
 
-// Returns the largest number of bytes that are stashed and not yet fetched at any event.
+// Returns the peak of the bytes that are stashed and not fetched yet.
 std::int64_t peak_stashed(const Trace& trace);
 
 std::string_view name_of(StepKind kind);
 std::string_view name_of(Pass pass);
 std::string_view name_of(EventKind kind);
-// Returns a text like "train mb 0 backward consume #3 (1)". names[parameter] replaces "#3" if `names` contains it.
+// Returns a text like "train mb 0 backward consume #3 (1)". If `names` has an entry for the parameter, the name
+// replaces "#3".
 std::string to_string(const Event& event, const std::vector<std::string>& names = {});
 
 }  // namespace tessera::schedule

@@ -4,8 +4,7 @@
 //    "parameters": ["embedding.weight", ...],
 //    "events": [
 //     ["consume", microbatch, pass, parameter, ordinal],       the same for release, produce and publish
-//     ["comm", microbatch, pass, ordinal, group, op, bytes],   followed by the parameter if the event reads rows by
-//     index
+//     ["comm", microbatch, pass, ordinal, group, op, bytes],   and the parameter if the event reads rows by index
 //     ["stash", microbatch, pass, ordinal, op, bytes]]}        the same for fetch
 #pragma once
 #include <filesystem>
@@ -23,15 +22,15 @@ struct NamedTrace {
   bool operator==(const NamedTrace&) const = default;
 };
 
-// Throws Error if the events have different step kinds or a parameter has no name.
+// Throws Error if events have different step kinds, or if a parameter has no name.
 std::string trace_to_json(const NamedTrace& named);
-// Throws InputError for input that trace_to_json does not write. The message names `where` (the file), the event, the
-// expected value and the value found.
+// Throws InputError if `json` is not in this format. The message contains `where` (the file), the event, the expected
+// value and the actual value.
 NamedTrace trace_from_json(const nlohmann::json& json, const std::string& where);
 
 // Throws Error if the file cannot be written.
 void save_trace(const std::filesystem::path& path, const NamedTrace& named);
-// Throws InputError under the conditions of read_json_file and trace_from_json.
+// Throws the errors of read_json_file and trace_from_json.
 NamedTrace load_trace(const std::filesystem::path& path);
 
 }  // namespace tessera::schedule

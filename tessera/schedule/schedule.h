@@ -2,21 +2,21 @@
 // gradients are reduced. plan.h writes a schedule, check.h proves it, simulate.h predicts its time, and Runtime
 // executes it.
 //
-// Positions. A step's trace has a body (every event up to the last event of a microbatch), followed by the optimizer's
-// events. The optimizer's events are, for each bucket, the all-reduce of its amaxes if a number format needs one, and
-// the bucket's publishes. A schedule begins after the body of the previous step, because no gathered weight is valid at
-// that point. The event at index i of the body has position i. The P optimizer events that precede this body have the
-// positions -P .. -1. A gather issued at a negative position is therefore a prefetch: it runs while the previous step's
-// optimizer still updates weights. Position -1 is also the beginning of a step. "At position p" means directly after
-// the event at p. Segment p is the time between the events p - 1 and p.
+// Positions. The trace of a step has a body (all events up to the last event of the last microbatch), followed by the
+// optimizer's events. For each bucket, these are the all-reduce of its amaxes if a number format needs one, and the
+// bucket's publishes. A schedule begins after the body of the previous step, because no gathered weight is valid at
+// that point. The event at index i of the body has position i. The P optimizer events before this body belong to the
+// previous step and have the positions -P .. -1. A gather at a negative position is therefore a prefetch: it runs while
+// the previous step's optimizer still updates weights. Position -1 is also the beginning of a step. "At position p"
+// means directly after the event at p. Segment p is the time between the events p - 1 and p.
 //
-// Lanes. compute runs the program, in program order. Each domain has its own gather, reduce and replicas lanes; they
-// wait for each other only where this schedule requires it. gather runs the gathers, in the order of `residencies`.
-// reduce runs exchanges and sums, in the order of `reductions`; on GPUs the sums have their own lane. replicas runs
-// sums over replicas in the same order, then exchanges of new weights. Units that the last microbatch does not reduce
-// are an exception: their sums over replicas run at the end of the body. At each position the host first records the
-// fence of compute. The host then issues reductions, issues gathers, and makes compute wait for the reductions that
-// finish at this position.
+// Lanes. The lane compute runs the program, in program order. Each domain has its own lanes gather, reduce and
+// replicas. Lanes wait for each other only where the schedule requires it. gather runs the gathers in the order of
+// `residencies`. reduce runs exchanges and sums in the order of `reductions`; on GPUs the sums have a separate lane.
+// replicas runs sums over replicas in the order of `reductions`, then exchanges of new weights. If the last microbatch
+// does not reduce a unit, the unit's sum over replicas runs at the end of the body. At each position the host first
+// records the fence of compute. The host then issues reductions, then gathers, and makes compute wait for the
+// reductions that finish at this position.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -27,21 +27,22 @@
 
 namespace tessera::schedule {
 
-// The bytes of a parameter, as input for the planner. All ranks that plan together pass equal values: the maximum over
-// these ranks.
+// The bytes of a parameter, as input for the planner. Each number is the maximum over the ranks that execute the
+// schedule, so these ranks plan with equal values.
 struct ParameterSize {
   std::string name;
   int domain = 0;  // the domain that shards the parameter (shard/domain.h); all members of a unit have the same domain
-  std::int64_t gathered = 0;  // bytes of the gathered weight; 0: the weight is not gathered, and its shard is read
-  std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the gathered bytes are used directly
-  std::int64_t staging = 0;   // bytes of one gradient until it is summed; 0: the parameter is frozen
-  std::int64_t scratch = 0;   // bytes that the exchange of the gradient needs besides the staging, until the sum
-  Way gather;                 // of the weight
+  // Bytes of the gathered weight; 0: the weight is not gathered, because the rank can read its shard directly.
+  std::int64_t gathered = 0;
+  std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the weight is not unpacked
+  std::int64_t staging = 0;   // bytes of the gradient's staging; 0: the parameter is frozen
+  std::int64_t scratch = 0;   // bytes of scratch for the exchange of the gradient, in use until the gradient is summed
+  Way gather;                 // way of the weight
   Way reduce;                 // way of one microbatch's gradient
-  Way replicas;               // way of the sum over replicas, used once a step
-  Way publish;                // way of the new weights that other replicas have updated
+  Way replicas;               // way of the sum over replicas, once a step
+  Way publish;                // way of the weights that other replicas have updated
 
-  // Whether the parameter may share a unit with others: its gather has a single hop.
+  // Whether the parameter may share a unit with other parameters. Its gather must have a single hop.
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }
 };
 
@@ -49,18 +50,18 @@ struct ParameterSize {
 // first use.
 using Unit = std::vector<ParameterId>;
 
-// The interval in which a unit's weights occupy bytes of the gather arena. A weight that is unpacked has two stages in
-// the arena. Stage *arrived* is the packed bytes, from the issue of the gather to the unpacking. Compute unpacks them
-// directly before the event `wait`. Stage *unpacked* lasts from there to the last release. If the weight is not
-// gathered, compute unpacks the stored bytes and there is no first stage. A weight that is used without unpacking has
-// one stage, from the issue to the last release.
+// The interval in which the weights of a unit occupy bytes of the gather arena. A weight that is unpacked has two
+// ranges of bytes. The gathered (packed) bytes are in use from the issue of the gather until compute unpacks them,
+// directly before the event `wait`. The unpacked bytes are in use from the unpacking to the last release. If the weight
+// is not gathered, compute unpacks the stored shard, and there are no gathered bytes. A weight that is not unpacked has
+// one range, in use from the issue of the gather to the last release.
 struct Residency {
-  int unit = 0;   // of gather_units
+  int unit = 0;   // index into gather_units
   int issue = 0;  // position where the gather is enqueued
-  int free = 0;  // position (<= issue) that compute must pass before the gather runs. `free` is the latest of: the last
-                 // release or the unpacking of every earlier tenant of these bytes, of any domain; the last publish of
-                 // a member
-  int wait = 0;  // index of the first consume; directly before it, compute waits for the gather and unpacks
+  int free = 0;   // position (<= issue) that compute must pass before the gather runs. At this position, all earlier
+                  // tenants of the bytes are released or unpacked, and all members are published
+  int wait = 0;  // index of the first consume; directly before this event, compute waits for the gather and unpacks the
+                 // weights
   int last = 0;  // index of the last release
   std::int64_t offset = 0;           // offset of the gathered weights in the gather arena, bytes
   std::int64_t unpacked_offset = 0;  // offset of the unpacked weights in the gather arena, bytes
@@ -70,18 +71,18 @@ struct Residency {
 
 // The reduction of a unit's gradients of one microbatch from staging to main_grad.
 struct Reduction {
-  int unit = 0;  // of reduce_units
+  int unit = 0;  // index into reduce_units
   int microbatch = 0;
-  int first = 0;  // index of the first produce; compute writes the staging from segment `first`
-  int issue = 0;  // index of the last produce, where the exchange is enqueued; the exchange waits until compute reaches
-                  // this event
-  int finish = 0;         // position (>= issue) where compute waits for the sum; afterwards the staging is free
-  bool replicas = false;  // whether this is the unit's last reduction of the step, which the sum over replicas follows
-                          // on the replicas lane
+  int first = 0;  // index of the first produce; compute writes the staging from segment `first` on
+  // Index of the last produce; the exchange is enqueued at this event and waits until compute reaches it.
+  int issue = 0;
+  int finish = 0;         // position (>= issue) at which compute waits for the sum; the staging is then free
+  bool replicas = false;  // whether this is the unit's last reduction of the step; the sum over replicas follows it on
+                          // the lane replicas
   std::int64_t offset = 0;         // offset in the reduce arena, bytes
   std::int64_t scratch = 0;        // offset in the scratch, bytes
-  std::vector<int> scratch_waits;  // reductions of this step that used these bytes of the scratch before; the exchange
-                                   // waits for their sums
+  std::vector<int> scratch_waits;  // earlier reductions of this step that use the same bytes of the scratch; the
+                                   // exchange waits for their sums
 
   bool operator==(const Reduction&) const = default;
 };
@@ -90,19 +91,18 @@ struct Schedule {
   StepKind kind = StepKind::train;
   int microbatches = 0;
   int events = 0;                // number of events in the trace
-  int body = 0;                  // number of events up to the last event of a microbatch
-  std::uint64_t trace_hash = 0;  // hash of the trace that the schedule is for
+  int body = 0;                  // number of events in the body
+  std::uint64_t trace_hash = 0;  // hash_trace of the trace for which the schedule was planned
   std::vector<Unit> gather_units, reduce_units;
   std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
-  // By unit: arena bytes of the gathered weights, of the unpacked weights, and of the gradients' staging; bytes of the
-  // scratch. unpacked_bytes is 0 for a unit that is used without unpacking. The members of a unit are either all
-  // unpacked or all used without unpacking.
+  // By unit: bytes of the gathered weights, of the unpacked weights, of the gradients' staging, and of the scratch.
+  // unpacked_bytes is 0 for a unit that is not unpacked. Either all members of a unit are unpacked, or no member is.
   std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes, scratch_bytes;
   std::vector<Residency> residencies;  // in the order of issue
   std::vector<Reduction> reductions;   // in the order of issue
-  std::int64_t gather_arena = 0;       // bytes: the largest end of a residency
-  std::int64_t reduce_arena = 0;       // bytes: the largest end of a reduction
-  std::int64_t scratch = 0;            // bytes of the exchanges' own buffer: the maximum over the exchanges
+  std::int64_t gather_arena = 0;       // bytes of the gather arena: the largest end of a residency
+  std::int64_t reduce_arena = 0;       // bytes of the reduce arena: the largest end of a reduction's staging
+  std::int64_t scratch = 0;            // bytes of the scratch: the maximum of scratch_bytes
 
   bool unpacks(int unit) const { return unpacked_bytes[static_cast<std::size_t>(unit)] > 0; }
   int optimizer_events() const { return events - body; }
@@ -110,8 +110,8 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// Hashes of the parts of a schedule that must be equal on all ranks of a communicator: order, members and microbatches.
-// Offsets and the positions of issues are not included.
+// Return hashes of the parts of a schedule that must be equal on all ranks of a communicator: the order of gathers or
+// reductions, their members and their microbatches. Offsets and positions are not included.
 std::uint64_t gather_hash(const Schedule& schedule);
 std::uint64_t reduce_hash(const Schedule& schedule);
 

@@ -1,4 +1,4 @@
-// Times of the transfers of a schedule's units, for simulate.h.
+// Computes the times of the transfers of a schedule's units, for simulate.h.
 #pragma once
 #include <functional>
 
@@ -6,12 +6,12 @@
 
 namespace tessera::schedule {
 
-// Returns the seconds of one message over the ranks of a domain's hop. `bytes` is the number of bytes that one rank
+// A function that returns the seconds of one message in a hop of a domain. `bytes` is the number of bytes that one rank
 // receives.
 using HopSeconds = std::function<double(int domain, Activity activity, std::int64_t bytes)>;
 
-// Sets the gather, reduce, replica and publish seconds of `costs`. The members of a unit travel as one message per hop.
-// Sums over compute ranks, sums over replicas, and publishes are one message per parameter.
+// Sets the gather, reduce, replica and publish seconds of `costs`. The members of a unit travel in one message per hop.
+// Sums over compute ranks, sums over replicas, and publishes take one message per parameter.
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs);
 

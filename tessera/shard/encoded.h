@@ -1,8 +1,8 @@
 // The planes of weights that are stored and sent in a number format (quant/formats/encoding.h).
 //
-// One plane contains the data, another plane the scales by tile. A number of the whole matrix (the scale of an fp8
-// matrix, the amax of an nvfp4 matrix) is not a plane. The cast writes this number on every rank, so the number never
-// travels.
+// One plane contains the data, another plane contains the scales of the tiles. A number for the whole matrix (the scale
+// of an fp8 matrix, the amax of an nvfp4 matrix) is not a plane. The cast writes this number on every rank, so the
+// number is never sent.
 #pragma once
 #include <vector>
 
@@ -12,22 +12,23 @@
 namespace tessera::shard {
 
 std::vector<PlaneSpec> encoded_planes(const quant::Encoding& encoding);
-// Returns whether the encoding has a number for the whole matrix, which depends on all elements.
+// Returns whether the encoding has a number for the whole matrix. This number depends on all elements.
 bool has_tensor_scale(const quant::Encoding& encoding);
-// Returns whether the whole matrix is one tile, so that ranks may hold any of its elements.
+// Returns whether the whole matrix is one tile. Ranks may then hold any of its elements.
 bool has_one_tile(const quant::Encoding& encoding);
-// Throws InputError for an encoding with tiles if some tp group of the mesh lacks ranks. For weights and for products.
+// Throws InputError for an encoding with tiles if some tp group of the mesh lacks ranks. Called for the encodings of
+// weights and of products.
 void check_tiles(const ParameterSpec& spec, const quant::Encoding& encoding);
-// Throws the errors of check_tiles. Throws InputError if the encoding cannot store the parameter: the parameter is not
-// sharded or its type is not bf16; parts of compute ranks overlap and begin or end inside a tile; a rank has rows with
-// an odd number of 4-bit elements.
+// Throws the errors of check_tiles. Throws InputError if the encoding cannot store the parameter. This is the case if
+// the parameter is not sharded, if its type is not bf16, if parts of compute ranks overlap and begin or end inside a
+// tile, or if a rank has rows with an odd number of 4-bit elements.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Returns the extent of a rank's part in one layout, which is a dense matrix. The extent is 0 x 0 if the rank has no
-// elements.
+// Returns the extent of a rank's part in one layout. The part must be a dense matrix. The extent is 0 x 0 if the rank
+// has no elements.
 quant::Extent extent_of(const layout::LocalLayout& local);
 
-// Returns the encoded matrix whose data and scales are at these addresses.
+// Returns the quantized matrix of a parameter, whose data and scales are at these addresses.
 quant::Quantized encoded_matrix(ShardedParameter& parameter, std::byte* data, std::byte* scales);
 
 }  // namespace tessera::shard

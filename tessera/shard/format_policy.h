@@ -1,5 +1,5 @@
-// The choice of number formats for weights, in storage and messages or in products: one format for all matrices, and
-// rules by name for some.
+// Chooses the number formats of weights: one format for all matrices, and rules by name for single matrices. One policy
+// chooses the formats for storage and messages, another policy the formats of products.
 #pragma once
 #include <span>
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace tessera::shard {
 
-// `pattern` matches names of parameters like a shell pattern matches file names: * matches any characters.
+// The format of the parameters whose names match `pattern`. `pattern` is a shell pattern: * matches any characters.
 struct FormatRule {
   std::string pattern;
   quant::Format format = quant::Format::bf16;
 };
 
-// The last rule that matches a parameter decides its format. Without a matching rule the format is `format`.
+// The format of a parameter is that of the last rule that matches its name, or `format` if no rule matches.
 struct FormatPolicy {
   quant::Format format = quant::Format::bf16;
   std::vector<FormatRule> rules;
@@ -29,21 +29,21 @@ struct FormatPolicy {
 // with `where`.
 std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_view where);
 
-// Sets the number format of a matrix's products. Leaves vectors, and tables whose rows are read by index, unchanged.
-// Throws InputError if a rule gives such a table a format other than bf16, or if the model's type is not bf16.
+// Sets spec.product, the number format of a matrix's products. Does not change vectors and tables whose rows are read
+// by index. Throws InputError if a rule gives such a table a format other than bf16, or if the model's type is not
+// bf16.
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
-// Sets the encoding of a matrix to the policy's format. Leaves vectors, and tables whose rows are read by index,
-// unchanged. Throws InputError if a rule gives such a table a format other than bf16. Throws the errors of
-// check_encoding.
+// Sets spec.encoding of a matrix to the policy's format. Does not change vectors and tables whose rows are read by
+// index. Throws InputError if a rule gives such a table a format other than bf16. Throws the errors of check_encoding.
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// Gives the weight a backward weight in the policy's format, if its encoding for backward passes differs from its
-// encoding for forward passes. If products in backward passes use that format, they read the stored backward weight
-// without unpacking it. In mxfp8, the tiles of a backward weight are along the columns. Called after set_product and
+// Sets spec.backward, so that the weight gets a backward weight in the policy's format. Does nothing if forward and
+// backward passes use the same encoding. If products in backward passes use that format, they read the backward weight
+// without unpacking. In mxfp8, the tiles of a backward weight extend along the columns. Called after set_product and
 // set_encoding. Throws the errors of set_encoding for the weight or its backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// Throws InputError if a rule matches no name in `names`; its message begins with `where`.
+// Throws InputError if a rule does not match any of `names`. The message begins with `where`.
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where);
 
 }  // namespace tessera::shard

@@ -1,4 +1,4 @@
-// The host time of a rank: from the steady clock, or from a virtual clock.
+// The time of a rank's host: the steady clock, or the virtual clock if there is one.
 #pragma once
 #include "tessera/base/clock.h"
 #include "tessera/shard/parallel_groups.h"

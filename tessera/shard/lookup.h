@@ -1,4 +1,4 @@
-// How the rows of a table, which are read by index, reach the ranks that read them.
+// How ranks get the rows of a table that they read by index.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -6,9 +6,9 @@
 namespace tessera::shard {
 
 enum class Lookup : std::uint8_t {
-  automatic,  // the way that receives fewer bytes (sizes.h)
+  automatic,  // chooses `gather` or `rows`, with fewer received bytes (sizes.h)
   gather,     // the whole table is gathered, like any weight
-  rows,       // only the rows that are read travel, each from the rank that stores it (rows.h)
+  rows,       // only the rows that are read are sent, each by the rank that stores it (rows.h)
 };
 constexpr std::string_view name_of(Lookup lookup) {
   switch (lookup) {
@@ -23,7 +23,7 @@ constexpr std::string_view name_of(Lookup lookup) {
 }
 
 struct RowReads {
-  // Maximum number of rows, the same on every rank; 0: an ordinary weight, not a table.
+  // Maximum number of rows that a rank reads in a microbatch, equal on every rank. 0: the parameter is not a table.
   std::int64_t per_microbatch = 0;
   Lookup lookup = Lookup::automatic;
   bool operator==(const RowReads&) const = default;

@@ -1,14 +1,16 @@
 // A sharded parameter on one rank: its name, logical shape, layouts, and this rank's buffers.
 //
-// Four layouts describe where the weight is (docs/layouts.md). The layouts are over the ranks of the parameter's domain
-// (domain.h).
-//   compute  over the compute ranks: the part that each rank needs while an operation runs; parts may overlap
-//   home     over the compute ranks: each element on one rank (replicated parameters are whole on every rank)
-//   storage  over the ranks that store one compute rank's part: the rows of its home part that each keeps between uses;
-//            over all ranks of a replica in which compute groups lack ranks (replica_layouts.h)
-//   state    over the replicas of one storing rank: the rows of its shard that each updates, with their optimizer
-//            state (ZeRO-1); without ZeRO-1 equal to storage: every replica does all the work
-// These layouts count the elements of the weight. Each plane (plane.h) has four layouts of its own, which count tiles.
+// Four layouts describe where the elements of the weight are stored (docs/layouts.md). The layouts are over the ranks
+// of the parameter's domain (domain.h).
+//   compute  The part that each compute rank needs while an operation runs. Parts may overlap.
+//   home     The compute layout without overlaps: each element is on one compute rank. A replicated parameter is whole
+//            on every compute rank.
+//   storage  The rows of a home part that each rank keeps between uses. The layout is over the ranks that store one
+//            compute rank's home part. In a replica in which compute groups lack ranks, it is over all ranks of the
+//            replica (unequal/replica_layouts.h).
+//   state    The rows of a shard that each replica updates, with their optimizer state (ZeRO-1). The layout is over the
+//            replicas. Without ZeRO-1 every replica updates its whole shard, and state equals storage.
+// These layouts count the elements of the weight. Each plane (plane.h) also has four layouts, which count tiles.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -28,8 +30,8 @@
 
 namespace tessera::shard {
 
-// The types of a parameter's buffers. `accumulator` is the type of main_grad, master and moments. `wire` is the type of
-// the gradient parts that travel between the ranks that add them.
+// The types of a parameter's buffers. `model` is the type of the weight. `accumulator` is the type of main_grad, master
+// and moments. `wire` is the type of gradients that ranks send to each other.
 struct ParameterTypes {
   quant::DType model = quant::DType::fp32;
   quant::DType accumulator = quant::DType::fp32;
@@ -49,59 +51,61 @@ struct BackwardFormat {
 // The properties of a parameter that a model defines.
 struct ParameterSpec {
   std::string name;
-  std::vector<std::int64_t> dims;  // logical
-  layout::Layout compute;          // over the compute ranks of this rank's compute group
-  // The compute layouts of all shapes of compute groups (ComputeGroup::shapes). Empty if all groups are full.
+  std::vector<std::int64_t> dims;  // logical shape
+  layout::Layout compute;          // compute layout over the ranks of this rank's compute group
+  // The compute layout for each shape of a compute group (ComputeGroup::shapes). Empty if all groups are full.
   std::map<Slots, layout::Layout> compute_by_slots = {};
-  // True: each rank stores a part (matrices). False: every rank stores the whole (norms).
+  // True: each rank stores a part of the parameter (matrices). False: every rank stores the whole parameter (norms).
   bool sharded = true;
-  // The parameter is replicated over the compute ranks, but each rank computes only a part of its gradient (sequence
-  // parallelism). The parts are added.
+  // True: the parameter is replicated over the compute ranks, but each rank computes only a term of the gradient
+  // (sequence parallelism). The terms are added.
   bool partial_gradient = false;
   bool trainable = true;
-  // One product computes the whole gradient of a microbatch. Nothing is added to the gradient before it is rounded to
+  // True: one product computes the whole gradient of a microbatch. No value is added before the gradient is rounded to
   // the wire type, so the product may write rounded values.
   bool produced_once = false;
-  bool decay = true;                // weight decay applies
-  double initial_deviation = 0.02;  // normal(0, deviation); 0: filled with initial_value
+  bool decay = true;                // whether weight decay applies
+  double initial_deviation = 0.02;  // standard deviation of normal initial values; 0: all elements are initial_value
   double initial_value = 0;
   RowReads reads;
-  std::optional<ParameterTypes> types;  // absent: those of the run
-  // The weight and its gradient have the run's accumulator type everywhere (a router is fp32 in a bf16 model).
+  std::optional<ParameterTypes> types;  // absent: the types of the run
+  // True: the weight and its gradient always have the run's accumulator type. For example, a router is fp32 in a bf16
+  // model.
   bool is_wide = false;
-  // False: number formats do not apply to the parameter, and a rule that matches it is refused.
+  // False: number formats do not apply to the parameter, and a rule that matches its name is an error.
   bool takes_formats = true;
-  // The arrays that are stored and sent; empty: one plane of the model's type. The first plane has one element for each
-  // element of the weight, and contains its values or its data.
+  // The planes that are stored and sent. Empty: one plane of the model's type. The first plane has one element for each
+  // element of the weight, and contains the weight's values or its data.
   std::vector<PlaneSpec> planes;
-  // The number format in which a matrix of a bf16 model is stored and sent, instead of `planes`. The master is fp32. If
-  // is_unpacked(), users read the weight unpacked to bf16 (encoded.h).
+  // The number format in which a matrix of a bf16 model is stored and sent. If set, it replaces `planes`. The master is
+  // fp32. If is_unpacked() is true, layers read the weight unpacked to bf16 (encoded.h).
   std::optional<quant::Encoding> encoding;
-  // The number format of the weight's products. Products in the format of the encoding read the planes directly.
+  // The number format of the weight's products. If it is the format of `encoding`, products read the planes directly.
   quant::Format product = quant::Format::bf16;
-  bool looked_up = false;  // whether rows are also read by index, in bf16
-  // Set if backward passes read the weight in another number format, as a separate parameter (backward_weight()).
+  bool looked_up = false;  // whether a layer also reads rows of the matrix by index, in bf16
+  // Set if backward passes read the weight in another number format, from a separate parameter (backward_weight()).
   std::optional<BackwardFormat> backward;
-  int domain = 0;  // number of its domain in ParallelGroups::domains
-  // True: backward passes read this parameter, and the cast of its weight's master writes it.
+  int domain = 0;  // index of the parameter's domain in ParallelGroups::domains
+  // True: this parameter is a backward weight. Its values are cast from the master of the weight to which it belongs.
   bool is_backward_weight = false;
-  // Storage is cut after a multiple of this number of rows; tiles may require a larger multiple.
+  // A rank's stored rows begin at a multiple of this number. Tiles may require a larger multiple.
   std::int64_t rows_together = 1;
 
   bool operator==(const ParameterSpec&) const = default;
 };
-// Returns whether users read an encoded weight unpacked to bf16.
+// Returns whether layers read the weight, which is stored in a number format, unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
-// Returns the parameter that backward passes read instead of a weight with `backward`. The backward weight has the same
-// shape and the same sharding, and the name "NAME (backward)". A backward weight is not trained and has no master.
+// Returns the backward weight of a weight whose `backward` is set. The backward weight has the shape and the sharding
+// of the weight, and the name "NAME (backward)". A backward weight is not trained and has no master.
 ParameterSpec backward_weight(const ParameterSpec& spec);
-// Returns the types of a parameter: its own, or else those of the run.
+// Returns spec.types if set, otherwise the types of the run.
 inline ParameterTypes types_of(const ParameterSpec& spec, const ParameterTypes& run) {
   if (spec.is_wide) return {.model = run.accumulator, .accumulator = run.accumulator, .wire = run.accumulator};
   return spec.types ? *spec.types : run;
 }
 
-// Returns whether compute ranks hold parts of one gradient, which are added before the gradient travels further.
+// Returns whether several compute ranks hold terms of one gradient. These terms are added in the first hop of the
+// reduction.
 inline bool sums_compute(const ParameterSpec& spec, const ParameterLayouts& layouts) {
   return spec.trainable && (layouts.overlaps() || (spec.partial_gradient && layouts.slots > 1));
 }
@@ -110,65 +114,69 @@ inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes
   return spec.produced_once && !sums_compute ? types.wire : types.accumulator;
 }
 
-// Data, and the state that steps change. The state is private: only its functions change it.
+// A parameter on one rank: its description, its buffers, and state that steps change. Only the member functions change
+// the private state.
 struct ShardedParameter : RankParts {
   ParameterSpec spec;
   ParameterTypes types;
   Place place;
-  std::vector<Plane> planes;  // the arrays that travel; the first contains the weight's own values
+  std::vector<Plane> planes;  // the planes that gathers send; the first plane contains the weight's values or data
   base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
-  base::Buffer tensor_scale;  // fp32: the number of the whole matrix in an encoding; else empty
+  base::Buffer tensor_scale;  // one fp32 number for the whole matrix, if the encoding has one; else empty
   base::Buffer main_grad;     // local_storage.size elements of the accumulator type; empty for a frozen parameter
-  bool by_rows = false;  // the result of exchanges_rows(); true: rows travel by index, and the table is never gathered
-  base::Buffer row_states;  // if by_rows: the state of each stored row of main_grad, a byte each (row_kernels.h)
+  bool by_rows = false;       // result of exchanges_rows(); true: the table exchanges rows and is never gathered
+  base::Buffer row_states;    // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
-  bool splits_state() const {
-    return !states.empty();
-  }  // whether each replica updates only its part, after which the replicas gather all parts
-  // Returns the number of columns of this rank's rows if the last sum of a step can also write the squares of the rows.
-  // The sum can write the squares if one sum finishes all rows: the rows are contiguous in local_storage, and there is
+  // Returns whether each replica updates only a part of the shard. The replicas then exchange the updated parts.
+  bool splits_state() const { return !states.empty(); }
+  // Returns the number of columns of this rank's rows if the last sum of a step can also write the sums of squares of
+  // the rows. This requires that one sum completes whole rows: the rows are contiguous in local_storage, and there is
   // one replica. Otherwise returns 0.
   std::int64_t columns_of_sum(int replicas) const;
-  // A backward weight has no master: the cast of its weight's master writes it.
+  // Returns whether the parameter has a separate master. A backward weight has no master; its values are cast from the
+  // master of the weight to which it belongs.
   bool has_master() const {
     return !spec.is_backward_weight && (planes.size() > 1 || planes.front().spec.type != types.accumulator);
   }
   base::Buffer& weight() { return planes.front().data; }
   const base::Buffer& weight() const { return planes.front().data; }
-  // The addresses of this rank's state part in each buffer. The part is dense.
+  // Return the addresses of this rank's state part in each buffer. The part is dense.
   std::byte* state_weight() { return planes.front().state_data(); }
   std::byte* state_gradient() { return main_grad.data() + types.accumulator_bytes(state_offset); }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 
-  // The version of the stored weight. A publish makes a new version and sets the fence after which this version can be
-  // read. A gather stores the version that it reads. Each consume compares the two versions.
+  // The version number of the stored weight. A publish makes a new version and sets the fence after which this version
+  // can be read. A gather records the version that it reads. Each consume compares the recorded version with the stored
+  // version.
   std::int64_t version() const { return version_; }
   const base::Fence& published() const { return published_; }  // done when the newest version is written
   void make_version() { ++version_; }
   void set_published(base::Fence written) { published_ = std::move(written); }
 
-  // The gradient of a step. The first sum of a step overwrites main_grad; later sums add to it.
+  // How one sum writes main_grad. The first sum of a step overwrites main_grad; later sums add to it.
   struct Sum {
     bool accumulates = false;
-    double* row_squares = nullptr;  // the sum writes the squares of its rows here; null: not written
+    double* row_squares = nullptr;  // receives the sum of squares of each row; null: not written
   };
   void begin_step() { main_grad_written_ = row_squares_written_ = false; }
-  // Returns how the next sum writes main_grad, and records that this sum was taken. is_last: the step has no later sum.
+  // Returns how the next sum writes main_grad, and records that the caller does this sum. `is_last`: the step has no
+  // later sum.
   Sum next_sum(bool is_last) {
     double* const squares = is_last ? row_squares_ : nullptr;
     row_squares_written_ = squares != nullptr;
     return {std::exchange(main_grad_written_, true), squares};
   }
-  bool main_grad_written() const { return main_grad_written_; }      // in this step
-  bool row_squares_written() const { return row_squares_written_; }  // in this step
-  // From now on the last sum of a step writes the squares of its rows to `place` (quant/device_kernels.h): one number
-  // for each row of local_storage. Null: stops writing them.
+  bool main_grad_written() const { return main_grad_written_; }  // whether a sum of this step has written main_grad
+  // Returns whether a sum of this step has written the sums of squares.
+  bool row_squares_written() const { return row_squares_written_; }
+  // After this call, the last sum of each step writes the sum of squares of each row of local_storage to `place`
+  // (quant/device_kernels.h). Null: sums of squares are no longer written.
   void write_row_squares(double* place) { row_squares_ = place; }
 
-  // From now on a cast of the master to an encoding writes to `place` whether this rank's part is finite
-  // (quant::MasterSlice). `place` is memory of the device. Null: stops writing it.
+  // After this call, each cast of the master to an encoding writes to `place` whether this rank's part is finite
+  // (quant::MasterSlice::not_finite). `place` is memory of the device. Null: the value is no longer written.
   void write_not_finite(float* place) { not_finite_ = place; }
   float* not_finite() const { return not_finite_; }
 
@@ -180,9 +188,9 @@ struct ShardedParameter : RankParts {
   float* not_finite_ = nullptr;
 };
 
-// Returns the rows of this rank's state that the rank contributes to a sum over all ranks or to a checkpoint, in which
-// each element of the run counts once. If several ranks keep the same part, one of them contributes it, and the result
-// is empty on the others.
+// Returns the part of this rank's state that the rank contributes to a sum over all ranks or to a checkpoint. Each
+// element of the parameter is contributed by exactly one rank. If several ranks keep equal parts, the result is empty
+// on all of them except one.
 layout::LocalLayout counted_part(const ShardedParameter& parameter);
 
 }  // namespace tessera::shard

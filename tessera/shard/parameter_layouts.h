@@ -7,35 +7,38 @@
 
 namespace tessera::shard {
 
-// Returns the planes of a parameter: its own planes, those of its encoding, or else one plane of the model's type.
+// Returns the planes of a parameter: spec.planes, the planes of its encoding, or otherwise one plane of the model's
+// type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Returns the layouts of a parameter. Throws Error if the compute layout has another shape than `dims` or lacks an
-// element. Throws Error for more than kMaxPlanes planes, for a tile below 1 x 1, or if an element of the first plane
-// is a larger tile. For encodings, see check_encoding (encoded.h). If a compute group of the mesh lacks ranks, throws
-// Error if spec.compute_by_slots lacks a shape, and InputError for planes of tiles, for products in a format of tiles
-// and for sums by nodes.
+// Returns the layouts of a parameter. Throws Error if the shape of the compute layout is not `dims`, or if the layout
+// lacks an element. Throws Error for more than kMaxPlanes planes, for a tile smaller than 1 x 1, and if the tile of the
+// first plane is larger than 1 x 1. check_encoding (encoded.h) checks encodings. If a compute group of the mesh lacks
+// ranks, throws Error if spec.compute_by_slots lacks a shape. Throws InputError in this case for planes with tiles, for
+// products in a format with tiles, and for the hierarchical order of reduction.
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts = {});
 
-// Returns the layouts of a plane. The compute layout counts the tiles of each rank's part. Storage and state are cut
-// between tiles. Throws Error if the parts of compute ranks overlap and begin or end inside a tile.
+// Returns the layouts of a plane, which count tiles. Storage and state are divided between tiles. Throws Error if the
+// parts of compute ranks overlap and begin or end inside a tile.
 ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts);
 
-// Returns the parts of one rank. `layouts` belongs to the parameter or to one of its planes. `cuts` and `place` belong
-// to the parameter's domain.
+// Returns one rank's parts of a parameter or of a plane, whose layouts are `layouts`. `cuts` and `place` belong to the
+// parameter's domain.
 RankParts rank_parts(ParameterLayouts layouts, const Cuts& cuts, const Place& place);
 
-// Returns the parts that the ranks of RankParts::storage use: their home parts, over the same ranks.
+// Returns the home parts of the ranks of RankParts::storage, as a layout over these ranks.
 layout::Layout homes_of(const RankParts& parts, const Place& place);
 
-// The parts that the ranks of one replica store, duplicates left out.
+// The parts that the ranks of one replica store. Only one duplicate of each rank is included.
 class StoredParts {
  public:
-  // The replica is that of `cuts`.
+  // The replica is cuts.replica.
   StoredParts(const ParameterLayouts& layouts, const Cuts& cuts);
 
-  const std::vector<Place>& places() const { return places_; }  // of all ranks; only compute and part are set
-  // Returns the layout over the ranks that together store the part of the rank at `place`, and its number among them.
+  // Returns the places of all ranks of the replica. Only `compute` and `part` are set.
+  const std::vector<Place>& places() const { return places_; }
+  // around() returns the storage layout over the ranks that together store the compute part of the rank at `place`.
+  // number_of() returns the index of this rank in the layout.
   const layout::Layout& around(const Place& place) const;
   int number_of(const Place& place) const;
   const layout::LocalLayout& of(const Place& place) const {
@@ -43,9 +46,9 @@ class StoredParts {
   }
 
  private:
-  bool over_replica_ = false;            // all ranks of the replica store together
-  std::vector<layout::Layout> layouts_;  // by compute rank, or one for the replica
-  std::vector<int> first_;               // by part: number of its first rank in the replica
+  bool over_replica_ = false;            // true: all ranks of the replica share one storage layout
+  std::vector<layout::Layout> layouts_;  // storage layouts by compute rank, or one for the whole replica
+  std::vector<int> first_;               // by part: index of the part's first rank in the replica
   std::vector<Place> places_;
 };
 

@@ -1,5 +1,5 @@
-// The planes of a stored weight. A plane is an array: a bf16 weight has one plane, and a format with scales has one
-// plane for data and one for scales. Gathers, pushes and publishes move planes. A product reads a view of the planes.
+// The planes of a stored weight. A plane is an array. A bf16 weight has one plane. A weight in a format with scales has
+// one plane for data and one plane for scales. Gathers, pushes and publishes transfer planes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace tessera::shard {
 
-inline constexpr std::size_t kMaxPlanes = 4;  // of one parameter
+inline constexpr std::size_t kMaxPlanes = 4;  // maximum number of planes of a parameter
 
-// Returns the bytes of `elements` elements. Layers above call this function instead of quant::size_of.
+// Returns the bytes of `elements` elements. Code above this layer calls this function instead of quant::size_of.
 inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {
   return elements * static_cast<std::int64_t>(quant::size_of(type));
 }
@@ -21,7 +21,7 @@ inline std::int64_t bytes_of(std::int64_t elements, quant::DType type) {
 struct PlaneSpec {
   std::string name = "weight";
   quant::DType type = quant::DType::fp32;
-  layout::Tile tile;  // the rows and columns of the weight that share one element of the plane
+  layout::Tile tile;  // numbers of rows and columns of the weight that share one element of the plane
 
   bool operator==(const PlaneSpec&) const = default;
   std::int64_t bytes(std::int64_t elements) const { return bytes_of(elements, type); }
@@ -34,51 +34,55 @@ struct GroupLayouts {
   bool overlaps() const { return home != compute; }
 };
 
-// The layouts of a parameter, or of one of its planes, over the ranks. parameter.h explains the kinds.
+// The layouts of a parameter or of a plane over the ranks. parameter.h explains the kinds of layouts.
 struct ParameterLayouts {
-  layout::Layout compute, home;  // over the compute ranks
-  bool is_cut = true;            // false: every rank stores the whole
-  std::int64_t together = 1;     // storage is cut after a multiple of this number of rows
-  int slots = 1;                 // places of the compute group, dead ones included
-  // The layouts of all compute groups of this rank's replica, by part, if it is reduced (Cuts::is_reduced). Else empty.
+  layout::Layout compute, home;  // layouts over the compute ranks
+  bool is_cut = true;            // false: every rank stores the whole parameter
+  std::int64_t together = 1;     // a rank's stored rows begin at a multiple of this number
+  int slots = 1;                 // number of places of the compute group, dead places included
+  // By part: the layouts of all compute groups of this rank's replica. Set if the replica is reduced
+  // (Cuts::is_reduced), else empty.
   std::vector<GroupLayouts> groups = {};
-  // If some replica is reduced: by replica, the storage layout over all its ranks, in the order of places. Else empty.
+  // By replica: the storage layout over all its ranks, in the order of places. Set if some replica is reduced, else
+  // empty.
   std::vector<layout::Layout> replicas = {};
 
-  // Whether several compute ranks use an element that only one of them stores. The same on all ranks of a replica.
+  // Returns whether several compute ranks use an element that only one of them stores. The result is equal on all ranks
+  // of a replica.
   bool overlaps() const;
-  // Returns the layouts of the compute group with this part.
+  // Returns the layouts of compute group number `part`.
   GroupLayouts group(int part) const;
   // Returns the storage layout of one compute rank's part, over `parts` ranks.
   layout::Layout stored(int compute_rank, int parts) const;
-  // Returns, for `replicas` ranks that all store `local`, the part that each of them updates (ZeRO-1).
+  // Divides a shard over `replicas` ranks that all store `local`. Returns the part that each rank updates (ZeRO-1).
   std::vector<layout::LocalLayout> updated(const layout::LocalLayout& local, int replicas) const;
 };
 
 // One rank's parts of a parameter or of a plane.
 struct RankParts {
   ParameterLayouts layouts;
-  // Over the ranks of Via::gather: those that store this rank's compute part, or, in a reduced replica with several
-  // parts, all ranks of the replica.
+  // The storage layout over the ranks of Via::gather. These ranks store this rank's compute part. In a reduced replica
+  // with several parts, they are all ranks of the replica.
   layout::Layout storage;
-  int storing_rank = 0;  // this rank's number in `storage`
-  // The storage layouts over the ranks of Via::replicas, by replica. Set if the mesh has dead places, else empty.
+  int storing_rank = 0;  // index of this rank in `storage`
+  // By replica: the storage layout over the replica's ranks in Via::replicas. Set if the mesh has dead places, else
+  // empty.
   std::vector<layout::Layout> storage_by_replica;
-  int summing_rank = 0;  // this rank's number among the ranks of Via::replicas
+  int summing_rank = 0;  // index of this rank among the ranks of Via::replicas
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
-  // The part that each rank of Via::replicas updates; empty if the state is not split. Without dead places, these are
-  // the parts of local_storage.
+  // By rank of Via::replicas: the part that the rank updates. Empty if the state is not split. Without dead places, the
+  // parts divide local_storage.
   std::vector<layout::LocalLayout> states;
-  std::int64_t state_offset = 0;  // elements of local_storage before this rank's local_state
+  std::int64_t state_offset = 0;  // number of elements of local_storage before this rank's local_state
 };
 
-// A plane, as one rank stores it.
+// A plane on one rank.
 struct Plane : RankParts {
   PlaneSpec spec;
   base::Buffer data;  // local_storage.size elements; gathers and publishes send this array
 
   std::int64_t bytes(std::int64_t elements) const { return spec.bytes(elements); }
-  // This rank's state part, dense.
+  // Returns the address of this rank's state part, which is dense.
   std::byte* state_data() { return data.data() + bytes(state_offset); }
 };
 

@@ -1,4 +1,4 @@
-// How the ranks of a run hold its parameters. nn/mesh_degrees.h makes it from the flags of a run.
+// How the parameters of a run are sharded over its ranks. nn/mesh_degrees.h makes a RankLayout from the flags of a run.
 #pragma once
 #include <vector>
 

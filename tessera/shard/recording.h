@@ -1,4 +1,4 @@
-// Records the times of a way's hops, if a timeline is recorded.
+// Records when the hops of a transfer run on their lanes, if a timeline is recorded.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,10 +10,11 @@
 
 namespace tessera::shard {
 
-// Makes the marks of one operation, which has one or two hops. A default-constructed object records nothing.
+// Makes the lane marks (base/lane_mark.h) for the hops of one transfer. Each mark records the begin and end of one hop.
+// A default-constructed object records nothing.
 class Recording {
  public:
-  // Makes the mark of one hop, which receives `bytes` from other ranks.
+  // Returns the lane mark for one hop. The rank receives `bytes` bytes from other ranks in this hop.
   using MakeMark = std::function<base::LaneMark(schedule::Activity activity, std::int64_t bytes)>;
 
   Recording() = default;
@@ -26,7 +27,7 @@ class Recording {
   MakeMark make_;
 };
 
-// Makes the mark of one hop of a way.
+// Returns the lane mark for the hop of `way` with this activity.
 inline base::LaneMark mark_of(const Recording& recording, const schedule::Way& way, schedule::Activity activity) {
   return recording.mark(activity, bytes_over(way, activity));
 }

@@ -1,11 +1,12 @@
-// The order in which the ranks' parts of a gradient are added, and the bytes that this takes. Pure.
+// The order in which the ranks' gradients are added, and the bytes that the ranks receive. Pure.
 //
-// sequential    an owner adds the ranks' parts in rank order
-// hierarchical  the ranks of a node first add their parts for each owner, in rank order, in the accumulator type,
-//               unrounded; the owner then adds the nodes' sums in node order
+// sequential    An owner adds the ranks' parts in rank order.
+// hierarchical  First, the parts of a node's ranks are added for each owner, in rank order and in the accumulator type,
+//               without rounding to the wire type. Then the owner adds the sums of the nodes in node order.
 //
-// In each node one rank, the owner's relay, makes the node's sum for an owner. Each link between nodes then carries one
-// sum instead of the parts of all ranks. sequential is the tree in which each node has one rank.
+// In each node one rank, the relay of an owner, computes the node's sum for this owner. Links between nodes then
+// transfer one sum per node instead of one part per rank. The sequential order is the tree in which each node has one
+// rank.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,11 +16,11 @@
 
 namespace tessera::shard {
 
-// The tree for one of the ranks.
+// The tree from the point of view of one rank.
 class ReductionTree {
  public:
-  // owned[r] is the number of elements of the gradient that rank r owns. `node` is the number of consecutive ranks of a
-  // node; the last node may have fewer.
+  // owned[r] is the number of elements of the gradient that rank r owns. A node consists of `node` consecutive ranks;
+  // the last node may have fewer ranks.
   ReductionTree(std::vector<std::int64_t> owned, int node, int rank);
 
   int size() const { return static_cast<int>(owned_.size()); }
@@ -30,18 +31,17 @@ class ReductionTree {
   int relay(int owner, int node) const { return first_of(node) + owner % node_ % members_of(node); }
 
   std::int64_t owned(int rank) const { return owned_[static_cast<std::size_t>(rank)]; }
-  // Returns the owners that this rank relays, in rank order: this rank computes its node's sums for these owners.
-  // relayed_elements() returns the elements of all these sums.
+  // relayed() returns the owners, in rank order, for which this rank computes the sums of its node. relayed_elements()
+  // returns the number of elements of all these sums.
   std::vector<int> relayed() const;
   std::int64_t relayed_elements() const;
-  // Returns the type in which the part of a node travels. A node of one rank sends its part unchanged, in the wire
-  // type.
+  // Returns the type in which the sum of a node is sent. A node of one rank sends its part unchanged, in the wire type.
   quant::DType type_of(int node, quant::DType wire, quant::DType accumulator) const {
     return members_of(node) == 1 ? wire : accumulator;
   }
 
-  // Bytes of this rank. `within`: received inside the node. `sums`: the sums that this rank computes for its node, 0 if
-  // the node has one rank. `between`: received from other nodes.
+  // Bytes on this rank. `within`: received inside the node. `sums`: memory of the sums that this rank computes for its
+  // node; 0 if the node has one rank. `between`: received from other nodes.
   struct Bytes {
     std::int64_t within = 0, sums = 0, between = 0;
   };
@@ -52,8 +52,8 @@ class ReductionTree {
   int node_, rank_;
 };
 
-// Returns the tree for rank number `rank` of a duplicate, in duplicate number `duplicate`. The ranks store the gradient
-// in the layout `storage` (parameter.h), in cuts.duplicates duplicates.
+// Returns the tree for one rank: index `rank` in the layout `storage` (parameter.h), and duplicate number `duplicate`.
+// Each of the cuts.duplicates duplicates stores the gradient in this layout.
 ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, int rank, int duplicate);
 
 }  // namespace tessera::shard

@@ -1,7 +1,7 @@
-// The exchanges between replicas for a rank's shard, as redistributions between the shard that each replica stores and
-// the part that each replica updates. Once a step, the gradients are summed over the replicas. If each replica updates
-// only a part of the weights (ZeRO-1), the replicas also exchange the new weights. The bits equal those of a plain
-// all-reduce, and of replicas that update everything.
+// The exchanges between replicas for a rank's shard. They are redistributions between the shard that each replica
+// stores and the part that each replica updates. Once a step, the gradients are summed over the replicas. If each
+// replica updates only a part of the weights (ZeRO-1), the replicas also exchange the new weights. The results have the
+// same bits as an all-reduce and replicas that update all weights.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,31 +19,31 @@ namespace tessera::shard {
 struct ReplicaExchange {
   layout::Layout from, to;
 };
-// Returns the sum of a gradient, from what each rank stores to what each rank updates, or stores if the state is not
-// split.
+// Returns the layouts for the sum of a gradient. from: the stored parts. to: the parts that ranks update, or the stored
+// parts if the state is not split.
 ReplicaExchange replica_sum(const RankParts& parts, int replicas);
-// Returns the exchange of new weights, from the parts that ranks update to those that they store.
+// Returns the layouts for the exchange of new weights. from: the parts that ranks update. to: the stored parts.
 ReplicaExchange replica_update(const RankParts& parts, int replicas);
 
-// The exchanges for one parameter, built once. It contains only data, and must live until the work that it has enqueued
-// is done.
+// The exchanges for one parameter, built once. The object contains only data, and must live until the work that it has
+// enqueued is done.
 class Replicas {
  public:
   Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
   // Enqueues the sum of main_grad over the replicas, in replica order and in place, after `written`. Collective over
-  // the replicas' group. When the returned fence is done, main_grad contains the sum; if the state is split, only the
-  // state part contains it.
+  // the replicas' group. When the returned fence is done, main_grad contains the sum. If the state is split, only the
+  // state part of main_grad contains the sum.
   base::Fence sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                   const base::LaneMark& mark = {}) const;
 
-  // Enqueues an in-place gather of the state parts of a weight whose state is split, after `written`. Collective over
-  // the replicas' group. The weight is complete when the returned fence is done.
+  // Enqueues an in-place gather of the weight's state parts, after `written`. Called if the state is split. Collective
+  // over the replicas' group. The weight is complete when the returned fence is done.
   base::Fence gather_updates(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                              const base::LaneMark& mark = {}) const;
 
  private:
-  std::optional<comm::Redistribution> sum_;    // absent without other replicas
+  std::optional<comm::Redistribution> sum_;    // absent if there is one replica
   std::vector<comm::Redistribution> updates_;  // by plane; empty if the state is not split
 };
 

@@ -1,24 +1,24 @@
-// The sizes of a parameter for the planner, computed from layouts alone. Pure.
+// Computes the sizes of a parameter for the planner from the parameter's layouts. Pure.
 #pragma once
 #include "tessera/schedule/schedule.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
 
-// Returns the maximum over the ranks of a replica with the sharding `cuts`, so that all these ranks plan the same
-// schedule. The bytes between replicas are the maximum over all replicas.
+// Returns the sizes as the maximum over the ranks of this rank's replica (cuts.replica), so that all these ranks plan
+// equal schedules. For transfers between replicas, the bytes are the maximum over all replicas.
 schedule::ParameterSize parameter_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
                                        const ParameterTypes& types, const Cuts& cuts);
 
-// Returns whether a table that is read by row index exchanges rows and is not gathered. R = reads.per_microbatch is the
-// number of rows in a message, the same on every rank, even if fewer rows are read. C is the number of columns. G is
-// the number of ranks that store a part, in the replica with the most parts. With Lookup::automatic rows are exchanged
-// if
+// Returns whether a table whose rows are read by index exchanges rows, instead of being gathered. R =
+// reads.per_microbatch is the number of rows in a message. C is the number of columns. G is the number of ranks that
+// store a compute part, in the replica with the most parts. With Lookup::automatic, rows are exchanged if
 //     (G - 1) R (C size(model) + 8 + C size(wire) + 8)
-// bytes are less than the bytes that the gather and the reduction of the whole table receive. The sum counts rows and
-// their int64 indices, there and back; a frozen table sends nothing back. Returns false if no replica shards the table.
-// Exchanging rows requires that each row is whole on one compute rank and stored once in a replica, in one plane of the
-// model's type. If a condition is not met, throws Error for Lookup::rows and otherwise returns false.
+// bytes are less than the bytes that a rank receives in the gather and the reduction of the whole table. The sum counts
+// the rows and their int64 indices, and the gradients of the rows with their indices. For a frozen table, the gradients
+// do not count. Returns false if no replica shards the table. Exchanging rows requires that each row is whole on one
+// compute rank and stored once in a replica, in one plane of the model's type. If this requirement is not met, throws
+// Error for Lookup::rows and otherwise returns false.
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 

@@ -1,4 +1,4 @@
-// The forward passes of an evaluation, of a trainer or of a frozen model.
+// Runs the forward passes of an evaluation, for a trainer or for a frozen model.
 #pragma once
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/loss_sum.h"
@@ -6,9 +6,9 @@
 
 namespace tessera::train {
 
-// Runs the forward pass of every microbatch, in evaluation steps, and sums the losses into `losses`. The sum is
-// complete on return. The caller has made compute's stream current, and has disabled gradients. Collective over the
-// world.
+// Runs the forward pass of every microbatch, in evaluation steps, and sums the losses in `losses`. The sum is complete
+// when the function returns. The caller must have made compute's stream current and must have disabled gradients.
+// Collective over the world.
 void sum_losses(runtime::Runtime& runtime, models::Model& model, const StepInput& input, LossSum& losses);
 
 }  // namespace tessera::train

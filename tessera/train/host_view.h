@@ -1,4 +1,4 @@
-// A buffer of a parameter as host memory, for reading and writing files.
+// Gives access to a buffer of a parameter from the host, for reading and writing files.
 #pragma once
 #include <cstddef>
 
@@ -7,10 +7,10 @@
 
 namespace tessera::train {
 
-// The memory itself on a CPU, a host copy on a GPU.
+// Refers to the buffer itself on a CPU, and owns a host copy of the buffer on a GPU.
 class HostView {
  public:
-  // Waits for compute before it copies.
+  // On a GPU, waits for compute and copies the buffer.
   HostView(const void* data, std::size_t bytes, shard::ParallelGroups& parallel) : data_(const_cast<void*>(data)) {
     if (!parallel.is_asynchronous()) return;
     copy_ = base::Buffer(bytes);

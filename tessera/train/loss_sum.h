@@ -1,5 +1,5 @@
-// The sum of a step's losses over all ranks that read different samples. The sum has the same bits on every rank and
-// for every gtp degree.
+// Sums the losses of a step over all ranks that read different samples. The sum has the same bits on every rank and for
+// every gtp degree.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,25 +10,27 @@
 
 namespace tessera::train {
 
-// Memory of one sum, which the next sum reuses. The object must outlive parallel's lanes while a sum is in flight.
+// Owns the memory of one sum, which the next sum reuses. While a sum is in flight, the object must outlive the lanes of
+// `parallel`.
 class LossSum {
  public:
-  // Enqueues the sum; it is complete at the returned fence. losses: for each microbatch of this rank an fp64 tensor on
-  // compute's device, written by compute. All these tensors have the same number of elements, and each element is
-  // summed. Collective over ranks with different samples. `by_replica` is StepInput::microbatches_by_replica. Throws
-  // Error if it is empty and a replica's ranks do not divide the number of blocks, or if it does not fit `losses`.
+  // Enqueues the sum, which is complete when the returned fence is done. `losses` contains an fp64 tensor on compute's
+  // device for each microbatch of this rank, which compute writes. All tensors have the same number of elements.
+  // Element i of the sum is the sum of the elements i. Collective over the ranks with different samples. `by_replica`
+  // is StepInput::microbatches_by_replica. Throws Error if `by_replica` does not match the size of `losses`. Throws
+  // Error if `by_replica` is empty and the blocks of a replica are not a multiple of its readers.
   base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel,
                     const std::vector<int>& by_replica = {});
-  // Returns one element of the last completed sum. Adds in fp64, replicas in order and the blocks of each replica in
-  // order.
+  // Returns one element of the last completed sum. The sum is computed in fp64, over the replicas in order and over the
+  // blocks of each replica in order.
   double result(std::size_t element = 0) const;
   std::size_t elements() const { return elements_; }
 
  private:
-  base::Buffer own_;         // on the device
+  base::Buffer own_;         // this rank's losses, on the device
   std::vector<double> all_;  // by replica, rank in the replica, microbatch, and element
   std::size_t elements_ = 1;
-  // By replica: the ranks that read samples, and the microbatches of each.
+  // The number of ranks of a replica that read samples, and the number of microbatches of each of these ranks.
   struct Blocks {
     std::size_t readers = 1, microbatches = 0;
   };

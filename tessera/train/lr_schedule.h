@@ -1,4 +1,4 @@
-// The learning rate of a step.
+// Computes the learning rate of a step.
 #pragma once
 #include <cstdint>
 
@@ -12,9 +12,9 @@ struct LrSchedule {
   RateShape shape = RateShape::cosine;
 };
 
-// Returns the rate of `step`, which counts from 1. Warm-up: lr * step / warmup_steps up to step warmup_steps. After the
-// warm-up, `constant` stays at lr. `cosine` falls from lr along half a cosine to min_lr at schedule_steps, and is
-// min_lr afterwards.
+// Returns the learning rate of `step`, which is counted from 1. During the warm-up, up to step warmup_steps, the rate
+// is lr * step / warmup_steps. After the warm-up, the rate of `constant` stays at lr. The rate of `cosine` falls along
+// half a cosine from lr to min_lr at step schedule_steps, and stays at min_lr afterwards.
 double learning_rate(const LrSchedule& schedule, std::int64_t step);
 
 }  // namespace tessera::train

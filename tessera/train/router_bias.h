@@ -1,4 +1,4 @@
-// The biases of routers, which follow the load of the experts after each step (docs/numerics.md, Experts).
+// Updates the biases of routers from the load of the experts after each step (docs/numerics.md, Experts).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,11 +14,13 @@ namespace tessera::train {
 // Used by one thread. `runtime` must outlive the object.
 class RouterBiasUpdate {
  public:
-  // rate: the amount by which a bias changes in a step; 0: the biases stay. Throws InputError on GPUs if biases change.
+  // rate: the amount by which a bias changes in a step; 0: the biases do not change. Throws InputError on GPUs if the
+  // rate is not 0 and the model has router biases.
   RouterBiasUpdate(runtime::Runtime& runtime, models::RouterBiases biases, double rate);
-  // Adds the counts of a step's microbatches over all ranks, updates the biases and publishes them. If the update of
-  // the step does not apply, the biases stay. losses: for each microbatch the loss and nn::RouterLoss::values. Called
-  // after the decision about the update. Collective over the world if biases change.
+  // Sums the counts of the step's microbatches over all ranks, updates the biases and publishes them. The biases do not
+  // change if the weights are not updated in this step (`clip`). `losses` contains the loss and nn::RouterLoss::values
+  // of each microbatch. Called after the decision about the weight update. Collective over the world, unless the biases
+  // never change.
   void update(const std::vector<at::Tensor>& losses, const ops::Clip* clip);
 
  private:

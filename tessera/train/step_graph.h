@@ -1,10 +1,11 @@
 // A training step as a CUDA graph. The graph is captured from one step that follows its schedule, and launched for
-// later steps that fit.
+// later steps that fit the graph.
 //
-// The graph fixes the step's work, addresses and constants. Later steps can use the graph because the schedule assigns
-// addresses once, and the learning rate, the number of updates and the number of the step are in device memory. Samples
-// are copied to the buffers that the graph reads. A step fits if it has the same number of microbatches of the same
-// shape and place in the global batch, no document boundaries, and the same number of tokens.
+// The graph fixes the work, the addresses and the constants of the step. Later steps can use the graph, because the
+// schedule assigns addresses once, and because the learning rate, the number of updates and the number of the step are
+// in device memory. Samples are copied to the buffers that the graph reads. A step fits the graph if it has no document
+// boundaries, and equals the captured step in its number of tokens and in its microbatches: their number, their shape
+// and their place in the global batch.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -23,22 +24,23 @@ class StepGraph {
  public:
   using Batches = std::function<models::Batch(int microbatch)>;
 
-  // Captures the runtime's current step up to its last publish. The step must have begun and must satisfy
-  // can_be_graph(). record(batches) runs everything between the step's begin and that publish, and returns the
-  // microbatches' losses. Compute's lane must be idle; the constructor waits for the other lanes. Launches nothing.
-  // Collective. Throws Error if the step cannot be captured.
+  // Captures the runtime's current step up to its last publish. The step must have begun, and
+  // GraphSteps::can_be_graph() must be true. record(batches) runs the step from its begin to its last publish, and
+  // returns the losses of the microbatches. Compute's lane must be idle. The constructor waits for the other lanes. It
+  // does not launch the graph. Collective. Throws Error if the step cannot be captured.
   using Record = std::function<std::vector<at::Tensor>(const Batches& batches)>;
   StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record);
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Returns whether a step with these samples can be a launch of this graph.
+  // Returns whether a step with these samples fits the graph.
   bool fits(std::span<const models::Batch> batches, double scale) const;
-  // Enqueues the runtime's current step, which must fit: first the copies of the samples, then the graph. The samples
-  // are pinned and must stay valid until the step has finished. repeats: the runtime has not recorded the step's
-  // events. expected: the approximate time of a step, from which the graph's time limit is derived. Collective.
+  // Enqueues the runtime's current step, which must fit the graph: first the copies of the samples, then the graph. The
+  // samples are in pinned memory and must stay valid until the step has finished. `repeats`: true unless this step was
+  // captured, so its events are not recorded yet. `expected`: the approximate time of a step, from which the graph's
+  // time limit is derived. Collective.
   void launch(std::span<const models::Batch> batches, bool repeats, std::chrono::milliseconds expected);
-  // The losses of the last launch, by microbatch.
+  // Returns the losses of the last launch, by microbatch.
   const std::vector<at::Tensor>& losses() const { return losses_; }
 
  private:
@@ -46,10 +48,10 @@ class StepGraph {
   const int schedules_;
   const double scale_;
   ops::Graph graph_;
-  std::vector<models::Batch> inputs_;  // on the device
+  std::vector<models::Batch> inputs_;  // samples on the device, which the graph reads
   std::vector<at::Tensor> losses_;
   runtime::StepStatistics statistics_;
-  // By lane that works ahead: the signal after the lane's work for the step, recorded before the launch.
+  // By lane of ParallelGroups::lanes_ahead(): a signal after the lane's work for the step, recorded before the launch.
   std::vector<base::Signal> ahead_;
 };
 

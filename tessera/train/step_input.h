@@ -9,19 +9,22 @@
 
 namespace tessera::train {
 
-// This rank's samples of a step.
+// The samples of a step on this rank.
 struct StepInput {
-  int microbatches = 1;  // the same on every rank of a replica
-  // By replica: the microbatches of each of its ranks, on every rank the same list. Empty: every replica has the same
-  // number of blocks, microbatches times the ranks of the replica that read samples.
+  int microbatches = 1;  // number of this rank's microbatches, equal on every rank of a replica
+  // By replica: the number of microbatches of each of its ranks. The list is equal on every rank. Empty: all replicas
+  // have the same number of blocks, so a rank's number of microbatches is that number divided by the number of its
+  // replica's readers.
   std::vector<int> microbatches_by_replica = {};
-  std::int64_t tokens = 0;                             // number of unmasked targets of the whole step, over all ranks
-  std::function<models::Batch(int microbatch)> batch;  // returns this rank's block of a microbatch
-  // The number of the step in the run, from 1. Only dropout uses it. A step that runs again has the same number.
+  std::int64_t tokens = 0;                             // number of unmasked targets of the step over all ranks
+  std::function<models::Batch(int microbatch)> batch;  // returns this rank's block for a microbatch
+  // The number of the step in the run, starting at 1. Only dropout uses this number. A repeated step has the same
+  // number.
   std::int64_t step = 1;
 };
 
-// Returns the batch with the tensors that the device reads in the device's memory. The copies are enqueued.
+// Returns a copy of the batch whose tensors are in the device's memory. Only tensors that the device reads are copied.
+// The copies are enqueued.
 models::Batch on_device(models::Batch batch, base::Device device);
 
 }  // namespace tessera::train

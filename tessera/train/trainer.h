@@ -1,5 +1,5 @@
 // One rank's part of a run: the model, its runtime and its optimizer, and the training step. A trainer does not depend
-// on sample files, flags and metrics, which the training loop handles.
+// on sample files, flags and metrics; the training loop handles these.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -31,87 +31,90 @@ struct TrainerOptions {
   shard::RankLayout layout = nn::rank_layout({});
   shard::ParameterTypes types;
   bool sequence_parallel = false;
-  nn::TokenSplit split;  // shares of tokens by tp rank, under sequence parallelism
+  nn::TokenSplit split;  // by tp rank: its share of the tokens under sequence parallelism
   nn::BlockRecompute recompute;
   ops::AdamW adamw;
   double clip = 1.0;
   double expert_bias_rate = 0;  // change of a router's bias in a step (router_bias.h)
   CastOrder cast_order = CastOrder::fused;
   runtime::RuntimeOptions runtime;
-  nn::ProductOptions products;  // options of the products that runtime.products puts into a number format
+  nn::ProductOptions products;  // options of products in the number formats that runtime.products chooses
   nn::DropoutOptions dropout;
-  // On GPUs: the first room for the rows of experts, as a multiple of the rows of even loads. A step or an evaluation
-  // that needs more is repeated with more room. 0: room for the rows of any choices.
+  // On GPUs: the number of rows allocated for experts at first, divided by the number of rows of even loads. A step or
+  // an evaluation that needs more rows is repeated with more memory. 0: memory for the rows of all possible choices.
   double expert_room = 0;
-  // On GPUs: whether steps that follow their schedule run as launches of a CUDA graph (step_graph.h).
+  // On GPUs: whether steps that follow their schedule are executed by a CUDA graph (step_graph.h).
   bool graph = false;
 };
 
 // The results of the routers of a model with experts.
 struct RouterResult {
-  double aux_loss = 0,
-         z_loss = 0;         // the losses include their coefficients and are weighted by the tokens of each block
-  std::int64_t dropped = 0;  // choices beyond the capacity of experts, over all layers
-  std::vector<std::int64_t> counts = {};  // by sparse layer and expert: how often the expert was chosen
+  // Losses of the routers, multiplied by their coefficients, as the mean over blocks weighted by their tokens.
+  double aux_loss = 0, z_loss = 0;
+  std::int64_t dropped = 0;               // choices beyond the capacity of experts, over all layers
+  std::vector<std::int64_t> counts = {};  // by sparse layer and expert: number of times that the expert was chosen
 };
 
 struct StepResult {
-  double loss =
-      0;  // mean over the step's tokens, before the update, without the router's losses; the same on every rank
-  std::optional<RouterResult> router;  // result of a model with experts
-  double grad_norm = 0;                // norm before clipping; the same on every rank
-  bool skipped = false;                // true: no rank updated anything, because the norm was not finite
-  // Set if a stop counter was above 0 on some rank. If set, neither this step nor the steps pending behind it updated
-  // anything, on any rank. The caller enqueues this step again, then the discarded steps.
+  // Mean loss of the step's tokens, before the update and without the routers' losses. Equal on every rank.
+  double loss = 0;
+  std::optional<RouterResult> router;  // set for a model with experts
+  double grad_norm = 0;                // norm before clipping; equal on every rank
+  bool skipped = false;                // true: the norm was not finite, and the step updated no values on any rank
+  // Set if a stop counter was above 0 on some rank. Then neither this step nor the later pending steps updated values
+  // on any rank. The caller must enqueue this step again, then the discarded steps.
   std::optional<Stop> suppressed;
-  int discarded = 0;  // if suppressed: number of steps that were pending behind it
+  int discarded = 0;  // if `suppressed` is set: number of later steps that were pending
   runtime::StepStatistics statistics;
-  // Time on compute's lane from the end of the previous step to the end of this step. If no step was pending at the
-  // enqueue, the time starts with this step. Includes suppressed and discarded attempts of this step.
+  // Time on compute's lane from the end of the previous step to the end of this step. If no step was pending when this
+  // step was enqueued, the time starts at the begin of this step. Includes suppressed and discarded attempts of this
+  // step.
   double seconds = 0;
-  double host_seconds = 0;  // time to enqueue the step; on a CPU, to run it
+  double host_seconds = 0;  // seconds of the host to enqueue the step; on a CPU, to run the step
 };
 
 class Trainer {
  public:
   // Collective over the world: creates the groups. `world` must outlive the trainer.
   Trainer(comm::World& world, const TrainerOptions& options);
-  // Waits for compute. If an exception is propagating, cancels pending work first, since a device does not free memory
-  // that is in use.
+  // Waits for compute. If an exception is propagating, first cancels pending work, because a device does not free
+  // memory that is in use.
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // The most steps that are enqueued and not finished.
+  // The largest number of pending steps: enqueued and not finished.
   static constexpr int kMaxPending = Optimizer::kMaxUnconfirmed;
 
   // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. Only tests
-  // call it.
+  // call this function.
   StepResult train_step(const StepInput& input, double lr);
-  // The first half of train_step: enqueues a step. A GPU can then start the next step while the host waits for the
-  // previous one. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph
-  // that fits. On a CPU the step is complete on return. Collective. Throws Error if kMaxPending steps are pending.
+  // The first half of train_step: enqueues a step. The GPU can then execute this step while the host waits for the
+  // previous step. Does not wait for the device if steps of this kind have a schedule and, with options.graph, a graph
+  // that fits. On a CPU the step is complete when the function returns. Collective. Throws Error if kMaxPending steps
+  // are pending.
   void enqueue_step(const StepInput& input, double lr);
-  // The second half of train_step: waits for the oldest pending step, but not for later ones. If that step was
-  // suppressed, also waits for the steps behind it and discards them. After a suppressed step, no step is pending,
-  // updates apply again, and the state is as before that step. Collective. Throws Error if no step is pending, and any
-  // error that occurred in the step, also on other ranks.
+  // The second half of train_step: waits for the oldest pending step. If this step was suppressed, also waits for the
+  // later pending steps and discards them. No step is then pending, later updates apply again, and the state is as
+  // before the suppressed step. Collective. Throws Error if no step is pending. Throws the errors of the step,
+  // including errors of other ranks.
   StepResult finish_step();
   int pending_steps() const { return pending_; }
-  std::int64_t graph_steps() const { return graph_steps_; }  // steps that were launches of a graph
-  double expert_room() const { return room_.factor; }        // see TrainerOptions::expert_room; may grow
-  // Returns the number of steps that a loop may leave pending when it continues, so that the device stays busy.
+  std::int64_t graph_steps() const { return graph_steps_; }  // number of steps that a graph executed
+  double expert_room() const { return room_.factor; }        // current TrainerOptions::expert_room; may grow
+  // Returns the number of steps that a loop should leave pending before it enqueues the next step, so that the device
+  // stays busy.
   int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }
 
-  // Returns the mean loss over the input's tokens, without changing any state. Returns NaN if a number format hid a
-  // non-finite value. Collective.
+  // Returns the mean loss of the input's tokens. Does not change the state of the training. Returns NaN if a number
+  // format hid a value that is not finite. Collective.
   double evaluate(const StepInput& input);
 
   runtime::Runtime& runtime() { return runtime_; }
   Optimizer& optimizer() { return optimizer_; }
   shard::ParallelGroups& parallel() { return parallel_; }
   nn::DelayedScales& scales() { return scales_; }
-  // See GradientNorm::stop_counter: a counter above 0 suppresses its step.
+  // Calls GradientNorm::stop_counter. A step in which the counter is above 0 is suppressed.
   std::int64_t* stop_counter(std::string name) { return norm_.stop_counter(std::move(name)); }
 
  private:
@@ -120,54 +123,55 @@ class Trainer {
     double tokens = 1;
     LossSum losses;
     base::Fence summed;   // done when the sum of losses is complete
-    base::Buffer clip;    // ops::Clip; pinned for a GPU
-    base::Buffer number;  // StepInput::step, with dropout; pinned for a GPU
-    // By microbatch: the samples in pinned memory, which a GPU reads.
+    base::Buffer clip;    // ops::Clip; in pinned memory for a GPU
+    base::Buffer number;  // with dropout: StepInput::step; in pinned memory for a GPU
+    // By microbatch: the samples in pinned memory, from which a GPU copies.
     std::vector<base::Buffer> pinned;
     std::vector<models::Batch> samples;
     runtime::PendingStep step;
-    base::Fence end;  // timed: compute has finished the step
+    base::Fence end;  // a timed fence, done when compute has finished the step
     double host_seconds = 0;
   };
-  // Copies a microbatch to pinned memory, which a GPU can read while the host continues.
+  // Copies a microbatch to pinned memory, from which a GPU can copy while the host continues.
   static const models::Batch& pin(const models::Batch& batch, int microbatch, Pending& pending);
-  // With dropout, copies the step's number to the device. Kernels read the number there, so that launches of one graph
-  // use the number of their step.
+  // With dropout, copies the number of the step to the device. Kernels read the number from device memory, so each
+  // launch of a graph uses the number of its step.
   void set_number(std::int64_t step, Pending& pending);
-  // Runs the step up to end_step. Returns each microbatch's loss.
+  // Runs the step up to end_step. Returns the loss of each microbatch.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
   StepResult finish_oldest();
   static std::optional<RouterResult> router_of(const LossSum& sums, double tokens);
-  // losses: those of run_microbatches.
+  // `losses` contains the results of run_microbatches.
   void update_weights(const std::vector<at::Tensor>& losses);
   void update_scales();
-  // Returns whether an evaluation hid a non-finite value on any rank. Collective.
+  // Returns whether a number format hid a value that is not finite in an evaluation, on any rank. Collective.
   bool was_value_hidden_by_evaluation();
-  // Sets the counters and the first factor of room_, before the first step.
+  // Sets the counters and the first factor of room_. Called before the first step.
   void make_expert_room();
-  // Increases the room for the rows of experts to what all ranks need, and drops the graph. Waits for compute.
-  // Collective; no step is pending.
+  // Allocates memory for as many expert rows as any rank needs, and discards the graph. Waits for compute. Collective.
+  // No step may be pending.
   void grow_expert_room();
-  // Returns whether an evaluation had too many rows of experts on any rank. Collective.
+  // Returns whether any rank had too many rows of experts in an evaluation. Collective.
   bool had_too_many_rows_in_evaluation();
-  // Returns whether delayed scaling has no amaxes of a step yet. If true, the host must read whether a step counts
-  // before it enqueues the next step.
+  // Returns whether delayed scaling does not have amaxes of any step yet. If true, the host must read whether a step
+  // was skipped before it enqueues the next step.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
   // Returns the longest time among the steps that have ended so far.
   std::chrono::milliseconds longest_step() const;
-  // Launches the current step as a graph; captures a new graph if the current one does not fit. Returns the losses.
+  // Launches the current step as a graph. Captures a new graph if the step does not fit the current graph. Returns the
+  // losses.
   const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
 
-  // Lanes use the members below, so lanes must end first.
+  // Lanes use the following members, so the lanes must be destroyed before them.
   std::array<Pending, kMaxPending> steps_;
-  std::unique_ptr<StepGraph> graph_;  // null: not captured yet
+  std::unique_ptr<StepGraph> graph_;  // null: no graph is captured yet
   std::int64_t graph_steps_ = 0;
-  base::Buffer number_;  // with dropout: the number of the current step, on the device
+  base::Buffer number_;  // with dropout: the number of the current step, in device memory
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
-  base::Fence counted_from_;                           // timed: start of the oldest pending step's time
-  double longest_seconds_ = 0;                         // among the steps that finish_step returned
-  bool is_repeating_ = false;                          // whether the last step that finish_step returned was suppressed
+  base::Fence counted_from_;    // a timed fence at which StepResult::seconds of the oldest pending step starts
+  double longest_seconds_ = 0;  // longest time among the steps that finish_step returned
+  bool is_repeating_ = false;   // whether the last step that finish_step returned was suppressed
   const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
 
   TrainerOptions options_;
@@ -176,7 +180,8 @@ class Trainer {
   runtime::Runtime runtime_;
   nn::DelayedScales scales_;
   nn::ExpertRoom room_;
-  base::Buffer room_memory_;  // RoomMemory (trainer.cpp); empty: room for the rows of any choices
+  // RoomMemory (trainer.cpp). Empty: memory is allocated for the rows of all possible choices.
+  base::Buffer room_memory_;
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   Optimizer optimizer_;

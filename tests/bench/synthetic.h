@@ -1,5 +1,5 @@
-// A training program without a model. Weights have given bytes, operators take given seconds, and a microbatch may use
-// only some of the layers.
+// A training program without a model. The test sets the bytes of weights and the seconds of operators. A microbatch may
+// use only some of the layers.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@ namespace tessera::bench {
 
 // One weight. Forward is one product. Backward is two products of the same length: dgrad, then wgrad.
 struct SyntheticLayer {
-  std::int64_t weight_bytes = 256 << 10;  // fp32, before sharding; rounded up to whole rows
+  std::int64_t weight_bytes = 256 << 10;  // bytes of the whole fp32 weight; rounded up to whole rows
   double forward_seconds = 0.002;
   double update_seconds = 0.0005;  // seconds of the optimizer for this weight
   bool once = false;               // used only in the first microbatch of a step
@@ -18,19 +18,22 @@ struct SyntheticLayer {
 
 struct SyntheticModel {
   std::vector<SyntheticLayer> layers;
-  bool tied = false;                  // whether the last layer uses the weight of the first layer
-  std::int64_t activation_bytes = 0;  // bytes of each product's result, summed over the tp ranks; 0: no sum
+  bool tied = false;  // whether the last layer uses the weight of the first layer
+  // Bytes of each product's result, which the tp ranks sum; 0: results are not summed.
+  std::int64_t activation_bytes = 0;
 };
 
 class SyntheticProgram final : public TimedSteps {
  public:
-  // `parallel` must outlive the program. Throws InputError for no layers, bytes below 1 or seconds below 0.
+  // `parallel` must outlive the program. Throws InputError if there are no layers, for bytes below 1 and for seconds
+  // below 0.
   SyntheticProgram(shard::ParallelGroups& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
 
   void step(int microbatches) override;
   runtime::Runtime& runtime() override { return runtime_; }
   const std::vector<double>& segments() const override { return segments_; }
-  const std::vector<int>& comm_waits() const override { return no_waits_; }  // all waits are immediate
+  // Returns an empty list: each collective is waited for directly after its event.
+  const std::vector<int>& comm_waits() const override { return no_waits_; }
 
  private:
   schedule::ParameterId weight_of(std::size_t layer) const;
@@ -38,7 +41,7 @@ class SyntheticProgram final : public TimedSteps {
   void multiply(std::size_t layer, schedule::Pass pass);
   void sum_over_tp(schedule::Pass pass);
   void compute(double seconds);
-  void happened();  // records an event
+  void happened();  // called after an event was recorded
 
   shard::ParallelGroups& parallel_;
   const SyntheticModel model_;

@@ -1,5 +1,5 @@
-// Helpers of the checkpoint tests: temporary folders, tensors whose values follow from their logical index, random
-// layouts.
+// Helpers of the checkpoint tests: temporary folders, tensors with values that depend only on the logical index, and
+// random layouts.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-inline std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {  // both included
+inline std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {  // `low` and `high` are included
   return std::uniform_int_distribution<std::int64_t>(low, high)(random);
 }
 
@@ -56,7 +56,7 @@ inline void spill(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// Runs `body` and returns the message of its InputError. Fails the test if it throws nothing or another error.
+// Calls `run` and returns the message of its InputError. Fails the test if `run` throws another error or no error.
 inline std::string input_error(const std::function<void()>& run) {
   try {
     run();
@@ -81,7 +81,7 @@ struct TestTensor {
   std::size_t element() const { return quant::size_of(dtype); }
 };
 
-// Returns the bytes of a logical element: any bit pattern, including NaNs, since checkpoints move bits.
+// Returns the bits of a logical element. All bit patterns occur, including NaNs, because checkpoints copy bits.
 inline std::uint64_t value_of(const TestTensor& tensor, std::int64_t index) {
   std::uint64_t x = tensor.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(index) + 1;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -91,7 +91,7 @@ inline std::uint64_t value_of(const TestTensor& tensor, std::int64_t index) {
 
 constexpr unsigned char kUntouched = 0xA5;
 
-// Returns the local buffer of a layout with every covered element filled; the rest holds kUntouched.
+// Returns the local buffer of a layout. Elements of the layout have their value_of; all other bytes are kUntouched.
 inline std::vector<unsigned char> filled(const TestTensor& tensor, const layout::LocalLayout& local) {
   const std::size_t element = tensor.element();
   std::vector<unsigned char> data(static_cast<std::size_t>(local.size) * element, kUntouched);
@@ -104,7 +104,7 @@ inline std::vector<unsigned char> filled(const TestTensor& tensor, const layout:
   return data;
 }
 
-// Returns boxes that tile the shape, divided at random.
+// Divides the shape at random into boxes, which together cover it without overlaps.
 inline std::vector<layout::Box> random_tiling(Random& random, layout::Shape shape, int cuts) {
   std::vector<layout::Box> boxes;
   if (shape.elements() > 0) boxes.push_back({0, shape.rows, 0, shape.cols});
@@ -137,7 +137,7 @@ inline layout::LocalLayout place(Random& random, const std::vector<layout::Box>&
   return local;
 }
 
-// Places every element on exactly one rank; some ranks may be empty.
+// Returns layouts in which each element is on exactly one rank. Ranks may be empty.
 inline std::vector<layout::LocalLayout> random_storage(Random& random, layout::Shape shape, int ranks) {
   std::vector<std::vector<layout::Box>> boxes(static_cast<std::size_t>(ranks));
   for (const layout::Box& box :
@@ -148,7 +148,7 @@ inline std::vector<layout::LocalLayout> random_storage(Random& random, layout::S
   return locals;
 }
 
-// Returns any boxes inside the shape, also overlapping ones.
+// Returns a layout of random boxes inside the shape. Boxes may overlap.
 inline layout::LocalLayout random_request(Random& random, layout::Shape shape) {
   std::vector<layout::Box> boxes;
   for (std::int64_t i = pick(random, 0, 4); i > 0 && shape.elements() > 0; --i) {
@@ -173,7 +173,7 @@ inline std::vector<TestTensor> sample_tensors() {
           {"none.weight", Kind::weight, DType::fp32, {0, 4}, 9}};
 }
 
-// layouts[tensor][rank]
+// indexed as layouts[tensor][rank]
 using Layouts = std::vector<std::vector<layout::LocalLayout>>;
 
 inline Layouts random_layouts(Random& random, const std::vector<TestTensor>& tensors, int ranks) {
@@ -182,7 +182,7 @@ inline Layouts random_layouts(Random& random, const std::vector<TestTensor>& ten
   return layouts;
 }
 
-// Runs body with a communicator of all ranks.
+// Calls `body` on each rank with a communicator of all ranks.
 inline void on_ranks(int ranks, const std::function<void(comm::Communicator&)>& body,
                      const comm::LocalOptions& options = {}) {
   comm::run_local(ranks, options, [&](comm::World& world) {
@@ -206,7 +206,7 @@ inline void write_as(comm::Communicator& group, const fs::path& folder, const st
   write_checkpoint(folder, contents, group, options);
 }
 
-// Writes a checkpoint of one rank that holds every tensor completely.
+// Writes a checkpoint of all tensors from `ranks` ranks with random layouts.
 inline void write_whole(const fs::path& folder, const std::vector<TestTensor>& tensors, int ranks = 1) {
   Random random(1);
   const Layouts layouts = random_layouts(random, tensors, ranks);

@@ -23,7 +23,7 @@ inline layout::Layout partial(layout::Layout layout) {
   return layout;
 }
 
-// Returns a layout with random runs of rows or columns on random ranks. Some runs are on several ranks. The local
+// Returns a layout of random ranges of rows or columns on random ranks. Some ranges are on several ranks. The local
 // buffers have gaps.
 inline layout::Layout random_layout(std::mt19937& random, layout::Shape shape, int ranks) {
   const auto below = [&](std::int64_t n) { return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random); };

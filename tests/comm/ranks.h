@@ -1,5 +1,5 @@
-// Runs a test body on a number of ranks. The ranks are threads of this process, or the first of several processes.
-// Processes are used under mpirun with TESSERA_TEST_BACKEND=mpi, and in test_comm_nccl.
+// Runs a test body on a number of ranks. The ranks are threads of this process, or the first of the started processes.
+// Ranks are processes under mpirun with TESSERA_TEST_BACKEND=mpi, and in test_comm_nccl.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,19 +9,21 @@
 
 namespace tessera::comm {
 
-// The world of the processes, or null if ranks are threads. Set by main.
+// The world of the processes, or null if ranks are threads. main() sets it.
 std::unique_ptr<World>& world_of_tests();
 
-// The device of the operands of collectives: the CPU, unless main sets another device.
+// The device of the operands of collectives: the CPU, unless main() sets another device.
 base::Device& device_of_tests();
 
-// Returns whether the test can use `ranks` ranks. Always true for threads; at most the number of processes otherwise.
+// Returns whether the test can use `ranks` ranks. Always true if ranks are threads. If ranks are processes, true if
+// enough processes were started.
 bool has_ranks(int ranks);
-// Calls body(group) on each of `ranks` ranks, with a communicator over them. Other processes do nothing.
+// Calls body(group) on each of `ranks` ranks, with a communicator over these ranks. Other processes do nothing.
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body);
-// Calls body(world) with worlds of 1 to 8 ranks. If ranks are processes, calls it with their world only.
+// Calls body(world) with worlds of 1 to 8 ranks. If ranks are processes, calls `body` only with the world of the
+// processes.
 void on_worlds(const std::function<void(World&)>& body);
-// Makes a group of ranks 0 ... ranks - 1, named "test".
+// Makes a communicator of the ranks 0 to `ranks` - 1, with the name "test".
 std::unique_ptr<Communicator> make_whole_group(World& world, int ranks);
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-// A slow and obvious implementation of layouts, plans and collectives: one element at a time in plain vectors.
+// A slow and simple implementation of layouts, plans and collectives. It processes one element at a time, in vectors.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,7 +13,7 @@ namespace tessera::layout::testing {
 template <typename T>
 using Buffers = std::vector<std::vector<T>>;
 
-// Calls visit(rank, element of the local buffer, logical row, logical column) for every element of the pieces.
+// Calls visit(rank, index in the local buffer, logical row, logical column) for every element of the pieces.
 template <typename Visit>
 void for_each_element(const Layout& layout, Visit visit) {
   for (int rank = 0; rank < layout.size(); ++rank) {
@@ -27,7 +27,8 @@ void for_each_element(const Layout& layout, Visit visit) {
   }
 }
 
-// Returns buffers of the layout's sizes with value(rank, row, col) in the elements of pieces and `padding` elsewhere.
+// Returns buffers of the layout's sizes. Elements of pieces are value(rank, row, col); all other elements are
+// `padding`.
 template <typename T, typename Value>
 Buffers<T> fill(const Layout& layout, T padding, Value value) {
   Buffers<T> buffers;
@@ -67,13 +68,14 @@ void run_plan(const TransferPlan& plan, const Buffers<T>& source, Buffers<T>& ta
   }
 }
 
-// Executes a recognised collective as a communicator does: dense counts from the start of each buffer. Uses the plan
-// only for moves within ranks and for the counts of all_to_all.
+// Executes a recognised collective as a communicator does: parts are dense, from the start of each buffer. Uses the
+// plan only for moves within ranks and for the counts of all_to_all.
 template <typename T>
 void run_collective(const Collective& collective, const TransferPlan& plan, const Buffers<T>& source,
                     Buffers<T>& target);
 
-// Returns the expected result of `recognise`, from the definition of each collective, element by element.
+// Returns the expected result of `recognise`. Compares the plan with the definition of each collective, element by
+// element.
 Collective recognise_slowly(const TransferPlan& plan);
 
 template <typename T>

@@ -1,5 +1,4 @@
-// Random layouts for property tests: every kind that the library makes, nested and repeated, and layouts that no
-// function of the library makes.
+// Random layouts for property tests: all kinds of layouts that the library makes, and other valid layouts.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -9,14 +8,15 @@
 
 namespace tessera::layout::testing {
 
-// Returns the number of random cases for a property: TESSERA_FUZZ_ITERATIONS, or `usual` if the variable is not set.
+// Returns the number of random cases of a property test: the environment variable TESSERA_FUZZ_ITERATIONS, or `usual`
+// if it is not set.
 int iterations(int usual);
 
 // Generates random small numbers. A seed gives the same numbers with every standard library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
-  std::int64_t between(std::int64_t low, std::int64_t high) {  // both included
+  std::int64_t between(std::int64_t low, std::int64_t high) {  // `low` and `high` are included
     return low + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(high - low + 1));
   }
   int small(int low, int high) { return static_cast<int>(between(low, high)); }
@@ -32,17 +32,17 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// A shape of at most 24 x 12, rarely empty.
+// Returns a shape of at most 24 x 12, which is rarely empty.
 Shape random_shape(Random& random);
-// Named blocks that cover the rows, with units that divide them.
+// Returns named blocks that together cover the rows. The unit of each block divides the size of the block.
 std::vector<Block> random_blocks(Random& random, std::int64_t rows);
 
-// A layout with each element on one rank: sharded by rows, blocks or columns; nested, with or without padding; or with
-// boxes at random places.
+// Returns a layout with each element on exactly one rank. The layout is sharded by rows, blocks or columns, sharded
+// twice, with or without padding, or consists of random boxes.
 Layout random_exact(Random& random, Shape shape, int ranks);
-// A layout with each element on at least one rank.
+// Returns a layout with each element on at least one rank.
 Layout random_cover(Random& random, Shape shape, int ranks);
-// Any valid layout. Some elements may be on no rank.
+// Returns any valid layout, in which elements may be missing.
 Layout random_any(Random& random, Shape shape, int ranks);
 
 // The storage layout and the compute layout of a possible run, over the same ranks.
@@ -51,9 +51,9 @@ struct Pair {
 };
 Pair random_pair(Random& random);
 
-// Returns the same layout with more pieces: splits pieces by rows, and every element keeps its offset.
+// Returns an equal layout with more pieces. Splits pieces by rows; every element keeps its offset.
 Layout split_pieces(Random& random, const Layout& layout);
-// Returns a layout with the same elements on each rank at other offsets: another order, gaps, larger strides.
+// Returns a layout with the same elements on each rank, but with another order, gaps and larger strides.
 Layout move_pieces(Random& random, const Layout& layout);
 
 }  // namespace tessera::layout::testing

@@ -16,13 +16,13 @@ struct HeadCut {
 };
 HeadCut head_cut(int tp);
 
-// How the 8 tokens are divided: into two sequences of 4, or one sequence of 8 with several documents.
+// How the 8 tokens are divided: two sequences of 4 tokens, or one sequence of 8 tokens with several documents.
 enum class Documents : std::uint8_t { sequences, packed };
 TokenLayout token_layout(Documents documents);
 inline constexpr std::int64_t kAttentionTokens = 8;
 inline constexpr double kTheta = 100;
 
-// The formulas over the logical [tokens, q | k | v]. Norms may be undefined.
+// Computes attention with plain formulas from the logical [tokens, q | k | v]. Norms may be undefined.
 at::Tensor plain_attention(const at::Tensor& qkv, const at::Tensor& q_norm, const at::Tensor& k_norm,
                            Documents documents);
 

@@ -1,13 +1,13 @@
-// Runs one layer on the ranks of a small mesh and compares it with plain formulas, which autograd differentiates in
-// fp64 on one rank.
+// Runs one layer on the ranks of a small mesh, and compares the results with plain formulas. Autograd differentiates
+// the formulas in fp64 on one rank.
 //
-// A test describes the layer: its weights, each rank's parts of its inputs and outputs, its forward with the functions
-// of nn, and its formula over the logical tensors. check_layer compares
-//   - every rank's outputs with its part of the formula's outputs,
-//   - the gradients of the inputs, combined from the ranks, and every weight's main_grad after the step, combined from
-//     the storage layouts,
-//   - the events: each consumed weight is released, and stashes are fetched in reverse order,
-//   - an evaluation step, which gives the same outputs and neither stashes nor produces.
+// A test describes the layer: its weights, each rank's parts of its inputs and outputs, its forward pass with the
+// functions of nn, and its formula over the logical tensors. check_layer
+//   - compares every rank's outputs with its part of the formula's outputs,
+//   - combines the gradients of the inputs from all ranks, and compares them with those of the formula,
+//   - combines every weight's main_grad from the storage layouts, and compares it with the gradient of the formula,
+//   - checks that each consumed weight is released, and that stashes are fetched in reverse order,
+//   - checks that an evaluation step gives the same outputs, without stash and produce events.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -32,29 +32,31 @@ struct LayerCase {
   bool sequence_parallel = false;
   Recompute recompute = Recompute::none;
   quant::DType type = quant::DType::fp64;
-  // A weight is used `uses` times in a microbatch, each time with other inputs. Different gtp ranks also have other
-  // inputs.
+  // uses: how often a weight is used in a microbatch. Each use and each gtp rank has different inputs.
   int microbatches = 2, uses = 2;
   TokenSplit split = {};
-  // Relative to the largest magnitude of the compared tensor. In fp64, only the order of sums of some hundred terms
-  // causes differences.
+  // The allowed difference, relative to the largest magnitude of the compared tensor. In fp64, differences come only
+  // from the order of sums of some hundred terms.
   double tolerance = 1e-12;
   std::string frozen = {};  // the name of a weight that is not trained
-  // Number format of matrices. In a number format, all values are integers up to 7 in magnitude, and each matrix
-  // contains a 7. fp8 represents them exactly, scaled by a power of two, and sums of few products are exact.
+  // Number format of products. With a number format other than bf16, all values are integers up to 7 in magnitude, and
+  // each matrix contains a 7. fp8 represents these values exactly, scaled by a power of two, and sums of few products
+  // are exact.
   quant::Format product = quant::Format::bf16;
   std::int64_t chunks = kAutomaticChunks;  // ProductOptions::tp_chunks
   bool overlap = false;                    // ProductOptions::tp_overlap
 };
-// Returns cases with tp 1 to 3, gtp 1 and 2, and sequence parallelism on and off. At tp 3 rank 0 has no tokens.
-// With sequence parallelism and gtp 2, products have as many chunks as possible.
-// At tp 3 tokens travel in pieces.
+// Returns cases with tp 1 to 3, gtp 1 and 2, and sequence parallelism on and off. With tp 3, rank 0 has no tokens.
+// With sequence parallelism and gtp 2, products have as many chunks as possible. With tp 3, products exchange tokens in
+// pieces.
 std::vector<LayerCase> layer_cases();
 std::string name_of(const LayerCase& how);
 
-// Divides n elements. At tp 3 rank 1 has no elements; at tp 2 an odd number is divided unevenly.
+// Divides n elements over the tp ranks. With tp 3, rank 1 has no elements. With tp 2, an odd number of elements is
+// divided unevenly.
 RankRanges uneven_parts(std::int64_t n, int tp);
-// Returns the parts of several consecutive blocks of n, all with the same sharding: rows q | k | v, gate | up.
+// Returns the parts of `blocks` consecutive blocks of n rows each, for example gate | up. All blocks have the sharding
+// `parts`.
 RankRanges stacked_parts(const RankRanges& parts, std::int64_t n, int blocks);
 
 enum class WeightCut : std::uint8_t { rows, columns, vector };
@@ -66,14 +68,14 @@ struct LayerWeight {
   bool sharded = true, partial_gradient = false;
   shard::RowReads reads = {};
 };
-// The values depend on the name.
+// Make weights. The values depend on the name.
 LayerWeight by_rows(const std::string& name, std::int64_t rows, std::int64_t cols, const RankRanges& parts);
 LayerWeight by_columns(const std::string& name, std::int64_t rows, std::int64_t cols, const RankRanges& parts);
 LayerWeight cut_vector(const std::string& name, std::int64_t size, const RankRanges& parts);
-// Values around 1, like the weight of a norm.
+// Makes a weight with values around 1, like the weight of a norm.
 LayerWeight whole_vector(const std::string& name, std::int64_t size, int tp, bool partial_gradient);
 
-// A rank's shard of a logical tensor [tokens, width].
+// The part of a logical tensor [tokens, width] that a rank holds.
 struct Held {
   enum class Kind : std::uint8_t { own, all, columns };
   Kind kind = Kind::own;
@@ -95,11 +97,11 @@ struct LayerInput {
 };
 struct Sample {
   int number = 0;
-  std::vector<at::Tensor> inputs;  // a rank's parts, or logical tensors
+  std::vector<at::Tensor> inputs;  // a rank's parts, or the logical tensors
 };
 using LogicalWeights = std::map<std::string, at::Tensor>;
 
-// The arguments of a layer's forward on its rank.
+// The weights and the context for the forward pass of a layer on one rank.
 class LayerRank {
  public:
   LayerRank(Context& rank_context, std::map<std::string, Weight> weights)
@@ -134,8 +136,8 @@ struct Layer {
 at::Tensor arbitrary_values(at::IntArrayRef shape, double seed);
 
 struct LayerEvents {
-  // The events of the first rank's training step: "forward consume w", "forward stash 96 keep", "backward comm
-  // all_gather 48".
+  // The events of the training step on rank 0, as texts like "forward consume w", "forward stash 96 keep" or "backward
+  // comm all_gather 48".
   std::vector<std::string> first_rank;
 };
 LayerEvents check_layer(const Layer& layer, const LayerCase& how);

@@ -1,4 +1,4 @@
-// The formulas of a transformer over logical tensors, with which tests compare.
+// The formulas of a transformer over logical tensors. Tests compare layers with these formulas.
 #pragma once
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -7,12 +7,12 @@
 
 namespace tessera::nn {
 
-// The norm over the last dimension, with LayerRank::norm's eps.
+// Returns the norm over the last dimension, with the eps of LayerRank::norm.
 inline at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight) {
   return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + 1e-3) * weight;
 }
 
-// y = x w^T.
+// Returns x w^T.
 inline at::Tensor plain_linear(const at::Tensor& x, const at::Tensor& weight) {
   return at::matmul(x, weight.t());
 }

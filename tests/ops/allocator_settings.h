@@ -5,7 +5,7 @@
 
 namespace tessera::ops::test {
 
-// Sets options of libtorch's GPU memory allocator until the end of the scope.
+// Sets options of libtorch's GPU memory allocator. At the end of the scope, restores the previous options.
 class AllocatorSettings {
  public:
   explicit AllocatorSettings(const std::string& settings) { c10::CachingAllocator::setAllocatorSettings(settings); }

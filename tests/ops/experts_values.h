@@ -9,7 +9,7 @@
 
 namespace tessera::ops::test {
 
-// fp32, bf16 and fp64 on the CPU. Experts do not run on GPUs yet.
+// Returns fp32, bf16 and fp64 on the CPU. Experts do not run on GPUs yet.
 std::vector<Kind> cpu_kinds();
 
 at::Tensor choices_tensor(const std::vector<std::int32_t>& experts, std::int64_t k);
@@ -27,24 +27,24 @@ struct ExpertsCase {
     return select_rows(random_choices(tokens(), k, local.all, seed), local, blocks);
   }
 };
-// Returns cases with several blocks, one token, all experts chosen, experts without rows, no tokens, and no local
-// experts.
+// Returns cases with several blocks, with one token, with all experts chosen, with experts without rows, without
+// tokens, and without local experts.
 std::vector<ExpertsCase> experts_cases();
 std::ostream& operator<<(std::ostream& out, const ExpertsCase& it);
 
 struct ReferenceRow {
-  std::int64_t expert, block, token, slot;  // expert: index among the local experts
+  std::int64_t expert, block, token, slot;  // `expert` is the index among the local experts
 };
 // Returns the rows of the local experts, computed from their definition.
 std::vector<ReferenceRow> reference_rows(const at::Tensor& choices, const LocalExperts& local, std::int64_t blocks);
-// Returns the same rows, read from a selection.
+// Returns the rows of a selection in the form of reference_rows.
 std::vector<ReferenceRow> rows_of(const Selection& selection);
 
-// Returns random rows for `selection`. Rows after the last row are NaN, so that a kernel that reads one of them has a
-// NaN in its result.
+// Returns random rows for `selection`. Rows from selection.rows() on are NaN, so the result of a kernel that reads such
+// a row contains NaN.
 at::Tensor random_rows(const Selection& selection, std::int64_t width, std::uint64_t seed,
                        const at::TensorOptions& options);
-// Returns the rows that hold values.
+// Returns the first selection.rows() rows.
 at::Tensor used(const at::Tensor& rows, const Selection& selection);
 // Returns a tensor without memory, for dry runs.
 at::Tensor dry_tensor(at::IntArrayRef shape, const at::TensorOptions& options);

@@ -1,4 +1,4 @@
-// Options of dry steps for tests: dense weights, one rank.
+// Options of dry steps of a dense model on one rank, for tests.
 #pragma once
 #include <memory>
 

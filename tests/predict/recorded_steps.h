@@ -13,9 +13,9 @@
 
 namespace tessera::predict {
 
-inline constexpr std::int64_t kSequences = 2, kLength = 7;  // 14 tokens: 3 tp ranks have unequal parts
+inline constexpr std::int64_t kSequences = 2, kLength = 7;  // together 14 tokens, which 3 tp ranks share unequally
 
-// No size is divisible by 2 or 3; with 3 tp ranks key/value heads overlap.
+// Returns a model whose sizes are not divisible by 2 or 3. With 3 tp ranks, several ranks read the same key/value head.
 models::DecoderConfig odd_model(bool tied);
 
 // A step on a mesh of tp, gtp and dp, which may have dead places.
@@ -40,7 +40,7 @@ struct Case {
   std::optional<nn::ExpertDegrees> experts = std::nullopt;
 };
 
-// `it` outlives the options.
+// `it` must outlive the options.
 DryOptions options_of(const Case& it, int rank);
 
 // The trace that a runtime records up to the optimizer, and the runtime's statistics.
@@ -51,8 +51,9 @@ struct Recorded {
 };
 Recorded recorded(comm::World& world, const Case& it);
 
-// Expects that on every rank the dry step has the events, the flops and the bytes of the recorded step. Expects that
-// the recorded step stages at most one gradient besides those that wait for the end of the microbatch.
+// Expects that, on every rank, the dry step has the events, the flops and the bytes of the recorded step. Expects that
+// the recorded step stages at most one gradient in addition to the gradients that are reduced at the end of the
+// microbatch.
 void compare(const Case& it);
 
 }  // namespace tessera::predict

@@ -1,7 +1,7 @@
-// A second implementation of the number formats for tests, written from the definitions in docs/formats.md. The
-// definition uses doubles and search, one element at a time, and shares no code with tessera/quant. An fp32 operation
-// of the definition is a double operation here, exact or correctly rounded to 53 bits, followed by one rounding to
-// fp32. The result is the same, because a double has more than twice the bits of an fp32 mantissa.
+// A second implementation of the number formats for tests, written from the definitions in docs/formats.md. It encodes
+// one element at a time by a search over all codes, and shares no code with tessera/quant. It computes an fp32
+// operation of the definition in double and then rounds once to fp32. The result equals that of the fp32 operation,
+// because a double has more than twice the mantissa bits of fp32.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -42,8 +42,8 @@ inline const Type& type_of(Element element) {
   return element == Element::e4m3 ? e4m3 : element == Element::e5m2 ? e5m2 : e2m1;
 }
 
-// Returns the code whose value is nearest to `value`; a tie is rounded to even. Greater values and infinity give the
-// code of the greatest finite value.
+// Returns the code whose value is nearest to `value`; a tie is rounded to even. Values above the greatest finite value,
+// and infinity, give the code of the greatest finite value.
 inline std::uint8_t encode(Element element, double value) {
   const Type& type = type_of(element);
   if (std::isnan(value)) return type.nan;
@@ -73,7 +73,7 @@ inline double rounded(double value) {
                                                          : static_cast<double>(static_cast<float>(value));
 }
 
-// RN(1/448), RN(1/6) and RN(1/2688), by their bits.
+// The fp32 numbers nearest to 1/448, 1/6 and 1/2688.
 inline const double kOneOver448 = std::bit_cast<float>(0x3B124925U), kOneOver6 = std::bit_cast<float>(0x3E2AAAABU),
                     kOneOver2688 = std::bit_cast<float>(0x39C30C31U);
 
@@ -117,7 +117,7 @@ inline Scales nvfp4_scales(double amax, double tensor_amax) {
   const std::uint8_t code = definition::encode(Element::e4m3, rounded(amax * whole_sixth));
   const double tile = definition::decode(Element::e4m3, code), whole_inverse = rounded(1 / whole);
   const double product = rounded(tile * whole_inverse);
-  // s * amax_t has 24 bits and may exceed the largest float.
+  // The product is exact in double, because its factors have 4 and at most 24 bits. It may exceed the largest float.
   const double exact = tile * tensor_amax;
   const double tile_amax = exact > static_cast<double>(FLT_MAX)
                                ? std::ldexp(static_cast<double>(static_cast<float>(std::ldexp(exact, -10))), 10)

@@ -25,8 +25,8 @@ inline std::vector<bfloat16> master_of(bfloat16 /*type*/, std::int64_t count, un
   return rounded_values(all_kinds_of_values(count, seed));
 }
 
-// The arrays of one weight on a rank that casts some of its slices. The arrays have the size of the whole weight, so
-// that writes outside the slices are visible.
+// The arrays of one weight on a rank that casts some slices of the weight. The arrays have the size of the whole
+// weight, so that tests detect writes outside the slices.
 template <typename T>
 struct DeviceParts {
   DeviceParts(const DeviceWeight<T>& weight, std::size_t slices, std::size_t shift)
@@ -43,7 +43,7 @@ struct DeviceParts {
   DeviceArray<float> tensor_amax, not_finite;  // not_finite has one element for each slice
 };
 
-// A cast of slices of all weights. slices[w] are the slices of weight w.
+// A simulated rank that casts slices of all weights. slices[w] are its slices of weight w.
 template <typename T>
 class DeviceRank {
  public:
@@ -62,7 +62,8 @@ class DeviceRank {
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
   DeviceParts<T>& parts(std::size_t w) { return *parts_[w]; }
 
-  // Returns the tiles whose scales the rank of `slice` stores. The tiles are divided in proportion to the elements.
+  // Returns the tiles of weight w whose scales are stored with `slice`. The tiles are divided over the slices in
+  // proportion to their elements.
   Slice tiles_of(std::size_t w, const Slice& slice) const {
     const std::int64_t tiles = scale_extent(weights_[w].encoding, weights_[w].matrix).elements();
     const std::int64_t elements = std::max<std::int64_t>(weights_[w].matrix.elements(), 1);
@@ -95,7 +96,7 @@ class DeviceRank {
   std::unique_ptr<MasterCast> cast_;
 };
 
-// Copies items [slice) of `bits` bits each from one array to another.
+// Copies the items of a slice from one array to another. Items have `bits` bits.
 inline void copy_items(const std::vector<std::uint8_t>& from, Slice slice, std::int64_t bits,
                        std::vector<std::uint8_t>& to) {
   for (std::int64_t bit = slice.begin * bits; bit < slice.end * bits; bit += 4) {

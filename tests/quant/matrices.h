@@ -1,4 +1,4 @@
-// Matrices and encodings for tests, and the quantization of a whole matrix with definition.h.
+// Matrices and encodings for tests, and quantization of a whole matrix with definition.h.
 #pragma once
 #include <gtest/gtest.h>
 

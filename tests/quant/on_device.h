@@ -15,7 +15,7 @@ namespace tessera::quant {
 
 inline constexpr base::Device kTestDevice = base::cuda_device(0);
 
-// Enqueues on the default stream. The copies of DeviceArray wait for the stream.
+// The base of tests that enqueue on the default stream. Copies of DeviceArray wait for the stream.
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {
@@ -25,8 +25,8 @@ class OnDevice : public testing::Test {
   static const CudaTable& kernels() { return require_cuda("tests"); }
 };
 
-// Elements on the device with guard bytes around them. All bytes are filled initially. `shift` is the distance in bytes
-// of the first element from a multiple of 256.
+// Elements on the device with guard bytes before and after them. All bytes are kFill initially. The address of the
+// first element is `shift` bytes above a multiple of 256.
 template <typename T>
 class DeviceArray {
  public:
@@ -46,7 +46,7 @@ class DeviceArray {
 
   T* data() { return reinterpret_cast<T*>(memory_.data() + first_); }
   void set(const std::vector<T>& values) { base::copy_bytes(data(), values.data(), count_ * sizeof(T)); }
-  // Also checks the guard bytes.
+  // Returns the elements. Also checks the guard bytes.
   std::vector<T> values() const {
     std::vector<std::uint8_t> bytes(memory_.size());
     base::copy_bytes(bytes.data(), memory_.data(), bytes.size());
@@ -66,8 +66,8 @@ class DeviceArray {
   base::Buffer memory_;
 };
 
-// Returns random values, including zeros, subnormal numbers, infinities and NaNs. Some ranges contain no infinities,
-// because an infinity hides the other values of its tile from the scale.
+// Returns random values, including zeros, subnormal numbers, infinities and NaNs. Some ranges do not contain
+// infinities, because the scale of a tile with an infinity does not depend on the other values.
 inline std::vector<float> all_kinds_of_values(std::int64_t count, unsigned seed) {
   std::vector<float> values = random_values(count, seed);
   std::mt19937 random(seed + 1);
@@ -82,7 +82,7 @@ inline std::vector<float> all_kinds_of_values(std::int64_t count, unsigned seed)
   return values;
 }
 
-// Compares the bits; two NaNs are equal.
+// Compares bits, except that any two NaNs are equal.
 inline testing::AssertionResult same_numbers(const std::vector<bfloat16>& got, const std::vector<bfloat16>& expected) {
   if (got.size() != expected.size()) return testing::AssertionFailure() << got.size() << " elements";
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -105,7 +105,7 @@ testing::AssertionResult same_bytes(const std::vector<T>& got, const std::vector
   return testing::AssertionSuccess();
 }
 
-// A quantized matrix on the device. `shift` is the shift of its codes.
+// A quantized matrix on the device. `shift` is the DeviceArray shift of the codes.
 struct DeviceStored {
   explicit DeviceStored(Stored& stored, std::size_t shift = 0)
       : codes(stored.data, shift), scales(stored.scales), tensor_amax(std::vector<float>{stored.tensor_amax}) {}

@@ -1,4 +1,4 @@
-// Slices of matrices for tests, and memory for them that detects writes outside the slice.
+// Slices of matrices for tests, and memory for a slice that detects writes outside the slice.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tessera::quant {
 
-// Memory for items [begin, end) of an array of `bits`-bit items, filled at random. The memory begins with the byte of
-// item `begin` and has guard bytes on both sides.
+// Memory for the items [begin, end) of an array of `bits`-bit items. All bytes are random initially. The memory begins
+// with the byte that contains item `begin`, and has guard bytes on both sides.
 class GuardedBits {
  public:
   GuardedBits(std::int64_t bits, Slice slice, std::mt19937& random) : bits_(bits), slice_(slice) {
@@ -22,7 +22,7 @@ class GuardedBits {
       : GuardedBits(element == Element::e2m1 ? 4 : 8, slice, random) {}
   std::uint8_t* data() { return bytes_.data() + kGuard; }
 
-  // Returns item `index` of the array, which has at most 8 bits.
+  // Returns item `index` of the array. Items must have at most 8 bits.
   int item(std::int64_t index) const {
     const std::int64_t bit = index * bits_ - (first_byte() - kGuard) * 8;
     return bytes_[static_cast<std::size_t>(bit / 8)] >> bit % 8 & ((1 << bits_) - 1);
@@ -36,7 +36,7 @@ class GuardedBits {
     }
     return true;
   }
-  // Copies the items to their positions in the whole array.
+  // Copies the items of the slice to their positions in the whole array.
   void merge_into(std::vector<std::uint8_t>& whole) const {
     for (std::int64_t bit = slice_.begin * bits_; bit < slice_.end * bits_; ++bit) {
       std::uint8_t& byte = whole[static_cast<std::size_t>(bit / 8)];
@@ -46,7 +46,7 @@ class GuardedBits {
   }
 
  private:
-  static constexpr std::int64_t kGuard = 8;  // keeps the alignment of fp32
+  static constexpr std::int64_t kGuard = 8;  // bytes on each side; a multiple of 4, which keeps the alignment of fp32
   std::int64_t first_byte() const { return slice_.begin * bits_ / 8; }
   static int bit_of(const std::vector<std::uint8_t>& bytes, std::int64_t bit) {
     return bytes[static_cast<std::size_t>(bit / 8)] >> bit % 8 & 1;

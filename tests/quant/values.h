@@ -40,8 +40,9 @@ struct TypeOf<double> {
 
 using AllTypes = testing::Types<std::uint8_t, std::int32_t, std::int64_t, bfloat16, float, double>;
 
-// The values of two of three adjacent ranks cancel, and the value that the third rank adds between them loses its last
-// bits in fp32. Sums of random bf16 values would be exact in fp32 in any order.
+// Among three adjacent ranks, the values of two ranks cancel. The value of the third rank is small, and loses its last
+// bits in fp32 if it is added between them. The sum therefore depends on the order. Sums of random bf16 values would be
+// exact in fp32 in any order.
 inline float bfloat16_value(int rank, std::int64_t index, std::uint32_t random) {
   const auto large = static_cast<float>(65536 + 512 * (index % 100));
   const auto small =
@@ -56,8 +57,8 @@ inline float bfloat16_value(int rank, std::int64_t index, std::uint32_t random) 
   }
 }
 
-// Returns element `index` of rank `rank`. The elements have many exponents, so another order of summation gives other
-// bits.
+// Returns element `index` of rank `rank`. The elements have very different exponents, so the bits of a sum depend on
+// the order of summation.
 template <typename T>
 T value_of(int rank, std::int64_t index) {
   auto h = static_cast<std::uint32_t>(index) * 2654435761u + static_cast<std::uint32_t>(rank + 1) * 0x9E3779B9u;

@@ -1,4 +1,4 @@
-// Integers of 2304 bits and the nearest fp64 number, as a slow reference for exact sums.
+// Integers of 2304 bits, and their rounding to fp64: a slow reference for exact sums.
 #pragma once
 #include <array>
 #include <bit>
@@ -8,11 +8,11 @@
 
 namespace tessera::quant {
 
-// Counts units of 2^-1074. Two's complement, least significant word first.
+// An integer that counts units of 2^-1074. Stored in two's complement, least significant word first.
 class WideInteger {
  public:
   WideInteger() = default;
-  // value: finite.
+  // `value` must be finite.
   explicit WideInteger(double value) {
     const auto bits = std::bit_cast<std::uint64_t>(value);
     const int exponent = static_cast<int>(bits >> 52 & 0x7FF);
@@ -40,7 +40,7 @@ class WideInteger {
     add_word(1, 0);
   }
   bool is_negative() const { return words_.back() >> 31 != 0; }
-  // Both numbers are 0 or positive.
+  // Both numbers must be 0 or positive.
   std::strong_ordering operator<=>(const WideInteger& other) const {
     for (std::size_t i = words_.size(); i-- > 0;)
       if (words_[i] != other.words_[i]) return words_[i] <=> other.words_[i];
@@ -61,8 +61,8 @@ class WideInteger {
   std::array<std::uint32_t, 72> words_{};
 };
 
-// Returns the nearest fp64 number; a tie is rounded to the even encoding. Encodings of positive numbers have the order
-// of the numbers. The encoding of infinity represents 2^1024 here.
+// Returns the nearest fp64 number; a tie is rounded to the even encoding. The search uses that encodings of positive
+// numbers have the order of the numbers. The encoding of infinity represents 2^1024 here.
 inline double nearest(WideInteger integer) {
   if (integer.is_negative()) {
     integer.negate();

@@ -1,4 +1,4 @@
-// A store in memory for tests. The store does not answer while it is silenced.
+// A store for tests. While it is silenced, its calls do not return.
 #pragma once
 #include <condition_variable>
 #include <memory>

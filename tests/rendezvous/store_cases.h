@@ -40,7 +40,7 @@ TEST_P(Stores, WaitUpToALimit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     other->set("late", "here");
   });
-  // Other threads can use the connection meanwhile.
+  // Other threads can use the connection while a thread waits.
   std::thread counter([&] { EXPECT_EQ(store->add("calls", 1), 1); });
   EXPECT_EQ(store->wait_for("late", std::chrono::seconds(30)), "here");
   setter.join();

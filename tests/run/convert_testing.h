@@ -1,4 +1,4 @@
-// A small Llama as a checkpoint and as a Hugging Face folder, for the tests of the conversion.
+// Writes small models as checkpoints and as Hugging Face folders, for the tests of the conversion.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace tessera::run::testing {
 using namespace checkpoint::testing;
 using models::HfTensor, models::LogicalTensor, models::logical_tensors;
 
-// Numbers of heads, key/value heads, ffn columns and vocabulary rows that have no common divisors.
+// Returns a Llama with odd numbers of key/value heads, ffn columns and vocabulary rows.
 inline models::DecoderConfig odd_llama(bool tied) {
   models::DecoderConfig config;
   config.vocab_size = 131, config.hidden_size = 20, config.intermediate_size = 33;
@@ -26,7 +26,7 @@ inline models::DecoderConfig odd_llama(bool tied) {
   return config;
 }
 
-// Returns a finite fp32 value with a full mantissa.
+// Returns a finite fp32 value that uses all mantissa bits.
 inline float number_of(std::uint64_t seed, std::int64_t index) {
   const std::uint64_t bits =
       checkpoint::testing::value_of({"", checkpoint::Kind::weight, quant::DType::fp32, {1}, seed}, index);
@@ -46,8 +46,8 @@ inline std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
   return bits;
 }
 
-// Writes a checkpoint of step 20 from one rank: fp32 weights, or bf16 weights with fp32 masters. Tensor i has the seed
-// i. Routers are fp32 in both cases.
+// Writes a checkpoint of step 20 from one rank. It contains fp32 weights, or bf16 weights with fp32 masters. Tensor i
+// has the seed i. Routers are fp32 in both cases.
 inline void write_model(const fs::path& folder, const models::ModelConfig& config, quant::DType dtype) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<std::uint16_t>> weights;
@@ -74,7 +74,8 @@ inline void write_llama(const fs::path& folder, const models::DecoderConfig& con
   write_model(folder, models::LlamaConfig(config), dtype);
 }
 
-// Returns a model of another architecture with the same sizes. Models with experts have 5 experts in a layer.
+// Returns a model of architecture `model_type` with the sizes of odd_llama. Models with experts have 5 experts in a
+// layer.
 inline models::ModelConfigPtr odd_decoder(const std::string& model_type, bool tied) {
   nlohmann::json config = models::LlamaConfig(odd_llama(tied)).to_json();
   config.erase("architectures");

@@ -1,4 +1,4 @@
-// A small model and machine to plan for, whose results are easy to compute by hand.
+// Small models and a machine for tests of plans. The expected results are easy to compute by hand.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -15,8 +15,9 @@ inline std::filesystem::path configs() {
   return TESSERA_CONFIGS;
 }
 
-// Elements: tables 16 x 8 = 128 each; a block's qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 =
-// 192, down 8 x 12 = 96, together 480; norms 8 each, five of them. Matrices: 2 * 128 + 2 * 480 = 1216.
+// Returns a model with two blocks. Each of its two tables has 16 x 8 = 128 elements. The matrices of a block have 480
+// elements: qkv 16 x 8 = 128, attention output 8 x 8 = 64, gate and up 24 x 8 = 192, down 8 x 12 = 96. Each of the five
+// norms has 8 elements. All matrices together have 2 * 128 + 2 * 480 = 1216 elements.
 inline models::DecoderConfig even_model() {
   models::DecoderConfig model;
   model.vocab_size = 16;
@@ -30,8 +31,8 @@ inline models::DecoderConfig even_model() {
   return model;
 }
 
-// 6 experts of width 10 in each layer. Elements of a layer's experts: gate and up 6 x 20 x 8 = 960, down 6 x 8 x 10 =
-// 480; of its router 48. Without the experts a block has 128 + 64 elements in matrices.
+// Returns even_model with 6 experts of width 10 in each layer. Elements of a layer's experts: gate and up 6 x 20 x 8 =
+// 960, down 6 x 8 x 10 = 480. Elements of its router: 48. Elements of the other matrices of a block: 128 + 64.
 inline models::DecoderConfig sparse_model() {
   models::DecoderConfig model = even_model();
   model.experts =
@@ -39,7 +40,8 @@ inline models::DecoderConfig sparse_model() {
   return model;
 }
 
-// 1e9 flops and bytes a second, links of 1e6 bytes a second without latency within 4 ranks.
+// Returns a machine with 1e9 flops and 1e9 bytes of memory traffic per second. Links within a node of 4 ranks have 1e6
+// bytes per second and no latency.
 inline predict::Machine even_machine() {
   predict::Machine machine{.name = "even", .ranks_per_node = 4, .processors = 4};
   machine.flops = {{quant::DType::fp32, 1e9}, {quant::DType::bf16, 1e9}};

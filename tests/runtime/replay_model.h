@@ -1,5 +1,5 @@
-// A model for steps that follow a schedule: it has ties, layers used twice, frozen weights, branches that are skipped
-// and recomputation, and computes the expected value of every weight and every gradient.
+// A model for tests of steps that follow a schedule. It has tied weights, layers that are used twice, frozen weights,
+// skipped branches and recomputation. It computes the expected value of every weight and every gradient.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -18,12 +18,12 @@
 
 namespace tessera::runtime::replay_model {
 
-// The logical element i of parameter p after `updates` optimizer steps.
+// Returns logical element i of parameter p after `updates` updates.
 inline float weight_value(std::int64_t p, std::int64_t updates, std::int64_t i) {
   return static_cast<float>(p * 1000 + i) * 0.37f + static_cast<float>(updates) * 0.011f;
 }
-// Returns the value of logical element i of a plane. For a plane with tiles, i is an element of the grid of tiles.
-// 8-bit data has the low bits.
+// Returns the value of logical element i of a plane. For a plane with tiles, i is an index in the grid of tiles. An
+// 8-bit value has the low bits of the value.
 template <typename T>
 T plane_value(std::int64_t p, std::size_t plane, std::int64_t updates, std::int64_t i) {
   if constexpr (std::is_same_v<T, std::uint8_t>)
@@ -37,7 +37,8 @@ void with_plane_type(quant::DType type, Visit visit) {
   if (type == quant::DType::u8) return visit(std::uint8_t{});
   quant::dispatch_floating(type, visit);
 }
-// Returns the contribution of use `use` in block `block`. Blocks are counted over the whole run, so steps differ.
+// Returns the gradient that use `use` in block `block` contributes. Blocks are counted over the whole run, so the
+// gradients of steps differ.
 inline float gradient_value(std::int64_t p, std::int64_t block, std::int64_t use, std::int64_t tp, std::int64_t i) {
   return 1.0f / static_cast<float>(1 + ((i * 31 + p * 17 + block * 7 + use * 5 + tp * 3) % 97)) -
          0.01f * static_cast<float>(block % 11);
@@ -50,10 +51,10 @@ struct Mesh {
 
 struct Flags {
   bool skip_branch = false;    // true: the step does not use the parameter "branch"
-  int rank_that_differs = -1;  // this rank consumes "stacked" once more
+  int rank_that_differs = -1;  // rank that consumes "stacked" once more than the other ranks; -1: no rank
 };
 
-// A model that uses its parameters in every possible way, and checks each weight that it reads.
+// A model that uses its parameters in all ways that Program allows, and checks each weight that it reads.
 class Model {
  public:
   Model(shard::ParallelGroups& parallel, const RuntimeOptions& options)
@@ -79,8 +80,8 @@ class Model {
         {.name = "frozen", .dims = {5, 3}, .compute = layout::replicated({5, 3}, tp), .trainable = false});
     runtime.parameters().add({.name = "branch", .dims = {3, 8}, .compute = layout::cut_cols({3, 8}, tp)});
     runtime.parameters().add({.name = "one row", .dims = {1, 6}, .compute = layout::replicated({1, 6}, tp)});
-    // Two parameters with 8-bit data and fp32 scales for each tile, one sharded by blocks of rows and one by columns.
-    // Tiles do not divide the sizes.
+    // Two parameters with 8-bit data and an fp32 scale for each tile. One is sharded by blocks of rows, the other by
+    // columns. The sizes are not multiples of the tile.
     const std::vector<shard::PlaneSpec> planes{{.name = "data", .type = quant::DType::u8},
                                                {.name = "scales", .tile = {.rows = 3, .cols = 4}}};
     runtime.parameters().add({.name = "planes by rows",
@@ -89,7 +90,7 @@ class Model {
                               .planes = planes});
     runtime.parameters().add(
         {.name = "planes by columns", .dims = {13, 9}, .compute = layout::cut_cols({13, 9}, tp), .planes = planes});
-    // This parameter has its own type; adjacent parameters may be in the same unit.
+    // This parameter has another type than the adjacent parameters, with which it may share a unit.
     runtime.parameters().add({.name = "half",
                               .dims = {10, 3},
                               .compute = layout::cut_rows({10, 3}, {{"all", 10}}, tp),
@@ -139,7 +140,7 @@ class Model {
   }
 
   void forward(schedule::Pass pass, const Flags& flags) {
-    for (int turn = 0; turn < 2; ++turn) {  // the layers are used twice
+    for (int turn = 0; turn < 2; ++turn) {  // each layer is used twice
       for (schedule::ParameterId id = 1; id < runtime.parameters().size(); ++id)
         if (!(flags.skip_branch && id == 6)) use(id, pass);
       const auto count = static_cast<std::int64_t>(activations_.size());
@@ -160,7 +161,7 @@ class Model {
       use(0, schedule::Pass::forward);
       forward(schedule::Pass::forward, flags);
       if (parallel_.rank == flags.rank_that_differs) use(1, schedule::Pass::forward);
-      use(0, schedule::Pass::forward);  // the output layer, tied
+      use(0, schedule::Pass::forward);  // the output layer uses the tied embedding
       use(0, schedule::Pass::backward);
       give(0, 0);
       forward(schedule::Pass::recompute, flags);
@@ -190,7 +191,7 @@ class Model {
     runtime.program().end_step();
   }
 
-  // The optimizer: changes all values and publishes the weights in the order of first use.
+  // Replaces the optimizer: changes all values and publishes the weights in the order of first use.
   void update(bool with_amaxes = true) {
     std::vector<schedule::ParameterId> bucket;
     for (const schedule::ParameterId id : runtime.by_first_use()) {
@@ -203,18 +204,19 @@ class Model {
     if (with_amaxes) reduce_amaxes();
     runtime.program().publish(bucket);
   }
-  // Reduces amaxes as the cast of a bucket does. After an update, the reduction is an event of the step.
+  // Calls Program::reduce_amaxes, as the cast of a bucket does. After a training step, the reduction is an event of the
+  // step.
   void reduce_amaxes() {
     std::array<float, 2> amaxes{static_cast<float>(parallel_.rank), -static_cast<float>(parallel_.rank)};
     runtime.program().reduce_amaxes(amaxes);
     EXPECT_EQ(amaxes, (std::array<float, 2>{static_cast<float>(parallel_.world->size() - 1), 0}));
   }
-  // Writes the weights as a graph does that repeats a step. The repeated step has published the weights.
+  // Writes the weights as a graph that repeats a step does. GraphSteps::repeat_step has already counted the publishes.
   void write_updates() {
-    runtime.wait_until_idle();  // waits for the gathers of the step, as the graph would
+    runtime.wait_until_idle();  // waits for the gathers of the step, as a graph would
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) write_update(id);
   }
-  // Replaces a weight between steps.
+  // Writes a new value of a weight between steps.
   void replace(schedule::ParameterId id) {
     updates_[static_cast<std::size_t>(id)] += 100;
     runtime.wait_until_idle();
@@ -229,7 +231,7 @@ class Model {
     write(id);
     return true;
   }
-  // Writes the part that this rank updates. The other replicas write the other parts.
+  // Writes the part of the weight that this rank updates. The other replicas write the other parts.
   void write(schedule::ParameterId id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p)
@@ -253,14 +255,14 @@ class Model {
     return found;
   }
 
-  // Returns the sum in the order in which one process computes it: the uses of a block, the tp parts in rank order, the
-  // blocks in order, the replicas.
+  // Returns the expected gradient: a sum over the uses in a block, over tp ranks, over blocks and over replicas, each
+  // in order. One rank alone would add in this order.
   float expected(schedule::ParameterId id, int microbatches, std::int64_t i) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     std::vector<int> parts = holders(parameter, i);
     const int gtp = parallel_.cuts().parts;
-    // For a weight that is replicated over tp, every tp rank has the whole gradient, and only the gradient of the home
-    // rank is used.
+    // If the weight is replicated over tp, every tp rank has the whole gradient, and only the gradient of the home rank
+    // counts.
     float sum = 0;
     for (int replica = 0; replica < parallel_.cuts().replicas; ++replica) {
       float replica_sum = 0;
@@ -297,12 +299,12 @@ class Model {
   std::array<float, 16> activations_{};
 
  public:
-  bool starts_prepared = false;        // whether a graph could hold the last training step when it began
+  bool starts_prepared = false;        // result of can_be_graph() at the begin of the last training step
   std::vector<const void*> addresses;  // addresses of the model's planes and gradients, in the order of their uses
-  Runtime runtime;                     // last: it refers to nothing above
+  Runtime runtime;                     // last member, so that it is destroyed first
 };
 
-// sums_apart: received gradients are added on a separate lane, as on GPUs.
+// `sums_apart`: whether received gradients are added on a separate lane, as on GPUs.
 inline void run(const Mesh& mesh, const RuntimeOptions& options, const std::function<void(Model&)>& body,
                 bool sums_apart = false) {
   comm::run_local(mesh.ranks(), {}, [&](comm::World& world) {

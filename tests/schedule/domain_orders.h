@@ -1,5 +1,5 @@
-// Schedules of several domains. Each domain has its own gather lane, and all domains share an arena. The functions find
-// gathers that may overwrite bytes which another domain still reads.
+// Schedules of several domains. Each domain has its own gather lane, and all domains share one gather arena. The
+// functions find gathers that may overwrite bytes while another domain still reads them.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -17,8 +17,8 @@ struct Step {
 
 struct LayerOptions {
   int layers = 2, domains = 2, microbatches = 2;
-  bool unpacked = false;  // weights are unpacked to twice their bytes
-  bool odd = false;       // sizes are random instead of those of a decoder's projections
+  bool unpacked = false;  // whether weights are unpacked, to twice their gathered bytes
+  bool odd = false;       // true: random sizes; false: the sizes of a decoder's projections
 };
 
 // Returns layers of four weights. The first weights belong to domain 0, and the others to the domains 1, 2, .... With
@@ -33,11 +33,11 @@ struct UnorderedPair {
 std::vector<UnorderedPair> unordered_pairs(const Schedule& schedule);
 std::string to_string(const UnorderedPair& pair, const Schedule& schedule, const std::vector<ParameterSize>& sizes);
 
-// Returns the schedule with the waits of a planner that assumes one gather lane. A gather then waits for the weights
-// that it evicts, but not for weights that earlier left some of its bytes.
+// Changes the waits of a schedule to those of a planner that assumes a single gather lane. A gather then waits only for
+// the weights that it evicts. It does not wait for weights that were evicted from its bytes earlier.
 Schedule with_waits_of_one_lane(const Step& step, Schedule schedule);
 
-// Returns plans of the step with `budgets` gather budgets, from the smallest to the largest arena.
+// Returns schedules of the step for `budgets` gather budgets, from the smallest to the largest arena.
 std::vector<Schedule> plans(const Step& step, int budgets);
 
 }  // namespace tessera::schedule::domain_orders

@@ -1,6 +1,7 @@
-// An oracle for tests: executes small schedules on tagged bytes. The oracle runs the lanes' operations in every order
-// that the waits allow, or in random orders if there are too many. The oracle depends on schedule.h and not on the
-// checker. A wait for work that the host has not yet enqueued has no effect, as on a GPU.
+// An oracle for tests of the checker. It executes small schedules and tracks the contents of all bytes. It runs the
+// operations of the lanes in every order that the waits allow, or in random orders if there are too many. The oracle
+// depends on schedule.h and not on the checker. A wait for work that the host has not enqueued yet has no effect, as on
+// a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,24 +20,25 @@ inline int lane_of(LaneKind kind, int domain) {
 }
 
 enum class Action : std::uint8_t {
-  none,          // no action, only waits
-  fill,          // gather: begins to write the bytes of `item` ...
-  filled,        // ... and ends; the bytes equal the shards' current values
-  read_weight,   // compute: a consume or release reads `version` of `parameter` from the bytes of `item`
-  unpack,        // compute: begins to write the unpacked bytes of `item` ...
-  unpacked,      // ... and ends; the bytes equal the packed bytes, or the shards of weights that are not gathered
+  none,          // only waits
+  fill,          // gather: begins to write the bytes of the residency `item`
+  filled,        // gather: ends the write; the bytes equal the current values of the shards
+  read_weight,   // compute: a consume or release reads `version` of `parameter` from the bytes of the residency `item`
+  unpack,        // compute: begins to write the unpacked bytes of the residency `item`
+  unpacked,      // compute: ends the write; the bytes equal the packed bytes, or the shards of weights that are not
+                 // gathered
   end_packed,    // compute: poisons the packed bytes of the residency `item`
   end_weights,   // compute: poisons the bytes that the residency `item` used
-  update,        // compute: begins to write the shard of `parameter` ...
-  updated,       // ... and ends; the shard has `version`
+  update,        // compute: begins to write the shard of `parameter`
+  updated,       // compute: ends the write; the shard has `version`
   clear,         // compute: clears the staging of the reduction `item`
-  produce,       // compute: adds contribution `version` of `parameter` to the staging of `item`
-  exchange,      // exchange: reads the staging of `item` and writes what arrives to its scratch
-  read_grad,     // sum: reads main_grad of the members of `item` ...
-  add,           // ... and adds the scratch to it
-  read_sum,      // dp: reads main_grad of the members of `item` ...
-  sum_replicas,  // ... and sums it over replicas
-  end_staging,   // compute: poisons the staging of `item`
+  produce,       // compute: adds contribution number `version` of `parameter` to the staging of the reduction `item`
+  exchange,      // exchange: reads the staging of the reduction `item` and writes its scratch
+  read_grad,     // sum: reads main_grad of the members of the reduction `item`
+  add,           // sum: adds the scratch to main_grad
+  read_sum,      // dp: reads main_grad of the members of the reduction `item`
+  sum_replicas,  // dp: writes the sum of main_grad over replicas
+  end_staging,   // compute: poisons the staging of the reduction `item`
   optimize,      // compute: reads every main_grad, which must be complete
   fail,          // the schedule cannot be executed; the reason is `why`
 };
@@ -54,17 +56,18 @@ struct Program {
   std::vector<std::uint64_t> contributions;  // index: parameter; one bit for each of its produces in a step
 };
 
-// Compiles consecutive steps. The optimizer's publishes follow step i if publishes[i] is true.
+// Returns the operations of consecutive steps. The optimizer's events follow step i if publishes[i] is true.
 Program compile(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                 const std::vector<bool>& publishes);
 
 struct Outcome {
-  std::string wrong;        // the error; empty if all tried orders are correct
+  std::string wrong;        // description of an error; empty if all tried orders are correct
   std::size_t states = 0;   // number of visited states
   bool exhaustive = false;  // whether every order was tried, or an error was found
 };
 
-// Tries all orders if they have at most `max_states` states. Otherwise also tries random orders from `seed`.
+// Visits up to `max_states` states of all possible orders. If there are more states, also tries random orders from
+// `seed`.
 Outcome execute(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                 std::size_t max_states, std::uint64_t seed);
 

@@ -1,5 +1,5 @@
-// Small steps, schedules and mutations of schedules, for tests. The cases do not use the planner, so that an error of
-// the planner cannot hide here.
+// Small steps, schedules and mutations of schedules, for tests. The schedules do not come from the planner, so an error
+// of the planner does not affect these tests.
 #pragma once
 #include <map>
 #include <optional>
@@ -19,10 +19,10 @@ struct Case {
   Trace trace;
 };
 
-// Records a step by hand.
+// Builds a step from calls of a test.
 class Recorder {
  public:
-  // `gathered`, `staging` and `unpacked` are bytes as in ParameterSize. A parameter with staging 0 is frozen.
+  // `gathered`, `staging` and `unpacked` are the bytes of ParameterSize. A parameter with staging 0 is frozen.
   struct Parameter {
     std::string name;
     std::int64_t gathered = 0, staging = 0, unpacked = 0;
@@ -37,10 +37,10 @@ class Recorder {
   void backward(int parameter);
   void produce(int parameter) { add(EventKind::produce, parameter, Pass::backward); }
   void publish(int parameter);
-  // Adds the all-reduce of the amaxes of a bucket with this number of weights. Call this function before the bucket's
-  // publishes.
+  // Adds the all-reduce of the amaxes of a bucket with `weights` weights. Call this function before the publishes of
+  // the bucket.
   void amaxes(int weights);
-  // Returns the case. If `units` is empty, each parameter is its own unit.
+  // Returns the case. If `units` is empty, each parameter is a separate unit.
   Case take(std::vector<Unit> units = {});
 
  private:
@@ -49,7 +49,7 @@ class Recorder {
   Case made_;
   StepKind kind_;
   int microbatch_ = -1;
-  std::map<std::tuple<EventKind, int, Pass, int>, int> happened_;  // number of equal events so far
+  std::map<std::tuple<EventKind, int, Pass, int>, int> happened_;  // number of events so far with these fields
 };
 
 // Returns cases with several microbatches, tied weights, a layer used twice, a frozen weight, recompute, coalesced
@@ -60,12 +60,11 @@ std::vector<Case> cases();
 // weight.
 std::vector<Case> cases_of_domains();
 
-// Returns a step with a forward and a backward pass over `layers` layers in each microbatch. The layers' sizes cycle
-// through `bytes`.
+// Returns a step whose microbatches have a forward and a backward pass over `layers` layers. Layer i has bytes[i mod
+// bytes.size()] bytes.
 Case mirrored_layers(int layers, int microbatches, const std::vector<std::int64_t>& bytes);
 
-// Returns a random schedule of the case that is correct by construction. Residencies, prefetches, offsets and finishes
-// are random.
+// Returns a random correct schedule of the case. Residencies, prefetches, offsets and finishes are random.
 Schedule random_schedule(const Case& made, std::mt19937_64& random);
 
 enum class Mutation {

@@ -1,5 +1,5 @@
-// Groups of ranks with the sharding of dense weights. The names of the axes are arbitrary, because no tested code
-// depends on them.
+// Groups of ranks with the sharding of dense weights. The names of the axes differ from those of a run, because the
+// tested code must not depend on them.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// One parameter on the ranks of a small mesh, for tests of one way at a time.
+// One parameter on the ranks of a small mesh, for tests of a single way (schedule/way.h).
 #pragma once
 #include <cstddef>
 #include <cstring>
@@ -48,9 +48,9 @@ inline void on_way_ranks(const WayMesh& mesh, const ParameterSpec& spec, const P
   });
 }
 
-// Returns matrices that are cut by rows and by columns into uneven parts, with one empty compute rank; a matrix whose
-// parts overlap; a matrix with fewer rows than ranks; a vector that is whole on every rank; and a vector whose gradient
-// is partial.
+// Returns several parameters: matrices that are divided by rows and by columns into uneven parts, where one compute
+// rank has no elements; a matrix whose parts overlap; a matrix with fewer rows than ranks; a vector that is whole on
+// every rank; and a vector whose gradient is partial.
 inline std::vector<ParameterSpec> way_specs(int compute) {
   std::vector<std::vector<layout::Range>> parts{{{0, 7}}}, overlap;
   if (compute == 2) parts = {{{0, 4}}, {{4, 7}}};
@@ -84,7 +84,7 @@ inline float get(const std::byte* memory, quant::DType type, std::int64_t at) {
   return reinterpret_cast<const float*>(memory)[at];
 }
 
-// Memory that is filled with NaN, and a guard of NaN after it.
+// Memory that is filled with NaN, followed by guard bytes of NaN.
 class Guarded {
  public:
   explicit Guarded(std::size_t bytes) : size_(bytes), buffer_(bytes + kGuard) {

@@ -7,16 +7,16 @@
 
 namespace tessera::train::testing {
 
-// Compares losses, norms and tensors. Equal bits are compared as equal fp64 values. A NaN would compare as unequal and
-// must not occur.
+// Expects that losses, norms and tensors have equal bits. They are compared as fp64 values. NaNs must not occur,
+// because a NaN compares as unequal.
 void expect_same_bits(const RunResult& expected, const RunResult& actual, const std::string& what);
 
-// Checks the bounds for fp64 runs with different tp sizes: losses and norms within 1e-9 relative, each tensor within
-// 1e-9 of its largest element.
+// Expects that two fp64 runs with different tp are within these bounds: a relative difference of 1e-9 for losses and
+// norms, and for each tensor a difference of 1e-9 times its largest element.
 void expect_within_fp64_bounds(const RunResult& expected, const RunResult& actual, const std::string& what);
 
 double largest(const std::vector<double>& values);
-// Returns infinity if the sizes differ.
+// Returns the largest difference between elements, or infinity if the sizes differ.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace tessera::train::testing

@@ -1,4 +1,5 @@
-// Small whole runs inside a test: every rank of a mesh is a thread; samples are synthetic; results are logical tensors.
+// Runs small trainings inside a test. Every rank of the mesh is a thread, samples are synthetic, and results are
+// logical tensors.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -33,21 +34,23 @@ struct RunOptions {
   int blocks = 12;  // blocks of a step, of one sequence each; a rank has blocks / (gtp * dp) microbatches
   std::int64_t seq_len = 8;
   int steps = 3;
-  bool documents = false;  // whether attention and positions restart inside sequences
+  bool documents = false;  // whether sequences have document boundaries, at which attention and positions restart
   bool masked = false;     // whether every target is masked
   bool on_gpu = false;     // true: one rank on the first GPU
   bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
   runtime::ReplayOptions replay;
   CastOrder cast_order = CastOrder::fused;
-  quant::Format wire = quant::Format::bf16;      // format in which a bf16 model's matrices are stored and gathered
-  quant::Format products = quant::Format::bf16;  // format of the products with these matrices and with the output layer
-  std::optional<quant::Format> wire_backward;    // format of the weights that backward passes read; absent: `wire`
+  quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered
+  // Number format of products with these matrices and with the output layer.
+  quant::Format products = quant::Format::bf16;
+  std::optional<quant::Format> wire_backward;  // number format of backward weights; absent: `wire`
   nn::ProductOptions product_options;
   nn::DropoutOptions dropout;
   double clip = 1.0;
   double expert_bias_rate = 0, expert_capacity = 0;
-  // Number of steps left pending when the next is enqueued, after delayed scaling has its scales. Absent: whole steps.
+  // Number of steps that are left pending when the next step is enqueued, once delayed scaling has its scales. Absent:
+  // each step is finished before the next step is enqueued.
   std::optional<int> ahead;
   double lr_growth = 0;             // growth of the rate per step; the first rate is 1e-2
   std::set<int> spoiled, left_out;  // steps whose gradient is not finite; steps that the run omits
@@ -65,29 +68,30 @@ struct RunResult {
   std::vector<bool> skipped;
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
-  std::vector<float> scales;  // delayed scaling's state at the end
-  // "weight/NAME" (for a weight in a number format, its master), "exp_avg/NAME", "exp_avg_sq/NAME", "main_grad/NAME":
-  // logical elements in row-major order, widened to fp64 (exactly).
+  std::vector<float> scales;  // state of delayed scaling at the end
+  // By name: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME" and "main_grad/NAME". The elements of the logical tensor
+  // are in row-major order, converted exactly to fp64. For a weight in a number format, "weight/NAME" is its master.
   std::map<std::string, std::vector<double>> tensors;
   // The steps of suppressed attempts, and for each attempt the number of steps that were enqueued after it.
   std::vector<std::pair<int, int>> suppressed;
   bool operator==(const RunResult&) const = default;
 };
 
-// A model with sizes that no mesh divides. biased: q, k and v have a bias. normed: q and k heads have norms. With
-// norms, heads have 6 elements, because a norm of 2 elements is so badly conditioned that one ulp in the initial
-// embedding changes the gradient's norm by 2e-8 after 17 steps on one rank.
+// Return models with sizes that the degrees of the meshes do not divide. In biased_model, q, k and v have a bias. In
+// normed_model, the heads of q and k have norms and 6 elements. A norm of 2 elements is badly conditioned: one ulp in
+// the initial embedding changes the gradient's norm by 2e-8 after 17 steps on one rank.
 models::DecoderConfig odd_model();
 models::DecoderConfig biased_model();
 models::DecoderConfig normed_model();
-models::DecoderConfig sparse_model();    // 7 experts in each layer
-models::DecoderConfig balanced_model();  // as dots1: a dense layer, and one with 9 experts in 3 groups and a shared one
+models::DecoderConfig sparse_model();  // 7 experts in each layer
+// Like dots1: a dense layer, and a layer with 9 experts in 3 groups and a shared expert.
+models::DecoderConfig balanced_model();
 RunResult run(const RunOptions& options);
-// Returns a sample of the text that runs train on, as a batch of one sequence.
+// Returns a sample of the text on which runs are trained, as a batch of one sequence.
 models::Batch sample(const RunOptions& options, std::int64_t number);
 
-// Sets elements of a parameter's master by logical row and column, then casts and publishes the weight. Every rank
-// calls this function before its first step or between two steps. Collective.
+// Sets elements of a parameter's master, which are given by logical row and column. Then casts and publishes the
+// weight. Collective: every rank calls this function before its first step or between two steps.
 void set_elements(Trainer& trainer, const std::string& name,
                   const std::function<float(std::int64_t row, std::int64_t col, float old)>& value);
 

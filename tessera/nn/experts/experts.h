@@ -1,14 +1,14 @@
-// The feed-forward part of a sparse block: y = combine(experts(norm(x + residual))), with a router that chooses k of
-// the experts for each token. A shared expert, if the layer has one, adds its output for every token.
+// The feed-forward part of a sparse block: y = combine(experts(norm(x + residual))). The router chooses k experts for
+// each token. If the layer has a shared expert, the output of the shared expert is added for every token.
 //
 //   router    logits = norm(x + residual) w^T in the accumulator type; k experts and weights of each own token
-//   dispatch  tokens and choices of the ranks of the group (expert_group.h)
+//   dispatch  exchanges tokens and choices between the ranks of the group (expert_group.h)
 //   experts   rows of the local experts: down(silu(gate) * up * weight)
 //   combine   for each token the sum over its experts
 //
-// The part is one autograd function; a shared expert is a second one. Backward gathers the tokens again.
-// Recompute::selective keeps neither the norm's output nor the output of SwiGLU. A shared expert keeps the norm's
-// output in any case.
+// The routed experts are one autograd function, and the shared expert is a second one. Backward gathers the tokens
+// again. With Recompute::selective, the routed experts keep neither the norm's output nor the output of SwiGLU for
+// backward. The shared expert always keeps the norm's output.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -25,13 +25,13 @@ namespace tessera::nn {
 struct Experts {
   Norm norm;
   Weight router;                                     // [experts, hidden], accumulator type
-  std::optional<Weight> router_bias = std::nullopt;  // vector [experts], accumulator type, frozen: see ops::route
+  std::optional<Weight> router_bias = std::nullopt;  // vector [experts], accumulator type, frozen; used by ops::route
   Weight gate_up;                                    // [local experts * 2 f, hidden]
   Weight down;                                       // [local experts * hidden, f]
   ops::RouterOptions options;
   ops::LocalExperts local;
-  double capacity = 0;                               // factor of ops::capacity_of; 0: no capacity
-  std::optional<FeedForward> shared = std::nullopt;  // dense; without a norm of its own
+  double capacity = 0;                               // factor of ops::capacity_of; 0: the capacity is unlimited
+  std::optional<FeedForward> shared = std::nullopt;  // the shared expert; it has no norm of its own
 };
 
 // The sums of a router over the counted tokens of a reader's microbatch, in the accumulator type. The sums are equal on

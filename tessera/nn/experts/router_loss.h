@@ -17,7 +17,7 @@ struct RouterLossOptions {
   std::int64_t experts_per_token = 1;
 };
 
-// Number of elements of RouterLoss::values before the counts.
+// Number of elements of RouterLoss::values that precede the counts.
 inline constexpr std::int64_t kRouterSums = 3;
 
 struct RouterLoss {

@@ -1,36 +1,40 @@
-// The products of linear layers together with the transfer of their tokens over tp:
+// The matrix products of linear layers, combined with the exchange of tokens over tp:
 //
 //   gathered_product    gathers the tokens of a factor, then multiplies      forward of column layers, dx of row layers
 //   scattered_product   multiplies, then sums the ranks' products            forward of row layers, dx of column layers
 //
-// Under sequence parallelism a product is computed in chunks of tokens (token_chunks.h), whose number the context's
-// ProductOptions::tp_chunks sets. Without sequence parallelism a product is one chunk, and a factor has all tokens.
+// Under sequence parallelism, a product is computed in chunks of tokens (token_chunks.h). ProductOptions::tp_chunks of
+// the context limits the number of chunks. Without sequence parallelism, a product is one chunk, and every rank has all
+// tokens of a factor.
 //
-// With ProductOptions::tp_overlap, tokens travel in pieces (token_pieces.h) beside the products: a chunk is multiplied
-// as soon as its tokens have arrived, and its sums leave while later chunks are multiplied. The bits are the same. A
-// gathered factor that is quantized after the transfer is multiplied when all tokens have arrived.
+// With ProductOptions::tp_overlap, tokens are exchanged in pieces (token_pieces.h) while products run. A gathered chunk
+// is multiplied as soon as its tokens have arrived. The products of a scattered chunk are sent while later chunks are
+// multiplied. The results have the same bits as without overlap. A gathered factor that is quantized after the transfer
+// is multiplied only when all tokens have arrived.
 #pragma once
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/linear_products.h"
 
 namespace tessera::nn {
 
-// Returns the chunks of a product of `tokens` tokens whose result has `columns` columns on this rank.
+// Returns the chunks of a product of `tokens` tokens. The product's result has `columns` columns on this rank.
 std::vector<TokenChunk> product_chunks(const Context& context, std::int64_t tokens, std::int64_t columns);
 
 struct GatheredProduct {
   at::Tensor product;  // [tokens, columns]
-  Factor factor;       // of all tokens; in a number format by columns, if `sides` contains them
+  // The factor of all tokens. In a number format, it has the operand by columns if `sides` contains columns.
+  Factor factor;
 };
-// own: this rank's tokens of the factor, as in factor_of_tokens. sides: contains the rows. An input gives x w^T in the
-// context's pass; a gradient gives dy w in the backward pass. Collective over tp.
+// Gathers the tokens of a factor and multiplies the factor by the weight. An input is multiplied as x w^T in the
+// context's pass. A gradient is multiplied as dy w in the backward pass. `own` contains this rank's tokens of the
+// factor, as in factor_of_tokens. `sides` must contain the rows. Collective over tp.
 GatheredProduct gathered_product(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                  std::int64_t tokens, ops::Sides sides);
 
-// Multiplies a factor of all tokens as above, and sums the products of the tp ranks as leave_tp does. The result holds
-// this rank's tokens. Collective over tp.
+// Multiplies a factor of all tokens as gathered_product does, and sums the products of the tp ranks as leave_tp does.
+// Returns the sums of this rank's tokens. Collective over tp.
 at::Tensor scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor);
-// Starts the last sums, so that compute can do other work meanwhile.
+// Starts scattered_product and returns before the last sums are complete, so that compute can do other work.
 PendingTensor start_scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor);
 
 }  // namespace tessera::nn

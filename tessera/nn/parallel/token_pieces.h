@@ -1,9 +1,9 @@
-// Transfers of tokens over tp in pieces: one piece for each pair of ranks. Piece k goes from each rank r to rank r + k,
-// so every rank sends to one peer and receives from one peer at a time. Compute can multiply the tokens of the pieces
-// that have arrived while other pieces travel.
+// Transfers of tokens over tp in pieces. A transfer has one piece for each pair of ranks. Piece k goes from each rank r
+// to rank r + k, so that at any time every rank sends to one peer and receives from one peer. Compute multiplies the
+// tokens of received pieces while other pieces are in flight.
 //
-// A transfer's memory comes from the program (Program::take_transfer). The order of the pieces is the same on all
-// ranks.
+// The memory of a transfer comes from the program (Program::take_transfer). All ranks transfer the pieces in the same
+// order.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,18 +14,18 @@
 
 namespace tessera::nn {
 
-// Returns whether the tokens of this context travel in pieces.
+// Returns whether tokens of this context are exchanged in pieces.
 bool travels_in_pieces(const Context& context);
 
-// The gather of enter_tp. The constructor begins all pieces.
+// The gather of enter_tp in pieces. The constructor starts all pieces.
 class GatherInPieces final : public PendingResult {
  public:
-  // own: this rank's rows of a matrix of `tokens` rows.
+  // own: this rank's rows of a matrix with `tokens` rows.
   GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass);
   ~GatherInPieces() override;
 
-  // Returns the rows of a chunk, for work that is enqueued on compute. Makes compute wait for them; this rank's own
-  // rows alone need no wait.
+  // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
+  // read the rows. A chunk that contains only this rank's own rows needs no wait.
   at::Tensor rows(const TokenChunk& chunk);
   at::Tensor take() override;
 
@@ -35,29 +35,30 @@ class GatherInPieces final : public PendingResult {
   Context& context_;
   at::Tensor own_, all_;
   std::vector<runtime::Issued> pieces_;
-  std::size_t awaited_ = 0;  // pieces that compute waits for already
+  std::size_t awaited_ = 0;  // number of pieces for which compute already waits
 };
 
-// The sum of leave_tp: each rank receives the other ranks' rows of its tokens, and adds all parts in rank order.
+// The sum of leave_tp in pieces. Each rank receives the other ranks' parts of its own tokens and adds all parts in rank
+// order.
 class ScatterInPieces final : public PendingResult {
  public:
-  // part: this rank's rows of all tokens, which may be written after the call.
+  // part: this rank's part of the sum for all tokens. The caller may write `part` after this call.
   ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass);
   ~ScatterInPieces() override;
 
-  // Called when the rows of some ranks are written by work that is enqueued on compute. Begins the pieces whose rows
-  // are complete, in order.
+  // Called when the work that writes the parts of tokens of `ranks` is enqueued on compute. Starts, in order, all
+  // pieces whose rows are complete.
   void written(const layout::Range& ranks);
-  // Adds the parts. All rows are written.
+  // Returns the sums of this rank's tokens. All parts must have been written.
   at::Tensor take() override;
 
  private:
   Context& context_;
   schedule::Pass pass_;
   at::Tensor part_;
-  std::vector<std::int64_t> counts_;  // elements by rank
-  std::vector<bool> written_;         // by rank
-  std::vector<at::Tensor> parts_;     // by rank: its part of this rank's rows
+  std::vector<std::int64_t> counts_;  // by rank: number of elements of its tokens
+  std::vector<bool> written_;         // by rank: whether the part of its tokens is written
+  std::vector<at::Tensor> parts_;     // by rank: its part of the sum for this rank's tokens
   std::vector<runtime::Issued> pieces_;
 };
 

@@ -1,4 +1,5 @@
-// Attention of new tokens to the keys and values of one sequence, which a cache holds. For generation: no backward.
+// Attention of new tokens of one sequence to the keys and values in its cache. Used for generation, so there is no
+// backward pass.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -8,16 +9,17 @@
 namespace tessera::ops {
 
 struct CachedAttention {
-  // [capacity, kv_heads, head_dim]: row t belongs to token t of the sequence, the new tokens included.
+  // [capacity, kv_heads, head_dim]. Row t belongs to token t of the sequence. The rows of the new tokens are already
+  // written.
   at::Tensor keys, values;
-  std::int64_t first = 0;    // the number of tokens before the new tokens
-  std::vector<int> kv_of_q;  // as in AttentionShape
-  double scale = 0;          // as in AttentionShape
+  std::int64_t first = 0;    // number of tokens before the new tokens
+  std::vector<int> kv_of_q;  // AttentionShape::kv_of_q
+  double scale = 0;          // AttentionShape::scale
 };
 // q: the new tokens, [count, q_heads, head_dim]. New token i attends to the tokens 0 to first + i. Returns [count,
-// q_heads * head_dim]. If `first` is 0, the result has the bits of attention_forward. All other sums are in the
-// accumulator type and rounded once. Rows after first + count are not read. Throws Error if the cache has fewer than
-// first + count rows.
+// q_heads * head_dim]. If `first` is 0, the result has the bits of attention_forward. Otherwise sums are in the
+// accumulator type and are rounded once. Row first + count and later rows are not read. Throws Error if the cache has
+// fewer than first + count rows.
 at::Tensor cached_attention(const at::Tensor& q, const CachedAttention& cached);
 
 }  // namespace tessera::ops

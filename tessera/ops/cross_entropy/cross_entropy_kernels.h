@@ -39,13 +39,13 @@ void cross_entropy_finish(const CrossEntropyShape& shape, const CrossEntropyFini
 }  // namespace cpu
 
 struct SumInOrder {
-  quant::DType type = quant::DType::fp32;  // accumulator type of the terms
+  quant::DType type = quant::DType::fp32;  // type of the terms: an accumulator type
   std::int64_t count = 0;
   const void* terms = nullptr;
   void* scratch = nullptr;  // sum_in_order_scratch(count) elements
-  double* sum = nullptr;    // written
+  double* sum = nullptr;    // receives the sum
 };
-namespace cuda {  // a target below -1 makes its loss and gradient NaN
+namespace cuda {  // the loss and the gradient of a token with a target below -1 become NaN
 void cross_entropy_maximum(const CrossEntropyShape& shape, const CrossEntropyMaximum& arguments,
                            base::CudaStream stream);
 void cross_entropy_sums(const CrossEntropyShape& shape, const CrossEntropySums& arguments, base::CudaStream stream);

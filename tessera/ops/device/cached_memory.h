@@ -6,9 +6,9 @@
 
 namespace tessera::ops {
 
-// At the end of the scope, returns the memory that libtorch caches for freed tensors on `device`. Use a scope before
-// code that allocates device memory without libtorch. The scope does nothing for the CPU. It also does nothing while an
-// exception unwinds, because libtorch would wait for streams that may never finish.
+// At the end of the scope, returns the memory that libtorch caches for freed tensors on `device` to the driver. Use a
+// scope before code that allocates device memory without libtorch. The scope does nothing for the CPU. The scope also
+// does nothing while an exception unwinds, because libtorch would wait for streams that may never finish.
 class CachedMemoryScope {
  public:
   explicit CachedMemoryScope(base::Device device) : device_(device) {}

@@ -1,4 +1,5 @@
-// A CUDA graph: work of a stream that is recorded once and launched many times. The graph has its own libtorch memory.
+// A CUDA graph: work of a stream that is recorded once and launched many times. The graph owns the memory of the
+// tensors that the work uses.
 #pragma once
 #include <memory>
 
@@ -7,9 +8,9 @@
 
 namespace tessera::ops {
 
-// Tensors that are made between begin and end use memory that belongs to the graph until it is destroyed. After a
-// launch these tensors hold the values of that launch. Used by one thread. Throws Error in a build without CUDA, and
-// for work that cannot be recorded.
+// Tensors that are created between begin and end use memory that belongs to the graph until the graph is destroyed.
+// After a launch these tensors hold the values of that launch. Used by one thread. Throws Error in a build without
+// CUDA, and for work that cannot be recorded.
 class Graph {
  public:
   explicit Graph(base::Device device);
@@ -17,10 +18,10 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Starts recording. Work on `stream`, which is libtorch's current stream, and on streams that wait for its events is
-  // recorded and not run. First returns libtorch's unused memory.
+  // Returns libtorch's unused memory to the driver and starts recording. `stream` is libtorch's current stream. Work on
+  // `stream`, and on streams that wait for events of `stream`, is recorded and does not run.
   void begin(base::CudaStream stream);
-  // Ends recording. `stream` must have waited for every other stream that was used.
+  // Ends recording. `stream` must have waited for every other stream with recorded work.
   void end();
   void launch(base::CudaStream stream);
 

@@ -7,8 +7,8 @@
 
 namespace tessera::ops {
 
-// During this scope, ATen calls of this thread on `device` are enqueued on `stream`, including backward passes. The
-// scope does nothing for the CPU.
+// During this scope, ATen enqueues this thread's work on `device` on `stream`. This includes backward passes. The scope
+// does nothing for the CPU.
 class StreamScope {
  public:
   StreamScope(base::Device device, base::CudaStream stream);

@@ -9,7 +9,7 @@
 
 namespace tessera::ops {
 
-// `tokens` is [n] int64. Returns [n, hidden]; the rows of tokens outside the part are zero.
+// `tokens` is [n] int64. Returns [n, hidden]. The row of a token is zero if its id is not in `part`.
 at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const IdRanges& part);
 // Adds the rows of dy to `dweight` [local vocabulary, hidden] (accumulator type) in token order. `dweight` is zeroed
 // first unless `accumulate` is true.

@@ -19,7 +19,7 @@ struct EmbeddingArguments {
 };
 namespace cpu {
 void embedding_forward(const EmbeddingArguments& arguments);
-void embedding_backward(const EmbeddingArguments& arguments);  // adds to result
+void embedding_backward(const EmbeddingArguments& arguments);  // adds to `result`
 }  // namespace cpu
 
 struct EmbeddingParts {

@@ -1,4 +1,4 @@
-// The choice of experts for one token. Internal to ops/experts.
+// Chooses the experts of one token on a CPU. Internal to ops/experts.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace tessera::ops {
 
-// The sum of a token's weights starts at this value before the weights are divided by the sum.
+// Returns the value that is added to the sum of a token's weights before the weights are divided by the sum.
 template <typename A>
 A least_sum(const RouterOptions& options) {
   return options.score == RouterScore::sigmoid ? static_cast<A>(1e-20) : A{0};
@@ -27,21 +27,21 @@ inline void check_rule(const RouterOptions& options, std::int64_t experts) {
                 experts / groups);
 }
 
-// Throws InputError for a rule that the kernels of a GPU lack.
+// Throws InputError if the tensor is on a GPU and the GPU kernels do not support the routing options.
 inline void require_rule_of_device(const at::Tensor& tensor, const RouterOptions& options, bool has_bias) {
   if (on_cuda(tensor) && (has_bias || !options.is_softmax_of_all()))
     throw InputError("routers with sigmoid scores, groups or a bias run on CPUs only in this version");
 }
 
-// Writes the sigmoid of each logit. Returns 0.
+// Writes the sigmoid of each logit to `scores`. Returns 0 as the logsumexp, which sigmoid scores do not have.
 template <typename A>
 A sigmoids(const A* logits, A* scores, std::int64_t count) {
   for (std::int64_t e = 0; e < count; ++e) scores[e] = A{1} / (A{1} + exponential(-logits[e]));
   return 0;
 }
 
-// Returns the first of the largest values among those that are not taken. A comparison with NaN is false, so repeated
-// calls give distinct results for any values.
+// Returns the index of the largest value that is not taken; among equal values, the first index. Comparisons with NaN
+// are false, so repeated calls return distinct indices even if values are NaN.
 template <typename A>
 std::int64_t best_left(const A* values, const std::vector<bool>& is_taken) {
   std::int64_t best = -1;
@@ -50,7 +50,7 @@ std::int64_t best_left(const A* values, const std::vector<bool>& is_taken) {
   return best;
 }
 
-// Returns for each expert whether the expert is outside the token's chosen groups.
+// Returns for each expert whether the expert is outside the chosen groups of the token.
 template <typename A>
 std::vector<bool> outside_of_groups(const A* ranks, std::int64_t count, const RouterOptions& options) {
   const auto groups = static_cast<std::size_t>(options.groups), size = static_cast<std::size_t>(count) / groups;
@@ -73,7 +73,7 @@ std::vector<bool> outside_of_groups(const A* ranks, std::int64_t count, const Ro
   return is_outside;
 }
 
-// Writes the chosen experts of a token and their weights. bias: null or one number for each expert.
+// Writes the chosen experts of a token and their weights. `bias` is null or has one number for each expert.
 template <typename A>
 void choose(const A* scores, const A* bias, std::int64_t count, const RouterOptions& options, std::int32_t* experts,
             A* weights) {
@@ -83,7 +83,7 @@ void choose(const A* scores, const A* bias, std::int64_t count, const RouterOpti
     for (std::int64_t e = 0; e < count; ++e) biased.push_back(scores[e] + bias[e]);
     ranks = biased.data();
   }
-  A not_finite = 0;  // NaN if a score is NaN
+  A not_finite = 0;  // 0, or NaN if a score is NaN or infinite
   for (std::int64_t e = 0; e < count; ++e) not_finite += A{0} * scores[e];
   std::vector<bool> is_taken = outside_of_groups(ranks, count, options);
   A sum = 0;

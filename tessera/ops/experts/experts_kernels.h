@@ -1,5 +1,5 @@
-// Arguments of the CUDA kernels of experts. All pointers are device memory. Matrices are row-major. A is the
-// accumulator type of a model type T: fp32 for bf16 and fp32, fp64 for fp64. Internal to ops.
+// Arguments of the CUDA kernels of experts. All pointers point to device memory. Matrices are row-major. T is the
+// model's type. A is the accumulator type: fp32 if T is bf16 or fp32, fp64 if T is fp64. Internal to ops.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace tessera::ops {
 
-// The kernels of the rows of experts use 32-bit row numbers and at most this number of local experts.
+// The largest number of local experts on a GPU. The kernels that move expert rows use 32-bit row numbers.
 inline constexpr std::int64_t kMaxDeviceExperts = 1023;
 
 // ---- router
@@ -19,8 +19,8 @@ struct RouterProductArguments {
   const void* x = nullptr;        // [tokens, hidden] T
   const void* w = nullptr;        // [experts, hidden] A
   const void* dlogits = nullptr;  // [tokens, experts] A
-  const void* addend = nullptr;   // dgrad: [tokens, hidden] T, added to the product; null: none
-  void* result = nullptr;         // A; with an addend T
+  const void* addend = nullptr;   // dgrad only: [tokens, hidden] T, added to the product; null: no addend
+  void* result = nullptr;         // type A; type T if there is an addend
 };
 
 struct RouteArguments {
@@ -47,7 +47,8 @@ struct RouterSumsArguments {
   void* sums = nullptr;                   // [experts] A
   void* squares = nullptr;                // [1] A
 };
-inline constexpr std::int64_t kRouterChunk = 256;  // tokens whose sum is taken before it is added to the total
+// Number of tokens in a chunk. The sum of each chunk is added to the total.
+inline constexpr std::int64_t kRouterChunk = 256;
 
 struct RouteBackwardArguments {
   quant::DType type = quant::DType::fp32;  // A
@@ -69,14 +70,15 @@ struct RouteBackwardArguments {
 struct SelectRowsArguments {
   std::int64_t tokens = 0, k = 0, first = 0, local = 0, room = 0;
   std::int64_t expected = 0;              // Selection::expected
-  std::int64_t* overflows = nullptr;      // RowRoom; may be null
-  double* needed = nullptr;               // the same
+  std::int64_t* overflows = nullptr;      // RowRoom::overflows; may be null
+  double* needed = nullptr;               // RowRoom::needed; may be null
   const std::int32_t* choices = nullptr;  // [tokens, k]
   std::int32_t* counts = nullptr;         // scratch: select_rows_scratch() integers
-  std::int32_t* rows_by_slot = nullptr;   // [tokens, k]: the row of each choice; -1: none
-  // [tokens, k]: the rows of a token in ascending order, and so by ascending expert; -1 after the last.
+  std::int32_t* rows_by_slot = nullptr;   // [tokens, k]: the row of each choice; -1: the choice has no row
+  // [tokens, k]: the rows of each token in ascending order, which is also the order of their experts. -1 after the last
+  // row.
   std::int32_t* rows_in_order = nullptr;
-  std::int32_t* ends = nullptr;  // [local]: the row after the last row of each expert
+  std::int32_t* ends = nullptr;  // [local]: the end of the rows of each expert
 };
 
 struct MoveRowsArguments {
@@ -84,7 +86,7 @@ struct MoveRowsArguments {
   std::int64_t tokens = 0, k = 0, width = 0;
   const std::int32_t* rows_in_order = nullptr;  // [tokens, k]
   const void* from = nullptr;                   // take_rows: [tokens, width]; combine_rows: [room, width]
-  void* to = nullptr;                           // the other
+  void* to = nullptr;                           // take_rows: [room, width]; combine_rows: [tokens, width]
 };
 
 struct MoveChoicesArguments {
@@ -92,19 +94,19 @@ struct MoveChoicesArguments {
   std::int64_t choices = 0;                // tokens * k
   const std::int32_t* rows_by_slot = nullptr;
   const void* from = nullptr;  // take_choices: [tokens, k]; put_choices: [room]
-  void* to = nullptr;          // the other
+  void* to = nullptr;          // take_choices: [room]; put_choices: [tokens, k]
 };
 
 struct WeightedSwigluArguments {
   quant::DType type = quant::DType::fp32;  // T
   std::int64_t room = 0, features = 0;     // gate_up has 2 * features columns
-  const std::int32_t* rows = nullptr;      // the number of rows
+  const std::int32_t* rows = nullptr;      // pointer to the number of rows
   const void* gate_up = nullptr;           // [room, 2 * features] T
   const void* weights = nullptr;           // [room] A
   const void* dout = nullptr;              // backward only: [room, features] T
-  void* result = nullptr;                  // out, or the gradient of gate_up
+  void* result = nullptr;                  // forward: the output; backward: the gradient of gate_up
   void* dweights = nullptr;                // backward only: [room] A
-  void* output = nullptr;                  // backward: also writes out here, unless null
+  void* output = nullptr;                  // backward only: if not null, the output is also written here
 };
 
 // ---- products of fp32 and fp64

@@ -1,8 +1,8 @@
-// The matrix products of experts: one weight for each local expert, stacked by rows.
+// The matrix products of experts. `w` stacks the weights of the local experts by rows.
 //
-// On a CPU fprop and dgrad are one product for each expert and block. On a GPU they are one product for each expert;
-// the bits of a row do not depend on other rows. wgrad is one product for each expert over the rows of all blocks.
-// Throws Error if shapes or types do not match.
+// On a CPU, fprop and dgrad compute one product for each expert and block. On a GPU, fprop and dgrad compute one
+// product for each expert. The bits of a result row do not depend on other rows. wgrad computes one product for each
+// expert over the rows of all blocks. Throws Error if shapes or types do not match.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 
@@ -13,8 +13,9 @@ namespace tessera::ops {
 at::Tensor grouped_fprop(const at::Tensor& x, const at::Tensor& w, const Selection& selection);
 // dy: [room, out]. Returns dy w: [room, in].
 at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const Selection& selection);
-// dw [local * out, in] = dy^T x for each expert; types and `accumulate` as in gemm_wgrad. The gradient of an expert
-// without rows is zero. On a GPU the result of bf16 inputs is rounded to bf16, so a dw of fp32 is refused.
+// Computes dw [local * out, in] = dy^T x for each expert. Types and `accumulate` have the meaning of gemm_wgrad. The
+// gradient of an expert without rows is zero. On a GPU, the result of bf16 inputs is rounded to bf16. A `dw` of fp32 is
+// therefore refused for these inputs.
 void grouped_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& selection, at::Tensor& dw,
                    bool accumulate);
 

@@ -1,6 +1,6 @@
-// A matrix product whose terms are added in order: c[m, n] = sum over k of a(m, k) b(k, n), from +0, with k ascending
-// and without fused operations. The bits of an element depend only on its terms, and not on the tile or on other
-// elements.
+// A matrix product whose terms are added in order: c[m, n] = sum over k of a(m, k) b(k, n). The sum starts from +0, and
+// k is ascending. Products and sums are rounded separately, without fused multiply-add. The bits of an element depend
+// only on its terms: neither on the tile, nor on other elements.
 #pragma once
 #include "tessera/ops/packs.cuh"
 
@@ -13,9 +13,9 @@ struct StridedMatrix {
   std::int64_t row, col;
 };
 
-// Computes the tile of kRows x kCols elements that begins at (first_row, first_col) with kRows * kCols / 16 threads,
-// and calls store(row, col, value) for each element of the tile inside the matrix of rows x cols. Each thread has
-// 4 x 4 elements. All threads of the block must call this function.
+// Computes one tile of kRows x kCols elements, which starts at (first_row, first_col). Calls store(row, col, value) for
+// each element of the tile that is inside the result matrix of rows x cols elements. The block has kRows * kCols / 16
+// threads, and each thread computes 4 x 4 elements. All threads of the block must call this function.
 template <int kRows, int kCols, typename A, typename Left, typename Right, typename Store>
 __device__ __forceinline__ void ordered_product(const StridedMatrix<Left>& left, const StridedMatrix<Right>& right,
                                                 std::int64_t rows, std::int64_t cols, std::int64_t inner,
@@ -24,7 +24,7 @@ __device__ __forceinline__ void ordered_product(const StridedMatrix<Left>& left,
   constexpr int kLeft = (kRows * kInner + kThreads - 1) / kThreads, kRight = (kCols * kInner + kThreads - 1) / kThreads;
   __shared__ A lefts[kInner][kRows + 4], rights[kInner][kCols + 4];
   const int thread = threadIdx.x, row = thread / (kCols / 4) * 4, col = thread % (kCols / 4) * 4;
-  // Neighbouring threads read neighbouring elements along the direction with stride 1.
+  // Adjacent threads read adjacent elements along the dimension with stride 1.
   const bool left_by_rows = left.row == 1, right_by_rows = right.row == 1;
   A next_left[kLeft], next_right[kRight], sums[4][4] = {};
   const auto fetch = [&](std::int64_t begin) {

@@ -1,5 +1,5 @@
-// Moves values between the tokens of a group and the rows of the local experts. "Accumulator type" is fp32, or fp64 in
-// fp64 runs. "tokens" are the tokens of the group.
+// Moves values between the tokens of a group and the rows of the local experts. The accumulator type is fp32, or fp64
+// in fp64 runs. The dimension `tokens` counts the tokens of the group.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 
@@ -7,8 +7,8 @@ namespace tessera::ops {
 
 // x: [tokens, width]. Returns the row of each selected token: [room, width].
 at::Tensor take_rows(const at::Tensor& x, const Selection& selection);
-// rows: [room, width]. Returns [tokens, width]: for each token the sum of its rows, added in the accumulator type by
-// ascending expert, starting from +0, and rounded once. A token without a row gets +0.
+// rows: [room, width]. Returns [tokens, width]: the sum of each token's rows. The sum starts from +0 and adds the rows
+// by ascending expert in the accumulator type. The sum is rounded once. A token without a row gets +0.
 at::Tensor combine_rows(const at::Tensor& rows, const Selection& selection);
 
 // values: [tokens, k], one for each choice. Returns [room].

@@ -1,5 +1,5 @@
-// The router of a layer with experts: each token chooses k of the experts and weighs them (Shazeer et al. 2017). All
-// values are in the accumulator type: fp32, or fp64 in fp64 runs. The bits of a token's choice do not depend
+// The router of a layer with experts. Each token chooses k experts and gets a weight for each of them (Shazeer et al.
+// 2017). All values are in the accumulator type: fp32, or fp64 in fp64 runs. The bits of a token's choice do not depend
 // on other tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -12,14 +12,16 @@ namespace tessera::ops {
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w);
 // dlogits: [tokens, experts]. Returns dlogits w: [tokens, hidden].
 at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w);
-// dw [experts, hidden] = dlogits^T x, with the tokens added in order; with `accumulate`, added to dw.
+// Computes dw [experts, hidden] = dlogits^T x. Adds the tokens in order. If `accumulate` is true, adds the result to
+// the existing dw.
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
-// bias: [experts] or undefined. The rank of an expert is its score, plus its bias. Weights contain no bias.
+// Chooses k experts for each token. `bias` is [experts] or undefined. The rank of an expert is its score plus its bias.
+// The weights are computed from scores without the bias.
 //
-// A token with a score that is NaN chooses k distinct experts and has weights that are NaN. Throws Error for k outside
-// [1, experts of the chosen groups], or for groups that do not divide the experts. Throws InputError on a GPU for
-// options other than softmax over all experts, and for a bias.
+// If a score of a token is NaN, the token chooses k distinct experts, and its weights are NaN. Throws Error if k is
+// outside [1, number of experts in the chosen groups], or if the groups do not divide the experts evenly. On a GPU,
+// throws InputError for options other than softmax over all experts, and for a bias.
 Routing route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias = {});
 
 // counted: [tokens] bool. Adds in token order, in chunks of 256 tokens.

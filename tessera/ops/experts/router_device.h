@@ -1,5 +1,5 @@
-// The router on a GPU: calls the kernels of experts_kernels.h with dense tensors that router.cpp has checked. The
-// results have the shapes and types that router.h states. Internal to ops.
+// The router on a GPU. These functions call the kernels of experts_kernels.h. The tensors are dense, and router.cpp has
+// checked them. The results have the shapes and types of router.h. Internal to ops.
 #pragma once
 #include "tessera/ops/experts/router_types.h"
 
@@ -7,7 +7,7 @@ namespace tessera::ops::device {
 
 void router_logits(const at::Tensor& x, const at::Tensor& w, at::Tensor& logits);
 void router_dgrad(const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& dx);
-// dx: checked by router_gradient.cpp, as the type of sum.
+// router_gradient.cpp has checked `dx`. `sum` has the type of `dx`.
 void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& sum);
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw);
 void route(const at::Tensor& logits, const RouterOptions& options, Routing& routing);

@@ -6,18 +6,20 @@
 
 namespace tessera::ops {
 
-// The function that makes scores of the logits of a token. sigmoid: of each logit alone, as in DeepSeek-V3.
+// The function that computes a token's scores from its logits. The sigmoid of an expert depends only on the logit of
+// this expert, as in DeepSeek-V3.
 enum class RouterScore : std::uint8_t { softmax, sigmoid };
 
-// The rule by which a router decides. The struct has no pointers, so a kernel can take it as an argument.
+// The rule by which a router chooses experts. The struct has no pointers, so that a kernel can take it as an argument.
 struct RouterOptions {
-  std::int64_t k = 1;       // experts of a token; at most the number of experts in the chosen groups
-  bool normalizes = false;  // whether the weights of a token are divided by their sum (for sigmoid: by sum + 1e-20)
+  std::int64_t k = 1;  // number of experts that a token chooses; at most the number of experts in the chosen groups
+  bool normalizes = false;  // whether each token's weights are divided by their sum (for sigmoid: by sum + 1e-20)
   RouterScore score = RouterScore::softmax;
-  // The experts form `groups` runs of equal length. A token chooses experts only from `chosen_groups` of the runs:
-  // those with the largest sums of their two best ranks. With several groups, a group has at least two experts.
+  // The experts form `groups` groups of consecutive experts. All groups have the same size, and at least two experts if
+  // there are several groups. The value of a group is the sum of its two largest ranks (route). A token chooses experts
+  // only from the `chosen_groups` groups with the largest values.
   std::int64_t groups = 1, chosen_groups = 1;
-  double scale = 1;  // factor of the weights, after the division
+  double scale = 1;  // factor of the weights, applied after the division
 
   bool is_softmax_of_all() const { return score == RouterScore::softmax && groups == 1 && scale == 1; }
 };
@@ -25,12 +27,13 @@ struct RouterOptions {
 // The choices of all tokens.
 struct Routing {
   at::Tensor probabilities;  // [tokens, experts]: the scores
-  at::Tensor logsumexp;      // [tokens]; for sigmoid: zeros
-  at::Tensor experts;        // [tokens, k] int32: by rank descending, then by index ascending
-  at::Tensor weights;        // [tokens, k]: the scores of the chosen experts, normalized or not, times the scale
+  at::Tensor logsumexp;      // [tokens]; zeros for sigmoid scores
+  at::Tensor experts;        // [tokens, k] int32: chosen experts, by descending rank, then by ascending index
+  // [tokens, k]: scores of the chosen experts, divided by their sum if RouterOptions::normalizes, times the scale.
+  at::Tensor weights;
 };
 
-// Sums over the counted tokens, for the losses of the router.
+// Sums over the counted tokens. The losses of the router are computed from these sums.
 struct RouterSums {
   at::Tensor counts;             // [experts] int64: how often each expert was chosen
   at::Tensor probabilities;      // [experts]
@@ -40,7 +43,7 @@ struct RouterSums {
 // The gradients of a router's results. Undefined tensors are zero.
 struct RoutingGradients {
   at::Tensor weights;            // [tokens, k]
-  at::Tensor probabilities;      // [experts]: of RouterSums::probabilities
+  at::Tensor probabilities;      // [experts]: gradient of RouterSums::probabilities
   at::Tensor logsumexp_squares;  // [1]: gradient of RouterSums::logsumexp_squares
 };
 

@@ -1,7 +1,8 @@
-// SwiGLU of expert rows, times the routing weight of each row: out = silu(gate) * up * weight, computed in the
-// accumulator type and rounded once. gate_up: [room, 2 f] as gate | up. weights: [room], accumulator type.
+// SwiGLU of expert rows, multiplied by the routing weight of each row: out = silu(gate) * up * weight. The product is
+// computed in the accumulator type and rounded once. gate_up: [room, 2 f], stacked as gate | up. weights: [room] in the
+// accumulator type.
 //
-// The weight is applied here, so that the outputs of experts are combined by a plain sum.
+// The routing weight is applied here, so the outputs of experts are later combined by a plain sum.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 

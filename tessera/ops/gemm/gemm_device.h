@@ -22,19 +22,19 @@ struct Product {
   void* result = nullptr;
 };
 
-// One operand of a product in a number format. The product sums over the columns of its rows of codes.
+// One operand of a product in a number format. The product sums over the columns of this matrix of codes.
 struct ScaledSide {
   const void* codes = nullptr;  // row-major; one code or two 4-bit codes per byte
   quant::Encoding encoding;
-  // The scales in the layout of the library. One tile for the whole matrix: one fp32 number. Tile {1, 128}:
-  // scales[block of columns * rows + row]. Tile {128, 128}: scales[block of rows * stride + block of columns], where
-  // stride is the number of blocks, rounded up to a multiple of 4. Tile {1, 32} of E8M0 and {1, 16} of E4M3: padded and
-  // swizzled (quant/formats/swizzle.h).
+  // The scales in the layout that cuBLASLt reads. If one tile covers the whole matrix, this is one fp32 number. Tile
+  // {1, 128}: scales[column block * rows + row]. Tile {128, 128}: scales[row block * stride + column block], where
+  // stride is the number of column blocks, rounded up to a multiple of 4. Tile {1, 32} of E8M0 and tile {1, 16} of
+  // E4M3: padded and swizzled (quant/formats/swizzle.h).
   const void* scales = nullptr;
 };
 
 // result [rows, cols] = left right^T, with left [rows, inner] and right [cols, inner]. All dimensions are multiples of
-// 16. Sums are fp32; a fast product sums with fewer bits. The result is rounded once to bf16 or fp32.
+// 16. Sums are fp32. If `fast` is true, sums have fewer bits. The result is rounded once to bf16 or fp32.
 struct ScaledProduct {
   std::int64_t rows = 0, cols = 0, inner = 0;
   ScaledSide left, right;
@@ -47,13 +47,13 @@ struct ScaledProduct {
 inline constexpr std::int64_t kProductScratch = std::int64_t{32} << 20;
 
 namespace cuda {
-// Multiplies with cuBLASLt. Pointers must be multiples of 256. The algorithm depends only on shape and types
-// (gemm_table.h, otherwise the library's heuristic), so every rank uses the same algorithm. `candidate` selects one of
-// the heuristic's algorithms for benchmarks (0: the first); -1 selects the algorithm of the table. `scratch` is
-// kProductScratch bytes on the device. Enqueues without synchronization. Throws Error if the library has no algorithm
-// for the shape or the candidate.
+// Multiplies with cuBLASLt. Pointers must be multiples of 256. The algorithm depends only on shape and types, so every
+// rank uses the same algorithm. `candidate` is an index into the algorithms that the library's heuristic returns;
+// benchmarks pass it. -1 selects the candidate of gemm_table.h. `scratch` is kProductScratch bytes on the device.
+// Enqueues without synchronization. Throws Error if the library has no algorithm for the shape or the candidate.
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);
-// Like the function above, for number formats. Also throws Error for encodings that the device does not multiply.
+// Multiplies operands in number formats. If `candidate` is -1, uses the first algorithm of the library's heuristic.
+// Also throws Error for encodings that the device does not multiply.
 void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate = -1);
 }  // namespace cuda
 

@@ -1,5 +1,5 @@
 // The cuBLASLt candidates of products whose first candidate is not the fastest. The candidates were measured once and
-// stored, so they are the same on every rank and in every run. `tessera bench products` prints these lines. Data only.
+// are stored here, so every rank and every run uses the same candidates. `tessera bench products` prints these lines.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,8 +12,8 @@ struct GemmChoice {
   int candidate;
 };
 // bf16 products with bf16 results of Llama-3-8B with 8192, 2048 and 1024 tokens (cuBLASLt 13.1, H200). Each candidate
-// was measured by repeated calls during 0.1 to 0.2 s at the power limit. For products that are not listed, the first
-// candidate was the fastest or less than 1 percent slower.
+// was called repeatedly for 0.1 to 0.2 s while the GPU ran at its power limit. For products that are not listed, the
+// first candidate was the fastest or less than 1 percent slower.
 inline constexpr std::array<GemmChoice, 29> kGemmTable{{
     {8192, 6144, 4096, false, true, 3},    {8192, 28672, 4096, false, true, 7},  {28672, 4096, 8192, true, false, 2},
     {8192, 14336, 4096, false, false, 7},  {8192, 128256, 4096, false, true, 6}, {128256, 4096, 8192, true, false, 2},

@@ -1,6 +1,6 @@
 // Operands of products in number formats. A product multiplies the rows of two matrices (left right^T), and the tiles
-// of scales extend along these rows. A matrix is therefore one operand by its rows, and another operand by its columns,
-// which are the rows of its transpose:
+// of scales extend along these rows. A matrix therefore has two operands: one by its rows, and one by its columns,
+// which are the rows of the transposed matrix.
 //
 //   y  = x w^T    rows of x, rows of w
 //   dx = dy w     rows of dy, columns of w
@@ -20,9 +20,9 @@
 
 namespace tessera::ops {
 
-// The tensors of an operand own their memory jointly, unless borrowed_weight made the operand.
+// The tensors of an operand share ownership of their memory, except in an operand from borrowed_weight.
 struct Operand {
-  quant::Extent extent;  // without padding
+  quant::Extent extent;  // extent of the matrix, without padding
   quant::Encoding encoding;
   at::Tensor values;         // CPU: fp32, not padded
   at::Tensor codes, scales;  // GPU
@@ -30,29 +30,29 @@ struct Operand {
   bool defined() const { return values.defined() || codes.defined(); }
 };
 
-// Scales of a whole matrix that are computed before the matrix is quantized. Each tensor is one fp32 number on the
-// matrix's device.
+// The scale of a whole matrix, computed before the matrix is quantized. Each tensor is one fp32 number on the matrix's
+// device.
 struct WholeScale {
-  at::Tensor multiplier, inverse;  // for an encoding with one fp32 scale
+  at::Tensor multiplier, inverse;  // for an encoding with one fp32 scale per matrix
   at::Tensor amax;                 // for an encoding with e4m3 scales
 };
-// Returns true if an encoding needs a WholeScale, because its scales depend on the whole matrix.
+// Returns true if an encoding needs a WholeScale. The scales of such an encoding depend on the whole matrix.
 bool needs_whole(const quant::Encoding& encoding);
 
 // Returns the greatest magnitude of a bf16 matrix as one fp32 number on its device. NaNs are ignored.
 at::Tensor amax_of(const at::Tensor& matrix);
-// Returns the WholeScale of an encoding from the amax of a whole matrix. The result is empty for an encoding without a
-// scale of the whole matrix. An infinite amax gives the inverse scale NaN (quant::operand_scale).
+// Computes the WholeScale of an encoding from the amax of a matrix. The result is empty if the encoding does not need a
+// WholeScale. An infinite amax gives the inverse scale NaN (quant::operand_scale).
 WholeScale whole_scale(const quant::Encoding& encoding, const at::Tensor& amax);
 
 enum class Sides : std::uint8_t { rows, columns, both };
-// The requested operands; the others are undefined.
+// The two operands of a matrix. An operand that was not requested is undefined.
 struct Operands {
   Operand rows, columns;
 };
 
-// How a matrix is quantized. `amax` is a number on the matrix's device. Quantization raises `amax` to the greatest
-// magnitude of the matrix. Null: the amax is not computed.
+// How a matrix is quantized. `amax` points to a number on the matrix's device. Quantization raises *amax to the
+// greatest magnitude of the matrix. If `amax` is null, the greatest magnitude is not computed.
 struct Quantization {
   quant::Encoding encoding;
   Sides sides = Sides::both;
@@ -60,17 +60,17 @@ struct Quantization {
   float* amax = nullptr;
 };
 // Quantizes a bf16 matrix [rows, cols] of activations or gradients. If a value of the matrix is not finite, products of
-// its operands are not finite either. The exception is a known scale (delayed scaling): an infinite value saturates,
-// and `amax` becomes infinite. Throws Error if the device has no kernels for the encoding.
+// its operands are not finite either. The exception is delayed scaling, where the scale is known before. An infinite
+// value then saturates, and *amax becomes infinite. Throws Error if the device has no kernels for the encoding.
 Operands quantize(const at::Tensor& matrix, const Quantization& as);
 inline Operands quantize(const at::Tensor& matrix, const quant::Encoding& encoding, Sides sides,
                          const WholeScale& whole, float* amax = nullptr) {
   return quantize(matrix, {.encoding = encoding, .sides = sides, .whole = whole, .amax = amax});
 }
 
-// fp8_codes returns the E4M3 or E5M2 codes of a matrix with one scale, dense [rows, cols], so that parts of the matrix
-// can be sent. operands_of_codes returns the operands of a matrix of such codes; they share the memory of `codes`
-// unless they copy it.
+// fp8_codes returns the E4M3 or E5M2 codes of a matrix with one scale. The codes are dense [rows, cols], so that ranks
+// can send parts of the matrix. operands_of_codes returns the operands of a matrix of these codes. An operand that does
+// not need a copy shares the memory of `codes`.
 at::Tensor fp8_codes(const at::Tensor& matrix, const quant::Encoding& encoding, const WholeScale& whole,
                      float* amax = nullptr);
 Operands operands_of_codes(const at::Tensor& codes, const quant::Encoding& encoding, Sides sides,
@@ -79,18 +79,20 @@ Operands operands_of_codes(const at::Tensor& codes, const quant::Encoding& encod
 // Returns the operand of a bf16 weight [out, in], by its rows or by its columns.
 Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides side, const WholeScale& whole);
 // Returns the operand of a weight with the given extent from its stored codes and scales. On a GPU the operand by rows
-// may refer to this memory; use it only while the memory exists and is unchanged. The operand by columns is a copy.
+// may refer to the memory of `planes`. Use that operand only while this memory exists and is unchanged. The operand by
+// columns is a copy.
 Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
                         Sides side, at::Device device);
 
-// Returns the operand of some rows of a matrix from the matrix's operand by rows. Shares its memory where alignment and
-// padding allow it. Throws Error if a tile of scales covers several rows.
+// Returns the operand of the rows [begin, begin + size) of a matrix. `rows` is the rowwise operand of the whole matrix.
+// The result shares the memory of `rows` if alignment and padding allow this. Throws Error if a tile of scales covers
+// several rows.
 Operand operand_of_rows(const Operand& rows, std::int64_t begin, std::int64_t size);
 
-// Returns left right^T in bf16. If `fast`, sums have fewer bits on devices that support this; `fast` applies only to
-// encodings with one scale.
+// Returns left right^T in bf16. If `fast` is true, sums have fewer bits on devices that support this. `fast` applies
+// only to encodings with one scale per matrix.
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast = false);
-// Writes multiply(left, right, fast) to `result`, which is contiguous and bf16.
+// Writes multiply(left, right, fast) to `result`. `result` must be contiguous and bf16.
 void multiply_to(const Operand& left, const Operand& right, at::Tensor& result, bool fast = false);
 // Writes left right^T to `result` like gemm_wgrad. `result` is contiguous and fp32; without `accumulate` it may have
 // any floating type.

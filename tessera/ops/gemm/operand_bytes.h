@@ -1,4 +1,4 @@
-// The memory of a product's operand in a number format (operand.h).
+// The memory of an operand in a number format (operand.h).
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace tessera::ops {
 
-// Returns the bytes of an operand on a GPU. One scale for the whole matrix is not counted.
+// Returns the bytes of an operand on a GPU. A scale of the whole matrix is not counted.
 std::int64_t stored_bytes(quant::Extent extent, const quant::Encoding& encoding);
 
 }  // namespace tessera::ops

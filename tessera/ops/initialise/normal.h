@@ -1,5 +1,5 @@
-// The quantile function of the normal distribution in fp64 additions, multiplications and fma. The function gives the
-// same bits on every device.
+// The quantile function of the normal distribution. The function uses only fp64 additions, multiplications and fma, so
+// it gives the same bits on every device.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -17,9 +17,10 @@ TESSERA_HOST_DEVICE inline double open_uniform(std::uint64_t bits) {
 }
 
 namespace detail {
-// Coefficients, lowest power first, of polynomials that interpolate functions at Chebyshev points (computed with 60
-// digits). kLog2: log2(1.5 + t) for |t| <= 1/2, error below 1e-12. kTail: the z > 0 whose upper tail has the
-// probability 2^-(r^2), in t = (r - 4.140625) / 3.140625 for 1 <= r <= sqrt(53), error below 5e-10.
+// Coefficients of two polynomials, lowest power first. The polynomials interpolate functions at Chebyshev points and
+// were computed with 60 digits. kLog2 approximates log2(1.5 + t) for |t| <= 1/2 with an error below 1e-12. kTail
+// approximates the z > 0 with P(Z > z) = 2^-(r^2), where Z is standard normal and 1 <= r <= sqrt(53). Its argument is t
+// = (r - 4.140625) / 3.140625, and its error is below 5e-10.
 inline constexpr double kLog2[] = {0.5849625007211562,     0.9617966939439812,     -0.32059889798661045,
                                    0.1424883964184159,     -0.0712441978692884,    0.037997021526790534,
                                    -0.021109464595480257,  0.012060342829788625,   -0.007035106054346076,
@@ -43,8 +44,8 @@ TESSERA_HOST_DEVICE inline double polynomial(double t) {
     return std::fma(polynomial<kCoefficients, I + 1>(t), t, coefficient);
 }
 
-// Returns sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64. The first approximation comes from the bits of w. Newton's
-// iteration, which does not divide, refines it.
+// Returns sqrt(w) = w (1 / sqrt(w)) for 1 <= w <= 64. The bits of w give a first approximation of 1 / sqrt(w). Newton's
+// iteration refines it without divisions.
 TESSERA_HOST_DEVICE inline double square_root(double w) {
   double inverse = std::bit_cast<double>(0x5FE6EB50C7B537A9u - (std::bit_cast<std::uint64_t>(w) >> 1));
   for (int i = 0; i < 4; ++i) inverse = inverse * std::fma(-0.5 * w * inverse, inverse, 1.5);
@@ -53,8 +54,8 @@ TESSERA_HOST_DEVICE inline double square_root(double w) {
 }  // namespace detail
 
 // Returns z with P(Z <= z) = u for a standard normal Z, where u is a result of open_uniform. The absolute error is
-// below 1e-9. With p = min(u, 1 - u), log2(p) is computed from the exponent of p and a polynomial of its mantissa, and
-// z from a polynomial of sqrt(-log2(p)).
+// below 1e-9. Let p = min(u, 1 - u). The exponent of p and a polynomial of the mantissa of p give log2(p). A polynomial
+// of sqrt(-log2(p)) gives z.
 TESSERA_HOST_DEVICE inline double normal_quantile(double u) {
   const double p = u < 0.5 ? u : 1.0 - u;
   const auto bits = std::bit_cast<std::uint64_t>(p);

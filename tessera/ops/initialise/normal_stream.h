@@ -10,8 +10,8 @@ namespace tessera::ops {
 // Throws Error unless the block is inside the logical matrix.
 void check_fill(const NormalFill& fill);
 
-// The random bits of one parameter. Philox's key is the seed, and its counter is the index of an element with the hash
-// of the parameter's name.
+// The random bits of one parameter. The seed is Philox's key. The index of an element and the hash of the parameter's
+// name are Philox's counter.
 class NormalStream {
  public:
   explicit NormalStream(const NormalFill& fill) : seed_(fill.seed) {

@@ -1,4 +1,4 @@
-// Dropout factors for the columns of a pack.
+// Dropout factors for the columns of a pack (a vector of adjacent elements that a thread loads at once).
 #pragma once
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/packs.cuh"
@@ -10,7 +10,7 @@ struct Factors {
   Accumulator<T> values[N];
 };
 
-// Returns the factors of columns first ... first + N - 1. `first` is a multiple of N.
+// Returns the dropout factors of the N columns that start at `first`. `first` must be a multiple of N.
 template <typename T, int N>
 __device__ __forceinline__ Factors<T, N> factors_of(const DropoutMask& mask, std::int64_t row, std::int64_t first) {
   constexpr int kColumns = DropoutMask::kColumns;

@@ -2,7 +2,8 @@
 //   sum = dropout(x) + residual;  y = sum * rstd * weight,  rstd = 1 / sqrt(mean(sum^2) + eps)   (Zhang & Sennrich
 //   2019)
 // x, residual, sum and y are [tokens, hidden] in the model's type. rstd is [tokens], and weight is [hidden]. Statistics
-// are fp32 (fp64 for fp64). The result of a row depends only on that row, and with dropout on the row's logical token.
+// are fp32 (fp64 for fp64). The result of a row depends only on that row. With dropout it also depends on the row's
+// logical token.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -12,25 +13,27 @@ namespace tessera::ops {
 
 struct RmsNorm {
   at::Tensor y;
-  at::Tensor sum;   // x itself if there is neither a residual nor dropout; rounded once
+  at::Tensor sum;   // x + residual after dropout, rounded once; x itself if there is neither a residual nor dropout
   at::Tensor rstd;  // accumulator type
 };
-// `residual` may be undefined. Throws Error unless the dropout's probability is in [0, 1), and its step is given if it
-// drops.
+// `residual` may be undefined. Throws Error if the dropout probability is outside [0, 1), or if the probability is
+// above 0 and Dropout::step is null.
 RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
                          const Dropout& dropout = {});
 // Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.
 at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const at::Tensor& weight);
 struct RmsNormGradients {
-  at::Tensor residual;  // the gradient of sum: norm backward + dsum
-  at::Tensor x;         // dropout(residual); without dropout the same tensor
+  at::Tensor residual;  // the gradient of RmsNorm::sum: the gradient through y plus `dsum`
+  at::Tensor x;         // dropout(residual); without dropout the same tensor as `residual`
 };
-// `dsum` may be undefined. `dweight` [hidden] has the accumulator type and is summed in token order; the sum overwrites
-// it, or is added to it if `accumulate` is true. `dropout`: as in forward.
+// `dsum` is the gradient of RmsNorm::sum from its later uses, and may be undefined. `dweight` [hidden] has the
+// accumulator type. The terms of dweight are summed in token order. The sum is added to `dweight` if `accumulate` is
+// true, and otherwise overwrites it. `dropout` is the dropout of the forward call.
 RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
                                    const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight,
                                    bool accumulate, const Dropout& dropout);
-// The same without dropout. Returns the gradient of sum, which is also the gradient of x and of residual.
+// Computes the gradients without dropout. Returns the gradient of `sum`, which is also the gradient of x and of
+// residual.
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
                              const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate);
 

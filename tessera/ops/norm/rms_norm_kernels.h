@@ -12,17 +12,17 @@ struct RmsNormShape {
   quant::DType type = quant::DType::fp32;
   std::int64_t tokens = 0, hidden = 0;
 };
-struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd of sum
+struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd of the sum
   const void* x = nullptr;
-  const void* residual = nullptr;  // may be null
+  const void* residual = nullptr;  // null: the sum has no residual term
   Dropout dropout = {};
   double eps = 0;
-  void* sum = nullptr;   // not written if there is neither a residual nor dropout, because sum is x
+  void* sum = nullptr;   // not written if there is neither a residual nor dropout, because x is then the sum
   void* rstd = nullptr;  // [tokens]
 };
-struct RmsNormForward {  // statistics and apply in one pass
+struct RmsNormForward {  // computes RmsNormStatistics and RmsNormApply in one pass
   const void* x = nullptr;
-  const void* residual = nullptr;  // may be null
+  const void* residual = nullptr;  // null: the sum has no residual term
   const void* weight = nullptr;
   Dropout dropout = {};
   double eps = 0;
@@ -42,9 +42,9 @@ struct RmsNormBackward {
   const void* sum = nullptr;
   const void* rstd = nullptr;
   const void* weight = nullptr;
-  Dropout dropout = {};     // of x
-  void* dx = nullptr;       // the gradient of sum
-  void* dinput = nullptr;   // with dropout: the gradient of x, which is dropout(dx)
+  Dropout dropout = {};     // dropout of x
+  void* dx = nullptr;       // the gradient of `sum`
+  void* dinput = nullptr;   // with dropout only: the gradient of x, which is dropout(dx)
   void* dweight = nullptr;  // [hidden], overwritten
 };
 namespace cpu {

@@ -1,6 +1,6 @@
-// AdamW over a flat shard (Loshchilov & Hutter 2019), as torch.optim.AdamW: decoupled decay, bias correction, eps
-// outside the square root. The result of an element depends only on that element, not on its position or on the
-// sharding. The result is the same on the CPU and on CUDA.
+// AdamW over a flat shard (Loshchilov & Hutter 2019). The formula is that of torch.optim.AdamW: decoupled decay, bias
+// correction, eps outside the square root. The result of an element does not depend on other elements, on its position
+// or on the sharding. The CPU and CUDA give the same bits.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,63 +13,64 @@ namespace tessera::ops {
 
 struct AdamW {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  std::int64_t step = 1;      // starts at 1
-  double gradient_scale = 1;  // clip factor, multiplies the gradient
+  std::int64_t step = 1;      // number of the update, from 1
+  double gradient_scale = 1;  // the gradient is multiplied by this clip factor
 };
 struct AdamWBuffers {
-  void* master = nullptr;  // fp32 or fp64, updated
+  void* master = nullptr;  // in fp32 or fp64; the update overwrites it
   quant::DType master_type = quant::DType::fp32;
-  void* weight = nullptr;  // receives round(master); may equal master; null: not written
+  void* weight = nullptr;  // receives the master, rounded to weight_type; may equal `master`; null: not written
   quant::DType weight_type = quant::DType::fp32;
-  const void* gradient = nullptr;  // any floating type
+  const void* gradient = nullptr;  // of any floating type
   quant::DType gradient_type = quant::DType::fp32;
-  void* exp_avg = nullptr;     // master_type, updated
-  void* exp_avg_sq = nullptr;  // master_type, updated
+  void* exp_avg = nullptr;     // in master_type; the update overwrites it
+  void* exp_avg_sq = nullptr;  // in master_type; the update overwrites it
   std::int64_t count = 0;
   bool decays = true;  // false: weight_decay is ignored
-  // Raised to the greatest magnitude of the updated master, rounded to bf16; NaNs are ignored. The master is fp32.
-  // Null: not computed.
+  // *amax is raised to the greatest magnitude of the updated master, rounded to bf16. NaNs are ignored. Requires a
+  // master in fp32. Null: the amax is not computed.
   float* amax = nullptr;
 };
 void adamw(const AdamW& options, const AdamWBuffers& buffers);
 
-// Scalars that change from step to step. These scalars are computed in fp64, as in torch, and rounded once to the
-// arithmetic type where they are used.
+// Scalars that change from step to step. They are computed in fp64, as in torch. The kernel rounds each scalar once to
+// the arithmetic type.
 struct StepScalars {
   double decay = 1, beta1_rest = 0, beta2 = 0, beta2_rest = 0, step_size = 0, root_correction2 = 1, eps = 0;
 };
 // Throws Error if the step is below 1.
 StepScalars step_scalars(const AdamW& options);
 
-// The scalars of an update whose number the host does not know yet, because the host has not read whether the updates
-// directly before it were applied. The array has one entry for each possible number. The host computes all entries, so
+// The scalars of an update whose number the host does not know yet. The host has not read yet whether the updates
+// directly before were applied. The array has one entry for each possible number. The host computes all entries, so
 // every device uses the same bits.
 inline constexpr int kStepChoices = 3;
 struct StepChoices {
   std::int64_t first = 1;  // the update number of choices[0]
   StepScalars choices[kStepChoices];
 };
-// options.step is the lowest possible number. Throws Error if the step is below 1.
+// options.step is the lowest possible number of the update. Throws Error if options.step is below 1.
 StepChoices step_choices(const AdamW& options);
 
-// Writes the sum of squares of each row in fp64 to sums[r]. The order of the sum depends only on `cols`.
+// Writes the sum of the squares of row r to sums[r], in fp64. The order of the additions depends only on `cols`.
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums);
 
-// All pointers are device memory, including `scalars` and `clip`, so that a captured graph uses the current values.
+// All pointers of these functions point to device memory. This includes `scalars` and `clip`, so that a captured graph
+// reads their current values.
 namespace cuda {
-// Updates all shards with as few launches as the types allow. If `clip` is null, the factor is 1. The `decays` of a
-// shard determines whether scalars->decay is used. If clip->applies is 0, the masters are not updated, and amaxes are
-// the amaxes of the current masters. Throws as adamw.
+// Updates all shards with as few launches as the types allow. If `clip` is null, the clip factor is 1. A shard with
+// `decays` false ignores scalars->decay. If clip->applies is 0, the masters are not updated, and each amax is that of
+// the current master. Throws the errors of ops::adamw.
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream);
-// If clip->applies is not 0, counts an update: increments *updates and writes the scalars of that number to *scalars.
-// Otherwise *updates and *scalars are unchanged. A number outside `choices` traps on the device.
+// If clip->applies is not 0, increments *updates and writes the scalars of this update number to *scalars. Otherwise
+// *updates and *scalars are unchanged. An update number outside `choices` traps on the device.
 void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
                  base::CudaStream stream);
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                      double* sums, base::CudaStream stream);
-// Same as ops::decide_update.
+// Computes ops::decide_update on the device.
 void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
                    base::CudaStream stream);
 }  // namespace cuda

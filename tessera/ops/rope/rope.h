@@ -8,7 +8,7 @@
 
 namespace tessera::ops {
 
-struct RopeScaling {  // "rope_type": "llama3" of a Hugging Face config
+struct RopeScaling {  // parameters of "rope_type": "llama3" in a Hugging Face config.json
   double factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
   std::int64_t original_max_position = 8192;
 };
@@ -24,10 +24,10 @@ struct Qkv {
   at::Tensor q;     // [tokens, q_heads, head_dim]
   at::Tensor k, v;  // [tokens, kv_heads, head_dim]
 };
-// `qkv` is [tokens, (q_heads + 2 kv_heads) * head_dim], stacked as q | k | v. `positions` is [tokens] int64, with
-// values below the number of positions of the table. q and k are rotated in fp32 (fp64) and rounded once. The numbers
-// of heads may be 0. A position outside the table is an error on the CPU. On CUDA the host does not read positions; q
-// and k of such a token become NaN.
+// `qkv` is [tokens, (q_heads + 2 kv_heads) * head_dim], stacked as q | k | v. `positions` is [tokens] int64; each
+// position is below the number of positions of the table. q and k are rotated in fp32 (fp64 for fp64) and rounded once.
+// The numbers of heads may be 0. A position outside the table is an error on the CPU. On CUDA the host does not read
+// positions. If a position is outside the table, q and k of its token become NaN.
 Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const RopeTable& table, std::int64_t q_heads,
                        std::int64_t kv_heads, std::int64_t head_dim);
 // Returns the gradient of the stacked qkv.

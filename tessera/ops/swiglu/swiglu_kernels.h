@@ -13,19 +13,19 @@ struct SwigluArguments {
   const void* gate_up = nullptr;
   const void* dout = nullptr;  // backward only
   void* result = nullptr;      // out [tokens, features], or the gradient of gate_up
-  void* output = nullptr;      // backward: also writes out here, unless null
+  void* output = nullptr;      // for backward: receives out; null: not written
 };
 
-// SwiGLU of bf16 whose results are rounded to bf16 and then cast to fp8. The bf16 results are not stored. The sources
-// of the casts are not read.
+// Arguments of SwiGLU in bf16 with fp8 results. The kernel rounds results to bf16 and then casts them to fp8, without
+// storing bf16 results. The kernel does not read the `source` of the two casts.
 struct SwigluCast {
   std::int64_t features = 0;
   const quant::bfloat16* gate_up = nullptr;  // [tokens, 2 * features]
   const quant::bfloat16* dout = nullptr;     // backward only
-  // Forward: casts out [tokens, features]. Backward: casts the gradient of gate_up; features is then a multiple of
-  // kCastFeatures.
+  // The cast of out [tokens, features] in forward, and of the gradient of gate_up in backward. In backward, features
+  // must be a multiple of kCastFeatures.
   quant::Fp8Cast result;
-  // Backward: casts out to E4M3 by columns, without amax, unless the address of its columnwise codes is null.
+  // For backward: the cast of out to E4M3 by columns, without amax. If output.columnwise is null, out is not cast.
   quant::Fp8Cast output;
 };
 inline constexpr std::int64_t kCastFeatures = 16;
@@ -37,7 +37,8 @@ void swiglu_backward(const SwigluArguments& arguments);
 namespace cuda {
 void swiglu_forward(const SwigluArguments& arguments, base::CudaStream stream);
 void swiglu_backward(const SwigluArguments& arguments, base::CudaStream stream);
-// Throw as quant::CudaTable::cast_fp8. Backward also throws if features is not a multiple of kCastFeatures.
+// Throw the errors of quant::CudaTable::cast_fp8. Backward also throws Error if features is not a multiple of
+// kCastFeatures.
 void swiglu_forward_cast(const SwigluCast& cast, base::CudaStream stream);
 void swiglu_backward_cast(const SwigluCast& cast, base::CudaStream stream);
 }  // namespace cuda

@@ -1,12 +1,12 @@
-// SwiGLU on packs of adjacent elements, for several kernels. The results have the same bits as on the CPU.
+// SwiGLU on packs of adjacent elements, shared by several kernels. The results have the same bits as on the CPU.
 #pragma once
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 
-// Returns 1 / x rounded to nearest for 1 <= x <= 2^125: an approximation and a Newton step. The compiler's division
-// does the same for such numbers after it has checked the exponent.
+// Returns 1 / x rounded to nearest for 1 <= x <= 2^125, with an approximation and a Newton step. The compiler's
+// division computes the same for these x, but first checks the exponent.
 __device__ __forceinline__ float reciprocal(float x) {
   float approximation;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(approximation) : "f"(x));
@@ -17,8 +17,8 @@ template <typename A>
 __device__ __noinline__ A sigmoid(A x) {
   return A{1} / (A{1} + exponential(-x));
 }
-// Returns 1 / (1 + exp(-x)) with the same bits as the CPU. Almost always all elements of a pack are ordinary, and the
-// code does not branch.
+// Writes 1 / (1 + exp(-x)) of each element to `s`, with the same bits as the CPU. Almost always all elements of a pack
+// are below kOrdinaryExponent in magnitude, and the fast code without branches runs.
 template <typename A, int N>
 __device__ __forceinline__ void sigmoids(const A (&x)[N], A (&s)[N]) {
   if constexpr (std::is_same_v<A, float>) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ Pack<T, N> swiglu_of(const Pack<T, N>& gate, const Pa
   return rounded<T>(out);
 }
 
-// The results of backward. `out` is the result of swiglu_of, if kWithOutput is true.
+// The results of backward. `out` is set to the result of swiglu_of only if kWithOutput is true.
 template <typename T, int N>
 struct SwigluPacks {
   Pack<T, N> dgate, dup, out;

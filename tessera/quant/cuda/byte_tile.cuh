@@ -1,5 +1,5 @@
-// A tile of bytes in shared memory for transposing matrices of 8-bit elements. Threads write words of four elements of
-// one row and read runs of 16 bytes.
+// A tile of bytes in shared memory for transposing matrices of 8-bit elements. A thread writes one word at a time, with
+// four elements of a row. A thread reads 16 bytes (a run) at a time.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,9 +12,9 @@ namespace tessera::quant::cuda {
 inline constexpr int kTileBytes = 128;  // bytes of a row: one cache line
 inline constexpr int kTileWords = kTileBytes / 4, kTileRuns = kTileBytes / 16;
 
-// kRows is the number of rows of the transposed matrix. The runs of 16 bytes within a row are permuted, and the
-// permutation differs between groups of 16 rows. The lanes of a warp write rows that are 8 or 16 apart and read
-// adjacent runs, so this avoids bank conflicts.
+// kRows is the number of rows of the transposed tile. Within a row, the runs of 16 bytes are permuted, and each group
+// of 16 rows has its own permutation. This avoids bank conflicts, because the lanes of a warp write rows that are 8 or
+// 16 apart and read adjacent runs.
 template <int kRows>
 class ByteTile {
  public:
@@ -29,9 +29,9 @@ class ByteTile {
   alignas(16) std::uint32_t words_[kRows][kTileWords];
 };
 
-// Writes a tile to a matrix of `rows` rows of `row_bytes` bytes. `first_row` and `first_byte` are the position of the
-// tile in the matrix. If kWide is true, the matrix and its rows must begin at multiples of 16 bytes. Every thread of
-// the block calls this function, after a barrier.
+// Writes a tile to a matrix with `rows` rows of `row_bytes` bytes. `first_row` and `first_byte` are the position of the
+// tile in the matrix. If kWide is true, every row must begin at a multiple of 16 bytes. Every thread of the block calls
+// this function, after a barrier.
 template <int kRows, int kThreads, bool kWide>
 __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::int64_t first_row,
                            std::int64_t first_byte, std::int64_t rows, std::int64_t row_bytes) {
@@ -53,17 +53,17 @@ __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::i
   }
 }
 
-// Places of a square of 128 x 128 elements in the 256 threads of a block. Each thread holds kParts parts; a part is
-// four adjacent rows of kVector columns.
+// How the 256 threads of a block divide a square of 128 x 128 elements. Each thread holds kParts parts. A part is four
+// adjacent rows of kVector columns.
 struct SquarePlace {
   static constexpr int kSide = 128, kThreads = 256, kParts = 2, kRows = 4;
 
-  // Return the first row of part `part` and the first column, within the square.
+  // Return the first row of part `part` of this thread, and the first column of the thread's parts, within the square.
   __device__ static int row(int part) { return (part * (kThreads / 16) + static_cast<int>(threadIdx.x) / 16) * kRows; }
   __device__ static int col() { return static_cast<int>(threadIdx.x) % 16 * 8; }
 };
 
-// Stores the codes of kRows rows of a part, two words per row, in the tile of the transposed matrix.
+// Stores the codes of a part (two words for each of its kRows rows) in the tile of the transposed matrix.
 __device__ inline void store_transposed(ByteTile<SquarePlace::kSide>& tile, int part,
                                         const std::uint32_t (&codes)[SquarePlace::kRows][2]) {
 #pragma unroll

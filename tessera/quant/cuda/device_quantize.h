@@ -1,5 +1,6 @@
 // Arguments of the GPU kernels for number formats, which cuda_table.h lists. All pointers are memory of the current
-// device. The kernels write the same bytes as quantize.h, except that the bits of a NaN value may differ.
+// device. The kernels write the same bytes as the functions of quantize.h. Only the bits of a value that is NaN may
+// differ.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +8,7 @@
 
 namespace tessera::quant {
 
-// A weight to unpack to bf16, as dequantize() of quantize.h does.
+// Arguments to dequantize a weight to bf16, as dequantize() of quantize.h does.
 struct Dequantization {
   Quantized source;
   Extent matrix;
@@ -15,15 +16,17 @@ struct Dequantization {
   bfloat16* target = nullptr;
 };
 
-// A matrix and the address of its amax. *amax is 0 at first; the kernel replaces it only by a greater value.
+// A matrix and the address of its amax. The caller sets *amax to 0 before the first launch. The kernel only raises
+// *amax.
 struct AmaxTask {
   Source source;
   std::int64_t elements = 0;
   float* amax = nullptr;
 };
 
-// Multiplies a bf16 matrix by one number and rounds it to fp8. Rows and columns of `padded` outside the matrix are
-// filled with zeros. `padded` is at least as large as `matrix`, and its sides are multiples of 16.
+// Arguments to multiply a bf16 matrix by one number and round it to fp8. The results have the extent `padded`. Their
+// rows and columns outside the matrix are filled with zeros. `padded` is at least as large as `matrix`, and its sides
+// are multiples of 16.
 struct Fp8Cast {
   const bfloat16* source = nullptr;
   Extent matrix, padded;
@@ -31,19 +34,20 @@ struct Fp8Cast {
   const float* multiplier = nullptr;
   std::uint8_t* rowwise = nullptr;     // [padded.rows, padded.cols]; null: not written
   std::uint8_t* columnwise = nullptr;  // transposed, [padded.cols, padded.rows]; null: not written
-  float* amax = nullptr;               // updated as in AmaxTask; null: not computed
+  float* amax = nullptr;               // amax of the source, raised as in AmaxTask; null: not computed
 };
 
-// Casts a bf16 matrix to E4M3 or E5M2 in blocks of 128 elements that share an fp32 scale. The scale of row r and block
-// b is scales[b * padded rows + r], so the scales of adjacent rows are adjacent. Rows of padding have the scale 1.
+// Arguments to cast a bf16 matrix to E4M3 or E5M2 in blocks of 128 elements. The elements of a block share an fp32
+// scale. The scale of row r and block b is scales[b * padded rows + r], so the scales of adjacent rows are adjacent.
+// Rows of padding have the scale 1.
 struct BlockCast {
   const bfloat16* source = nullptr;
   Extent matrix, padded;
   Element element = Element::e4m3;
   bool powers_of_two = true;
-  // Used for weights: all elements of a square of 128 x 128 share a scale. The scale of the square in square row r and
-  // square column c is rowwise_scales[r * scale_stride(cols) + c] and columnwise_scales[c * scale_stride(rows) + r].
-  // The padding at the end of each row of scales is not written.
+  // True for weights: all elements of a square of 128 x 128 share a scale. The square in square row r and square column
+  // c has the scale rowwise_scales[r * scale_stride(cols) + c]. The same scale is columnwise_scales[c *
+  // scale_stride(rows) + r]. The padding at the end of each row of scales is not written.
   bool squares = false;
   // Blocks along the rows.
   std::uint8_t* rowwise = nullptr;  // [padded.rows, padded.cols]; null: neither codes nor scales are written
@@ -53,15 +57,15 @@ struct BlockCast {
   float* columnwise_scales = nullptr;  // [ceil(rows / 128), padded.cols]
 };
 
-inline constexpr std::int64_t kBlockCast = 128;  // elements that share a scale
-// The distance, in scales, between two rows of squares of 128 x 128 elements. Products read the scales with this
-// stride.
+inline constexpr std::int64_t kBlockCast = 128;  // number of elements that share a scale
+// Returns the number of scales from one row of squares to the next. `elements` is the number of elements in a row of
+// the matrix. Products read the scales of squares with this stride.
 constexpr std::int64_t scale_stride(std::int64_t elements) {
   return (elements + 4 * kBlockCast - 1) / (4 * kBlockCast) * 4;
 }
 
-// A quantized weight to transpose, as transpose() of quantize.h does. `padded` is the extent of the target's codes if
-// it is larger than [matrix.cols, matrix.rows]. Codes outside the matrix are set to 0.
+// Arguments to transpose a quantized weight, as transpose() of quantize.h does. `padded` is the extent of the target's
+// codes. It may be larger than [matrix.cols, matrix.rows]; the codes outside the transposed matrix are set to 0.
 struct Transposition {
   Quantized source;
   Extent matrix;

@@ -1,5 +1,5 @@
-// The functions of CudaTable for number formats, and the kernels for exact sums. Each function is defined in a .cu
-// file.
+// The CUDA functions of this layer that CudaTable lists for number formats, and the CUDA functions for exact sums. Each
+// function is defined in a .cu file.
 #pragma once
 #include <memory>
 #include <span>

@@ -1,11 +1,12 @@
-// A square of a bf16 matrix in the registers of a block, and its fp8 codes by rows and by columns.
+// A square of 128 x 128 elements of a bf16 matrix in the registers of a thread block, and its fp8 codes by rows and by
+// columns.
 #pragma once
 #include "tessera/quant/cuda/byte_tile.cuh"
 #include "tessera/quant/cuda/vectors.cuh"
 
 namespace tessera::quant::cuda {
 
-// The position of a square in the matrix and in the padded results.
+// The position of a square in the matrix and in the padded results. `number` counts the squares row by row.
 struct SquareTile {
   Extent matrix, padded;
   std::int64_t row, col;
@@ -21,11 +22,11 @@ inline unsigned squares_of(Extent padded) {
   return checked_blocks(pieces_of(padded.rows, SquarePlace::kSide) * pieces_of(padded.cols, SquarePlace::kSide));
 }
 
-// The elements of a thread; each word holds two elements.
+// The elements that one thread holds. Each 32-bit word holds two elements.
 using SquareVectors = uint4[SquarePlace::kParts][SquarePlace::kRows];
 
-// Loads eight elements of a row; elements outside the matrix are 0. `stride` is the distance between rows of the source
-// in elements. If `whole` is true, rows must begin at multiples of 16 bytes.
+// Loads eight elements of a row; elements outside the matrix are 0. `stride` is the number of elements from one row of
+// the source to the next. If `whole` is true, rows must begin at multiples of 16 bytes.
 __device__ inline uint4 load_row(const bfloat16* source, std::int64_t stride, const SquareTile& square, int part, int r,
                                  bool whole) {
   const std::int64_t row = square.row + SquarePlace::row(part) + r, col = square.col + SquarePlace::col();
@@ -43,7 +44,8 @@ __device__ inline void load_square(const bfloat16* source, const SquareTile& squ
       vectors[part][r] = load_row(source, square.matrix.cols, square, part, r, whole);
 }
 
-// Multiplies eight elements and rounds the products to fp8. Updates `amaxes` with the greatest magnitudes.
+// Multiplies eight elements by `multiplier` and rounds the products to fp8. Raises the two amaxes in `amaxes` to the
+// magnitudes of the elements.
 template <Element kElement>
 __device__ void encode_words(const uint4& words, float multiplier, std::uint32_t& amaxes, std::uint32_t (&codes)[2]) {
   amaxes = greater_magnitudes(greater_magnitudes(amaxes, words.x), words.y);
@@ -55,7 +57,7 @@ __device__ void encode_words(const uint4& words, float multiplier, std::uint32_t
   encode_vector<kElement>(values, codes);
 }
 
-// Raises *amax to the greatest magnitude of all threads of the block. Does nothing if `amax` is null. Contains a
+// Raises *amax to the greatest of the `amaxes` of all threads of the block. Does nothing if `amax` is null. Contains a
 // barrier.
 __device__ inline void raise_amax(float* amax, std::uint32_t amaxes, float* scratch) {
   if (amax == nullptr) return;
@@ -63,7 +65,7 @@ __device__ inline void raise_amax(float* amax, std::uint32_t amaxes, float* scra
   if (threadIdx.x == 0) raise(amax, greatest);
 }
 
-// Writes eight codes of a row. `stride` is the distance between rows of the result in bytes.
+// Writes eight codes of a row. `stride` is the number of bytes from one row of the result to the next.
 __device__ inline void store_row(std::uint8_t* rowwise, std::int64_t stride, const SquareTile& square, int part, int r,
                                  const std::uint32_t (&codes)[2]) {
   const std::int64_t row = square.row + SquarePlace::row(part) + r, col = square.col + SquarePlace::col();

@@ -1,5 +1,5 @@
-// How the GPU kernels divide a matrix among blocks and threads, and which scale tiles a thread covers. These functions
-// are pure; the host uses them too.
+// How the GPU kernels divide a matrix among blocks and threads, and which tiles of scales a thread covers. The
+// functions are pure, and the host also calls them.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr std::int64_t kPieceCols = std::int64_t{32} * kVector;
 
 // How the kWarpRows x kVector elements of a lane are distributed over tiles.
 enum class Walk : std::uint8_t {
-  band,    // all elements belong to one tile
+  band,    // all elements of a lane belong to one tile
   row,     // the elements of each row belong to one tile, and a tile has one row
   column,  // the elements of each column belong to one tile, and a tile has one column
   any,     // any other distribution

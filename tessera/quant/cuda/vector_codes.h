@@ -1,5 +1,5 @@
-// Conversions of several adjacent elements, as one GPU thread holds them. minifloat.h and bfloat16.h define the bits.
-// On a GPU the conversion instructions give the same bits.
+// Conversions of several adjacent elements that one GPU thread holds. minifloat.h and bfloat16.h define the bits. The
+// GPU's conversion instructions give the same bits.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -21,8 +21,8 @@ TESSERA_HOST_DEVICE inline std::uint32_t encode_e2m1(float value) {
   const float limited = fmaxf(fminf(value, 6.0F), -6.0F);  // 6 for a NaN
   const auto word = std::bit_cast<std::uint32_t>(limited);
   const std::uint32_t exponent = word & 0x7F800000, scale = exponent < kOne ? kOne : exponent;
-  // The last place of the sum is one step between the nearest elements, so the addition rounds to a whole number of
-  // steps.
+  // One unit in the last place of `magic` is the distance between adjacent E2M1 numbers near the value. The addition
+  // therefore rounds to a multiple of this distance.
   const std::uint32_t magic = scale + (22U << 23);
   const auto sum = std::bit_cast<std::uint32_t>(fabsf(limited) + std::bit_cast<float>(magic));
   return (sum - magic + ((scale - kOne) >> 22)) | (word >> 28 & 8);
@@ -81,8 +81,8 @@ TESSERA_HOST_DEVICE inline void encode_vector(const float (&values)[8], std::uin
 template <Element kElement>
 TESSERA_HOST_DEVICE inline void decode_vector(const std::uint32_t (&words)[kCodeWords<kElement>], float (&values)[8]) {
   if constexpr (kElement == Element::e2m1) {
-    // The bits of the code are placed at the last exponent bits and the first mantissa bit of fp32. The exponent biases
-    // differ by 126.
+    // The exponent and mantissa bits of the code are moved to the last exponent bits and the first mantissa bit of
+    // fp32. The exponent biases of the two types differ by 126.
     for (int i = 0; i < 8; ++i) {
       const std::uint32_t code = words[0] >> (4 * i);
       values[i] = std::bit_cast<float>((code & 7) << 22 | (code & 8) << 28) * 0x1p126F;
@@ -110,8 +110,8 @@ TESSERA_HOST_DEVICE inline float high_half(std::uint32_t pair) {
   return std::bit_cast<float>(pair & 0xFFFF0000U);
 }
 
-// Returns the greater magnitude for each half of two pairs of bf16 numbers. NaNs in `pair` are ignored. The numbers in
-// `amaxes` are neither negative nor NaN.
+// Returns a pair of bf16 numbers. Each half is the greater of that half of `amaxes` and of the magnitude of that half
+// of `pair`. NaNs in `pair` are ignored. The numbers in `amaxes` are neither negative nor NaN.
 TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes, std::uint32_t pair) {
   const std::uint32_t magnitudes = pair & 0x7FFF7FFFU;
 #ifdef __CUDA_ARCH__
@@ -124,7 +124,7 @@ TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes
 #endif
 }
 
-// Same as CUDA's __byte_perm: byte i of the result is byte (selector >> 4 * i & 7) of the eight bytes of `low` and
+// Computes CUDA's __byte_perm. Byte i of the result is byte (selector >> 4 * i & 7) of the eight bytes of `low` and
 // `high`.
 TESSERA_HOST_DEVICE inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
 #ifdef __CUDA_ARCH__

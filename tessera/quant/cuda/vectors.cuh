@@ -12,7 +12,8 @@ namespace tessera::quant::cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-// The first element of this thread in a piece. A thread has kWarpRows rows of kVector columns.
+// The matrix position of this thread's first element in a piece (tiling.h). A thread has kWarpRows rows of kVector
+// columns.
 struct Place {
   std::int64_t row = 0, col = 0;
 };
@@ -22,7 +23,8 @@ __device__ inline Place place_in_piece(std::int64_t piece, std::int64_t pieces_a
       .col = piece % pieces_across * kPieceCols + static_cast<std::int64_t>(threadIdx.x % 32) * kVector};
 }
 
-// Loads a vector that begins at a multiple of 16 bytes. The memory must not be written while the kernel runs.
+// Loads kVector elements from an address that is a multiple of 16 bytes. The memory must not be written while the
+// kernel runs.
 __device__ inline void load_vector(const float* from, float (&values)[kVector]) {
   const float4 low = __ldg(reinterpret_cast<const float4*>(from));
   const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
@@ -39,7 +41,7 @@ __device__ inline void load_vector(const bfloat16* from, float (&values)[kVector
   unpack(__ldg(reinterpret_cast<const uint4*>(from)), values);
 }
 
-// Rounds the values to bf16 if the source type is wider.
+// Rounds the values to bf16 if the source type T is wider.
 template <typename T>
 __device__ void round_vector(float (&values)[kVector]) {
   if constexpr (sizeof(T) > sizeof(bfloat16)) {
@@ -69,7 +71,8 @@ __device__ inline void raise(float* amax, float value) {
   if (value > 0) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(value));
 }
 
-// Returns the greatest value of the block in its first thread. `scratch` holds one float per warp. Contains a barrier.
+// Returns the greatest `value` of all threads of the block; the result is valid only in the first thread. `scratch`
+// holds one float per warp. Contains a barrier.
 __device__ inline float block_greatest(float value, float* scratch) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2)

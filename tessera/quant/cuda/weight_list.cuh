@@ -1,4 +1,5 @@
-// Runs one launch for several weights; each weight has a range of blocks. The list is a kernel parameter.
+// One kernel launch for several weights. Each weight has a range of thread blocks. The list of weights is a kernel
+// parameter.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,8 +27,9 @@ struct WeightList {
   }
 };
 
-// Calls launch(list, blocks) for lists of at most kWeightsOfLaunch weights. item_of(weight) returns the kernel's
-// arguments for a weight. blocks_of(item) returns the number of its blocks; an item without blocks is skipped.
+// Divides the weights into lists of at most kWeightsOfLaunch weights, and calls launch(list, blocks) for each list.
+// item_of(weight) returns the kernel's arguments for a weight. blocks_of(item) returns the item's number of thread
+// blocks. Items without blocks are skipped.
 template <typename Item, typename Weight, typename ItemOf, typename BlocksOf, typename Launch>
 void for_each_list(std::span<const Weight> weights, ItemOf item_of, BlocksOf blocks_of, Launch launch) {
   static_assert(sizeof(WeightList<Item>) <= 4096);

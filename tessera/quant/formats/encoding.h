@@ -36,7 +36,7 @@ struct Encoding {
   auto operator<=>(const Encoding&) const = default;
 };
 
-// The scale of a tile. `stored` holds the bits that are written to the array of scales.
+// The scale of a tile in its two forms. `stored` holds the bits that are written to the array of scales.
 struct TileScale {
   float multiplier = 1;  // values are multiplied by this number before they are rounded
   std::uint32_t stored = 0;
@@ -89,14 +89,14 @@ TESSERA_HOST_DEVICE inline float fp8_multiplier(float amax, float greatest, bool
 }
 
 // Returns the multiplier of NVFP4 for a whole matrix. With this multiplier, the scale of the tile with the greatest
-// amax is near the greatest E4M3 number. 2688 = 6 * 448.
+// amax is near 448, the greatest E4M3 number. 2688 = 6 * 448, where 6 is the greatest E2M1 number.
 TESSERA_HOST_DEVICE inline float nvfp4_multiplier(float tensor_amax) {
   const float quotient = tensor_amax > 0 ? fminf(2688.0F / tensor_amax, FLT_MAX) : 0;
   return quotient > 0 ? quotient : 1;
 }
 
-// Returns the scale of a tile. `amax` is the greatest magnitude in the tile, and `tensor_amax` the greatest in the
-// matrix; only e4m3 scales use `tensor_amax`. Both magnitudes ignore NaNs.
+// Returns the scale of a tile. `amax` is the greatest magnitude in the tile. `tensor_amax` is the greatest magnitude in
+// the matrix; only e4m3 scales use it. Both magnitudes ignore NaNs.
 TESSERA_HOST_DEVICE inline TileScale tile_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result;
   if (encoding.scale == Scale::fp32) {
@@ -118,16 +118,16 @@ TESSERA_HOST_DEVICE inline std::uint32_t nan_scale(Scale scale) {
   return scale == Scale::fp32 ? 0x7FC00000U : scale == Scale::e8m0 ? 0xFFU : 0x7FU;
 }
 
-// Returns the scale of a tile of a GEMM operand. The scale equals tile_scale, except that an infinite amax gives a NaN
-// as the stored scale. Elements saturate, so the product would hide the infinity otherwise. Stored weights use
-// tile_scale; their cast reports values that are not finite (master_cast.h).
+// Returns the scale of a tile of a GEMM operand. The scale equals tile_scale unless `amax` is infinite. Then the stored
+// scale is NaN, so that the product is NaN too; the saturated elements alone would hide the infinity. Stored weights
+// use tile_scale instead, because their cast reports values that are not finite (master_cast.h).
 TESSERA_HOST_DEVICE inline TileScale operand_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result = tile_scale(encoding, amax, tensor_amax);
   if (amax > FLT_MAX) result.stored = nan_scale(encoding.scale);
   return result;
 }
 
-// Returns the number by which an element of a tile is multiplied to give its value.
+// Returns the factor that decodes an element of a tile: its value is the element times this factor.
 TESSERA_HOST_DEVICE inline float decode_scale(Scale scale, std::uint32_t stored, float tensor_amax) {
   if (scale == Scale::fp32) return std::bit_cast<float>(stored);
   if (scale == Scale::e8m0) return E8M0::decode(static_cast<std::uint8_t>(stored));

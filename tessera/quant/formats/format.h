@@ -1,4 +1,4 @@
-// The number formats that a user can select, and the encoding of a weight in each of them.
+// The number formats that a user can select, and the encoding of a weight in each format.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -25,23 +25,25 @@ constexpr std::string_view name_of(Format format) {
 // Throws InputError for an unknown name.
 Format parse_format(std::string_view name);
 
-// Returns the encoding in which a weight is stored and sent. The encoding is for products that sum over the columns of
-// the weight (rowwise). Throws Error for bf16, which has no encoding.
+// Returns the encoding in which a weight is stored and sent. It is the rowwise encoding, for products that sum over the
+// columns of the weight. Throws Error for bf16, which has no encoding.
 Encoding weight_encoding(Format format);
-// Returns the encoding for products that sum over the rows of the weight (columnwise). The tiles of this encoding
-// extend along the columns of the matrix. The encoding equals weight_encoding if tiles are square. Throws Error for
-// bf16.
+// Returns the columnwise encoding of a weight, for products that sum over the rows of the weight. The tiles of this
+// encoding extend along the columns of the matrix. If tiles are square, the encoding equals weight_encoding. Throws
+// Error for bf16.
 Encoding columnwise_encoding(Format format);
-// Element types for fp8, the format with one scale for a whole matrix. hybrid: gradients are E5M2, which has the range
-// of fp16; all others are E4M3. e4m3: all are E4M3. Other formats have one element type.
+// The element types of fp8, the format with one scale for a whole matrix. hybrid: gradients are E5M2, which has the
+// range of fp16; weights and inputs are E4M3. e4m3: gradients are E4M3 too. The other formats have one element type
+// each.
 enum class Fp8Recipe : std::uint8_t { hybrid, e4m3 };
 
-// Return the encodings of a product's input and of an output's gradient. Tiles extend along a row, which is the
-// dimension that the product sums over. Throw Error for bf16.
+// Return the encoding of a product's input, and the encoding of the gradient of a product's output. Tiles extend along
+// a row, because the product sums over the columns. Throw Error for bf16.
 Encoding input_encoding(Format format);
 Encoding gradient_encoding(Format format, Fp8Recipe recipe);
 
-// Returns the format whose weights have this encoding, rowwise or columnwise. Throws Error if no format has it.
+// Returns the format whose weights have this encoding, rowwise or columnwise. Throws Error if no format has this
+// encoding.
 Format format_of(const Encoding& encoding);
 
 }  // namespace tessera::quant

@@ -25,15 +25,16 @@ struct Minifloat {
     const std::uint32_t magnitude = word & 0x7FFFFFFF;
     const auto limit = std::bit_cast<std::uint32_t>(greatest());
     const std::uint32_t bounded = magnitude < limit ? magnitude : limit;
-    const int least = 1 - kBias;  // exponent of subnormal numbers and of the smallest normal numbers
+    const int least = 1 - kBias;  // exponent of the subnormal and of the smallest normal numbers
     const int own_exponent = static_cast<int>(bounded >> 23) - 127,
               exponent = own_exponent < least ? least : own_exponent;
-    // In units of the last place the value is at most 2^(kMantissa + 1). Adding 2^23 leaves that integer in the last
-    // bits of the sum, rounded to nearest even.
+    // `units` is the value in units of its last place, at most 2^(kMantissa + 1). Adding 2^23 rounds it to an integer,
+    // to nearest even. This integer is in the last bits of the sum.
     const float units = std::bit_cast<float>(bounded) * power_of_two(kMantissa - exponent);
     const std::uint32_t rounded = std::bit_cast<std::uint32_t>(units + 0x1p23F) - std::bit_cast<std::uint32_t>(0x1p23F);
     const std::uint32_t code = rounded + (static_cast<std::uint32_t>(exponent - least) << kMantissa);
-    // At this point, a NaN has become the greatest number. All bits of this number are also set in kNan.
+    // At this point, the code of a NaN is kGreatest. Combining its bits with kNan by OR gives kNan, because kNan has
+    // all bits of kGreatest.
     const std::uint32_t sign = word >> 31 != 0 ? kSign : 0U;
     return static_cast<std::uint8_t>(code | (magnitude > 0x7F800000 ? kNan : sign));
   }

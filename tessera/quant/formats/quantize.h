@@ -1,9 +1,9 @@
-// Quantization of matrices, as loops on the host. This code is the definition; the GPU kernels give the same bytes.
-// Matrices are dense and row-major.
+// Quantization of matrices, as loops on the host. This code defines the results, and the GPU kernels give the same
+// bytes. Matrices are dense and row-major.
 //
-// Values are quantized from bf16. fp32 values are first rounded to bf16, so that a master weight gives the same bytes
-// as its bf16 weight. A value is then multiplied by the multiplier of its tile in fp32 and rounded to an element.
-// Amaxes ignore NaNs and include infinities.
+// Values are quantized from bf16. fp32 values are first rounded to bf16, so that a master gives the same bytes as its
+// bf16 weight. Then each value is multiplied in fp32 by the multiplier of its tile, and the product is rounded to the
+// element type. Amaxes ignore NaNs and include infinities.
 //
 // Two 4-bit elements share a byte; the element of the even column is in the low half. Matrices of 4-bit elements have
 // an even number of columns.
@@ -24,8 +24,7 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// Elements [begin, end) of a matrix in row-major order. A slice may begin and end anywhere, also inside a tile or a
-// byte.
+// Elements [begin, end) of a matrix in row-major order. A slice may begin and end inside a tile or a byte.
 struct Slice {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
@@ -45,32 +44,33 @@ struct Quantized {
   float* tensor_amax = nullptr;
 };
 
-// Returns the number of tile rows and tile columns of a matrix. Tiles have the same order as elements. If one tile
-// covers the whole matrix, a matrix without elements still has one tile.
+// Returns the number of tile rows and tile columns of a matrix. Tiles are ordered row by row, as elements are. If the
+// encoding has one tile for the whole matrix, a matrix without elements still has one tile.
 Extent scale_extent(const Encoding& encoding, Extent matrix);
 DType scale_type(Scale scale);
 // Returns the bytes of `elements` elements. Throws Error for an odd number of 4-bit elements.
 std::int64_t data_bytes(Element element, std::int64_t elements);
-// Throws Error if the encoding cannot store the matrix: 4-bit elements with an odd number of columns.
+// Throws Error if the encoding cannot store the matrix. This is the case for 4-bit elements and an odd number of
+// columns.
 void check_extent(const Encoding& encoding, Extent matrix);
 
-// Returns a range of tiles that contains every tile with elements of the slice. The range consists of whole rows of
+// Returns a range of tiles that contains every tile with an element of the slice. The range consists of whole rows of
 // tiles.
 Slice touched_tiles(const ScaleTile& tile, Extent matrix, Slice slice);
 
-// Updates the amaxes of the slice's tiles. `tiles` holds one amax for each tile of the matrix; an amax is replaced only
-// by a greater amax.
+// Raises the amax of each tile to the greatest magnitude of the slice's elements in this tile. `tiles` holds one amax
+// for each tile of the matrix.
 void take_amaxes(const Source& source, Extent matrix, const ScaleTile& tile, Slice slice, std::span<float> tiles);
-// Writes the multipliers and the scales of consecutive tiles, computed by tile_scale from their amaxes. `scales` points
-// to the scale of the first of these tiles; null means that the scales are not stored.
+// Computes tile_scale for consecutive tiles from their amaxes, and writes the multipliers and the scales. `scales`
+// points to the scale of the first of these tiles. If `scales` is null, scales are not written.
 void make_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
                  std::span<float> multipliers, void* scales);
-// Like make_scales, but computed by operand_scale.
+// Like make_scales, but with operand_scale instead of tile_scale.
 void make_operand_scales(const Encoding& encoding, std::span<const float> amaxes, float tensor_amax,
                          std::span<float> multipliers, void* scales);
 // Writes the elements of a slice. `multipliers` holds one number for each tile of the matrix. `data` points to the byte
-// with the first element of the slice. If a byte is shared with an element outside the slice, that half of the byte is
-// kept.
+// with the first element of the slice. If half of a byte belongs to an element outside the slice, this half does not
+// change.
 void cast(const Source& source, Extent matrix, const Encoding& encoding, Slice slice,
           std::span<const float> multipliers, std::uint8_t* data);
 
@@ -82,8 +82,8 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
 // Writes the transposed matrix [cols, rows]. The result has the same elements and scales as the source, so its encoding
-// has the transposed tile. Throws Error if check_extent fails for either matrix. This function is the definition of the
-// CUDA kernel; only tests call it.
+// has the transposed tile. Throws Error if check_extent fails for either matrix. This function defines the results of
+// the CUDA kernel. Only tests call this function.
 void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target);
 
 }  // namespace tessera::quant

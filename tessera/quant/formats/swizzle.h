@@ -1,5 +1,5 @@
 // The layout in which a GEMM on Blackwell reads scales of one byte. The scales are padded with zeros and then swizzled,
-// in an array of their own. Both steps run after a gather; stored and sent scales are compact (quantize.h).
+// in a separate array. Both steps run after a gather. Scales are stored and sent in the compact form of quantize.h.
 #pragma once
 #include <cstdint>
 
@@ -17,20 +17,21 @@ namespace tessera::quant {
 Extent padded_scale_extent(const Encoding& encoding, Extent matrix);
 
 // Writes the padded scales from the compact scales. If a tile has several rows and columns, its scale is repeated for
-// each of its rows. Padding is zero. Throws as padded_scale_extent. This function is the definition of the CUDA kernel;
-// only tests call it.
+// each of its rows. Padding is zero. Throws the errors of padded_scale_extent. This function defines the results of the
+// CUDA kernel. Only tests call this function.
 void pad_scales(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded);
 
-// Returns the byte offset of a block's scale among the swizzled scales. `line` is the index in the dimension that is
-// padded to 128. `blocks` is the number of blocks in a line, padded or not. The source is the documentation of cuBLAS,
-// "1D Block Scaling Factors Layout", with tiles of 128 lines and 4 blocks.
+// Returns the byte offset of a block's scale in the swizzled array. `line` is the index in the dimension that is padded
+// to a multiple of 128. `block` is the index of the block in its line. `blocks` is the number of blocks in a line, with
+// or without padding. Source: cuBLAS documentation, "1D Block Scaling Factors Layout", with tiles of 128 lines and 4
+// blocks.
 constexpr std::int64_t swizzled_offset(std::int64_t line, std::int64_t block, std::int64_t blocks) {
   const std::int64_t tile = line / 128 * ((blocks + 3) / 4) + block / 4;
   return tile * 512 + line % 32 * 16 + line % 128 / 32 * 4 + block % 4;
 }
 
-// Writes the padded scales in swizzled order. Both arrays have the same size. Throws as padded_scale_extent. This
-// function is the definition of the CUDA kernel; only tests call it.
+// Writes the padded scales in swizzled order. Both arrays have the same size. Throws the errors of padded_scale_extent.
+// This function defines the results of the CUDA kernel. Only tests call this function.
 void swizzle_scales(const std::uint8_t* padded, Extent matrix, const Encoding& encoding, std::uint8_t* swizzled);
 
 }  // namespace tessera::quant

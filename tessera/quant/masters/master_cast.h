@@ -1,6 +1,6 @@
-// Casts the master weights of several weights to their encodings, in two phases. Between the phases the caller reduces
-// the amaxes over the ranks that hold other slices or copies of these weights. With the reduced amaxes each rank writes
-// the same bytes as a single rank that holds the whole matrix.
+// Casts the masters of several weights to the weights' encodings, in two phases. The first phase computes amaxes. The
+// caller then reduces the amaxes over the ranks that hold other slices or copies of these weights. The second phase
+// writes the codes. The bytes equal those that a single rank with the whole matrix would write.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,31 +14,31 @@ namespace tessera::quant {
 
 // The slice of one weight that a rank casts. A slice may be empty.
 struct MasterSlice {
-  Source source;  // of the slice
+  Source source;  // elements of the slice
   Extent matrix;
   Encoding encoding;
   Slice slice;
-  std::uint8_t* data = nullptr;  // byte with the first element of the slice
-  // The tiles whose scales this rank stores, and the address for the scale of the first tile. Other ranks may hold the
-  // elements of these tiles.
+  std::uint8_t* data = nullptr;  // target: the byte with the first element of the slice
+  // The tiles whose scales this rank stores, and the address for the scale of the first of these tiles. Other ranks may
+  // hold the elements of these tiles.
   Slice tiles;
   void* scales = nullptr;
   float* tensor_amax = nullptr;  // receives the amax of the whole weight; null: not written
-  // cast() writes 0 if all elements of the slice are finite after rounding to bf16, and NaN otherwise. Data and scales
-  // may not show such elements, because codes saturate and amaxes ignore NaNs. Null: not written.
+  // cast() writes 0 if all elements of the slice are finite after rounding to bf16, otherwise NaN. Data and scales may
+  // hide values that are not finite, because codes saturate and amaxes ignore NaNs. Null: not written.
   float* not_finite = nullptr;
 };
 
-// Owns the amaxes. All memory belongs to one device. The addresses in the slices do not change after construction; each
-// call reads the current contents. On a GPU a call enqueues a fixed number of launches on the stream, for any number of
-// slices. On the host a call returns when the work is done.
+// Owns the amaxes. All memory belongs to one device. The addresses in the slices do not change after construction. Each
+// call reads the current contents of the slices. On a GPU a call enqueues a fixed number of launches on the stream, for
+// any number of slices. On the host a call returns when the work is done.
 class MasterCast {
  public:
   virtual ~MasterCast() = default;
 
-  // The amaxes in fp32: the amaxes of all tiles of all weights, in the order of the slices, followed by one amax for
-  // each whole weight. For a weight that is one tile, the amax of the whole weight is also the amax of the tile.
-  // tensor_amaxes() points to the amaxes of the whole weights.
+  // Returns the amaxes in fp32. First come the amaxes of all tiles of all weights, in the order of the slices. Then
+  // comes one amax for each whole weight; tensor_amaxes() points to these. For a weight that is one tile, the amax of
+  // the whole weight is also the amax of the tile.
   virtual float* amaxes() = 0;
   virtual std::int64_t amax_count() const = 0;
   float* tensor_amaxes() { return amaxes() + amax_count() - slices(); }
@@ -46,8 +46,8 @@ class MasterCast {
 
   // First phase: computes all amaxes from this rank's slices. A tile without elements on this rank gets 0.
   virtual void compute_amaxes() = 0;
-  // Replaces the first phase if another pass computes the amaxes: sets all amaxes to 0. For weights that are one tile
-  // each, the other pass only has to write tensor_amaxes().
+  // Replaces compute_amaxes() if another pass computes the amaxes, for example the optimizer. Sets all amaxes to 0. For
+  // weights that are one tile each, the other pass only has to write tensor_amaxes().
   virtual void clear_amaxes() = 0;
   // Second phase: writes the scales, the elements and not_finite of each slice from the current amaxes.
   virtual void cast() = 0;

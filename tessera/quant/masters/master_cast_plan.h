@@ -1,5 +1,5 @@
-// Divides the work of a MasterCast on a GPU into pieces for the blocks of its kernels. The plan is made once, on the
-// host.
+// Divides the work of a MasterCast on a GPU into pieces. One thread block processes one piece. The plan is made once,
+// on the host.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,18 +13,19 @@ namespace tessera::quant {
 // The number of tiles whose scales one block computes.
 inline constexpr std::int64_t kScalePiece = 256;
 
-// A slice in the form that the kernels read.
+// A slice with its position in the plan, as the kernels read it.
 struct MasterItem {
   MasterSlice slice;
   Tiling tiling;
-  std::int64_t first_tile = 0;   // among the tiles of all slices
-  std::int64_t first_piece = 0;  // among the pieces of all slices
-  std::int64_t first_row = 0;    // first row of the item's first piece
+  std::int64_t first_tile = 0;   // index of its first tile among the tiles of all slices
+  std::int64_t first_piece = 0;  // index of its first piece among the pieces of all slices
+  std::int64_t first_row = 0;    // matrix row where the item's first piece begins
   std::int64_t pieces_across = 1;
-  // The tiles that need a multiplier or a scale on this rank, and the first block that computes them.
+  // The tiles that need a multiplier or a scale on this rank, and the index of the first scale piece that computes
+  // them.
   Slice made_tiles;
   std::int64_t first_scale_piece = 0;
-  bool is_one_tile = false;   // whether the amax of this tile is the amax of the whole weight
+  bool is_one_tile = false;   // whether the weight is one tile, whose amax is the amax of the whole weight
   bool whole_loads = false;   // whether every vector of the source is aligned for one load
   bool whole_stores = false;  // whether every vector of the codes is aligned for one store
 };
@@ -35,7 +36,7 @@ struct MasterCastPlan {
   std::int64_t tiles = 0;
 };
 
-// Throws as make_host_master_cast.
+// Throws the errors of make_host_master_cast for one slice.
 void check_slice(const MasterSlice& slice);
 MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices);
 

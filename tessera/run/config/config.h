@@ -1,5 +1,5 @@
-// The settings of a training run: flags of `tessera train`, or keys of its --config file. Pure functions lead from a
-// command line to the settings in force, in this order:
+// The settings of a training run: flags of `tessera train`, or keys of its --config file. These pure functions compute
+// the settings of a run from a command line, in this order:
 //   parse_train_flags (parse.h)          flags over file over defaults
 //   merge_stored (resume.h)              with --resume: the settings of the checkpoint's run under the new flags
 //   resolve_settings, resolve_ranks, resolve_model (resolve.h)
@@ -24,7 +24,7 @@ namespace tessera::run {
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
 using shard::Lookup;
-// As nn::Recompute; automatic: run/recompute_choice.h.
+// The values of nn::Recompute, and `automatic`, with which run/recompute_choice.h chooses the policy of each block.
 enum class RecomputeSetting { none, selective, full, automatic };
 
 std::string_view name_of(Backend value);
@@ -41,38 +41,40 @@ struct TrainConfig {
   std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
 
   Backend backend = Backend::local;
-  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the launcher's number
+  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the number of ranks that the launcher started
   std::int64_t threads = 1;  // intra-op threads of a rank
-  bool deterministic =
-      false;  // on GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits
-  bool pushes = true;       // GPUs of a host write to each other's arenas
-  bool cuda_graph = false;  // on GPUs: steps are launched as a graph
-  double peak_flops = 0;    // per second of a rank's processor, for mfu; 0: of a known GPU (metrics/peak_flops.h)
+  // On GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits.
+  bool deterministic = false;
+  bool pushes = true;       // whether GPUs of a host write to each other's arenas
+  bool cuda_graph = false;  // on GPUs: whether steps are launched as a graph
+  // Peak flops per second of a rank's processor, for mfu; 0: looked up by the GPU's name (metrics/peak_flops.h).
+  double peak_flops = 0;
   std::int64_t tp = 1, gtp = 1;
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
-  std::int64_t etp = 1, ep = 1, egtp = 1;  // of a model with experts (nn::ExpertDegrees)
-  // Places that do no work (places.h): dead ones, live ones that the run retires, and further live ones of tp groups
-  // with dead slots ("auto", a number, or empty: none). parse_train_flags replaces the path of a file by its content.
+  std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of the expert grid (nn::ExpertDegrees)
+  // Places without a rank (places.h). dead: dead places. idle: live places that the run retires. tp_spares: the number
+  // of slots that tp groups with dead slots leave unused ("auto" or a number). An empty text names no place.
+  // parse_train_flags replaces the path of a file by the file's content.
   std::string dead, idle, tp_spares;
-  std::string
-      reduced_batch;  // sequences of a step for each replica with unused places: "auto", a number; empty: equal shares
+  std::string reduced_batch;  // sequences of a step for each replica with unused places: "auto" or a number; empty:
+                              // equal shares
 
-  std::int64_t micro_batch = 1, global_batch = 24;  // in sequences
+  std::int64_t micro_batch = 1, global_batch = 24;  // numbers of sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
   std::int64_t steps = -1;                          // last step; 0 writes the initial checkpoint; required
-  std::int64_t schedule_steps = -1;                 // length of the rate schedule; -1: steps
+  std::int64_t schedule_steps = -1;                 // steps of the learning-rate schedule; -1: the value of `steps`
   std::uint64_t seed = 1;
 
   quant::DType dtype = quant::DType::fp32;
   std::optional<quant::DType> grad_wire;            // absent: dtype
   quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
-  std::string wire_rules;                           // exceptions by name (shard/format_policy.h)
-  // As wire_format and wire_rules, for the weights that backward passes read. Without a format, the formats of forward
-  // passes apply, and these rules change them.
+  std::string wire_rules;                           // formats of single parameters, by name (shard/format_policy.h)
+  // Like wire_format and wire_rules, for the weights that backward passes read. If wire_format_backward is absent,
+  // wire_rules_backward changes the formats of forward passes.
   std::optional<quant::Format> wire_format_backward;
   std::string wire_rules_backward;
   quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
-  std::string gemm_rules;                           // exceptions by name
+  std::string gemm_rules;                           // formats of single parameters, by name
   // Settings of fp8 products (nn::ProductOptions).
   nn::Fp8Scaling fp8_scaling = nn::Fp8Scaling::delayed;
   quant::Fp8Recipe fp8_recipe = quant::Fp8Recipe::hybrid;
@@ -86,24 +88,25 @@ struct TrainConfig {
   train::RateShape lr_schedule = train::RateShape::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip = 1.0;                                 // largest norm of the gradient
-  double hidden_dropout = 0, embedding_dropout = 0;  // probabilities
+  double hidden_dropout = 0, embedding_dropout = 0;  // dropout probabilities in [0, 1)
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;
-  std::string activation_budget;  // bytes, such as 20GB, for recompute automatic
+  std::string activation_budget;  // for recompute automatic: largest bytes of activations, such as 20GB
   bool sequence_parallel = false;
-  std::string tp_chunks =
-      "auto";               // auto or N: chunks of a product whose tokens travel over tp (nn/parallel/token_chunks.h)
-  bool tp_overlap = false;  // whether these tokens travel in pieces beside the products
+  // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
+  // (nn/parallel/token_chunks.h).
+  std::string tp_chunks = "auto";
+  bool tp_overlap = false;  // whether tp ranks exchange these tokens in pieces while products run
   nn::MoeAux moe_aux = nn::MoeAux::layer;
-  double router_z_loss = 0;        // coefficient
-  double expert_room = 1.5;        // on GPUs: rows of memory of experts, as a multiple of even loads
+  double router_z_loss = 0;        // coefficient of the router's z-loss
+  double expert_room = 1.5;        // on GPUs: allocated rows of experts, divided by the rows of even loads
   double expert_bias_rate = -1;    // change of a router's bias in a step; -1: 0.001 if the model's routers have biases
-  double expert_capacity = 0;      // rows of an expert and block, as a factor of the mean number; 0: no limit
+  double expert_capacity = 0;      // largest number of rows of an expert and block, divided by the mean; 0: no limit
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
 
-  std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or bytes such as 300MB (parse_budget)
-  // At about this size, the latency of a message equals its transfer time, on CPUs and between GPUs.
+  std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or a size such as 300MB (parse_budget)
+  // The default is about the size at which a message's transfer time equals its latency, on CPUs and between GPUs.
   std::string coalesce = "1MiB";  // adjacent weights travel as one transfer if their total size is at most this
   // Order of the sums of gradients over gtp (shard/reduction_tree.h).
   ReduceOrder reduce_order = ReduceOrder::sequential;
@@ -115,14 +118,15 @@ struct TrainConfig {
   std::string debug_suppress;            // steps whose updates are suppressed (step_times.h)
   std::int64_t trace_step = 0;           // step whose timeline is written; 0: no step
 
-  std::int64_t save_every = 0, keep = 0;  // steps between checkpoints, 0: only the last; checkpoints to keep, 0: all
+  std::int64_t save_every = 0, keep = 0;  // save_every: steps between checkpoints; 0: only the last step is saved.
+                                          // keep: number of checkpoints to keep; 0: all
   std::string resume;                     // checkpoint path, or "latest"; empty: a new run
-  std::int64_t eval_every = 0;            // steps between evaluations on `valid`, 0: only at the end
-  double timeout_s = 60.0;                // limit of every wait for other ranks, seconds
+  std::int64_t eval_every = 0;            // steps between evaluations on `valid`; 0: one evaluation at the end
+  double timeout_s = 60.0;                // time limit of every wait for other ranks, in seconds
   std::string out;                        // folder of the run
 
-  std::set<std::string> given;  // keys that a flag or the file gave; not a setting itself
-  bool has_experts = false;     // whether the model has experts; resolve_model sets it; not a setting itself
+  std::set<std::string> given;  // keys that a flag or the --config file sets; not a setting
+  bool has_experts = false;     // whether the model has experts; set by resolve_model; not a setting
 };
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// Settings as flags of a command line.
+// Makes the flags of a command line from the table of settings.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -9,20 +9,21 @@
 
 namespace tessera::run {
 
-// Adds the flags of all settings that the command takes. Parsed words are stored in `words`, which must outlive `app`;
-// words that `words` already holds are defaults. An on|off flag without a value means on.
+// Adds the flags of all settings that the command takes. `app` stores parsed words in `words`, which must outlive
+// `app`. Words that `words` already contains are defaults. An on|off flag without a value means on.
 void add_flags(CLI::App& app, Command command, SettingWords& words);
 
 // Returns the parser's error as a message with the flag's name.
 std::string parse_error_text(const CLI::ParseError& error);
-// Throws InputError for a flag that stands in the place of another flag's value.
+// Throws InputError if the value of a flag is missing and the next word is another flag.
 void refuse_flags_as_values(const CLI::App& app);
-// Throws InputError for the first word of `extras`, the words that are neither flags nor values of flags. `flags`: the
-// flags that the command has. `command`: for example "tessera train".
+// Throws InputError for the first word of `extras`. `extras` are the words that are neither flags nor values of flags.
+// `flags` are the flags of the command. `command` is for example "tessera train".
 void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,
                    std::string_view command);
 
-// Returns the setting's default for --help, such as " [1]"; "" if the default is empty or follows from other settings.
+// Returns the setting's default as --help shows it, such as " [1]". Returns "" if the default is empty or follows from
+// other settings.
 std::string default_text(const Setting& setting);
 
 }  // namespace tessera::run

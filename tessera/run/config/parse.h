@@ -1,4 +1,4 @@
-// Settings from a command line and a --config file.
+// Parses settings from a command line and a --config file.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,10 +13,10 @@ struct TrainCommand {
   TrainConfig config;
 };
 
-// Parses the words after `train`. Flags override the --config file, which overrides defaults. `config.given` holds the
-// keys that a flag or the file gave. Throws InputError, which names the flag or the file and key, for: an unknown name
-// (with the nearest known name); a value of the wrong type, word or range; a flag without a value or given twice; a
-// feature that is not built yet.
+// Parses the words after `train`. Flags override the --config file, which overrides defaults. `config.given` contains
+// the keys that a flag or the file sets. Throws InputError for an unknown name, for a value of the wrong type, word or
+// range, for a flag without a value, for a repeated flag, and for a feature that does not exist yet. The message names
+// the flag, or the file and the key. For an unknown name, the message also contains the nearest known name.
 TrainCommand parse_train_flags(const std::vector<std::string>& flags);
 
 // Applies one JSON object of settings. Keys are the flags' names with underscores (micro_batch); a key with dashes is

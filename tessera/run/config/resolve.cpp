@@ -99,7 +99,6 @@ bool is_of_delayed_scaling(std::string_view setting) {
   return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
 }
 
-// Checks the settings that depend on the formats of products.
 // Returns whether the tp ranks divide the tokens of activations.
 bool splits_tokens(const TrainConfig& config) {
   return config.sequence_parallel && config.tp > 1;

@@ -1,5 +1,5 @@
-// The single table of settings. The command line, the --config file, their checks and config.json are made from the
-// table.
+// The table of all settings. It defines the flags of the command line, the keys of the --config file and of
+// config.json, and the checks of values.
 #pragma once
 #include <limits>
 #include <map>
@@ -22,8 +22,8 @@ using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> 
                            std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
                            quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*, nn::MoeAux TrainConfig::*>;
 
-// Valid values: low <= value <= high, or low < value < high where `open_*` is set. A default below the range means that
-// the value follows from other settings.
+// The valid values: low <= value <= high. If open_low is set, `low` itself is not valid; if open_high is set, `high` is
+// not valid. A default below the range means that the value follows from other settings.
 struct Range {
   double low = -std::numeric_limits<double>::max(), high = std::numeric_limits<double>::max();
   bool open_low = false, open_high = false;
@@ -31,13 +31,13 @@ struct Range {
 
 // The source of a value on --resume if no flag sets the value.
 enum class OnResume {
-  command_line,  // for settings of one call of the program: the default
-  kept,          // for settings of the computation: the stored value; a flag may change it
-  mesh,          // the stored value; if a flag of any mesh setting is given, the value of the command line
-  fixed,         // for settings of samples and weights: the stored value; another value is refused
+  command_line,  // the default; for settings of one call of the program
+  kept,          // the stored value, which a flag may change; for settings of the computation
+  mesh,   // the stored value; if any flag of the mesh is given, the values of the command line for the whole mesh
+  fixed,  // the stored value, and a flag with another value is refused; for settings of samples and weights
 };
 
-// A subcommand, or a benchmark of `tessera bench`, that takes settings as flags. `train` takes every setting.
+// The subcommands, and the benchmarks of `tessera bench`, that take settings as flags. `train` takes every setting.
 enum class Command {
   train,
   plan,
@@ -63,7 +63,7 @@ constexpr Commands operator|(Commands a, Commands b) {
 }
 
 struct Setting {
-  std::string_view name;  // key in JSON; the flag has dashes for underscores
+  std::string_view name;  // key in JSON; the flag has dashes instead of underscores
   Field field;
   Range range;
   OnResume on_resume;
@@ -75,7 +75,7 @@ std::span<const Setting> settings();
 // Returns the settings that the command takes as flags, in the order of the table.
 std::vector<const Setting*> settings_of(Command command);
 
-// Flags of features that do not exist yet, with the only valid value.
+// A flag of a feature that does not exist yet, with its only valid value.
 struct ReservedSetting {
   std::string_view name, only_value, feature;
 };
@@ -86,20 +86,19 @@ const Setting* find_setting(std::string_view name);
 const ReservedSetting* find_reserved(std::string_view name);
 
 // Set a value. `where` names the setting in errors ("--lr", "FILE: key 'lr'"). Throw InputError for a wrong type, word
-// or range. The text of a flag has the same words as JSON, with on/off for booleans; JSON also has true/false.
+// or range. Flags and JSON have the same words, including on/off for booleans. JSON also has true/false.
 void set_from_json(TrainConfig& config, const Setting& setting, const nlohmann::json& value, const std::string& where);
 void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
                    const std::string& where);
-// The words of a command line by setting name; a setting that is not given has an empty list.
+// The words of a command line, by name of the setting. A setting that is not given has an empty list.
 using SettingWords = std::map<std::string, std::vector<std::string>, std::less<>>;
 // Sets all of these settings; error messages name their flags.
 void set_from_words(TrainConfig& config, const SettingWords& words);
-// Checks a value as set_from_* does, for a reserved setting. Throws InputError unless the value is the only valid
-// value.
+// Checks the value of a reserved setting. Throws InputError unless the value is ReservedSetting::only_value.
 void check_reserved(const ReservedSetting& setting, const nlohmann::json& value, const std::string& where);
 
-// Returns the value as JSON. Returns null if the value is absent, or follows from other settings and is not resolved
-// yet.
+// Returns the value as JSON. Returns null if the value is absent. Also returns null if the value follows from other
+// settings and is not resolved yet.
 nlohmann::json value_of(const TrainConfig& config, const Setting& setting);
 // Returns every setting by key.
 nlohmann::json to_json(const TrainConfig& config);

@@ -6,7 +6,8 @@
 
 namespace tessera::run {
 
-// Returns ": did you mean 'X'?" for the candidate nearest to `name` within two edits (three for long names), else "".
+// Returns ": did you mean 'X'?", where X is the candidate nearest to `name`. Returns "" if the nearest candidate is
+// more than two edits away (three for long names).
 std::string suggestion(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace tessera::run

@@ -13,11 +13,11 @@
 
 namespace tessera::run {
 
-// The constructor opens and checks the whole folder before any data is read: the architecture, and that each of the
-// model's tensors exists once, with its shape and a floating type. Tensors that the model does not use are refused, and
-// so is a folder that programs may read in different ways. Matrices of layers may be in a number format (hf_format.h);
-// read() returns their dequantized values. Every fault is an InputError that names the file and the tensor. For use by
-// one thread at a time.
+// The constructor opens and checks the whole folder before any data is read. It checks the architecture, and that each
+// of the model's tensors exists once with its shape and a floating type. It refuses tensors that the model does not
+// use, and a folder that different programs may read in different ways. Matrices of layers may be in a number format
+// (hf_format.h); read() returns their dequantized values. Every fault is an InputError with the file and the tensor.
+// Used by one thread at a time.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
@@ -26,10 +26,11 @@ class HfFolder {
   models::ModelConfigPtr shared_config() const { return config_; }
   // The model's tensors as this folder stores them (models::ExpertTensors).
   const std::vector<models::HfTensor>& tensors() const { return tensors_; }
-  // Returns the type of the first tensor, the embedding. Half precision, which training does not have, counts as fp32.
+  // Returns the type of the first tensor, the embedding. Returns fp32 for half precision, because training does not
+  // have this type.
   quant::DType dtype() const;
   // Reads elements [first, first + count) of a tensor, row-major, as `type` (fp32 or fp64). The values are exact if the
-  // source is not wider than `type`, else rounded to nearest even.
+  // stored type is not wider than `type`, and otherwise rounded to nearest even.
   void read(const std::string& hf_name, std::int64_t first, std::int64_t count, quant::DType type, void* target) const;
 
  private:
@@ -52,8 +53,9 @@ class HfFolder {
   models::ModelConfigPtr config_;
   std::vector<models::HfTensor> tensors_;
   std::map<std::string, std::unique_ptr<checkpoint::SafetensorsFile>> files_;
-  std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // file of each tensor
-  // The matrices in a number format. The matrices are read in order, so only the last one is kept dequantized.
+  std::map<std::string, const checkpoint::SafetensorsFile*> where_;  // by name of the tensor: its file
+  // The matrices in a number format. Callers read matrices in order, so only the last matrix is kept in dequantized
+  // form.
   struct Quantized {
     quant::Format format;
     quant::Extent matrix;

@@ -1,4 +1,4 @@
-// The weights of a Hugging Face folder as the logical tensors of a model: any boxes of them, in the requested type.
+// Reads the weights of a Hugging Face folder as the logical tensors of a model, in boxes and in the requested type.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,8 +13,8 @@
 
 namespace tessera::run {
 
-// Reads only the elements of the boxes, and some elements between them in the same rows. A matrix in a number format is
-// read whole. Used by one thread at a time; each rank opens its own object.
+// Reads only the elements of the boxes, and some elements between the boxes in the same rows. A matrix in a number
+// format is read whole. Used by one thread at a time. Each rank opens its own object.
 class HfWeights {
  public:
   // Throws the errors of HfFolder.
@@ -22,10 +22,10 @@ class HfWeights {
 
   const HfFolder& folder() const { return folder_; }
   // Fills the boxes of request.local. Weights are rounded from the accumulator's type, so a bf16 weight is exactly the
-  // rounded master. If `is_counted`, non_finite() counts the values of weights. Throws Error for a tensor that the
-  // model does not have, or that has another shape.
+  // rounded master. If `is_counted` is true, non_finite() counts the values of weights that are not finite. Throws
+  // Error for a tensor that the model does not have, and for a tensor with another shape.
   void read(const checkpoint::LoadTensor& request, bool is_counted = true);
-  // Counts by the names of Hugging Face's tensors, in the order of the model.
+  // Returns the counts by Hugging Face name, in the order of the model.
   const NonFiniteCounts& non_finite() const { return non_finite_; }
 
  private:

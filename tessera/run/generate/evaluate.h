@@ -9,11 +9,11 @@ namespace tessera::run {
 struct EvaluateCommand {
   std::string path;    // a run, a checkpoint or a Hugging Face folder
   std::string data;    // PREFIX of PREFIX.bin and PREFIX.idx
-  TrainConfig config;  // of the flags
+  TrainConfig config;  // settings from flags
   bool json = false;
 };
-// Reads every sample once, and prints the mean loss of a token, its exponential (perplexity) and the number of tokens
-// that count. Returns the exit code. Throws InputError.
+// Reads every sample once. Prints the mean loss of a token, the perplexity and the number of counted tokens. Returns
+// the exit code. Throws InputError.
 int evaluate(const EvaluateCommand& command);
 
 }  // namespace tessera::run

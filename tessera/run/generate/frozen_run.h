@@ -1,4 +1,5 @@
-// The ranks and the model of a command that runs a stored model: `tessera generate` and `tessera evaluate`.
+// Starts the ranks and builds the model for commands that run a stored model: `tessera generate` and `tessera
+// evaluate`.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,18 +14,19 @@
 
 namespace tessera::run {
 
-// `inputs`: a communicator of all ranks, over which they agree about their inputs.
+// Called on each rank. `inputs` is a communicator of all ranks, over which the ranks report errors of their inputs.
 using RankBody = std::function<void(comm::World& world, comm::Communicator& inputs)>;
-// Starts the ranks of --backend, --tp, --gtp and --dp, or joins those of a launcher, and calls `body` on each. Returns
-// the exit code. Throws InputError for settings that do not fit together, and passes on an InputError of `body`.
+// Starts the ranks of --backend, --tp, --gtp and --dp, or joins the ranks that a launcher started. Calls `body` on each
+// rank. Returns the exit code. Throws InputError for settings that contradict each other. Also throws an InputError
+// that `body` throws.
 int run_on_ranks(const TrainConfig& command, const RankBody& body);
 
-// Runs read() on every rank at the same time. An InputError of one rank becomes an error of all ranks
+// Calls read() on every rank. If read() throws an InputError on one rank, all ranks throw an error
 // (collective_files.h).
 void together(comm::Communicator& inputs, const std::function<void()>& read);
 
-// Returns the settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len:
-// the largest number of positions of a sequence. Throws InputError as resolve_ranks and resolve_model do.
+// Returns the settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len is
+// the largest number of positions of a sequence. Throws the errors of resolve_ranks and resolve_model.
 TrainConfig resolve_frozen(TrainConfig config, const StoredModel& stored, const comm::World& world);
 
 // Builds the model on this rank and reads its weights. `stored` and `world` must outlive the result. Collective.

@@ -15,11 +15,12 @@ struct GenerateCommand {
   std::int64_t tokens = 64;  // new tokens
   double temperature = 0, top_p = 1;
   bool stop_at_eos = false;
-  TrainConfig config;  // the other flags; config.seed is the seed of the sampling
+  TrainConfig config;  // settings that flags set; config.seed is the seed of the sampling
   bool json = false;
-  std::vector<std::string> pythons;  // interpreters that may convert text (python_tokenizer.h)
+  std::vector<std::string> pythons;  // Python interpreters for the tokenizer (python_tokenizer.h)
 };
-// Prints the prompt with its continuation, or token ids if no text is known. Returns the exit code. Throws InputError.
+// Prints the prompt and its continuation as text, or as token ids without a tokenizer. Returns the exit code. Throws
+// InputError.
 int generate_text(const GenerateCommand& command);
 
 }  // namespace tessera::run

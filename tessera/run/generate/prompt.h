@@ -1,4 +1,4 @@
-// The prompt of `tessera generate` as token ids, and the texts of token ids.
+// Converts the prompt of `tessera generate` to token ids.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -10,17 +10,17 @@
 
 namespace tessera::run {
 
-// The flags of the prompt; exactly one is given.
+// The flags that set the prompt. Exactly one of them is given.
 struct PromptFlags {
   std::optional<std::string> text, file, ids;  // file: a path, or - for standard input
 };
 // Throws InputError unless exactly one of the flags is given.
 void check_prompt_flags(const PromptFlags& flags);
 
-// Returns the tokens of the prompt. folder: the tokenizer's folder; empty: no tokenizer is known. model_path: the path
-// that the user gave, for messages. Throws InputError, which names the flag, for a file that cannot be read, for bytes
-// that are not UTF-8, for text without a tokenizer or without a Python that can read it, and for ids that are not
-// numbers.
+// Returns the tokens of the prompt. folder: the tokenizer's folder; empty without a tokenizer. model_path: the model's
+// path on the command line, for messages. Throws InputError for a file that cannot be read, for bytes that are not
+// UTF-8, and for ids that are not numbers. Throws InputError for text if there is no tokenizer, or no Python that can
+// load it. The message names the flag.
 std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const std::filesystem::path& folder,
                                         const std::vector<std::string>& pythons, const std::string& model_path);
 // Throws InputError for a prompt without tokens, and for ids outside the vocabulary.

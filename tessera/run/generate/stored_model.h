@@ -16,12 +16,13 @@ struct StoredModel {
   bool is_hf = false;
 };
 
-// Opens and checks the model at `path`. Verifies part `part` of `parts` of a checkpoint's checksums. Throws InputError.
+// Opens and checks the model at `path`. The checksums of a checkpoint are divided into `parts` parts, and this call
+// verifies part `part`. Throws InputError.
 StoredModel find_stored_model(const std::filesystem::path& path, std::int64_t part = 0, std::int64_t parts = 1);
 
 // Returns a function that reads weights in any type. If the requested type is wider than the stored weights of a
-// checkpoint, the function reads the checkpoint's masters where they exist. Each rank has a function of its own. Throws
-// InputError for a damaged file.
+// checkpoint, the function reads the checkpoint's masters where they exist. Each rank needs its own function. The
+// function throws InputError for a damaged file.
 infer::FrozenModel::ReadWeight weight_reader(const StoredModel& stored);
 
 }  // namespace tessera::run

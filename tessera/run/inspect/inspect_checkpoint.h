@@ -10,25 +10,27 @@
 namespace tessera::run {
 
 struct InspectOptions {
-  bool hash = true;                               // whether to hash every tensor, which reads the whole checkpoint
-  bool verify = false;                            // whether to compare the files' checksums
-  std::vector<quant::Format> quantization_error;  // formats for all weights (quantization_error.h)
+  bool hash = true;     // whether to hash every tensor, which reads the whole checkpoint
+  bool verify = false;  // whether to compare the files' checksums
+  // Number formats whose error is computed for all weights (quantization_error.h).
+  std::vector<quant::Format> quantization_error;
 };
 
 // Returns
 //   {"checkpoint", "step", "state", "kinds", "files": [{"name", "bytes", "xxh3_128"}],
 //    "tensors": [{"name", "kind", "dtype", "shape", "elements", "pieces", "hash"}]}
-// with the tensors ordered by name, then kind. "hash" is the xxh3_128 of the logical bytes; it does not depend on the
-// layout that wrote the checkpoint.
+// The tensors are ordered by name, then kind. "hash" is the xxh3_128 of the logical tensor's bytes. It does not depend
+// on the layout of the run that wrote the checkpoint.
 //
-// Weights of a checkpoint that a run wrote also have "wire_format": the number format in which the run stored and sent
-// them. If the run's settings cannot be read, the key "wire_format_error" beside "state" has the reason. If requested,
-// weights with two or more dimensions have "quantization_error"; one weight is in memory at a time.
+// If a run wrote the checkpoint, each weight also has "wire_format": the number format in which the run stored and sent
+// the weight. If the run's settings cannot be read, the top-level key "wire_format_error" has the reason. If
+// options.quantization_error is not empty, weights with two or more dimensions have "quantization_error". One weight is
+// in memory at a time.
 //
-// `path` may be a folder with checkpoints; then the latest is used. Throws InputError.
+// `path` is a checkpoint, or a folder with checkpoints, whose latest checkpoint is used. Throws InputError.
 nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const InspectOptions& options = {});
 
-// Returns the same as a table.
+// Returns the result of inspect_checkpoint as a text table.
 std::string checkpoint_table(const nlohmann::json& inspected);
 
 }  // namespace tessera::run

@@ -10,10 +10,11 @@ namespace tessera::run {
 bool is_data_path(const std::filesystem::path& path);
 
 // Returns {"data", "token_type", "tokens", "sequences", "documents", "smallest_token", "largest_token", "index_xxh64"}.
-// The two tokens are null for an empty file. Reads all tokens once. Throws InputError for a damaged file.
+// "smallest_token" and "largest_token" are null for an empty file. Reads all tokens once. Throws InputError for a
+// damaged file.
 nlohmann::json inspect_data(const std::filesystem::path& path);
 
-// Returns the same as lines of text.
+// Returns the result of inspect_data as lines of text.
 std::string data_table(const nlohmann::json& inspected);
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// The places of a mesh with unused places, for `tessera inspect layout` and the summary of a run.
+// Lists the unused places of a mesh, for `tessera inspect layout` and the summary of a run.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace tessera::run {
 
-// Returns [{"group", "active", "dead", "retired"}], the tp slots of each tp group ("dp0.gtp1"). Dead slots are those of
-// --dead, retired slots are other slots without a rank. `config`: resolved, with unused places (has_unused_places).
+// Returns [{"group", "active", "dead", "retired"}] with one entry for each tp group, such as "dp0.gtp1". Each entry
+// lists the group's tp slots. "dead" lists the slots that --dead names. "retired" lists the other slots without a rank.
+// `config` is resolved and has unused places (has_unused_places).
 nlohmann::ordered_json inspect_places(const TrainConfig& config);
-// Returns a line for each tp group.
+// Returns one line of text for each tp group.
 std::string places_text(const nlohmann::ordered_json& places);
 
 }  // namespace tessera::run

@@ -5,8 +5,8 @@
 
 namespace tessera::run {
 
-// Returns "tessera: rank 2: MESSAGE". If the rank waited for other ranks until the time limit, the line also contains
-// advice for the user.
+// Returns "tessera: rank 2: MESSAGE". If the rank failed because it waited for other ranks until the time limit, the
+// line also contains advice for the user.
 std::string failure_line(int rank, std::string_view message);
 
 }  // namespace tessera::run

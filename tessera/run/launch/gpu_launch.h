@@ -1,4 +1,4 @@
-// Ranks as processes with one GPU each.
+// Starts or joins ranks that are processes with one GPU each.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -13,22 +13,23 @@ namespace tessera::run {
 struct NcclRun {
   std::chrono::milliseconds timeout{60000};
   bool check_mismatch = false;
-  std::function<bool()> stop_requested = {};  // argument of run_processes
-  int ranks = 0;                              // number to start without a launcher; 0: one per visible GPU
-  // Returns what process `rank` of `processes` of a launcher does (places.h). Empty: all take part.
+  std::function<bool()> stop_requested = {};  // passed to run_processes
+  int ranks = 0;                              // number of ranks to start without a launcher; 0: one per visible GPU
+  // Returns the rank of process `rank` of the `processes` that a launcher started, or a text if the process has no rank
+  // (places.h). Empty: every process has a rank.
   std::function<StartedRank(int rank, int processes)> started = {};
-  // Without a launcher: returns the device of each rank, given the number of visible GPUs. Empty: in order. Not called
-  // under a launcher, whose local ranks are the devices.
+  // Returns the device of each rank, given the number of visible GPUs. Called only without a launcher; under a launcher
+  // a process uses the device of its local rank. Empty: rank i uses device i.
   std::function<std::vector<int>(int visible)> devices = {};
-  // Called on any thread before the process of a failed rank ends, with the error.
+  // Called with the error before the process of a failed rank ends. May be called on any thread.
   std::function<void(const std::string& error)> before_exit = {};
 };
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without
-// a launcher, this process starts the ranks on this node (processes.h) and returns their exit code; only the started
-// processes call `body`. Throws InputError for a build without CUDA and for fewer GPUs than ranks, and passes on an
-// InputError of `body`. Any other failure of a rank is printed as one line with the rank's number, and ends the process
-// with exit code 1.
+// a launcher, this process starts the ranks on this node (processes.h) and returns their exit code. Only the started
+// processes then call `body`. Throws InputError for a build without CUDA, for fewer GPUs than ranks, and if `body`
+// throws InputError. Any other failure of a rank prints one line with the rank's number and ends the process with exit
+// code 1.
 int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body);
 
 }  // namespace tessera::run

@@ -9,16 +9,16 @@
 
 namespace tessera::run {
 
-// Plans the run, starts its ranks (`local`, and `nccl` without a launcher) or joins them, trains, and returns the exit
-// code. Backend and mesh come from the resumed checkpoint if no flag gives them. The exit code is 0 also for a run that
-// ends early because `stop_requested` returned true (loop.h). Throws InputError for user errors before anything is
-// written, the same on every rank. Throws Error for failures during the run; under MPI, such a failure instead ends the
-// process on every reachable rank, with one line each.
+// Checks the run, trains, and returns the exit code. Starts the ranks for `local`, and for `nccl` without a launcher;
+// otherwise joins the ranks that a launcher started. If no flag sets the backend or the mesh, they come from the
+// resumed checkpoint. The exit code is also 0 if the run stops early because `stop_requested` returned true (loop.h).
+// User errors throw the same InputError on every rank, before any file is written. Failures during the run throw Error.
+// Under MPI, such a failure instead ends the process of every reachable rank, and each process prints one line.
 int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested);
 
 // Throws InputError if a launcher started several processes but the ranks of `backend` are not processes. The message
-// names the backends in `expected`.
+// contains `expected`, the backends that run under a launcher.
 void check_launcher(Backend backend, std::string_view expected = "mpi or nccl");
 
 }  // namespace tessera::run

@@ -1,4 +1,4 @@
-// Watches the ranks of a run that are processes, and reports how the run continues without ranks that end.
+// Watches the ranks of a run if ranks are processes. If a rank ends, reports how the run continues without this rank.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -11,21 +11,22 @@
 
 namespace tessera::run {
 
-// Any thread may call leave().
+// leave() may be called by any thread.
 class RankWatch {
  public:
   RankWatch() = default;
-  // Leaves.
+  // Calls leave().
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  // Collective over `group`, which has all ranks. If a rank ends without leave(), the lowest remaining rank prints
-  // lost_ranks_text (lost_ranks.h) to stderr and writes resume-without.json to the run's folder. `setup` must outlive
-  // the watch.
+  // Starts the watch. Collective over `group`, which must contain all ranks. If a rank ends without a call of leave(),
+  // the lowest remaining rank prints lost_ranks_text (lost_ranks.h) to stderr, and writes resume-without.json to the
+  // run's folder. `setup` must outlive the watch.
   void start(comm::Communicator& group, const RunSetup& setup, const StopRequested& stop_requested);
-  // Ends the watch. The other ranks do not report the end of this rank. `error`: the error that ends this rank, or
-  // empty. After an error of its GPU, a rank does not leave: its place counts as dead.
+  // Ends the watch, so that the other ranks do not report the end of this rank. `error` is the message of the error
+  // that ends this rank, or empty. After a GPU error (is_device_failure) this call does nothing, and the place of this
+  // rank counts as dead.
   void leave(std::string_view error = "");
 
  private:
@@ -34,7 +35,7 @@ class RankWatch {
   std::unique_ptr<rendezvous::PeerWatch> watch_;
 };
 
-// Returns whether the message reports an error of a GPU other than a lack of memory.
+// Returns whether the message describes a GPU error other than lack of memory.
 bool is_device_failure(std::string_view message);
 
 }  // namespace tessera::run

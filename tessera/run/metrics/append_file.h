@@ -1,4 +1,4 @@
-// A file that only grows, by whole records.
+// A file to which whole records are appended.
 #pragma once
 #include <filesystem>
 #include <string_view>
@@ -14,8 +14,8 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // Passes all of `record` to the operating system before it returns. On failure (for example a full disk), truncates
-  // the file to the earlier records and throws Error, which names the file and the cause.
+  // Writes `record` and returns when the operating system has all of it. On failure (for example a full disk),
+  // truncates the file to the earlier records and throws an Error that names the file and the cause.
   void append(std::string_view record);
   const std::filesystem::path& path() const { return path_; }
 

@@ -1,5 +1,5 @@
-// Reads clock, power and errors of one GPU from NVML, the management library of NVIDIA's driver. The library is loaded
-// at run time. Without the library or without the GPU there are no readings.
+// Reads the clock, power and errors of one GPU from NVML, the management library of NVIDIA's driver. The library is
+// loaded at run time. Without the library or the GPU, read() returns nullopt.
 #pragma once
 #include <memory>
 #include <optional>
@@ -14,13 +14,14 @@ inline constexpr const char* kNvml = "libnvidia-ml.so.1";
 
 // Returns the PCI bus id of a CUDA device. Returns an empty text for the CPU and in a build without CUDA.
 std::string pci_bus_id(base::Device device);
-// Returns the name of a CUDA device, such as "NVIDIA H200". Returns an empty text as pci_bus_id does.
+// Returns the name of a CUDA device, such as "NVIDIA H200". Returns an empty text for the CPU and in a build without
+// CUDA.
 std::string name_of_gpu(base::Device device);
 
-// For use by one thread.
+// Used by one thread.
 class GpuMonitor {
  public:
-  // library: the file that dlopen loads. An empty bus id means that there is no GPU, and nothing is loaded.
+  // library: the file that dlopen loads. If `bus_id` is empty, there is no GPU, and the library is not loaded.
   explicit GpuMonitor(const std::string& bus_id, const std::string& library = kNvml);
   ~GpuMonitor();
   GpuMonitor(const GpuMonitor&) = delete;
@@ -32,7 +33,7 @@ class GpuMonitor {
 
  private:
   struct Library;
-  std::unique_ptr<Library> library_;  // null: no readings
+  std::unique_ptr<Library> library_;  // null: read() returns nullopt
 };
 
 }  // namespace tessera::run

@@ -8,17 +8,17 @@
 
 namespace tessera::run {
 
-// "step 12/200  loss 5.1234  grad_norm 1.20  lr 3.00e-04  12345 tokens/s  81 ms  left 0:15"
+// Returns a text like "step 12/200  loss 5.1234  grad_norm 1.20  lr 3.00e-04  12345 tokens/s  81 ms  left 0:15".
 std::string progress_text(const StepMetrics& metrics, std::int64_t last_step);
 
 class Progress {
  public:
   // `out` must outlive this object. `terminal`: whether `out` is a terminal (::isatty).
   Progress(std::ostream& out, bool terminal, std::int64_t last_step);
-  ~Progress();  // ends an open line
+  ~Progress();  // ends a line that is still rewritten with a newline
 
   void step(const StepMetrics& metrics);
-  void print(const std::string& line);  // prints a line that stays on the screen
+  void print(const std::string& line);  // prints a line that is not rewritten
 
  private:
   void end_line();

@@ -1,4 +1,4 @@
-// TensorBoard event files: scalars by step.
+// Writes TensorBoard event files with scalars by step.
 //
 // A file is a list of records: u64 length, u32 masked CRC-32C of those 8 bytes, the data, u32 masked CRC-32C of the
 // data, all little-endian; masked(crc) = rotate_right(crc, 15) + 0xA282EAD8. The data is an Event in protobuf's wire
@@ -21,10 +21,11 @@ namespace tessera::run {
 std::uint32_t crc32c(std::string_view data);
 std::string tensorboard_record(std::string_view event);
 
-using Scalars = std::vector<std::pair<std::string, double>>;  // tag, value; stored as fp32
+using Scalars = std::vector<std::pair<std::string, double>>;  // pairs of tag and value; values are stored as fp32
 std::string version_event(double wall_time);
 std::string scalars_event(double wall_time, std::int64_t step, const Scalars& scalars);
-std::string session_start_event(double wall_time, std::int64_t step);  // TensorBoard drops `step` and later steps
+// Tells TensorBoard to drop earlier events of `step` and of later steps.
+std::string session_start_event(double wall_time, std::int64_t step);
 
 // Returns the scalars of a step's metrics, with the names of metrics.jsonl.
 Scalars scalars_of(const StepMetrics& metrics);

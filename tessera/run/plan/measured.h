@@ -1,4 +1,4 @@
-// Measurements of a run, compared with the predictions of its plan.
+// Compares the measurements of a run with the predictions of its plan.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -14,20 +14,21 @@ namespace tessera::run {
 struct MeasuredRun {
   TrainConfig config;
   models::ModelConfigPtr model;
-  std::int64_t steps = 0;  // number of steps in the medians, without the first steps (warm-up)
-  // Medians over steps; bytes are sums over all ranks.
+  std::int64_t steps = 0;  // number of measured steps, without the first steps (warm-up)
+  // Medians over these steps. Bytes are sums over all ranks.
   double step_ms = 0, exposed_comm_ms = 0;
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;
-  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;  // bytes of a rank, if stored
+  // Bytes of one rank; nullopt if the run did not store them.
+  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;
 };
 
-// Reads config.json, metrics.jsonl and, if it exists, summary.json. Throws InputError, which names the file, without a
-// run or without steps.
+// Reads config.json, metrics.jsonl and, if it exists, summary.json. Throws InputError, which names the file, if the
+// folder does not contain a run or the run has no steps.
 MeasuredRun read_measured_run(const std::filesystem::path& folder);
 
 // Returns {"run", "steps", "rows": [{"name", "predicted", "measured"}]}.
 nlohmann::ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder);
-// The same for a mesh with unused places, without the rows of bytes.
+// Returns the comparison for a mesh with unused places. It has the same form, but no rows of bytes.
 nlohmann::ordered_json comparison_json(const MeshStep& mesh, const MeasuredRun& run, const std::string& folder);
 std::string comparison_text(const nlohmann::ordered_json& comparison);
 

@@ -1,4 +1,4 @@
-// Searches for the fastest mesh of a number of ranks, for `tessera plan --search`.
+// Searches for the fastest mesh for a given number of ranks, for `tessera plan --search`.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,45 +8,47 @@
 
 namespace tessera::run {
 
-// Compute's time in a step by cause, in seconds. The sum is the predicted step.
+// The time of compute in a step by cause, in seconds. The total is the predicted time of the step.
 struct StepSeconds {
-  double compute = 0;                                  // operators
-  double gathers = 0, gradients = 0, activations = 0;  // compute waits for weights, gradients, collectives
-  double slowest = 0;                                  // the mean rank waits for the slowest
+  double compute = 0;  // time of the operators
+  // Times that compute waits for gathers of weights, for reductions of gradients, and for the program's collectives.
+  double gathers = 0, gradients = 0, activations = 0;
+  double slowest = 0;  // average time that ranks wait for the slowest rank
   double total() const { return compute + gathers + gradients + activations + slowest; }
 };
 StepSeconds seconds_of(const StepPlan& step);
-// Adds `times` times what the longer step takes beyond the shorter one.
+// Adds `times` times the difference between `longer` and `shorter` to `longer`.
 void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer);
 
-// A mesh with its predicted step.
+// A mesh and its predicted step.
 struct MeshPlan {
   TrainConfig config;  // resolved
   StepSeconds seconds;
   MemoryUse memory;
-  bool fits = true;  // false: a rank needs more than the memory of the machine's processor, if the machine states it
+  bool fits = true;  // false: a rank needs more memory than the machine file states for a processor
 };
 
-// Steps with more microbatches are predicted from steps of this number and one fewer: microbatches in the middle of a
-// step take equally long.
+// A step with more microbatches than this is predicted from two shorter steps: one with this number of microbatches,
+// and one with one microbatch fewer. All microbatches in the middle of a step take equally long.
 inline constexpr std::int64_t kPlannedMicrobatches = 4;
 
-// Predicts a step as plan_step does. A step with many microbatches takes no longer to predict than one with few.
+// Predicts a step as plan_step does. The prediction of a step with many microbatches takes no longer than that of a
+// step with kPlannedMicrobatches.
 MeshPlan plan_mesh(const StepPlanRequest& request);
 
-// Plans every mesh of `request.config.ranks` ranks and returns them, best first: meshes that fit, then the others, each
-// by step time. `request.config` is not resolved, except for its global batch and its number of ranks. A degree that
-// the config gives (TrainConfig::given) is kept. tp is at most the number of ranks of a node. Experts have edp 1, and
-// the layout with the shortest predicted layer. If `recompute` is not given, the search chooses the fastest policy
-// that fits. If `sequence_parallel` is not given, it is on if tp is above 1. The plans run on `threads`
-// threads; the result does not depend on their number. Throws InputError if no mesh is possible, and the errors of
-// plan_step.
+// Plans every mesh of `request.config.ranks` ranks and returns the plans, best first. Meshes that fit come before
+// meshes that do not fit; within each group, plans are ordered by step time. `request.config` is not resolved, but its
+// global batch and its number of ranks are set. The search keeps degrees that the user gave (TrainConfig::given). tp is
+// at most the number of ranks of a node. Experts have edp 1, and the degrees with the shortest predicted time of a
+// layer. If `recompute` is not given, the search chooses the fastest policy that fits. If `sequence_parallel` is not
+// given, it is on for tp above 1. `threads` threads compute the plans; the result does not depend on their number.
+// Throws InputError if no mesh is possible, and the errors of plan_step.
 std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads);
 
-// Returns one sentence: why the first mesh is better than the second. Not empty.
+// Returns one sentence that explains why the first mesh is better than the second. `meshes` must not be empty.
 std::string reason_for(const std::vector<MeshPlan>& meshes);
 
-// Returns "tp 2 x gtp 4 x dp 1", with the degrees of experts if the model has experts.
+// Returns a text like "tp 2 x gtp 4 x dp 1". For a model with experts, the text also contains etp, ep, egtp and edp.
 std::string degrees_text(const TrainConfig& config);
 // Returns the flags of the mesh and of the settings that the search chose, such as "--tp 2 --gtp 4 --dp 1 ...".
 std::string flags_text(const TrainConfig& config);

@@ -10,10 +10,10 @@
 
 namespace tessera::run {
 
-// The plan of a mesh with unused places. `request`: with the resolved config of the mesh.
+// The plan of a mesh with unused places. The request must contain the resolved config of the mesh.
 struct PlacesPlan {
-  MeshStep step;             // with the shares of the settings
-  WayComparison comparison;  // of the unused places of the settings
+  MeshStep step;             // the step with the shares that the settings choose
+  WayComparison comparison;  // the comparison for the unused places of the settings
 };
 PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans);
 
@@ -33,7 +33,7 @@ PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans);
 nlohmann::ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan);
 std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan);
 
-// The comparison for random places.
+// The comparison for one random choice of dead places.
 struct Draw {
   std::uint64_t seed = 0;
   PlaceMap dead;

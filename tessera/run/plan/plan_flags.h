@@ -13,34 +13,34 @@ namespace tessera::run {
 struct PlanCommandFlags {
   SettingWords settings;
   std::string machine = "laptop";
-  std::string measured;  // folder of a run, or empty
-  std::string events;    // file of a recorded trace, or empty
+  std::string measured;  // folder of a run to compare with; may be empty
+  std::string events;    // file of a recorded trace to plan; may be empty
   bool evaluate = false;
-  bool search = false;                 // list the meshes of --ranks
-  bool may_propose = false;            // several ranks without a degree of the mesh: choose the mesh
-  std::optional<std::int64_t> layers;  // absent: those of the model
+  bool search = false;       // --search: list the meshes of --ranks
+  bool may_propose = false;  // whether the command may choose the mesh if --ranks is above 1 and no degree is given
+  std::optional<std::int64_t> layers;  // number of layers; absent: as in the model
   std::optional<double> expert_load;   // StepPlanRequest::expert_load; absent: 1
-  std::optional<double> dead_share;    // share of the places that are dead, at random
-  std::optional<int> dead_seeds;       // number of draws, with the seeds 1, 2 ...; absent: 5
+  std::optional<double> dead_share;    // share of the places that are dead; the places are drawn at random
+  std::optional<int> dead_seeds;       // number of draws, with the seeds 1, 2, ...; absent: 5
 };
 
-// Draws of dead places.
+// Random draws of dead places. share: share of the places that are dead. seeds: number of draws.
 struct DeadDraws {
   double share = 0;
   int seeds = 5;
 };
 
 struct PlanCommandInputs {
-  StepPlanRequest request;  // of a search: not resolved, as search_meshes expects
+  StepPlanRequest request;  // not resolved for a search, as search_meshes expects
   std::optional<MeasuredRun> run;
-  bool search = false;             // the request is for search_meshes
-  bool has_unused = false;         // the request is for a mesh with unused places (failure_ways.h)
-  std::optional<DeadDraws> draws;  // the request is for a mesh with all places, of which draws are dead
-  bool propose = false;            // search, then plan the best mesh: --ranks is given, and no degree of the mesh
+  bool search = false;             // true: pass the request to search_meshes
+  bool has_unused = false;         // true: the mesh has unused places (failure_ways.h)
+  std::optional<DeadDraws> draws;  // set: no place of the mesh is unused; the plan draws dead places at random
+  bool propose = false;  // true: search, then plan the best mesh; --ranks is given without any degree of the mesh
 };
 
-// `configs`: folder of models, with machines in machines/. Throws InputError, which names the flag, for flags that do
-// not fit together.
+// `configs` is the folder of models; its subfolder machines/ contains machine files. Throws InputError, which names the
+// flag, for flags that contradict each other.
 PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs);
 
 }  // namespace tessera::run

@@ -8,6 +8,7 @@
 
 namespace tessera::run {
 
+// Returns the plan as JSON:
 // {"model", "machine", "step",
 //  "mesh": {"ranks", "tp", "gtp", "dp"}, and of a model with experts {"etp", "ep", "egtp", "edp"},
 //  "microbatches", "tokens", "events",
@@ -15,10 +16,10 @@ namespace tessera::run {
 //  "fits": whether memory_bytes are at most those of the machine's processor
 //  "kept_bytes": {"dense": {"weights", "gradients", "masters", "moments", "total"}, "experts": the same keys}
 //  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
-//  "traffic": {"gathered_bytes", "reduced_bytes"}                       received by the rank that receives most
-//  "traffic_by_role": [{"parameters": "dense" or "experts", "purpose", "over", "bytes"}]  of that rank; a program's
-//                                                       collectives carry activations, which `traffic` does not count
-//  "traffic_all_ranks": the keys of "traffic",
+//  "traffic": {"gathered_bytes", "reduced_bytes"}                       of the rank that receives the most bytes
+//  "traffic_by_role": [{"parameters": "dense" or "experts", "purpose", "over", "bytes"}]                 of that rank,
+//                     including activations in the program's collectives, which "traffic" does not count
+//  "traffic_all_ranks": the keys of "traffic", summed over all ranks
 //  "predicted": {"step_ms", "compute_ms", "exposed_comm_ms", "exposed_gather_ms", "exposed_reduce_ms",
 //                "exposed_group_ms", "exposed_slowest_ms", "tokens_per_second", "mfu"},
 //  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
@@ -26,13 +27,14 @@ namespace tessera::run {
 //  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}],
 //  "experts": {"load", "layouts": [{"etp", "ep", "egtp", "products_ms", "weights_ms", "tokens_ms", "total_ms"}],
 //              "recommended": {"etp", "ep", "egtp"}, "reason"}}         of a model with experts (expert_layouts.h)
-// Positions are those of schedule/schedule.h. `tokens` counts the whole step, all ranks.
+// The positions in "gathers" and "reductions" are defined in schedule/schedule.h. "tokens" counts a whole step of all
+// ranks.
 nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step);
 
 // Returns the report as text, with the first `rows` gathers and the first `rows` reductions.
 std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
 
-// Returns {"weights", "gathered", "gradients", "optimizer", "activations", "overhead", "total"}.
+// Returns MemoryUse as {"weights", "gathered", "gradients", "optimizer", "activations", "overhead", "total"}, in bytes.
 nlohmann::ordered_json memory_json(const MemoryUse& memory);
 
 // Returns for example "1.50 GB".

@@ -1,4 +1,4 @@
-// A predicted step in Chrome's trace-event format, which Perfetto opens: one row per lane.
+// Writes a predicted step in Chrome's trace-event format, which Perfetto opens, with one row per lane.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -6,8 +6,8 @@
 
 namespace tessera::run {
 
-// Returns the content of the file, in the format of trace_events.h. Process 0 represents every rank. args: bytes of
-// gathers and reductions, and the weights' names.
+// Returns the content of the file, in the format of trace_events.h. Process 0 represents all ranks. The args of a
+// gather or reduction are its bytes and the names of its weights.
 nlohmann::ordered_json timeline_json(const StepPlan& step);
 
 }  // namespace tessera::run

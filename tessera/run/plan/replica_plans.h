@@ -1,4 +1,4 @@
-// Plans of the replicas of meshes with unused places, each kind once.
+// Plans the replicas of meshes with unused places. Each kind of replica is planned once.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -12,30 +12,31 @@
 
 namespace tessera::run {
 
-// The step of a replica.
+// The predicted step of a replica.
 struct ReplicaStep {
   StepSeconds seconds;
-  MemoryUse memory;             // of the rank that needs most
-  std::vector<RankWork> ranks;  // compute_seconds: of the whole step
+  MemoryUse memory;  // memory of the rank that needs the most
+  // Here RankWork::compute_seconds is the time of the whole step.
+  std::vector<RankWork> ranks;
 };
 
-// Plans replicas and keeps the plans, because meshes with other unused places have replicas of the same kinds. Used by
-// one thread.
+// Plans replicas and keeps the plans for reuse. Meshes with different unused places often have replicas of the same
+// kinds. Used by one thread.
 class ReplicaPlans {
  public:
-  // `request`: with the resolved config of a mesh. The global batch is not used. The unused places only count for
-  // --recompute auto: every plan recomputes the blocks that this mesh recomputes.
+  // `request` must contain the resolved config of a mesh. The global batch is ignored. The unused places of this config
+  // matter only for --recompute auto: all plans recompute the same blocks as the mesh of this config.
   explicit ReplicaPlans(StepPlanRequest request);
 
-  // Returns the step of a replica of the kind. A step with many microbatches takes no longer to plan than one with few
-  // (kPlannedMicrobatches). The schedule is that of a mesh in which all replicas of the request's dp are equal to this
-  // replica; the bytes between replicas, and their times, are those of `kinds`. Throws the errors of plan_step. The
-  // reference is valid as long as the object.
+  // Returns the step of a replica of the kind. Steps with more than kPlannedMicrobatches microbatches are extrapolated,
+  // so they take no longer to plan. The schedule is planned as if all replicas of the mesh were equal to this replica.
+  // The bytes that replicas exchange, and the durations of these transfers, are those of the mesh `kinds`. Throws the
+  // errors of plan_step. The reference is valid while this object exists.
   const ReplicaStep& step(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
-  // Returns the plan of this step, with every microbatch.
+  // Returns the plan of the same step. The plan contains every microbatch.
   StepPlan plan(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
   const predict::Machine& machine() const { return request_.machine; }
-  // Returns the request whose plan this is.
+  // Returns the request from which plan() makes its plan.
   StepPlanRequest request(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
 
  private:
@@ -50,16 +51,17 @@ class ReplicaPlans {
     bool updates = false, all_reduces = false;
     auto operator<=>(const Key&) const = default;
   };
-  // Steps of kPlannedMicrobatches microbatches and of one fewer, with equal arenas.
+  // The steps with kPlannedMicrobatches microbatches and with one microbatch fewer. Both steps have equal arenas.
   struct Extrapolation {
     ReplicaStep longer, shorter;
   };
   static Key key_of(const ReplicaKinds& kinds, const ReplicaKind& kind);
-  // Returns the sizes of the parameters in the replica, as if its mesh had no other kinds.
+  // Returns the sizes of the parameters in a replica of this kind.
   const std::vector<predict::PlannedParameter>& parameters(const ReplicaKinds& kinds, const ReplicaKind& kind);
   StepPlan plan_of(const ReplicaKinds& kinds, const ReplicaKind& kind, const StepPlanRequest& request,
                    const schedule::Schedule* schedule = nullptr);
-  // Returns the schedule of the step with the budgets of the request, or with those of a step of one microbatch more.
+  // Returns the schedule of the step. The schedule is planned with the budgets of the request. If `has_arenas_of_more`
+  // is true, it is planned with the arenas of a step with one microbatch more.
   const schedule::Schedule& schedule_of(const ReplicaKind& kind, bool any_reduced, std::int64_t microbatches,
                                         bool has_arenas_of_more);
   ReplicaStep predicted(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches,
@@ -69,9 +71,10 @@ class ReplicaPlans {
   StepPlanRequest request_;
   std::map<Shape, PreparedStep> prepared_;
   std::map<Key, std::vector<predict::PlannedParameter>> parameters_;
-  std::map<std::tuple<Shape, std::int64_t, bool>, schedule::Schedule> schedules_;  // by the arguments of schedule_of
+  // The key contains the arguments of schedule_of.
+  std::map<std::tuple<Shape, std::int64_t, bool>, schedule::Schedule> schedules_;
   std::map<Key, Extrapolation> extrapolations_;
-  std::map<std::pair<Key, std::int64_t>, ReplicaStep> steps_;  // by number of microbatches
+  std::map<std::pair<Key, std::int64_t>, ReplicaStep> steps_;  // the key contains the number of microbatches
 };
 
 }  // namespace tessera::run

@@ -21,14 +21,14 @@ struct StepPlanRequest {
   schedule::StepKind kind = schedule::StepKind::train;
   Budget gather_budget, reduce_budget;
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
-  std::optional<schedule::Trace> trace;                 // recorded by a run; nullopt: the trace of a dry step
-  double expert_load = 1;                               // rows of the busiest owner of experts, divided by the mean
-  // Set: `config` is a mesh of one replica of a larger mesh with unused places (replica_kinds.h).
+  std::optional<schedule::Trace> trace;  // trace that a run recorded; nullopt: the trace of a dry step is planned
+  double expert_load = 1;                // number of rows of the busiest owner of experts, divided by the mean
+  // If set, `config` describes the mesh of one replica of a larger mesh with unused places (replica_kinds.h).
   std::optional<predict::ReplicaOfMesh> replica = std::nullopt;
-  std::vector<nn::Recompute> recompute = {};  // by block; empty: recompute_choice of the config
+  std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `config`
 };
 
-// Bytes that a rank keeps between steps, of parameters of one kind.
+// Bytes that a rank keeps between steps for dense parameters, or for experts.
 struct LastingBytes {
   std::int64_t weights = 0;    // shards in the model's type
   std::int64_t gradients = 0;  // main_grad
@@ -38,87 +38,92 @@ struct LastingBytes {
 
 // Peak bytes of the rank that needs the most memory.
 struct MemoryUse {
-  LastingBytes dense, experts;   // parts of the numbers below
+  LastingBytes dense, experts;   // shares of dense parameters and of experts in the numbers below
   std::int64_t weights = 0;      // shards in the model's type
-  std::int64_t gathered = 0;     // the gather arena, and buffers of rows read by index
+  std::int64_t gathered = 0;     // the gather arena, and the buffers of rows that are read by index
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
-  std::int64_t optimizer = 0;    // master and moments
-  std::int64_t activations = 0;  // peak of the bytes that are kept for backward
+  std::int64_t optimizer = 0;    // masters and moments
+  std::int64_t activations = 0;  // peak of the bytes of activations that are kept for backward
   std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
   std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + overhead; }
 };
 
-// Returns whether the memory is at most that of the machine's processor, or the machine does not state it.
+// Returns whether the memory fits a processor of the machine. Returns true if the machine file does not state the
+// memory.
 bool fits(const MemoryUse& memory, const predict::Machine& machine);
 
-// Bytes that a rank receives in a step over the ranks of one role.
+// Bytes that a rank receives in a step through the communicators of one role.
 struct RoleBytes {
-  int domain = 0;       // domain of parameters, or of the program's collectives
-  std::string purpose;  // a hop (name_of an activity), "rows" of tables, or "program"
-  std::string over;     // the axes, as in "egtp x edp"
+  int domain = 0;  // domain of the parameters or of the program's collectives
+  // The hop (name_of its activity), "rows" for rows of tables, or "program" for the program's collectives.
+  std::string purpose;
+  std::string over;  // the axes of the role, such as "egtp x edp"
   std::int64_t bytes = 0;
 };
 
 // Bytes received in a step.
 struct Traffic {
-  std::int64_t gathered = 0, reduced = 0;  // reduced: sums over tp, gtp and dp
+  // Bytes that gathers of weights receive, and bytes that reductions of gradients over tp, gtp and dp receive.
+  std::int64_t gathered = 0, reduced = 0;
 };
 
-// The ranks of a replica whose tp groups have equally many ranks.
+// The work of the ranks in a replica whose tp groups have the same number of ranks.
 struct RankWork {
-  int group_ranks = 1;           // of the tp group
-  double compute_seconds = 0;    // of a step, of the rank that computes longest
-  std::int64_t activations = 0;  // peak bytes
+  int group_ranks = 1;           // number of ranks in each of these tp groups
+  double compute_seconds = 0;    // compute time of a step, of the rank that computes longest
+  std::int64_t activations = 0;  // peak bytes of activations
 };
 
 struct StepPlan {
   std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Trace trace;                              // the events of the last tp rank
+  schedule::Trace trace;                              // trace of the last tp rank
   schedule::Schedule schedule;
   predict::StepCosts costs;
-  schedule::Prediction prediction, on_demand;  // on_demand: without a schedule
+  schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
   MemoryUse memory;
-  Traffic busiest_rank, all_ranks;  // busiest_rank: the rank that receives most
-  // The weights and gradients of busiest_rank, and the activations that the rank of `trace` receives in the program's
-  // collectives; roles that receive no bytes are omitted.
+  Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
+  // By role: the bytes of weights and gradients that the busiest rank receives, and the bytes of activations that the
+  // rank of `trace` receives in the program's collectives. Roles without bytes are omitted.
   std::vector<RoleBytes> roles;
-  std::vector<RankWork> ranks;  // if the request plans a replica: by ranks of the tp group, descending
+  std::vector<RankWork> ranks;  // set if the request plans a replica; in descending order of group_ranks
   std::vector<std::string> names() const;
-  // The parts of prediction.comm_exposed_seconds: waits for the slowest rank, and for the program's collectives.
+  // The two parts of prediction.comm_exposed_seconds: waits for the slowest rank, and waits for the program's
+  // collectives.
   double slowest_rank_seconds() const { return costs.costs.end_seconds; }
   double activations_seconds() const { return prediction.comm_exposed_seconds - slowest_rank_seconds(); }
 };
 
-// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. A global batch that is not given
-// becomes one microbatch. Throws InputError as resolve_ranks and resolve_model do.
+// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
+// rank computes one microbatch per step. Throws the errors of resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
-// Returns the number of microbatches of a step; if places are unused, that of the replica with the most.
+// Returns the number of microbatches of a step. If places are unused, returns the largest number of any replica.
 std::int64_t microbatches_of(const TrainConfig& config);
-// Returns the options of the dry step that the request plans, with the run's choice of recomputed blocks.
+// Returns the options of the dry step for the request, including the choice of blocks that recompute activations.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
 // Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
 predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
 
-// Largest number of events of a planned step. Planning this number takes some seconds and some hundred megabytes.
+// The largest number of events in a planned step. Planning that many events takes some seconds and some hundred
+// megabytes.
 inline constexpr std::int64_t kMaxEvents = 4'000'000;
 
-// Throws InputError for a budget below the smallest that can run, for a machine without flops for the type, and for
-// more than kMaxEvents events.
+// Throws InputError for a budget below the smallest that can run, for a machine file without flops for the model's
+// type, and for more than kMaxEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
 
 // The parts of a plan that depend neither on the number of microbatches nor on budgets.
 struct PreparedStep {
   predict::DryOptions options;
-  // The steps of the ranks with most work; only a replica that is planned alone may have several. The first gives the
-  // events.
+  // The steps of the ranks with the most work. The first step gives the events. There are several steps only if one
+  // replica is planned alone.
   std::vector<predict::DryStep> dry;
   std::vector<predict::PlannedParameter> parameters;  // by id
 };
 PreparedStep prepare_step(const StepPlanRequest& request);
 // Plans a prepared step. `prepared` may belong to a request with another number of microbatches. If `schedule` is not
-// null, predicts the step with this schedule, which must belong to a step with the same events and sizes of buffers;
-// then the plan has no `on_demand` and no traffic.
+// null, predicts the step with this schedule, which must belong to a step with the same events and buffer sizes. In
+// this case the plan has no `on_demand` and no traffic.
 StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
                    const schedule::Schedule* schedule = nullptr);
 // Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below

@@ -5,7 +5,8 @@
 
 namespace tessera::run {
 
-// Sets busiest_rank, all_ranks and roles of a step that has a schedule. `dry` is the dry step of its trace.
+// Sets the members busiest_rank, all_ranks and roles of `step`, whose schedule is set. `dry` is the dry step of the
+// plan's trace.
 void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry, StepPlan& step);
 
 }  // namespace tessera::run

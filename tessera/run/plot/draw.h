@@ -1,4 +1,4 @@
-// Draws panels as an SVG and as text for a terminal. The same runs give the same bytes.
+// Draws panels as an SVG and as text for a terminal. Equal runs give equal bytes.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,14 +7,14 @@
 
 namespace tessera::run {
 
-// Returns an SVG with one panel below the other. The colours can be read on white and on black. In each column of
-// pixels a curve shows its lowest and its highest value, so that a spike is visible among any number of steps. Values
-// that are not finite interrupt the curve and have a red tick on the step axis.
+// Returns an SVG with one panel below the other. The colours are readable on a white and on a black background. In each
+// column of pixels, a curve shows its lowest and its highest value, so a spike is visible among any number of steps. At
+// a value that is not finite, the curve has a gap and the step axis has a red tick.
 std::string svg_of(const std::vector<PlottedRun>& runs);
 
-// Returns the panels as lines of ASCII of at most `columns` characters (at least 40). Each run has a letter, and '#' is
-// where runs overlap; a single run is drawn with '*'. Held-out losses are 'o'. '!' on the step axis: a value is not
-// finite.
+// Returns the panels as lines of ASCII with at most `columns` characters (40 or more). Each run is drawn with a letter,
+// or with '*' if there is one run. '#' marks points where runs overlap, and 'o' marks held-out losses. '!' on the step
+// axis marks a value that is not finite.
 std::string terminal_plot(const std::vector<PlottedRun>& runs, int columns);
 
 }  // namespace tessera::run

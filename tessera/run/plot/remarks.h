@@ -1,4 +1,4 @@
-// Remarks on the lines of a run: spikes of the loss, skipped steps, the slowest rank.
+// Remarks on a run, computed from its metrics: spikes of the loss, skipped steps, the slowest rank.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,20 +10,21 @@
 namespace tessera::run {
 
 struct LossSpike {
-  std::int64_t first = 0, last = 0;  // steps
+  std::int64_t first = 0, last = 0;  // first and last step of the spike
   double loss = 0;                   // the highest loss of these steps
   double median = 0;                 // the median of the losses before `first`
   bool operator==(const LossSpike&) const = default;
 };
 
-// A loss is a spike if it exceeds the median of the 32 finite losses before it, without those of spikes, by more than 2
-// % and by more than 6 standard deviations. The deviation is 1.4826 times the median distance from the median. At least
-// 8 losses must precede a spike. Neighbouring steps are one spike. Losses that are not finite are not spikes (skipped
-// steps report them).
+// Returns the spikes of the loss. A loss is compared with the 32 finite losses before it; losses of earlier spikes are
+// left out, and at least 8 losses must remain. A loss is a spike if it exceeds their median by more than 2 % and by
+// more than 6 standard deviations. The standard deviation is estimated as 1.4826 times the median distance from the
+// median. Adjacent steps form one spike. A loss that is not finite is not a spike; it is reported with the skipped
+// steps.
 std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps);
 
-// Returns lines of text about a run: steps and losses, held-out loss, spikes (the highest 5), losses that are not
-// finite, skipped and suppressed steps, the rank that was slowest in most steps, and whether the last line is
+// Returns lines of text about a run: steps and losses, held-out loss, the 5 highest spikes, losses that are not finite,
+// skipped and suppressed steps, the rank that was slowest in most steps, and whether the last line of the metrics is
 // incomplete.
 std::vector<std::string> remarks_of(const PlottedRun& run);
 

@@ -1,4 +1,4 @@
-// Runs another program that reads its whole input and then writes its whole output.
+// Runs a child program that reads its whole input before it writes its output.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,12 @@ namespace tessera::run {
 
 struct ChildResult {
   bool started = false;  // false: the program was not found or cannot be executed
-  int code = 0;          // exit code; 128 + N: ended by signal N
+  int code = 0;          // exit code, or 128 + N if signal N ended the program
   std::string output;    // the text that the program wrote to standard output
 };
-// Runs words[0], which is looked up on the path, with `input` as its standard input. The child's standard error is that
-// of this process. Blocks until the program ends. Throws Error if the system cannot create a process or a socket.
+// Runs the program words[0], which is searched in PATH, with `input` as its standard input. The child's standard error
+// is the standard error of this process. Blocks until the program ends. Throws Error if the system cannot create a
+// process or a socket.
 ChildResult run_child(const std::vector<std::string>& words, const std::string& input);
 
 }  // namespace tessera::run

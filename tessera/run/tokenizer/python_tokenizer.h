@@ -1,5 +1,5 @@
-// Text as tokens and back, with a Hugging Face tokenizer. A separate process runs the Python package `tokenizers`, so
-// that every tokenizer of Hugging Face gives the same ids as in Python.
+// Converts text to token ids and back with a Hugging Face tokenizer. A separate process runs the Python package
+// `tokenizers`, so the ids are equal to those in Python for every tokenizer.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -11,13 +11,15 @@ namespace tessera::run {
 
 class PythonTokenizer {
  public:
-  // file: a tokenizer.json. pythons: interpreters to try in this order, names on the path or files.
+  // file: a tokenizer.json. pythons: interpreters to try, in this order; each is a name in PATH or a file.
   PythonTokenizer(std::filesystem::path file, std::vector<std::string> pythons);
 
-  // Returns the ids of a text, with the special tokens that the tokenizer adds to a text. The text is valid UTF-8.
-  // Returns nullopt if no interpreter has the package. Throws InputError for a tokenizer.json that the package refuses.
+  // Returns the ids of a text, including special tokens that the tokenizer adds. The text must be valid UTF-8. Returns
+  // nullopt if no interpreter has the package `tokenizers`. Throws InputError if the package refuses the
+  // tokenizer.json.
   std::optional<std::vector<std::int64_t>> encode(const std::string& text) const;
-  // Returns the texts of lists of ids, special tokens included. Returns nullopt and throws as encode does.
+  // Returns the text of each list of ids, including special tokens. Returns nullopt and throws errors in the same cases
+  // as encode.
   std::optional<std::vector<std::string>> decode(const std::vector<std::vector<std::int64_t>>& lists) const;
 
  private:
@@ -25,7 +27,8 @@ class PythonTokenizer {
   std::vector<std::string> pythons_;
 };
 
-// Returns the interpreters to try: $TESSERA_PYTHON alone if it is set, else `own`, the tool's own Python, and python3.
+// Returns the interpreters to try, in order. `chosen` is $TESSERA_PYTHON; if it is set, it is the only interpreter.
+// Otherwise the interpreters are `own`, the Python of the installation, and python3.
 std::vector<std::string> pythons_to_try(const std::optional<std::string>& chosen, const std::string& own);
 
 }  // namespace tessera::run

@@ -1,10 +1,10 @@
-// The memory of the program's transfers in pieces: each transfer receives into a range that peers write. The program
-// takes and releases the ranges in the same order in every step of a kind, so first fit gives every transfer the same
-// addresses again.
+// The memory into which peers write the pieces of the program's transfers. Each transfer has a range of this memory.
+// The program takes and releases ranges in the same order in every step of a kind. First-fit allocation therefore gives
+// each transfer the same address in every step.
 //
-// A range may be reused as soon as it is released, although work on compute may still read it: a piece is received only
-// after the work that was enqueued on compute when the piece was issued (Program::issue), and the sender waits for the
-// receiver (comm/communicator.h).
+// A range may be reused as soon as it is released, even if compute has not yet executed all work that reads the range.
+// This is safe because a new piece is received only after the work that was enqueued on compute when the piece was
+// issued (Program::issue). The sender waits until the receiver is ready (comm/communicator.h).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,27 +15,30 @@
 namespace tessera::runtime {
 
 struct TransferMemory {
-  std::byte* data = nullptr;         // null: the arena has no room; the interval is counted all the same
-  std::shared_ptr<const void> hold;  // the range is in use until the last copy is released; null: in a dry run
+  std::byte* data = nullptr;  // null: the arena has no memory for the range, but the range counts for peak()
+  // The range is in use until the last copy of `hold` is released. Null: in a dry run.
+  std::shared_ptr<const void> hold;
 };
 
-// Used by one thread at a time. Starts without memory; grow() allocates what earlier steps needed.
+// Used by one thread at a time. The arena has no memory at first. grow() allocates as much memory as earlier steps
+// needed.
 class TransferArena : public std::enable_shared_from_this<TransferArena> {
  public:
   explicit TransferArena(base::Device device) : device_(device) {}
 
   TransferMemory take(std::int64_t bytes);
-  // Allocates peak() bytes if the memory is smaller and no range is in use. No peer may write to the old memory.
+  // Allocates peak() bytes if the memory is smaller and no range is in use. Peers must no longer write to the old
+  // memory.
   void grow();
 
   bool was_used() const { return taken_ > 0; }
-  std::int64_t peak() const { return peak_; }  // end of the highest range so far, bytes
+  std::int64_t peak() const { return peak_; }  // end of the highest range that was ever taken, in bytes
   base::Buffer& memory() { return memory_; }
 
  private:
   base::Device device_;
   base::Buffer memory_;
-  std::map<std::int64_t, std::int64_t> used_;  // ends of the ranges in use, by offset
+  std::map<std::int64_t, std::int64_t> used_;  // ranges in use: end by begin, as offsets
   std::int64_t peak_ = 0, taken_ = 0;
 };
 

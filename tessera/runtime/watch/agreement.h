@@ -1,7 +1,7 @@
-// Checks that all ranks of a class run the same program. Each rank posts its events on a board that the other ranks can
-// read. Ranks compare events at the end of every step, and when a rank waits too long. On a GPU, a step is compared
-// while the next step is enqueued, and a waiting rank may be a step ahead of the other ranks. Therefore records of the
-// last steps are kept.
+// Checks that all ranks of a class record equal events. Each rank posts its events on a board that the other ranks can
+// read. Ranks compare their events at the end of every step, and when a rank waits too long. On a GPU, a step is
+// compared while the next step is enqueued, and a waiting rank may be a step ahead of the other ranks. Therefore each
+// rank keeps the records of its last steps.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -16,40 +16,39 @@
 
 namespace tessera::runtime {
 
-// Belongs to one rank; used by one thread. Before the agreement throws because of a difference, it cancels all groups
-// of the rank and drains its lanes, so the memory of every collective may be freed. The owner drains the lanes before
-// it destroys an agreement with unread comparisons.
+// Belongs to one rank; used by one thread. Before it throws because of a difference, the agreement cancels all
+// communicators of the rank and drains its lanes. The memory of every collective may then be freed. The owner must
+// drain the lanes before it destroys an agreement with unread comparisons.
 class Agreement {
  public:
-  // history: of this rank. parameters: gives the names in messages. All arguments outlive the agreement.
+  // `history` belongs to this rank. `parameters` gives the names in messages. All arguments outlive the agreement.
   Agreement(shard::ParallelGroups& parallel, const StepHistory& history, const ParameterTable& parameters)
       : parallel_(parallel), history_(history), parameters_(parameters) {}
 
   void post() const;  // posts the events of this rank so far
 
-  // Blocks the host until the fence is done; then compute waits for it too. Throws the error of the fence. Also throws
-  // Error, which names the first different event, if the fence is not done after a second and another rank has recorded
-  // other events.
+  // Blocks the host until the fence is done, and makes compute wait for the fence. Throws the error of the fence. If
+  // the fence is not done after a second and another rank has recorded other events, throws an Error that names the
+  // first different event.
   void wait(const base::Fence& fence);
-  // Does the same as wait(), except that only the host waits and compute does not. poll_after: the time after which the
-  // records of the other ranks are read.
+  // Like wait(), but compute does not wait. The records of the other ranks are read after the time `poll_after`.
   void wait_on_host(const base::Fence& fence, std::chrono::milliseconds poll_after = kPollInterval);
-  // Compares `number` between the ranks of the group; collective and blocking. Throws Error with the first different
-  // event, or else with `what`, if the numbers differ.
+  // Compares `number` between the ranks of the group. Collective and blocking. If the numbers differ, throws an Error
+  // with the first different event. If no event differs, the Error contains `what`.
   void compare(comm::Communicator& group, std::uint64_t number, const std::string& what);
-  // Returns the calls of each class in a cycle of steps, by class. own: the calls of this rank's class. Collective over
-  // the world and blocking.
+  // Returns the collectives that the ranks of each class call in one step (together.h), by class. `own` is the call
+  // order of this rank's class. Collective over the world and blocking.
   std::vector<schedule::CallOrder> orders_of_classes(const schedule::CallOrder& own);
-  // Begins to compare the events of the current step so far; collective over the class. Blocks only for the oldest of
-  // kKeptSteps comparisons, and throws its error.
+  // Starts to compare the events of the current step so far between the ranks of the class. Collective over the class.
+  // If kKeptSteps comparisons are in flight, blocks until the oldest is complete and throws its error.
   void compare_later();
-  // Blocks until the comparisons of the steps up to number `step` are known. Throws the errors of compare.
+  // Blocks until the comparisons of all steps up to number `step` are complete. Throws the errors of compare.
   void finish_until(std::int64_t step);
 
  private:
   static constexpr std::chrono::milliseconds kPollInterval{1000};
 
-  // An exchange of numbers in flight. A comparison must not move in memory.
+  // A comparison in flight. The object must not move in memory, because the collective uses its address.
   struct Comparison {
     std::int64_t step = 0;
     comm::Communicator* group = nullptr;
@@ -61,10 +60,11 @@ class Agreement {
   void begin(Comparison& comparison) const;
   void finish(const Comparison& comparison);
   void poll_until(const base::Fence& fence, std::chrono::milliseconds poll_after);
-  // Throws if a difference is known; then nothing is in flight.
+  // Reads the records of the other ranks. If a rank has different events, cancels and drains all work in flight and
+  // throws Error.
   void poll();
-  // Returns a text with the first event in which a rank differs from this one, or an empty text without a known
-  // difference.
+  // Returns a text with the first event in which another rank differs from this rank. Returns an empty text if the
+  // posted records do not show a difference.
   std::string difference() const;
 
   shard::ParallelGroups& parallel_;

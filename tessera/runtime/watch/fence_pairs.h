@@ -1,4 +1,4 @@
-// Intervals of a lane; each is between two timed fences.
+// Time intervals of a lane. Each interval is between two timed fences.
 #pragma once
 #include <utility>
 #include <vector>
@@ -9,7 +9,7 @@ namespace tessera::runtime {
 
 using FencePairs = std::vector<std::pair<base::Fence, base::Fence>>;  // begin, end
 
-// Returns the total seconds of the intervals. Called when the lane has passed all these fences.
+// Returns the total seconds of the intervals. Called after the lane has passed all these fences.
 inline double seconds_of(const FencePairs& stretches) {
   double seconds = 0;
   for (const auto& [begin, end] : stretches) seconds += end.seconds_since(begin);

@@ -1,4 +1,4 @@
-// Measures a recorded step and turns it into costs that every rank agrees on.
+// Measures the durations of a recorded step and computes costs that are equal on every rank.
 #pragma once
 #include <vector>
 
@@ -9,21 +9,22 @@
 
 namespace tessera::runtime {
 
-// Measures the part of a step that runs on demand, on one rank. Waits of the host for communication are counted
-// separately. On a GPU, a segment is the time between two marks in compute's stream; host work between two events is
-// not part of it.
+// Measures the events of a step that runs on demand, on one rank. A segment is the time before an event, without the
+// host's waits for communication. On a GPU, a segment is the time between two timed fences in compute's stream, without
+// the host's work between two events.
 class Measure {
  public:
   explicit Measure(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
   void begin_step();
-  // Called when the event at this index of the trace is recorded. waits: of compute's lane since the step began.
+  // Called when the event at this index of the trace is recorded. `waits` are the waits of compute's lane since the
+  // step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
-  // Called when compute has waited for a collective of the program. collective: the index of its event. behind: the
-  // index of the last event before the wait. seconds: the time of the host's wait. waits: the waits of compute's lane,
-  // on a GPU.
+  // Called when compute has waited for a collective of the program. collective: the index of the collective's event.
+  // behind: the index of the last event before the wait. seconds: the duration of the host's wait. waits: on a GPU, the
+  // waits of compute's lane.
   void waited(int collective, int behind, double seconds, FencePairs waits);
-  // Compute continues after the work that followed an event.
+  // Called when the work of an event is done and compute continues.
   void passed(const FencePairs& waits);
   void gathered(schedule::ParameterId id, double seconds);
   void reduced(double seconds, std::int64_t bytes) {
@@ -31,15 +32,15 @@ class Measure {
     reduce_bytes_ += static_cast<double>(bytes);
   }
 
-  // Takes the maximum of each cost over the ranks of the class; collective. The traces must have been compared. Returns
-  // the smallest `room`.
+  // Replaces each cost by its maximum over the ranks of the class. Collective. The traces must have been compared
+  // before. Returns the minimum of `room` over these ranks.
   std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement);
-  // Returns the costs of a schedule for the trace that was agreed on.
+  // Returns the costs of a schedule for the trace of the last agree().
   schedule::Costs costs(const schedule::Trace& trace, const schedule::Schedule& schedule,
                         const std::vector<schedule::ParameterSize>& sizes) const;
 
  private:
-  // The time on a GPU before an event.
+  // A segment on a GPU.
   struct Stretch {
     std::size_t event = 0;
     base::Fence begin, end;
@@ -55,15 +56,15 @@ class Measure {
 
   const shard::ParallelGroups& parallel_;
   double last_ = 0, waited_ = 0;
-  std::vector<double> segments_;  // by event: seconds before the event
+  std::vector<double> segments_;  // by event: seconds of the segment before the event
   std::vector<Stretch> stretches_;
   std::vector<CollectiveWait> collective_waits_;
-  base::Fence begin_;            // beginning of the next segment; default-constructed before the first
-  std::size_t waits_seen_ = 0;   // before it
-  std::vector<double> gathers_;  // by parameter
+  base::Fence begin_;            // beginning of the next segment; default-constructed before the first segment
+  std::size_t waits_seen_ = 0;   // number of compute's waits before begin_
+  std::vector<double> gathers_;  // by parameter: seconds of its gather
   double reduce_seconds_ = 0, reduce_bytes_ = 0;
   schedule::Costs agreed_;
-  double seconds_per_byte_ = 0;  // of reductions
+  double seconds_per_byte_ = 0;  // seconds that reductions take for each byte
 };
 
 }  // namespace tessera::runtime

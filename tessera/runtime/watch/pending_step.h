@@ -10,9 +10,9 @@ namespace tessera::runtime {
 
 struct PendingStep {
   std::int64_t number = 0;    // number of the step in the runtime's order
-  base::Fence end;            // compute has finished the step
-  StepStatistics statistics;  // without the waits
-  FencePairs waits;           // waits of compute's lane on a GPU
+  base::Fence end;            // done when compute has finished the step
+  StepStatistics statistics;  // statistics of the step; exposed_seconds does not include `waits`
+  FencePairs waits;           // on a GPU: the waits of compute's lane
 };
 
 }  // namespace tessera::runtime

@@ -1,6 +1,6 @@
-// A measured timeline of a step: spans of compute, of its waits, and of the work of each lane. No timeline is recorded
-// by default. When recording is enabled, the host stores its own times, and lanes mark the times between their
-// operations.
+// A measured timeline of a step: spans of compute, of compute's waits, and of the work of each lane. By default no
+// timeline is recorded. While recording is enabled, the host stores its times, and lanes store the times before and
+// after their operations.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -21,56 +21,56 @@ namespace tessera::runtime {
 struct TimelineSpan {
   schedule::Activity activity = schedule::Activity::compute;
   bool is_wait = false;  // true: compute waited for `activity`
-  // Index of the event of the span: the next event for compute and waits; a gather's first consume, a reduction's last
-  // produce, a publish, a comm. The size of the trace if there is no later event.
+  // Index of the span's event. compute and waits: the next event, or the size of the trace after the last event.
+  // gather: the first consume. reduction: the last produce. Other spans: their publish or comm event.
   int event = 0;
   int microbatch = -1;  // microbatch of the event; -1 for compute and waits
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
-  std::int64_t bytes = 0;     // received from other ranks; for comm, the event's bytes
-  double begin = 0, end = 0;  // seconds from the beginning of the step; negative for gathers that begin earlier
+  std::int64_t bytes = 0;  // bytes received from other ranks; for comm: the bytes of the event
+  // Seconds since the beginning of the step; negative for gathers that begin before the step.
+  double begin = 0, end = 0;
 };
 
-// A point in time of compute: seconds of the host's clock on a CPU, a timed fence on a GPU.
+// A point in time of compute. On a CPU, `seconds` is the host's clock. On a GPU, `fence` is a timed fence.
 struct Moment {
   double seconds = 0;
   base::Fence fence;
 };
 Moment compute_now(const shard::ParallelGroups& parallel);
 
-// Belongs to one rank; used by one thread. Only the marks run on lanes.
+// Belongs to one rank; used by one thread. Only the marks that mark() returns run on lanes.
 class Timeline {
  public:
-  // `parallel` outlives the timeline; pending marks do not need it.
+  // `parallel` outlives the timeline. Marks that are still pending may outlive `parallel`.
   explicit Timeline(const shard::ParallelGroups& parallel) : parallel_(parallel) {}
 
-  // Enables or disables recording. Timelines are complete from the next begin_step on, including earlier gathers for
-  // that step. Disabling drops the spans.
+  // Enables or disables recording. After enabling, the timeline of the next step is complete, including prefetches for
+  // that step. Disabling drops the recorded spans.
   void record(bool on);
   bool is_enabled() const { return on_; }
 
   void begin_step();
   void begin_event(std::size_t event);  // called when compute has reached the event
-  void end_event(std::size_t next);     // compute continues
+  void end_event(std::size_t next);     // called when compute continues after an event
   void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
               std::span<const schedule::ParameterId> weights);
-  // began: the last event is a collective. finished: compute has waited for that collective. event: the index of the
-  // collective.
+  // began is called after a collective of the program was issued. finished is called when compute has waited for the
+  // collective. `event` is the index of the collective.
   void began(int event);
   void finished(int event, const schedule::Event& comm);
 
-  // Returns a mark for work that is enqueued next. what: its span without times. is_ahead: the work is for the next
-  // step.
+  // Returns a mark that records the times of the work that is enqueued next. `what` is the span without its times.
+  // `is_ahead` is true if the work is for the next step.
   base::LaneMark mark(TimelineSpan what, bool is_ahead = false);
 
-  // Returns the spans of the last step begun: everything that ended or was waited for. On a GPU, compute's lane must be
-  // idle.
+  // Returns the spans of the last step begun that have ended. On a GPU, compute's lane must be idle.
   std::vector<TimelineSpan> spans() const;
 
  private:
   struct Marked {
     TimelineSpan span;
-    std::shared_ptr<base::LaneTimes> times;  // null: begin and end
+    std::shared_ptr<base::LaneTimes> times;  // null: the times are in `begin` and `end`
     Moment begin, end;
     bool is_ahead = false;
   };
@@ -79,17 +79,19 @@ class Timeline {
 
   const shard::ParallelGroups& parallel_;
   bool on_ = false, in_event_ = false;
-  int event_ = 0;  // the next
+  int event_ = 0;  // index of the next event
   Moment begin_, computes_since_;
-  std::map<int, Moment> collectives_;  // that have begun
+  std::map<int, Moment> collectives_;  // by event of a collective in flight: the time when it began
   std::vector<Marked> marked_;
 };
 
-// Returns the recording of an operation for `trace[event]`. The recording does nothing while `timeline` is disabled.
+// Returns a recording of an operation that belongs to trace[event]. The recording does nothing while `timeline` is
+// disabled.
 shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::size_t event,
                         std::span<const schedule::ParameterId> weights, bool is_ahead = false);
 
-// Measures a wait of the host: adds its lifetime to `seconds` and makes a span of it.
+// Measures a wait of the host, which lasts as long as this object. The destructor adds the duration to `seconds` and
+// adds a span to the timeline.
 class TimedWait {
  public:
   TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,

@@ -1,4 +1,4 @@
-// Makes compute wait for communication, and measures the waits.
+// Makes compute wait for communication, and measures these waits.
 #pragma once
 #include "tessera/runtime/recorder.h"
 #include "tessera/runtime/watch/agreement.h"
@@ -15,20 +15,20 @@ class Waits {
         StepStatistics& statistics, Timeline& timeline)
       : parallel_(parallel), agreement_(agreement), recorder_(recorder), statistics_(statistics), timeline_(timeline) {}
 
-  // Later work of compute starts after the fence. On a CPU the host waits here, and the time counts as exposed. Throws
-  // the errors of Agreement::wait.
+  // Makes later work of compute start after the fence. On a CPU the host waits in this call, and the time counts as
+  // exposed. Throws the errors of Agreement::wait.
   void until(const base::Fence& fence, schedule::Activity activity,
              std::span<const schedule::ParameterId> weights = {}) {
     if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
     if (!is_measured_ || parallel_.compute->is_captured()) return parallel_.compute->wait(fence);
-    if (fence.done() && !fence.error()) return;  // there is nothing to measure
+    if (fence.done() && !fence.error()) return;  // compute does not have to wait
     const Moment begin = compute_now(parallel_);
     parallel_.compute->wait(fence);
     const Moment end = compute_now(parallel_);
     timeline_.waited(begin, end, activity, weights);
     on_device_.emplace_back(begin.fence, end.fence);
   }
-  // The host waits too, on every device.
+  // Like until(), but the host waits on every device.
   void until_done(const base::Fence& fence, schedule::Activity activity,
                   std::span<const schedule::ParameterId> weights = {}) {
     if (fence.done() && !parallel_.clock) return fence.synchronize();
@@ -41,14 +41,14 @@ class Waits {
     agreement_.compare(group, recorder_.history().hash(), "what a step did");
   }
 
-  // measured: whether the waits of compute's lane are measured in this step. Each measured wait costs a GPU two events
-  // and some microseconds.
+  // `measured`: whether the waits of compute's lane are measured in this step. On a GPU, each measured wait takes two
+  // CUDA events and some microseconds.
   void begin_step(bool measured) {
     on_device_.clear();
     is_measured_ = measured || timeline_.is_enabled();
   }
   bool is_measured() const { return is_measured_; }
-  // The points before and after each wait of compute's lane in this step; empty on a CPU.
+  // Returns the times before and after each wait of compute's lane in this step; empty on a CPU.
   const FencePairs& on_device() const { return on_device_; }
 
  private:

@@ -1,4 +1,4 @@
-// The checker for all ranks of a mesh. The ranks of one class execute the same schedule.
+// Checks the schedules of all ranks of a mesh. The ranks of one class execute the same schedule.
 #pragma once
 #include <map>
 #include <string>
@@ -8,22 +8,22 @@
 
 namespace tessera::schedule {
 
-// The communicators of a role, as lists of ranks. Every rank is in one list. Roles with equal groups and equal purposes
-// share their communicators.
+// The communicators of a role. Each communicator is a list of ranks, and every rank is in exactly one list. Roles with
+// equal lists and equal purposes share their communicators.
 struct RoleGroup {
   std::string purpose;
   std::vector<std::vector<int>> groups;
 
   bool operator==(const RoleGroup&) const = default;
 };
-using RoleGroups = std::map<std::string, RoleGroup>;  // by role of a call order (together.h)
+using RoleGroups = std::map<std::string, RoleGroup>;  // the keys are roles of a call order (together.h)
 
-// Combines the call orders of the classes with the communicators. `class_of[rank]` is the rank's index into `orders`.
-// Throws Error if `groups` lacks a role.
+// Combines the call orders of the classes (`orders`) with the communicators. `class_of[rank]` is the rank's index into
+// `orders`. Throws Error if `groups` lacks a role.
 RankOrders rank_orders(const RoleGroups& groups, std::vector<CallOrder> orders, const std::vector<int>& class_of);
 
-// Runs check() on the schedule, then check_together() for `ranks` ranks that all execute this schedule. Returns the
-// faults; an empty vector means that the schedule is correct.
+// Calls check() for the schedule, then check_together() for `ranks` ranks that all execute this schedule. Returns the
+// faults. An empty vector means that the schedule is correct.
 std::vector<std::string> check_mesh(const RoleGroups& groups, int ranks, const Trace& trace,
                                     const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 

@@ -1,4 +1,4 @@
-// Replays the lanes of one rank in the host's order and checks every access to shared bytes against the earlier
+// Replays the lanes of one rank in the host's order, and checks every access to shared bytes against the earlier
 // accesses. check.h explains the method.
 #pragma once
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tessera::schedule {
 
-// Returns the indices of items in the order of the events at which they are due.
+// Iterates over items in the order of the events at which they are due.
 class ItemsByEvent {
  public:
   ItemsByEvent() = default;
-  // `due_at[item]` is the item's event. Items of the same event keep their order.
+  // `due_at[item]` is the event at which the item is due. Items of one event keep their order.
   explicit ItemsByEvent(const std::vector<int>& due_at);
 
   void restart() { next_ = 0; }
@@ -29,19 +29,19 @@ class ItemsByEvent {
 
 class CheckedLanes {
  public:
-  // The schedule has passed the checks of shape.h. `taken` is the result of match_produces. All arguments must outlive
-  // the object.
+  // The schedule must have passed the checks of shape.h. `taken` is the result of match_produces. All arguments must
+  // outlive the object.
   CheckedLanes(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                const std::vector<int>& taken, CheckFaults& faults);
 
-  // Replays one step, and the optimizer's events after it if `publishes` is true. Prefetches are issued at the
-  // optimizer's events. Without these events, the next step issues the prefetches at its beginning.
+  // Replays one step. If `publishes` is true, also replays the optimizer's events and the prefetches at these events.
+  // If `publishes` is false, the next step issues its prefetches at its beginning.
   void run_step(bool publishes);
 
  private:
   struct Gathered {
     int tenant = kNoTenant;      // tenant of the gathered bytes
-    std::int64_t publishes = 0;  // number of publishes, of all parameters, before the gather was enqueued
+    std::int64_t publishes = 0;  // number of publishes of all parameters before the gather was enqueued
     VectorClock done{};
   };
 
@@ -68,12 +68,13 @@ class CheckedLanes {
   const VectorClock& fence(int position) const;
   void read_weights(int residency, int index);
   void read_shard(ParameterId id, int residency, const ClockedAccess& access);
-  // The bytes of a residency where the gather writes, and where compute reads. Without unpacking the two ranges are
-  // equal.
+  // arrived() is the range of a residency's bytes to which the gather writes. used() is the range from which compute
+  // reads. Without unpacking the two ranges are equal.
   CheckedArena::Range arrived(int residency) const;
   CheckedArena::Range used(int residency) const;
   bool unpacks(int residency) const;
-  // Each residency of a step has two tenant numbers: even for the gathered bytes, odd for the unpacked bytes.
+  // Returns the tenant number of a residency. Each residency of a step has two tenants: an even number for the gathered
+  // bytes, and an odd number for the unpacked bytes.
   int gather_tenant_of(int residency, bool unpacked) const {
     return tenant_of(2 * residency + (unpacked ? 1 : 0), 2 * schedule_.residencies.size());
   }
@@ -87,11 +88,12 @@ class CheckedLanes {
   const std::vector<int>& taken_;
   CheckFaults& faults_;
 
-  int step_ = 0;  // the step of the gathers and reductions that are enqueued now
+  int step_ = 0;  // number of the step to which newly enqueued gathers and reductions belong
   std::vector<VectorClock> clocks_{kCheckedLanes};
   VectorClock step_begin_{};
-  bool prefetched_ = false;          // whether this step's prefetches were issued at the previous optimizer's events
-  std::vector<VectorClock> fences_;  // by event: the clock when compute last passed the event
+  // Whether this step's prefetches were issued at the optimizer's events of the previous step.
+  bool prefetched_ = false;
+  std::vector<VectorClock> fences_;  // by event: the clock of compute when it last passed the event
   std::size_t next_gather_ = 0;
 
   ItemsByEvent waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
@@ -100,13 +102,14 @@ class CheckedLanes {
   std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard
   std::vector<int> gather_unit_;                    // by parameter
 
-  std::vector<Gathered> gathered_;  // by residency: the newest gather of the residency
+  std::vector<Gathered> gathered_;  // by residency: the newest gather
   std::vector<int> current_;        // by gather unit: the last residency of this step that compute waited for, or -1
-  std::vector<int> users_, held_;   // by parameter: number of open consumes; the residency that they use
+  // By parameter. users_: number of consumes without a release. held_: the residency that they use.
+  std::vector<int> users_, held_;
   std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish
-  std::int64_t publishes_ = 0;           // number of publishes, of all parameters
-  // By reduction: the clock when main_grad contains the newest sum of this reduction, and the clock when main_grad
-  // contains its sum over replicas.
+  std::int64_t publishes_ = 0;           // number of publishes of all parameters
+  // By reduction. summed_: the clock after which main_grad contains the newest sum. finished_: the clock after which
+  // main_grad contains the sum over replicas.
   std::vector<VectorClock> summed_, finished_;
 };
 

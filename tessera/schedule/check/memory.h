@@ -1,6 +1,6 @@
-// An arena in the checker: the tenant that last wrote each byte, and the lanes that have read it since. Accesses come
-// in the order in which the host enqueues them. An access conflicts with an earlier access of another lane if the lanes
-// may execute the two in the opposite order.
+// An arena in the checker. The checker stores, for each byte, the tenant that wrote it last and the lanes that have
+// read it since. Accesses are passed in the order in which the host enqueues them. An access conflicts with an earlier
+// access of another lane if the lanes may execute the two accesses in the opposite order.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace tessera::schedule {
 
-inline constexpr int kNoTenant = -1;  // never written
+inline constexpr int kNoTenant = -1;  // tenant of bytes that were never written
 
 class CheckedArena {
  public:
@@ -18,18 +18,19 @@ class CheckedArena {
   struct Range {
     std::int64_t begin = 0, end = 0;
   };
-  // The state of the bytes that makes an access invalid.
+  // The reason why an access is invalid.
   struct Conflict {
     int tenant = kNoTenant;  // the tenant that wrote the bytes last
-    bool ended = false;      // whether the tenant's interval has ended
-    // True: no wait orders the tenant's access before this access; false: the bytes have the wrong contents.
+    bool ended = false;      // whether the interval of this tenant has ended
+    // True: waits do not order the tenant's access before this access. False: the bytes have wrong contents.
     bool unordered = false;
   };
 
-  // Records that `tenant` writes the bytes, or, with `ends`, that the tenant's interval ends. Returns a conflict if an
-  // earlier access may still run.
+  // Records that `tenant` writes the bytes. If `ends` is true, records that the tenant's interval ends. Returns a
+  // conflict if an earlier access may still run.
   std::optional<Conflict> write(Range range, int tenant, const ClockedAccess& access, bool ends = false);
-  // Records a read. Returns a conflict if some bytes do not belong to `tenant`, or if its write may still run.
+  // Records that `tenant` reads the bytes. Returns a conflict if some bytes do not belong to `tenant`, or if the
+  // tenant's write may still run.
   std::optional<Conflict> read(Range range, int tenant, const ClockedAccess& access);
 
  private:

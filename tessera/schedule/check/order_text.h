@@ -1,4 +1,4 @@
-// Converts a call order to text and back, so that ranks of other classes can read the order.
+// Converts a call order (together.h) to text and back. Ranks send the text to ranks of other classes.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 namespace tessera::schedule {
 
 std::string to_text(const CallOrder& order);
-// Throws Error for a text that to_text does not write.
+// Throws Error for a text that is not a result of to_text.
 CallOrder call_order_of(const std::string& text);
 
 }  // namespace tessera::schedule

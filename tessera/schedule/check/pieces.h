@@ -1,5 +1,5 @@
-// Checks the pieces of the program's transfers (events.h). Each piece is begun and then needed once, in the same
-// microbatch, and the pieces of a transfer begin in order.
+// Checks the pieces of the program's transfers (events.h). Each piece must be begun once and then needed once, in the
+// same microbatch. The pieces of a transfer must be begun in order.
 #pragma once
 #include "tessera/schedule/check/faults.h"
 

@@ -1,5 +1,5 @@
-// Checks that a schedule must pass before its lanes are replayed: indices exist, lists are in the documented order,
-// arenas and units are large enough, and exactly one reduction takes each produced gradient.
+// Checks that a schedule must pass before its lanes are replayed. Indices must exist, lists must have the documented
+// order, arenas and units must be large enough, and exactly one reduction must take each produced gradient.
 #pragma once
 #include <vector>
 
@@ -20,8 +20,9 @@ void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedu
 // Checks each residency and each reduction alone, their order, and the sizes of the arenas. The units must exist.
 void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
 void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
-// Returns, by event, the reduction that takes the gradient produced there, and -1 for other events. Adds a fault for a
-// gradient that no reduction or more than one reduction takes. The reductions must have passed check_reductions.
+// Returns, by event, the index of the reduction that takes the gradient produced at the event, and -1 for other events.
+// Adds a fault for each gradient that is not taken by exactly one reduction. The reductions must have passed
+// check_reductions.
 std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                                 CheckFaults& faults);
 

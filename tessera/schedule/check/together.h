@@ -1,19 +1,21 @@
 // The checker across ranks proves that the collectives of all ranks match and cannot deadlock.
 //
-// Each rank enqueues the collectives of all its lanes in one order, the order of its host. The order of a lane follows
-// the host's order, and so does every wait that check.h accepts. A proof for the host's order therefore holds for the
-// lanes. The proof also holds for a GPU that delays any later work until any earlier work is done. The k-th calls of
-// all members of a communicator are one instance. The checker proves two properties. On every communicator, all members
-// make the same calls in the same order. The instances form no cycle, where an instance depends on all earlier
-// instances of its ranks.
+// The host of a rank enqueues the collectives of all lanes of the rank in one order. Each lane executes its work in
+// this order. Every wait that check.h accepts is for work that the host enqueued earlier. A proof for the host's order
+// therefore holds for the lanes. The proof also holds for a GPU that delays any later work until any earlier work is
+// done.
 //
-// Checking one step is enough: the optimizer's events with the prefetches, then the body. All members of a communicator
-// make the same number of calls on it in a step. The k-th calls in a step therefore match on all members, and no
-// instance depends on an instance of a later step.
+// The k-th calls of all members of a communicator are one instance of a collective. An instance depends on all earlier
+// instances of its ranks. The checker proves two properties. First, on every communicator, all members make equal calls
+// in the same order. Second, the dependencies between instances have no cycle.
 //
-// Equal ranks are merged, which keeps the check fast. Ranks with the same call order become one rank. Communicators
-// whose members have the same orders become one communicator. Merging keeps all dependencies, so a cycle among ranks is
-// also a cycle after merging. If the merged ranks have a cycle, the checker examines all ranks.
+// Checking one step is enough: the optimizer's events with the prefetches, then the body. In a step, all members of a
+// communicator make the same number of calls on it. Calls of different steps are therefore never one instance, and an
+// instance does not depend on a later step.
+//
+// To keep the check fast, the checker merges ranks with the same call order into one rank. It also merges communicators
+// whose members have the same call orders. Merging keeps all dependencies, so a cycle among ranks is also a cycle among
+// merged ranks. If the merged ranks have a cycle, the checker examines all ranks.
 #pragma once
 #include <string>
 #include <string_view>
@@ -23,22 +25,23 @@
 
 namespace tessera::schedule {
 
-// One collective as a rank calls it.
+// One collective that a rank calls.
 struct CollectiveCall {
   int role = 0;            // index into CallOrder::roles; selects one of the rank's communicators
-  std::string what;        // equal on all members: "gather ['w1', 'w2']"
+  std::string what;        // equal on all members, for example "gather ['w1', 'w2']"
   std::int64_t bytes = 0;  // equal on all members
 
   bool operator==(const CollectiveCall&) const = default;
 };
 
-// Returns the role of one hop in a domain: "reduce" in the first domain, "reduce of domain 1" in the next domain.
+// Returns the role of a hop in a domain. For example, the hop "reduce" has the role "reduce" in domain 0, and "reduce
+// of domain 1" in domain 1.
 std::string role_name(std::string_view hop, int domain);
 
 // The collectives that the ranks of one class call in one step, in the host's order.
 struct CallOrder {
-  // role_name() of "gather", "gather_compute", "reduce_compute", "reduce" and "replicas", and the groups of comm
-  // events.
+  // The results of role_name() for "gather", "gather_compute", "reduce_compute", "reduce" and "replicas", and the
+  // groups of comm events.
   std::vector<std::string> roles;
   std::vector<CollectiveCall> calls;
 
@@ -52,7 +55,7 @@ struct CheckedCommunicator {
 
 struct CheckedRank {
   int order = 0;                   // index into RankOrders::orders
-  std::vector<int> communicators;  // by role of the rank's order: index into RankOrders::communicators
+  std::vector<int> communicators;  // by role of the rank's call order: index into RankOrders::communicators
 };
 
 struct RankOrders {
@@ -63,15 +66,15 @@ struct RankOrders {
 
 // Returns the calls of a rank that executes `schedule`, in this order:
 // - For the optimizer's events of the previous step: the all-reduce of each bucket's amaxes, and the prefetches. The
-//   all-reduce is named after the weights that are published after it.
-// - For each event of the body: its own collective, then the reductions issued there, then the gathers issued there.
-//   Reductions run over compute ranks, storage ranks and replicas. Gathers include their second hop.
+//   name of the all-reduce contains the weights of the bucket.
+// - For each event of the body: the event's own collective, then the reductions issued at the event, then the gathers
+//   issued at the event. Reductions run over compute ranks, storage ranks and replicas. Gathers include both hops.
 // - The sums over replicas of units that the last microbatch does not reduce.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
 // Returns an empty vector if the orders match and cannot deadlock. Otherwise returns the first difference on each
-// communicator (both ranks, both calls) or one cycle (each collective, with the rank that calls it before the next
-// one).
+// communicator, with both ranks and both calls. If the orders match, returns one cycle instead: its collectives, each
+// with the rank that calls it before the next collective.
 std::vector<std::string> check_together(const RankOrders& orders);
 
 }  // namespace tessera::schedule

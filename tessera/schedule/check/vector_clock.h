@@ -1,5 +1,5 @@
-// Vector clocks over the lanes of one rank. Vector clocks give the order of operations that holds at every speed of the
-// lanes.
+// Vector clocks over the lanes of one rank. Vector clocks give the order of operations that holds for any durations of
+// the operations.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -8,8 +8,9 @@
 
 namespace tessera::schedule {
 
-// The lanes are compute, and for each domain the lanes of gathers, of exchanges of gradients, of their sums, and of
-// sums over replicas. If the sums of all domains share one lane, they have more order than this assumes.
+// The lanes are compute and, for each domain, the lanes of gathers, of exchanges of gradients, of the sums of these
+// gradients, and of sums over replicas. In a run, the sums of all domains may share one lane. The real order is then
+// stricter than the checked order, so the proof holds.
 inline constexpr int kMaxCheckedDomains = 5;
 inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMaxCheckedDomains;
 enum class DomainLane : std::uint8_t { gather, exchange, sum, replicas };
@@ -20,7 +21,7 @@ inline constexpr CheckedLane lane_of(DomainLane lane, int domain) {
   return 1 + 4 * static_cast<std::size_t>(domain) + static_cast<std::size_t>(lane);
 }
 
-// By lane: the number of its operations that have happened at every speed.
+// By lane: the number of its operations that have happened before, for any durations.
 using VectorClock = std::array<std::int64_t, kCheckedLanes>;
 
 inline void join(VectorClock& clock, const VectorClock& other) {
@@ -40,14 +41,15 @@ struct ClockedAccess {
   VectorClock clock{};
 };
 
-// The accesses to an object: the last write and, by lane, the last read since that write.
+// The accesses to an object: the clock of the last write, and, by lane, the last read since this write.
 struct AccessHistory {
   VectorClock write{}, reads{};
 
   bool ready_to_read(const VectorClock& now) const { return happened_before(write, now); }
   bool ready_to_write(const VectorClock& now) const { return ready_to_read(now) && happened_before(reads, now); }
   void set_read(const ClockedAccess& access) { reads[access.lane] = access.clock[access.lane]; }
-  // The writer's own time is enough: a clock that includes it also includes everything that happened before the write.
+  // Only the writer's own lane must be stored. A clock that includes the write also includes everything that happened
+  // before the write.
   void set_write(const ClockedAccess& access) {
     write = {};
     reads = {};

@@ -1,4 +1,5 @@
-// Assigns the bytes of an arena in the order of need while the planner runs, and chooses the tenants to evict.
+// Assigns the bytes of an arena while the planner runs, in the order in which they are needed. Chooses the tenants to
+// evict.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -14,7 +15,7 @@ namespace tessera::schedule {
 
 inline constexpr int kNever = std::numeric_limits<int>::max();
 
-// An interval of bytes in an arena and its use.
+// A user of an interval of bytes in an arena.
 struct Tenant {
   std::int64_t offset = 0, bytes = 0;
   int owner = 0;      // defined by the caller
@@ -26,22 +27,23 @@ class Arena {
  public:
   explicit Arena(std::int64_t limit);
 
-  // Returns an offset for `bytes` at event `first`. Takes the smallest free gap that is large enough. If no gap is
-  // large enough, takes the bytes of tenants that are not in use. Tenants whose next use is farthest away come first,
-  // and among equals the tenants whose use ended first. Returns nullopt if tenants in use leave too few bytes. `side`
-  // selects the end of the found bytes if they are more than needed.
+  // Returns an offset for `bytes` bytes at event `first`. Takes the smallest free gap that is large enough. If no gap
+  // is large enough, takes the bytes of tenants that are not in use. The tenants whose next use is farthest away are
+  // taken first. Among tenants with equal next use, the tenants whose use ended first are taken first. Returns nullopt
+  // if tenants in use leave too few bytes. If the found range is larger than needed, `side` selects its low or its high
+  // end.
   enum class Side : std::uint8_t { low, high };
   std::optional<std::int64_t> find(std::int64_t bytes, int first, Side side = Side::low) const;
-  // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. Other
-  // bytes of the evicted tenants become free.
+  // Adds a tenant and evicts the tenants that overlap with it. Returns the evicted tenants in order of offset. The
+  // bytes of evicted tenants outside the new tenant become free.
   std::vector<Tenant> put(const Tenant& tenant);
   Tenant remove(std::int64_t offset);
   // Records another use of the tenant at this offset.
   void use_again(std::int64_t offset, int last, int next);
 
  private:
-  using Gaps = std::map<std::int64_t, std::int64_t>;  // begin -> end
-  // (-next, last, offset): tenants in this order are evicted first to last.
+  using Gaps = std::map<std::int64_t, std::int64_t>;  // by begin of the gap: its end
+  // (-next, last, offset). Tenants are evicted in ascending order of this tuple.
   using Order = std::tuple<int, int, std::int64_t>;
   static Order order_of(const Tenant& tenant) { return {-tenant.next, tenant.last, tenant.offset}; }
   std::pair<std::int64_t, std::int64_t> widened(std::int64_t begin, std::int64_t end, Gaps& opened) const;
@@ -52,16 +54,16 @@ class Arena {
   std::map<std::int64_t, Tenant> tenants_;  // by offset
   std::set<Order> order_;
   Gaps gaps_;
-  std::set<std::pair<std::int64_t, std::int64_t>> gap_sizes_;  // bytes, begin
+  std::set<std::pair<std::int64_t, std::int64_t>> gap_sizes_;  // pairs of bytes and begin
 };
 
-// An interval of events in which bytes are in use.
+// A range of events during which a number of bytes is in use.
 struct Stretch {
   int first = 0, last = 0;
   std::int64_t bytes = 0;
 };
 
-// Returns an offset for each stretch: the lowest offset that is free. `stretches` is in the order of `first`.
+// Returns for each stretch the lowest free offset. `stretches` is in the order of `first`.
 std::vector<std::int64_t> first_fit(std::span<const Stretch> stretches);
 
 }  // namespace tessera::schedule

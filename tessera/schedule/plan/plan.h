@@ -1,12 +1,12 @@
-// The planner computes a schedule from a trace, sizes and budgets. The planner is pure and uses no tensors, no
-// communication, no clock and no costs. The same input gives the same schedule on every rank.
+// The planner computes a schedule from a trace, sizes and budgets. The planner is pure. It uses no tensors,
+// communication, clocks or durations. Equal inputs give equal schedules on every rank.
 //
-// The planner places gathers in the order of need. A weight that is still in the arena at its next use is not gathered
-// again. If bytes are needed, the planner evicts the weights whose next use is farthest away (Belady's rule). Among
-// weights that are not used again, it evicts the weight that was released first. A gather is issued as soon as its
-// bytes are free and its weights are published, but not before an earlier gather. Packed bytes become free when they
-// are unpacked. Unpacked bytes are assigned at that time. Gradient staging takes the bytes whose reduction was issued
-// longest ago.
+// The planner assigns arena bytes to weights in the order of their uses. A weight that is still in the arena at its
+// next use is not gathered again. If bytes are needed, the planner evicts the weights whose next use is farthest away
+// (Belady's rule). Among weights that are not used again, it evicts the weight that was released first. A gather is
+// issued as soon as its bytes are free and its weights are published, but not before an earlier gather. Packed bytes
+// become free when they are unpacked. Unpacked bytes are assigned at the time of unpacking. The staging of a gradient
+// reuses the bytes whose reduction was issued longest ago.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -22,17 +22,17 @@ inline constexpr std::int64_t kArenaAlignment = 256;  // bytes; alignment of all
 
 struct ScheduleOptions {
   std::int64_t gather_budget = kUnlimited;  // bytes of the gather arena
-  std::int64_t reduce_budget = kUnlimited;  // bytes of the reduce arena and its scratch together
-  std::int64_t coalesce_bytes = 0;          // the largest unit of several parameters; 0: one parameter per unit
+  std::int64_t reduce_budget = kUnlimited;  // bytes of the reduce arena and the scratch together
+  std::int64_t coalesce_bytes = 0;  // maximum bytes of a unit with several parameters; 0: one parameter per unit
 };
 
-// `sizes` is indexed by parameter id. Throws InputError for a budget below the smallest budget that can run; the
-// message contains both numbers. Throws Error for an invalid trace: a release without its consume, or a publish inside
-// the body.
+// Plans a schedule. `sizes` is indexed by parameter id. Throws InputError for a budget below the smallest budget that
+// can run; the message contains both numbers. Throws Error for an invalid trace: a release without its consume, or a
+// publish inside the body.
 Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const ScheduleOptions& options);
 
-// The parts of plan(). Each of the three functions sets its own fields of the schedule. plan_units needs the trace
-// fields. plan_gathers and plan_reductions also need the units and their bytes.
+// The three parts of plan(). Each function sets its own fields of the schedule. plan_units reads the fields that
+// describe the trace. plan_gathers and plan_reductions also read the units and their bytes.
 void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std::int64_t coalesce_bytes,
                 Schedule& schedule);
 void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule);

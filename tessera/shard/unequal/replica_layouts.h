@@ -1,9 +1,9 @@
-// Layouts over all ranks of a replica in which compute groups lack ranks. The ranks are in the order of places: compute
-// group by compute group. Pure.
+// Layouts over all ranks of a replica in which compute groups lack ranks. The ranks are ordered by compute group, then
+// by place. Pure.
 //
-// A rank stores only elements of its home part. The rows of each part of a full group are divided over the compute
-// groups of the replica, in proportion to the ranks of the groups. In its group, the rank with the element in its home
-// part stores it. With one compute group, storage equals home.
+// A rank stores only elements of its home part. The rows of each rank's part in a full group are divided over the
+// compute groups of the replica, in proportion to their numbers of ranks. Within its compute group, an element is
+// stored by the rank that has it in its home part. With one compute group, the storage layout equals the home layout.
 #pragma once
 #include <vector>
 
@@ -12,14 +12,15 @@
 
 namespace tessera::shard {
 
-// Returns the home parts of all ranks. Each element is once in every group.
+// Returns the layout of the home parts of all ranks. Every compute group has each element exactly once.
 layout::Layout replica_homes(const std::vector<GroupLayouts>& groups);
 
-// Returns the storage layout. full: the home layout of a full group. `together`: see ParameterLayouts.
+// Returns the storage layout. `full` is the home layout of a full group. `is_cut` and `together` have the meaning of
+// ParameterLayouts.
 layout::Layout replica_storage(const layout::Layout& full, const std::vector<GroupLayouts>& groups, bool is_cut,
                                std::int64_t together);
 
-// Throws Error if the storage does not hold each element once, or if a rank stores an element outside its home part.
+// Throws Error unless each element is stored exactly once, by a rank that has the element in its home part.
 void check_replica(const layout::Layout& storage, const layout::Layout& homes, const std::string& name);
 
 }  // namespace tessera::shard

@@ -1,4 +1,4 @@
-// How the ranks of a compute group share the units of a weight (heads, columns, rows of the vocabulary) if some of its
+// Distributes the units of a weight (heads, columns, rows of the vocabulary) over the ranks of a compute group in which
 // places are dead. Pure.
 #pragma once
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace tessera::shard {
 
-// Returns, for each rank of a group, its units in local order: the part that it has in a full group of `places` places
-// (layout::even_part), then the slices that it adopts from the dead places. Units are spread as evenly as possible:
-// counts differ by at most 1, and lower slots have more. The slices of the dead places, in the order of places, go to
-// the ranks in their order. Adjacent slices are one range. Throws Error if the slots are empty, not ascending or not in
-// [0, places).
+// Returns, for each rank of a group, its units in local order. First come the units that the rank has in a full group
+// of `places` places (layout::even_part). Then come the units that the rank adopts from the dead places. The numbers of
+// units of the ranks differ by at most 1, and lower slots have more units. The units of the dead places, in the order
+// of places, are given to the ranks in the order of ranks. Adjacent units are one range. Throws Error if the slots are
+// empty, not ascending or not in [0, places).
 std::vector<std::vector<layout::Range>> spread_units(std::int64_t units, int places, const Slots& slots);
 
-// The units of the rank with the most, divided by the average of the ranks. 1: all ranks have equal work. Without units
-// the result is 1.
+// Returns the largest number of units of a rank, divided by the average over the ranks. 1 means that all ranks have
+// equal work. Returns 1 if there are no units.
 double imbalance(const std::vector<std::vector<layout::Range>>& units);
 
 }  // namespace tessera::shard

@@ -1,4 +1,4 @@
-// Records work of one lane as a CUDA graph.
+// A CUDA graph of the work of one lane.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace tessera::comm {
 
 class Recorded {
  public:
-  // Records the work that `work` enqueues on the lane. The lane is of a device.
+  // Records the work that `work` enqueues on the lane, which must be the lane of a GPU.
   Recorded(base::Lane& lane, const std::function<void()>& work) : lane_(lane) {
     EXPECT_EQ(cudaStreamBeginCapture(lane.stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
     lane.capture(std::make_shared<base::Capture>());
@@ -24,7 +24,7 @@ class Recorded {
     expect_no_allocation();
     EXPECT_EQ(cudaGraphInstantiate(&launched_, graph_, 0), cudaSuccess);
   }
-  // The graph's work must have ended.
+  // All launches of the graph must have finished.
   ~Recorded() {
     cudaGraphExecDestroy(launched_);
     cudaGraphDestroy(graph_);
@@ -35,7 +35,7 @@ class Recorded {
   void launch() { ASSERT_EQ(cudaGraphLaunch(launched_, lane_.stream()), cudaSuccess); }
 
  private:
-  // CUDA does not report memory that a graph allocates as device memory.
+  // Expects that no node of the graph allocates memory, because CUDA does not count such memory as used device memory.
   void expect_no_allocation() const {
     std::size_t count = 0;
     EXPECT_EQ(cudaGraphGetNodes(graph_, nullptr, &count), cudaSuccess);
@@ -43,9 +43,8 @@ class Recorded {
     EXPECT_EQ(cudaGraphGetNodes(graph_, nodes.data(), &count), cudaSuccess);
     for (cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-      if (cudaGraphNodeGetType(node, &type) != cudaSuccess)
-        (void)
-            cudaGetLastError();  // the flags of pushes are nodes of the driver, whose type the runtime does not report
+      // The runtime does not report the type of driver nodes, such as the flags of pushes.
+      if (cudaGraphNodeGetType(node, &type) != cudaSuccess) (void)cudaGetLastError();
       EXPECT_NE(type, cudaGraphNodeTypeMemAlloc);
     }
   }

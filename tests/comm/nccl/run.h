@@ -1,4 +1,4 @@
-// The state that the tests of test_comm_nccl share.
+// The launch, the store and the device that the tests of test_comm_nccl share.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -16,13 +16,13 @@ struct NcclRun {
   base::Device device;
 };
 
-// Set by main.
+// main() sets this state.
 inline NcclRun& nccl_run_of_tests() {
   static NcclRun run;
   return run;
 }
 
-// Returns options of a world of all ranks. `name` must be unique.
+// Returns the options of a world of all ranks. `name` must be unique among the worlds.
 inline NcclOptions nccl_options(const std::string& name, const WorldOptions& world) {
   const NcclRun& run = nccl_run_of_tests();
   NcclOptions options;
@@ -34,7 +34,7 @@ inline NcclOptions nccl_options(const std::string& name, const WorldOptions& wor
   return options;
 }
 
-// Tests of several ranks. A test after which the world may be unusable makes its own world.
+// The base of tests with several ranks. If a test may make its world unusable, it makes its own world.
 class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -43,7 +43,7 @@ class NcclTest : public testing::Test {
   static int rank() { return nccl_run_of_tests().launch.rank; }
   static int ranks() { return nccl_run_of_tests().launch.size; }
   static base::Device device() { return nccl_run_of_tests().device; }
-  // Makes a world for this test. If a test makes several worlds, each needs another `name`.
+  // Makes a world for this test. If a test makes several worlds, each world needs a different `name`.
   static std::unique_ptr<World> make_world(const WorldOptions& options, const std::string& name = {}) {
     return make_nccl_world(nccl_options(testing::UnitTest::GetInstance()->current_test_info()->name() + name, options));
   }
