@@ -86,7 +86,7 @@ TEST(Overlap, CountsThePiecesThatARankReceives) {
     if (trainer.parallel().rank == 0) pieces = trainer.runtime().statistics().tp_pieces;
   };
   run(options);
-  const std::int64_t layers = options.model.num_hidden_layers;
+  const std::int64_t layers = options.model.num_layers;
   EXPECT_EQ(pieces, 2 * (10 * layers + 5) * 2);
   options.product_options.tp_overlap = false;
   run(options);

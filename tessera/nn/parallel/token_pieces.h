@@ -25,8 +25,9 @@ class GatherInPieces final : public PendingResult {
   ~GatherInPieces() override;
 
   // Returns the rows of a chunk, for work that is enqueued on compute. Makes compute wait for them; this rank's own
-  // rows alone need no wait.
-  at::Tensor rows(const TokenChunk& chunk);
+  // rows alone need no wait. The last chunk waits for every piece, so that all ranks need the pieces between the same
+  // events.
+  at::Tensor rows(const TokenChunk& chunk, bool is_last);
   at::Tensor take() override;
 
  private:
