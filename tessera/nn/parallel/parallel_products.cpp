@@ -51,7 +51,9 @@ GatheredProduct gathered_product(Context& context, const Weight& weight, Role ro
   };
   GatherInPieces gather(context, codes ? codes->own : own, tokens, pass);
   how.chunks = in_order_of_arrival(std::move(how.chunks), context.tp_rank(), context.tp_size());
-  how.rows = [&](const TokenChunk& chunk) { return factor_of(gather.rows(chunk), ops::Sides::rows); };
+  how.rows = [&](const TokenChunk& chunk) {
+    return factor_of(gather.rows(chunk, chunk == how.chunks.back()), ops::Sides::rows);
+  };
   at::Tensor result = product(context, weight, role, /*factor=*/{}, how);
   const at::Tensor all = gather.take();
   if (codes && sides == ops::Sides::rows) return {.product = std::move(result), .factor = {}};

@@ -73,7 +73,8 @@ void GatherInPieces::await(std::size_t pieces) {
   while (awaited_ < pieces) context_.program.wait(pieces_[awaited_++]);
 }
 
-at::Tensor GatherInPieces::rows(const TokenChunk& chunk) {
+at::Tensor GatherInPieces::rows(const TokenChunk& chunk, bool is_last) {
+  if (is_last) await(pieces_.size());
   const int size = context_.tp_size(), rank = context_.tp_rank();
   if (chunk.tokens == context_.split.part(all_.size(0), rank, size)) return own_;
   std::size_t last = 1;  // the first piece also copies this rank's own rows

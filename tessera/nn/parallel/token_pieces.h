@@ -25,8 +25,9 @@ class GatherInPieces final : public PendingResult {
   ~GatherInPieces() override;
 
   // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
-  // read the rows. A chunk that contains only this rank's own rows needs no wait.
-  at::Tensor rows(const TokenChunk& chunk);
+  // read the rows. A chunk that contains only this rank's own rows needs no wait. The last chunk waits for every piece,
+  // so that all ranks need the pieces between the same events.
+  at::Tensor rows(const TokenChunk& chunk, bool is_last);
   at::Tensor take() override;
 
  private:
