@@ -98,7 +98,7 @@ bool is_of_delayed_scaling(std::string_view setting) {
   return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
 }
 
-// Returns whether the tp ranks divide the tokens of activations.
+// Returns whether the tp ranks divide the tokens of activations among themselves.
 bool splits_tokens(const TrainConfig& config) {
   return config.sequence_parallel && config.tp > 1;
 }
@@ -386,7 +386,7 @@ void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& 
     throw InputError(
         "--grad-wire: got {}, expected bf16: on GPUs the products of experts round their gradients to bf16",
         name_of(*config.grad_wire));
-  constexpr std::int64_t kMost = 1023;  // groups of a grouped product
+  constexpr std::int64_t kMost = 1023;  // largest number of groups in a grouped product
   const std::int64_t own = (sizes.num_experts + config.ep - 1) / config.ep;
   if (own > kMost)
     throw InputError("--ep: got {}, expected at least {}: a GPU computes at most {} of the {} experts", config.ep,
