@@ -91,7 +91,7 @@ int print_draws(const run::PlanCommandInputs& task, const Output& output) {
   return 0;
 }
 
-// Prints the plan of a mesh with unused places. The files are those of the slowest replica. Returns the exit code.
+// Prints the plan of a mesh with unused places. The output files describe the slowest replica. Returns the exit code.
 int print_places(const run::PlanCommandInputs& task, const std::string& measured, const Output& output) {
   run::ReplicaPlans plans(task.request);
   const run::PlacesPlan plan = run::plan_places(task.request, plans);

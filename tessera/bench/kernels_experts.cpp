@@ -1,5 +1,5 @@
-// The operators of a layer whose rank owns all experts. The choices are those of random logits, which load the experts
-// nearly evenly.
+// Kernel cases of a layer with experts. The rank owns all experts. The choices come from random logits, so the experts
+// have nearly equal loads.
 #include "tessera/bench/kernels_cases.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
@@ -11,7 +11,7 @@ namespace {
 
 using quant::DType;
 
-// Random choices and the rows that follow from them.
+// Random choices of experts, and the rows that are selected for these choices.
 struct Chosen {
   ops::Routing routing;
   ops::Selection rows;

@@ -24,7 +24,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr int kMaxRepeats = 10;    // suppressed steps of one run of steps
+constexpr int kMaxRepeats = 10;    // largest number of suppressed steps in one series of steps
 constexpr int kMeasuredSteps = 5;  // additional steps on a GPU that measure waits, because measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
@@ -69,8 +69,8 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 struct Times {
   std::vector<double> steps, exposed, host;
   double loss = 0;                               // loss of the last step
-  std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // of the last step
-  std::vector<std::int64_t> counts;              // of the experts, in the last step
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // counters of the last step
+  std::vector<std::int64_t> counts;              // counts of the chosen experts in the last step
 
   void drop(int count) {
     for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
@@ -88,10 +88,11 @@ void check_step(const train::StepResult& result, int step, int count, train::Tra
       step, count, is_updated ? "is not finite" : "was skipped", result.loss, result.grad_norm);
 }
 
-// Runs the steps as a training loop does. A suppressed step is repeated: the rows of experts had too little room.
+// Runs the steps as a training loop does. If a step is suppressed because the memory for rows of experts is too small,
+// the step is repeated.
 Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
   Times times;
-  int missing = count, repeats = 0;  // missing: steps that are not enqueued
+  int missing = count, repeats = 0;  // missing: number of steps that are not enqueued yet
   const auto finish_down_to = [&](int pending) {
     while (trainer.pending_steps() > pending) {
       const train::StepResult result = trainer.finish_step();

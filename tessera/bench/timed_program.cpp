@@ -128,7 +128,8 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
 
 void TimedProgram::wait(const Issued& issued) {
   if (issued.event < 0) return;
-  if (schedule::is_piece_op(trace()[static_cast<std::size_t>(issued.event)].op)) compute();  // until the need
+  // Compute runs until the need event.
+  if (schedule::is_piece_op(trace()[static_cast<std::size_t>(issued.event)].op)) compute();
   program_.wait(issued);
   DryRun::wait(issued);
   in_flight_.erase(issued.event);

@@ -79,7 +79,7 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   context.program.parameters().add_backward_weights();
 }
 
-// All sparse layers have the same shapes.
+// Checks only one layer, because all sparse layers have the same shapes.
 void Decoder::check_products_of_experts() const {
   const at::Device device = ops::to_device(context_.program.device());
   if (!device.is_cuda() || context_.program.parameters().types().model != quant::DType::bf16) return;

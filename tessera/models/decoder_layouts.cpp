@@ -121,7 +121,7 @@ layout::Layout attention_output_layout(const DecoderConfig& config, const TpPart
 
 namespace {
 
-// The rows gate | up of a feed-forward part of this width.
+// Returns the layout of the gate | up rows of a feed-forward part with this width.
 layout::Layout gate_up_of(const UnitRanges& columns, std::int64_t width, std::int64_t hidden) {
   UnitRanges ranges = columns;
   for (std::size_t rank = 0; rank < ranges.size(); ++rank) append(ranges[rank], columns[rank], 1, width);

@@ -60,7 +60,7 @@ ParameterSpec router(const DecoderConfig& config, const std::string& name, int t
   return spec;
 }
 
-// One number for each expert. No gradient changes the bias (train/router_bias.h).
+// The bias has one number for each expert. The bias has no gradient; RouterBiasUpdate changes it (train/router_bias.h).
 ParameterSpec router_bias(const DecoderConfig& config, const std::string& name, int tp_size) {
   ParameterSpec spec = norm(name, config.experts->count, tp_size, /*partial=*/false);
   spec.trainable = false;

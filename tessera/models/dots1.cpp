@@ -5,7 +5,8 @@
 namespace tessera::models {
 namespace {
 
-// Layers from max_window_layers on have sliding windows, unless sliding_window is null or layer_types gives the layers.
+// Throws InputError if a layer has a sliding window. Layers from max_window_layers on have sliding windows, unless
+// sliding_window is null or layer_types lists the kinds of the layers.
 void refuse_windows(const Fields& fields) {
   refuse_sliding_windows(fields);
   if (fields.find("layer_types") || !fields.find("sliding_window")) return;
@@ -17,7 +18,7 @@ void refuse_other_routing(const Fields& fields) {
   const auto require = [&](const char* name, const nlohmann::json& only, const char* expected) {
     if (const nlohmann::json* value = fields.find(name); value && *value != only) fields.fail(name, expected);
   };
-  // Published files of dots1 have the name "noaux_tc" for sigmoid scores with a bias.
+  // Published configurations of dots1 use the name "noaux_tc" for sigmoid scores with a bias.
   if (const nlohmann::json* score = fields.find("scoring_func"); score && *score != "sigmoid" && *score != "noaux_tc")
     fields.fail("scoring_func", "\"sigmoid\" or \"noaux_tc\"");
   require("topk_method", "noaux_tc", "\"noaux_tc\"");
@@ -36,7 +37,7 @@ std::int64_t routed_experts(const Fields& fields) {
   return count;
 }
 
-// Returns a number from 0 on; 0 if the field is absent.
+// Returns the value of a field that must be a number of at least 0. Returns 0 if the field is absent.
 std::int64_t count_or_zero(const Fields& fields, const char* name) {
   const nlohmann::json* value = fields.find(name);
   return value && *value == 0 ? 0 : fields.size_or(name, 0);

@@ -61,7 +61,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "layers", layers);
     const at::Tensor y = activated_forward(ctx, *context, layers->down.weight, column.result.y, kept);
-    if (!layers->gate_up.norm) return {y};  // autograd accepts no undefined result
+    if (!layers->gate_up.norm) return {y};  // autograd does not accept an undefined result
     return {y, column.result.sum};
   }
 

@@ -209,7 +209,7 @@ std::int64_t tokens_of(const Factor& factor, const ChunkedProduct& how) {
   return tokens;
 }
 
-// Returns an uninitialised result of a product of rows like `part`.
+// Returns an uninitialized result. `part` is a factor with some of the product's rows.
 at::Tensor result_like(const Factor& part, std::int64_t tokens, std::int64_t columns) {
   if (part.matrix.defined()) return at::empty({tokens, columns}, part.matrix.options());
   const ops::Operand& rows = part.operands.rows;
@@ -217,7 +217,7 @@ at::Tensor result_like(const Factor& part, std::int64_t tokens, std::int64_t col
                    (rows.values.defined() ? rows.values : rows.codes).options().dtype(at::kBFloat16));
 }
 
-// Multiplies in chunks, with whole(factor) for one chunk or part(factor, result) for each chunk.
+// Multiplies in chunks. Calls whole(factor) for one chunk, or part(factor, result) for each of several chunks.
 template <typename Whole, typename Part>
 at::Tensor in_chunks(const Factor& factor, std::int64_t columns, const ChunkedProduct& how, Whole whole, Part part) {
   at::Tensor result;

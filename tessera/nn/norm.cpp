@@ -47,7 +47,8 @@ ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
   const ops::Dropout dropout = dropout_of(context.dropout, norm.dropout);
   if (!is_trainable(context, norm.weight)) {
-    at::Tensor unused = at::empty({norm.weight.cols}, rstd.options());  // the operator always computes this gradient
+    // The operator always computes the gradient of the weight.
+    at::Tensor unused = at::empty({norm.weight.cols}, rstd.options());
     return ops::rms_norm_backward(dy, dsum, sum, rstd, weight.tensor(), unused, false, dropout);
   }
   ops::RmsNormGradients result;

@@ -26,7 +26,7 @@ struct DomainRanks {
   int adding = 1;
 };
 
-// Returns the compute groups of the replica that has most of them.
+// Returns the largest number of compute groups of any replica.
 int parts_of(const mesh::Mesh& mesh, const shard::Domain& domain) {
   if (!mesh.has_dead_places()) return mesh.size(domain.storage);
   std::size_t most = 0;
@@ -42,7 +42,7 @@ DomainRanks domain_ranks(const shard::RankLayout& layout, int domain) {
   return {.compute = compute, .stored = compute * parts, .reduced = compute * adding, .adding = adding};
 }
 
-// Returns the domain whose collectives an event names. Throws Error if no domain has the name.
+// Returns the domain to which the group of an event belongs. Throws Error if no domain has the name.
 std::vector<shard::Domain>::const_iterator domain_of(const shard::RankLayout& layout, const std::string& group) {
   const auto domain = std::ranges::find(layout.domains, group, [](const auto& it) { return program_name(it); });
   TESSERA_CHECK(domain != layout.domains.end(), "an event names the group '{}', which no domain has", group);
@@ -200,7 +200,7 @@ class Placer {
     return input_.machine.rank_spread * std::accumulate(segments.begin(), segments.end(), 0.0);
   }
 
-  // Returns the ranks of the group of this rank, which may lack ranks.
+  // Returns the number of ranks in this rank's group with this name. The group may have fewer ranks than places.
   std::int64_t ranks_of(const std::string& group) const {
     if (group == schedule::kCastGroup) return input_.world_size();
     const auto domain = domain_of(input_.layout, group) - input_.layout.domains.begin();

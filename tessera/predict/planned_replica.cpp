@@ -11,10 +11,10 @@ namespace {
 
 using schedule::Activity;
 
-// The largest and the smallest part that a replica updates of a shard of this replica.
+// The largest and the smallest part of a shard of this replica that another replica updates.
 struct UpdatedParts {
   std::int64_t shard = 0, most = 0;
-  std::int64_t others = 0;  // most elements that a rank stores and does not update
+  std::int64_t others = 0;  // largest number of elements that a rank stores but does not update
 };
 
 UpdatedParts updated_parts(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts,
@@ -38,7 +38,7 @@ UpdatedParts updated_parts(const shard::ParameterLayouts& layouts, const shard::
   return parts;
 }
 
-// Returns the elements that a rank receives in a sum over replicas that all store the sum.
+// Returns the bytes that a rank receives in a sum over replicas if every replica stores the whole sum.
 schedule::Way whole_sum(const PlannedParameter& planned, bool is_cut, const shard::ParameterTypes& types,
                         const ReplicaOfMesh& whole) {
   const std::int64_t bytes = types.accumulator_bytes(planned.shard_elements);

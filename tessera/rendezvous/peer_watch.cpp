@@ -50,8 +50,8 @@ class Socket {
 
 struct Connection {
   Socket socket;
-  int rank = -1;         // -1: the hello has not arrived
-  std::string received;  // bytes that are not read yet
+  int rank = -1;         // -1: the hello message has not arrived yet
+  std::string received;  // received bytes that are not processed yet
 };
 
 }  // namespace peer_watch
@@ -63,13 +63,14 @@ using peer_watch::Connection, peer_watch::Socket;
 using std::chrono::milliseconds;
 using WatchClock = std::chrono::steady_clock;
 
-constexpr milliseconds kTogether{200};    // ranks that end within this time after the first are reported together
-constexpr milliseconds kStopSeen{100};    // time between two reads of stop_requested
-constexpr milliseconds kStopBefore{400};  // a stop request that is older than a loss by this time explains the loss
+constexpr milliseconds kTogether{200};  // ranks that end within this time after the first are reported together
+constexpr milliseconds kStopSeen{100};  // interval between two calls of stop_requested
+constexpr milliseconds kStopBefore{
+    400};  // if a stop request is older than the end of a rank by this time, the request is the cause of the end
 constexpr milliseconds kConnectPeer{2000};
 constexpr char kBye = 'b';
 
-// The first bytes on a connection. The token keeps foreign connections out.
+// The first bytes on a connection. The token identifies the ranks of this run, so that other connections are refused.
 struct Hello {
   std::uint64_t token = 0;
   std::int32_t rank = 0, reserved = 0;
@@ -81,7 +82,7 @@ std::string own_host() {
 }
 
 void send_all(const Socket& socket, const void* data, std::size_t bytes) {
-  // The messages are a few bytes, so they fit into the socket's buffer. A failure means that the peer has ended.
+  // Messages have a few bytes, so they fit into the buffer of the socket. A failure means that the peer has ended.
   [[maybe_unused]] const ssize_t sent = ::send(socket.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -110,7 +111,7 @@ std::pair<Socket, int> listen_anywhere() {
   return {std::move(listener), ntohs(address.sin_port)};
 }
 
-// Returns a connection, or an empty socket if none can be made.
+// Returns a connection, or an empty socket if no connection can be made.
 Socket connect_to(const std::string& host, const std::string& port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_family = AF_INET;
@@ -205,7 +206,7 @@ class PeerWatch::Impl {
     connections_.push_back({.socket = std::move(socket)});
   }
 
-  // Reads what has arrived. Closes the connection if the peer has ended or has left.
+  // Reads the bytes that have arrived. Closes the connection if the peer has ended or has left.
   void receive(Connection& connection) {
     std::array<char, 64> bytes{};
     const ssize_t count = ::recv(connection.socket.get(), bytes.data(), bytes.size(), 0);
@@ -220,7 +221,7 @@ class PeerWatch::Impl {
     connection.socket = Socket();
   }
 
-  // Reads the hello if it has arrived. Returns false for a foreign connection.
+  // Reads the hello message if it has arrived. Returns false for a connection that does not belong to the run.
   bool identify(Connection& connection) const {
     Hello hello;
     if (connection.received.size() < sizeof hello) return true;
@@ -254,7 +255,7 @@ class PeerWatch::Impl {
   std::vector<int> lost_;
   WatchClock::time_point first_loss_;
   bool is_reported_ = false;
-  std::thread thread_;  // the last member: it starts when the others are initialised
+  std::thread thread_;  // the last member, because the thread uses the other members when it starts
 };
 
 PeerWatch::PeerWatch(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}

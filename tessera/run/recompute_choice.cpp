@@ -48,15 +48,15 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   return blocks_at(enough, blocks);
 }
 
-// A rank of a group that computes with parts of one weight.
+// A rank, and the slots of its tp group.
 struct TpRank {
   int rank = 0;
-  int number = 0;      // in its tp group
-  shard::Slots slots;  // of the ranks of its tp group
+  int number = 0;      // index of the rank in its tp group
+  shard::Slots slots;  // slots of the ranks of this tp group
 };
 
-// Returns ranks of every kind: those of one tp group of each shape. Without unused places, the first ranks of the mesh,
-// as many as the largest compute group has.
+// Returns ranks of every kind: the ranks of one tp group of each shape. If no place is unused, returns the first ranks
+// of the mesh, as many as the largest compute group has.
 std::vector<TpRank> tp_ranks(const shard::RankLayout& layout) {
   const mesh::Mesh& mesh = layout.mesh;
   const mesh::Axes& compute = layout.domains.front().compute;

@@ -17,7 +17,8 @@ RouterBiasUpdate::RouterBiasUpdate(runtime::Runtime& runtime, models::RouterBias
                      rate_);
 }
 
-// All tp ranks have the counts of a microbatch. The first of them contributes the counts to the sum over the world.
+// Returns the counts that this rank adds to the sum over the world. All tp ranks know the counts of a microbatch, but
+// only the first tp rank adds them.
 std::vector<std::int64_t> RouterBiasUpdate::counts_of(const std::vector<at::Tensor>& losses) const {
   const std::size_t elements = biases_.ids.size() * static_cast<std::size_t>(biases_.experts);
   std::vector<std::int64_t> counts(elements, 0);

@@ -24,8 +24,8 @@ bool needs_casts(const TrainerOptions& options) {
 }
 
 constexpr const char* kExpertRoom = "expert_room";
-constexpr double kMoreRoom = 1.1;    // multiplies the room that a step needed
-constexpr int kMaxEvaluations = 10;  // attempts of one evaluation
+constexpr double kMoreRoom = 1.1;    // factor by which the memory exceeds what a step needed
+constexpr int kMaxEvaluations = 10;  // largest number of attempts of one evaluation
 
 struct RoomMemory {
   std::int64_t evaluation = 0;
@@ -129,7 +129,7 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
     loss.objective.backward();
     runtime_.program().end_microbatch();
   }
-  context_.dropout.step = nullptr;  // evaluations drop nothing
+  context_.dropout.step = nullptr;  // evaluations use no dropout
   runtime_.program().end_step();
   return losses;
 }

@@ -132,7 +132,7 @@ TEST(InputDropout, ABlockMatchesItsFormulasUnderEveryPolicy) {
   constexpr Recompute policies[] = {Recompute::full, Recompute::selective, Recompute::none};
   std::size_t turn = 0;
   for (LayerCase how : layer_cases()) {
-    how.microbatches = 1;  // it takes long
+    how.microbatches = 1;  // the test takes long
     how.uses = 1;
     how.recompute = policies[turn++ % 3];
     check_layer(block_with_dropout(how), how);

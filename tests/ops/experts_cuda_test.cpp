@@ -1,5 +1,5 @@
-// The operators of experts on CUDA: the bits of the CPU where docs/numerics.md promises them, and the bits of a row
-// for any other rows.
+// Tests the operators of experts on CUDA. The results have the bits of the CPU where docs/numerics.md promises this,
+// and the bits of a row do not depend on other rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ std::vector<ExpertsCase> cuda_cases() {
   return cases;
 }
 
-// The rows of the same choices on both devices.
+// The rows of the same choices, selected on both devices.
 struct Both {
   Selection host, device;
 };
@@ -302,8 +302,8 @@ TEST_F(OnCudaExperts, WeightGradientsOfBf16AreNotWrittenInFp32) {
   EXPECT_THROW(grouped_wgrad(x, x, selections.device, dw, false), Error);
 }
 
-// Rows and weight of one expert beside groups of other sizes and other numbers of rows of memory. The library chooses
-// its kernel by rows of memory and groups.
+// Computes the products of one expert together with groups of other sizes and other numbers of allocated rows. The
+// library chooses its kernel by the numbers of rows and groups.
 TEST_F(OnCudaExperts, BitsOfAnExpertDoNotDependOnOtherExperts) {
   constexpr std::int64_t kIn = 96, kOut = 72;
   for (const at::ScalarType type : kModelTypes)

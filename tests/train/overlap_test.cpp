@@ -1,4 +1,4 @@
-// Runs whose tokens travel in pieces beside the products have the bits of runs with whole transfers.
+// Tests that runs whose tokens are exchanged in pieces have the same bits as runs with whole transfers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -61,7 +61,7 @@ struct Dispatched {
   at::Tensor weights;         // index: row
   std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
 };
-// Returns the most rows of an expert and block of this many tokens; 0: no limit.
+// Returns the capacity of an expert for a block with this number of tokens. 0: no limit.
 std::int64_t capacity_of_block(const Experts& layers, std::int64_t tokens) {
   if (layers.capacity == 0) return 0;
   return ops::capacity_of(layers.capacity, tokens, layers.options.k, layers.local.all);
@@ -110,8 +110,8 @@ void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, c
   });
 }
 
-// Returns the router's sums over the microbatch. A recomputed forward omits the exchange, since only the gradients of
-// the sums are used. capacity: the most rows of an expert in this block; 0: no limit.
+// Returns the router's sums over the microbatch. A recomputed forward omits the exchange between ranks, because only
+// the gradients of its sums are used. `capacity` is the largest number of rows of an expert in this block; 0: no limit.
 RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted, std::int64_t capacity) {
   const ops::RouterSums sums = ops::router_sums(routing, counted);
   const std::int64_t experts = sums.counts.size(0);
@@ -154,7 +154,7 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     ctx->save_for_backward(saved);
     const variable_list own{routing.probabilities, routing.logsumexp, routing.experts, routing.weights, own_counted};
     const variable_list of_group{choices, gate_up, selective ? at::Tensor() : activated};
-    // The shared expert reads the norm's output too. If it keeps the output, it counts the bytes.
+    // The shared expert also reads the norm's output. If the shared expert keeps the output, it also counts the bytes.
     const bool is_counted = layers->shared && !keeps_columns(*context, layers->shared->gate_up.weight, Tokens::own);
     const std::int64_t counted_elsewhere = is_counted ? kept_bytes({normed.y}) : 0;
     stash(ctx, *context, kept, kept_bytes(saved) + kept_bytes(own) - counted_elsewhere, Tokens::own);
@@ -217,8 +217,8 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     return {.x = dx.take(), .weights = dweights.take()};
   }
 
-  // Adds the router's gradient of x and that of the shared expert, which may be undefined, to `dx`. The sum is computed
-  // in the accumulator type and rounded once.
+  // Returns the sum of `dx`, of the router's gradient of x, and of the shared expert's gradient `dx_of_shared`, which
+  // may be undefined. The sum is computed in the accumulator type and rounded once.
   static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
                                        const at::Tensor& x, const ops::RoutingGradients& gradients,
                                        const at::Tensor& dx, const at::Tensor& dx_of_shared) {

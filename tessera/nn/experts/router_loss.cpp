@@ -23,8 +23,8 @@ struct Factors {
   double squares = 0;        // the z loss times T is the sum of squares * logsumexp^2
 };
 
-// tokens: T, an fp64 scalar on the device of the counts. Without counted tokens all counts and sums are 0, and so are
-// the losses. Reading T from a GPU would make the host wait.
+// `tokens` contains T, an fp64 scalar on the device of the counts. The host does not read T, because reading from a GPU
+// would make the host wait. Without counted tokens, all counts, sums and losses are 0.
 Factors factors_of(const at::Tensor& counts, const RouterLossOptions& options, const at::Tensor& tokens) {
   const auto layers = static_cast<double>(counts.size(0)), experts = static_cast<double>(counts.size(1));
   const at::Tensor coefficient =
@@ -52,7 +52,7 @@ class RouterLossFunction : public torch::autograd::Function<RouterLossFunction> 
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["type"] = probabilities.scalar_type();
     ctx->saved_data["layers"] = squares.size(0);
-    // Reading the value from a GPU would make the host wait.
+    // The host reads no value from a GPU, because reading would make the host wait.
     const double value =
         aux.is_cpu() ? scale * (aux.item<double>() + z.item<double>()) : std::numeric_limits<double>::quiet_NaN();
     return at::scalar_tensor(value, at::kDouble);

@@ -63,7 +63,7 @@ std::vector<TokenChunk> in_order_of_arrival(std::vector<TokenChunk> chunks, int 
 
 std::vector<TokenChunk> in_order_of_departure(std::vector<TokenChunk> chunks, int rank, int size) {
   const auto first_piece = [&](const TokenChunk& chunk) {
-    std::int64_t first = size;  // this rank's own rows stay
+    std::int64_t first = size;  // this rank's own rows are not sent
     for (std::int64_t target = chunk.ranks.begin; target < chunk.ranks.end; ++target)
       if (target != rank) first = std::min(first, (target - rank + size) % size);
     return first;

@@ -13,7 +13,7 @@
 namespace tessera::nn {
 namespace {
 
-// Returns a matrix in memory that peers write, uninitialised.
+// Returns an uninitialized matrix in memory into which peers write.
 at::Tensor transfer_matrix(Context& context, std::int64_t rows, const at::Tensor& like) {
   const std::int64_t cols = like.size(1);
   runtime::TransferMemory memory =
@@ -22,7 +22,7 @@ at::Tensor transfer_matrix(Context& context, std::int64_t rows, const at::Tensor
   if (memory.data != nullptr)
     return at::from_blob(
         memory.data, {rows, cols}, [hold = std::move(memory.hold)](void*) {}, like.options());
-  // The memory has no room, but the interval counts until the matrix is freed.
+  // The arena has no memory for the range. The range counts for the arena's peak until the matrix is freed.
   const at::Tensor other = at::empty({rows, cols}, like.options());
   return at::from_blob(
       other.mutable_data_ptr(), {rows, cols}, [other, hold = std::move(memory.hold)](void*) {}, like.options());
@@ -39,7 +39,7 @@ at::Tensor rows_of_rank(const Context& context, const at::Tensor& all, int rank)
   return all.narrow(0, rows.begin, rows.size());
 }
 
-// If an error left pieces in flight, waits until they have finished or failed.
+// Waits until pieces in flight have finished or failed. Such pieces exist only after an error.
 void finish_pieces(const std::vector<runtime::Issued>& pieces, std::size_t awaited) {
   for (; awaited < pieces.size(); ++awaited)
     while (!pieces[awaited].done.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit
@@ -54,7 +54,8 @@ bool travels_in_pieces(const Context& context) {
 GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass)
     : context_(context), own_(own.contiguous()), all_(transfer_matrix(context, tokens, own)) {
   const std::vector<std::int64_t> counts = elements_by_rank(context, tokens, own.size(1));
-  if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);  // the other places have no rank
+  // The other places of the tp group have no rank.
+  if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);
   for (int piece = 1; piece < context.tp_size(); ++piece)
     pieces_.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
                                              .in = own_.const_data_ptr(),

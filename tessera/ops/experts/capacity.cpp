@@ -11,7 +11,7 @@
 namespace tessera::ops {
 namespace {
 
-// Sets the choices of one block that are beyond the capacity to -1. choices, weights: [tokens * k].
+// Sets the choices of one block that exceed the capacity to -1. choices, weights: [tokens * k].
 template <typename A>
 void drop_in_block(std::int32_t* choices, const A* weights, std::int64_t count, const LocalExperts& local,
                    std::int64_t capacity) {

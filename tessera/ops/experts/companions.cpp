@@ -19,10 +19,10 @@ constexpr std::int64_t kOwnRows = 40;
 struct OwnOperands {
   at::Tensor x, dy, w;
 };
-using Products = std::array<at::Tensor, 3>;  // fprop, dgrad and wgrad of the own rows
+using Products = std::array<at::Tensor, 3>;  // fprop, dgrad and wgrad of OwnOperands
 
-// The own rows are those of expert `place` of two. The other expert has `others` rows, and `unused` rows of memory
-// follow.
+// Computes the products of `own` in a selection with two experts. `own` belongs to expert `place`, and the other expert
+// has `others` rows. The selection also has `unused` allocated rows without choices.
 Products own_products(const OwnOperands& own, std::int64_t place, std::int64_t others, std::int64_t unused) {
   const std::int64_t out = own.w.size(0), in = own.w.size(1), first = place == 0 ? 0 : others;
   at::Tensor choices = at::zeros({kOwnRows + others + unused, 1}, at::TensorOptions(own.x.device()).dtype(at::kInt));

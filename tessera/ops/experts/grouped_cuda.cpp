@@ -10,7 +10,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr std::int64_t kMultiple = 8;         // elements of bf16 in 16 bytes, to which rows are aligned
+constexpr std::int64_t kMultiple = 8;         // number of bf16 elements in 16 bytes, the alignment of rows
 constexpr std::uintptr_t kRowAlignment = 16;  // bytes
 
 std::int64_t padded(std::int64_t size) {
@@ -21,8 +21,8 @@ bool starts_aligned(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % kRowAlignment == 0;
 }
 
-// Returns the operand with its last two dimensions extended by zeros, or the last alone if `rows` is 0. Returns the
-// operand itself if it has these sizes and is aligned.
+// Returns the operand with its last two dimensions padded with zeros to `rows` and `cols`. If `rows` is 0, pads only
+// the last dimension. Returns the operand itself if no padding is needed and the operand is aligned.
 at::Tensor extended(const at::Tensor& operand, std::int64_t rows, std::int64_t cols) {
   const std::int64_t last = operand.dim() - 1;
   if (rows == 0) rows = operand.size(last - 1);
@@ -35,7 +35,7 @@ at::Tensor extended(const at::Tensor& operand, std::int64_t rows, std::int64_t c
   return result;
 }
 
-// result = left times right for each group, where the result has the shape [..., rows, cols].
+// Computes result = left times right for each group. `result` has the shape [..., rows, cols].
 void multiply_groups(const at::Tensor& left, const at::Tensor& right, const Selection& selection, at::Tensor& result,
                      std::int64_t rows, std::int64_t cols) {
   const std::int64_t last = result.dim() - 1;

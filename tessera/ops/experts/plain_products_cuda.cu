@@ -1,5 +1,5 @@
-// The products of experts in fp32 and fp64. Each group of rows has its own weight; the kernels read the sizes of the
-// groups on the device. The products do not use tensor cores.
+// The products of experts in fp32 and fp64, without tensor cores. The rows of each expert are a group with its own
+// weight. The kernels read the sizes of the groups from device memory.
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/experts/ordered_product.cuh"
 
@@ -12,8 +12,8 @@ struct Group {
   std::int64_t expert = -1, begin = 0, end = 0, first = 0;  // first: first row of this block's tile
 };
 
-// Returns the group and the tile of rows of block `index`, if the tiles of all groups are numbered in order. expert is
-// -1 behind the last tile.
+// Returns the group and the row tile of thread block `index`. The tiles of all groups are numbered in order.
+// Group::expert is -1 for indices after the last tile.
 __device__ Group group_of(const std::int32_t* ends, std::int64_t local, std::int64_t index) {
   Group group;
   for (std::int64_t expert = 0; expert < local; ++expert) {
@@ -30,7 +30,7 @@ __device__ Group group_of(const std::int32_t* ends, std::int64_t local, std::int
   return group;
 }
 
-// fprop: y = x w^T. dgrad: dx = dy w.
+// Computes y = x w^T for fprop, or dx = dy w for dgrad.
 template <bool kIsFprop, typename A>
 __global__ void __launch_bounds__(kThreads) rows_times_weight(const PlainProductArguments a) {
   const Group group = group_of(a.ends, a.local, blockIdx.y);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) rows_times_weight(const PlainProduct
       [&](std::int64_t row, std::int64_t col, A value) { result[row * cols + col] = value; });
 }
 
-// dw = dy^T x for the rows of each expert.
+// Computes dw = dy^T x for the rows of each expert.
 template <typename A>
 __global__ void __launch_bounds__(kThreads) weight_gradient(const PlainProductArguments a) {
   const std::int64_t expert = blockIdx.z, begin = expert == 0 ? 0 : a.ends[expert - 1];

@@ -1,5 +1,5 @@
-// The choices of the router, its sums and its gradient. Each warp computes one token. Sums over experts and over tokens
-// have the CPU's order.
+// The choices of the router, its sums and its gradient. Each warp processes one token. Sums over experts and over
+// tokens use the same order as on a CPU.
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/packs.cuh"
@@ -7,9 +7,9 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kWarps = 2;  // tokens of a block, limited by shared memory: 1,023 experts in fp64
+constexpr int kWarps = 2;  // tokens of a thread block; shared memory for 1,023 experts in fp64 limits the number
 
-// Returns the memory of this warp: `count` elements of dynamic shared memory.
+// Returns the shared memory of this warp: `count` elements of dynamic shared memory.
 template <typename A>
 __device__ __forceinline__ A* memory_of_warp(std::int64_t count) {
   extern __shared__ double memory[];
@@ -19,7 +19,7 @@ __device__ __forceinline__ std::int64_t token_of_warp() {
   return std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
 }
 
-// The larger of two logits of which the first has the lower index. A NaN counts as the lowest value.
+// Returns the larger of two logits. The first logit has the lower index. NaN is treated as the lowest value.
 template <typename A>
 __device__ __forceinline__ A larger(A a, A b) {
   return b > a || a != a ? b : a;
@@ -30,8 +30,8 @@ struct Best {
   A value;
   int expert;
 };
-// Each lane has the best of its experts. Returns the best of all: the largest value, and of equal values the lowest
-// index.
+// Returns the best expert of all lanes: the expert with the largest value, and among equal values the lowest index.
+// Each lane passes the best of its own experts.
 template <typename A>
 __device__ __forceinline__ Best<A> best_of_warp(Best<A> best) {
 #pragma unroll
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) choose(const Route<A> a) {
   A* p = memory_of_warp<A>(a.experts);
   if (token >= a.tokens) return;
   const A* logits = a.logits + token * a.experts;
-  // The maximum is NaN if the first logit is NaN, as on a CPU.
+  // As on a CPU, the maximum is NaN if the first logit is NaN.
   const A first = logits[0];
   A most = first;
   for (int e = lane; e < a.experts; e += kWarp) most = larger(most, logits[e]);
@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) choose(const Route<A> a) {
   if (lane == 0) a.logsumexp[token] = most + log(sum);
   __syncwarp();
 
-  // Probabilities are at least 0. Taken experts are -2. NaN counts as -1, so that the choices are distinct.
+  // Probabilities are at least 0. A chosen expert is marked with -2. NaN is replaced by -1, so that the choices are
+  // distinct.
   constexpr A kTaken = -2, kNaN = -1;
   A total = 0;
   for (int slot = 0; slot < a.k; ++slot) {
@@ -106,7 +107,7 @@ struct Sums {
   const A *probabilities, *logsumexp;
   const std::int32_t* choices;
   const bool* counted;
-  A* chunk_sums;  // [chunks, experts + 1], the sum of squares after the experts
+  A* chunk_sums;  // [chunks, experts + 1]; the last column contains the sum of squares
   std::int32_t* chunk_counts;
   std::int64_t* counts;
   A *sums, *squares;

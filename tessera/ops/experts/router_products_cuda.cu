@@ -1,18 +1,18 @@
-// The products of the router. The sums have the CPU's order, so the results have the CPU's bits.
+// The matrix products of the router. Sums use the same order as on a CPU, so the results have the same bits.
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/experts/ordered_product.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-// Each warp computes the logits of kTokens tokens for kExperts experts. Lane l adds the terms l, l + 32, ...; the lanes
-// are then added as a tree (lane_sum), those of one logit by one thread.
+// Each warp computes the logits of kTokens tokens for kExperts experts. Lane l adds the terms l, l + 32, and so on. The
+// lanes are then added as a tree (lane_sum). One thread adds the lanes of one logit.
 constexpr int kTokens = 4, kExperts = 8;
 static_assert(kTokens * kExperts == kWarp);
 template <typename A>
 constexpr int kWarps = 32 / sizeof(A);  // limited by shared memory
 
-// Adds all elements to the first. Indices are constants, so that the elements stay in registers.
+// Adds all elements to the first element. Indices are compile-time constants, so the elements stay in registers.
 template <int kWidth, typename A>
 __device__ __forceinline__ void add_as_tree(A (&lanes)[kWarp]) {
 #pragma unroll
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kWarps<Accumulator<T>>* kWarp)
   if (token < tokens && expert < experts) logits[token * experts + expert] = lanes[0];
 }
 
-// Writes the product, or the sum of the product and `addend`, rounded to T.
+// Writes the product, or the sum of the product and `addend`. The result is rounded to T.
 template <int kRows, int kCols, bool kAdds, typename T, typename A, typename Left, typename Right>
 __global__ void __launch_bounds__(kRows* kCols / 16)
     product(StridedMatrix<Left> left, StridedMatrix<Right> right, std::int64_t rows, std::int64_t cols,
@@ -84,7 +84,7 @@ void launch_product(const StridedMatrix<Left>& left, const StridedMatrix<Right>&
       <<<grid, kRows * kCols / 16, 0, stream>>>(left, right, rows, cols, inner, addend, result, Accumulator<Right>{});
 }
 
-// dlogits^T x for at most kFewExperts experts. Each thread adds the tokens of one column for all experts.
+// Computes dlogits^T x for at most kFewExperts experts. Each thread adds the tokens of one column for all experts.
 constexpr int kFewExperts = 8, kFewThreads = 32, kFewTokens = 64;
 template <typename T>
 __global__ void __launch_bounds__(kFewThreads)
@@ -117,11 +117,12 @@ __global__ void __launch_bounds__(kFewThreads)
     if (e < experts) dw[e * hidden + col] = sums[e];
 }
 
-// dlogits w, to which `addend` is added if kAdds is true. T is the type of the result.
+// Computes dlogits w, and adds `addend` if kAdds is true. T is the type of the result.
 template <bool kAdds, typename T>
 void launch_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
   using A = Accumulator<T>;
-  constexpr std::int64_t kMost = std::int64_t{65535} * 64;  // tokens of a launch, limited by the tiles of a grid
+  // Largest number of tokens of a launch; the number of tiles in a grid limits it.
+  constexpr std::int64_t kMost = std::int64_t{65535} * 64;
   for (std::int64_t token = 0; token < a.tokens; token += kMost) {
     const StridedMatrix<A> left{static_cast<const A*>(a.dlogits) + token * a.experts, a.experts, 1};
     const StridedMatrix<A> right{static_cast<const A*>(a.w), a.hidden, 1};

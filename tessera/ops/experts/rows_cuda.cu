@@ -1,15 +1,18 @@
-// The rows of the local experts: their order, and the movement of values between tokens and rows. The host does not
-// know the number of rows.
+// Orders the rows of the local experts, and moves values between tokens and rows. The host does not know the number of
+// rows.
 //
-// The rows are ordered by expert and token by counting: each block of threads counts the choices of kChunk tokens by
-// expert, one block adds the counts in the order of the rows, and each block then numbers its rows.
+// The rows are ordered by expert and token with a counting sort. Each thread block counts the choices of kChunk tokens
+// by expert. One thread block adds the counts in the order of the rows. Each thread block then numbers the rows of its
+// tokens.
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kChunk = 256, kWords = kChunk / kWarp;  // tokens of a chunk, and words of a bit for each
+constexpr int kChunk = 256,
+              kWords = kChunk /
+                       kWarp;  // kChunk: tokens of a chunk. kWords: 32-bit words with one bit for each token of a chunk
 constexpr int kScanThreads = 1024, kMoveThreads = 256;
 
 // Sets bit t of bits[e] if token t of the chunk chooses local expert e.
@@ -22,12 +25,13 @@ __device__ void mark_choices(const SelectRowsArguments& a, std::uint32_t (*bits)
     for (int slot = 0; slot < a.k; ++slot) {
       const std::int64_t expert = a.choices[token * a.k + slot] - a.first;
       if (expert >= 0 && expert < a.local)
-        atomicOr(&bits[expert][threadIdx.x / kWarp], 1u << (threadIdx.x % kWarp));  // the order does not matter
+        atomicOr(&bits[expert][threadIdx.x / kWarp],
+                 1u << (threadIdx.x % kWarp));  // the order of these operations does not matter
     }
   __syncthreads();
 }
 
-// counts: [local, chunks]
+// a.counts: [local, chunks].
 __global__ void __launch_bounds__(kChunk) count_choices(const SelectRowsArguments a) {
   extern __shared__ std::uint32_t memory[];
   auto* bits = reinterpret_cast<std::uint32_t(*)[kWords]>(memory);
@@ -39,7 +43,8 @@ __global__ void __launch_bounds__(kChunk) count_choices(const SelectRowsArgument
   }
 }
 
-// Replaces each count by the sum of the counts before it, and writes the ends of the experts. One block.
+// Replaces each count by the sum of the counts before it, and writes the ends of the experts. Launched as one thread
+// block.
 __global__ void __launch_bounds__(kScanThreads) first_rows(const SelectRowsArguments a, std::int64_t chunks) {
   __shared__ std::int32_t sums[kScanThreads];
   const std::int64_t count = a.local * chunks, each = (count + kScanThreads - 1) / kScanThreads;
@@ -93,7 +98,7 @@ __global__ void __launch_bounds__(kChunk) number_rows(const SelectRowsArguments 
   for (; used < a.k; ++used) in_order[used] = -1;
 }
 
-// One block for each token.
+// Each thread block processes one token.
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     copy_to_rows(const T* __restrict__ x, T* __restrict__ rows, const std::int32_t* __restrict__ rows_in_order, int k,

@@ -1,28 +1,29 @@
-// SwiGLU of expert rows with their routing weights. The kernels read the number of rows on the device; threads of other
-// rows end at once. Each element has the CPU's bits; the sum over a row has an order that depends only on its length.
+// SwiGLU of expert rows with their routing weights. The kernels read the number of rows from device memory, and threads
+// of unused rows return at once. Each element has the same bits as on a CPU. The order of the sum over a row depends
+// only on the length of the row.
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/swiglu/swiglu_packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 2;               // packs of a thread, forward
-constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch, limited by Divisor
+constexpr int kThreads = 256, kSteps = 2;               // kSteps: packs of each thread in forward
+constexpr std::int64_t kItems = std::int64_t{1} << 30;  // packs of a launch; Divisor limits the number
 
 template <typename T>
 struct Rows {
   const std::int32_t* rows;
-  std::int64_t first;  // first row of the launch
+  std::int64_t first;  // first row that the launch computes
   const T *gate_up, *dout;
   const Accumulator<T>* weights;
   T *result, *output;
   Accumulator<T>* dweights;
   std::int64_t features;
   std::uint32_t items;
-  Divisor packs;  // packs of a row's features
+  Divisor packs;  // divides by the number of packs in a row
 };
 
-// silu(gate) * up * weight
+// Computes silu(gate) * up * weight.
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> weighted(const Accumulator<T> (&g)[N], const Accumulator<T> (&s)[N],
                                                const Pack<T, N>& up, Accumulator<T> weight) {
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Rows<T> a) {
   }
 }
 
-// One block for each row.
+// Each thread block processes one row.
 template <bool kWhole, bool kWithOutput, typename T>
 __global__ void __launch_bounds__(kThreads) backward(const Rows<T> a) {
   using A = Accumulator<T>;

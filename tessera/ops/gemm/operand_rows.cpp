@@ -1,4 +1,4 @@
-// Some rows of an operand, for products of some of the tokens.
+// Operands of some of the rows of a matrix, for products of some of the tokens.
 #include "tessera/base/error.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/gemm/whole_cast.h"
@@ -7,13 +7,13 @@
 namespace tessera::ops {
 namespace {
 
-// The padding and the alignment that GPU products need, in rows and bytes (operand.h, gemm_device.h).
+// The padding in rows, and the alignment in bytes, that GPU products need (operand.h, gemm_device.h).
 constexpr std::int64_t kRowPadding = 16, kCodeAlignment = 256;
-// CPU: with this alignment the libraries' results do not depend on the address.
+// On a CPU: with this alignment, the bits of the libraries' results do not depend on the address.
 constexpr std::uintptr_t kHostAlignment = 64;
 
-// Returns the codes of the rows with padding. The padding has zeros, or the codes of later rows: products compute each
-// row alone, and results have no padding.
+// Returns the codes of the rows with padding. The padding contains zeros or the codes of later rows. This does not
+// change results, because products compute each row separately, and the rows of the padding are not part of the result.
 at::Tensor codes_of_rows(const at::Tensor& codes, std::int64_t begin, std::int64_t size) {
   const std::int64_t padded = (size + kRowPadding - 1) / kRowPadding * kRowPadding;
   if (begin * codes.size(1) % kCodeAlignment == 0 && begin + padded <= codes.size(0))
@@ -24,7 +24,8 @@ at::Tensor codes_of_rows(const at::Tensor& codes, std::int64_t begin, std::int64
   return copy;
 }
 
-// Returns the scales of tiles that extend along the rows: [tiles of a row, rows], padded like the codes.
+// Returns the scales of the rows for tiles that extend along a row: [tiles of a row, rows], with the padding of the
+// codes.
 at::Tensor scales_of_rows(const at::Tensor& scales, std::int64_t begin, std::int64_t size, std::int64_t padded) {
   at::Tensor copy = make({scales.size(0), padded}, scales.scalar_type(), scales.device());
   copy.narrow(1, 0, size).copy_(scales.narrow(1, begin, size));

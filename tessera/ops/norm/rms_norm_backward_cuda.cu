@@ -25,8 +25,8 @@ struct Rows {
   T* dx;
   Accumulator<T>* parts;  // [blocks, hidden]
   std::int64_t tokens, hidden;
-  T* dinput;         // written if there is dropout
-  DropoutMask mask;  // read if there is dropout
+  T* dinput;         // written only with dropout
+  DropoutMask mask;  // read only with dropout
 };
 
 // The values of a row that a thread loads in advance.
@@ -66,7 +66,7 @@ __device__ __forceinline__ Pack<T, N> gradient(const Pack<T, N>& dy, const Pack<
   return rounded<T>(values);
 }
 
-// Writes dropout(dx) for the columns from `first`.
+// Writes dropout(dx) for the columns that start at `first`.
 template <bool kWhole, typename T, int N>
 __device__ __forceinline__ void drop(const Rows<T>& rows, std::int64_t token, std::int64_t first,
                                      const Pack<T, N>& dx) {

@@ -13,12 +13,12 @@ struct Rows {
   const T* x;
   const T* residual;  // null without a residual
   const T* weight;
-  T* sum;  // written if there is a residual or dropout
+  T* sum;  // written only with a residual or with dropout
   T* y;
   Accumulator<T>* rstd;
   std::int64_t hidden;
   Accumulator<T> eps;
-  DropoutMask mask;  // read if there is dropout
+  DropoutMask mask;  // read only with dropout
 };
 
 template <typename T, int N>
@@ -29,7 +29,7 @@ __device__ __forceinline__ Pack<T, N> added(const Pack<T, N>& a, const Pack<T, N
   return rounded<T>(values);
 }
 
-// Returns dropout(a) + b, or dropout(a) if kAdds is false, rounded once.
+// Returns dropout(a) + b, rounded once. If kAdds is false, returns dropout(a).
 template <bool kAdds, typename T, int N>
 __device__ __forceinline__ Pack<T, N> added(const Pack<T, N>& a, const Pack<T, N>& b,
                                             const Accumulator<T> (&factors)[N]) {

@@ -99,7 +99,7 @@ bool is_of_delayed_scaling(std::string_view setting) {
   return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
 }
 
-// Returns whether the tp ranks divide the tokens of activations.
+// Returns whether the tp ranks divide the tokens of activations among themselves.
 bool splits_tokens(const TrainConfig& config) {
   return config.sequence_parallel && config.tp > 1;
 }

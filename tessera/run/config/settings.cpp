@@ -31,7 +31,8 @@ constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
 constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // commands that run a stored model
 constexpr Commands kMeshes = kPlans | kFrozen;
-constexpr Commands kPlaces = Commands(Command::train) | Command::plan;  // of meshes with unused places
+// Commands with settings for meshes with unused places.
+constexpr Commands kPlaces = Commands(Command::train) | Command::plan;
 constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
 
 constexpr std::array kSettings{

@@ -35,7 +35,8 @@ double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
 std::vector<Replica> replicas_of(const TrainConfig& config, const TpUnits& units) {
   const PlaceMap unused = has_unused_places(config) ? inactive_slots(config) : PlaceMap();
   std::vector<Replica> replicas;
-  std::map<std::vector<std::vector<int>>, int> schedules;  // by the slots of each tp group with a rank
+  // The key contains the slots of each tp group that has a rank.
+  std::map<std::vector<std::vector<int>>, int> schedules;
   for (int dp = 0; dp < config.dp; ++dp) {
     Replica replica;
     std::vector<std::vector<int>> shape;

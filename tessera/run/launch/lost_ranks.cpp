@@ -53,10 +53,10 @@ PlaceMap dead_with(const TrainConfig& config, const std::vector<int>& ranks) {
   return dead;
 }
 
-// How much of the mesh is retired together with a lost rank.
+// The part of the mesh that becomes unused together with a lost rank.
 enum class Extent { place, tp_group, replica };
 
-// Returns the idle places of the run and the live places beside the lost ranks.
+// Returns the idle places of the run, and the live places that become idle together with the lost ranks.
 PlaceMap idle_with(const TrainConfig& config, const std::vector<int>& ranks, const PlaceMap& dead, Extent extent) {
   PlaceMap idle = parse_slots(config.idle, "--idle");
   if (extent == Extent::place) return idle;
@@ -71,7 +71,7 @@ PlaceMap idle_with(const TrainConfig& config, const std::vector<int>& ranks, con
   return idle;
 }
 
-// Returns --tp-spares, or auto if the number is below the count of dead slots of a tp group.
+// Returns --tp-spares, or auto if a tp group has more dead slots than this number.
 std::string spares_with(const TrainConfig& config, const PlaceMap& dead) {
   int spares = 0;
   const std::string& text = config.tp_spares;
@@ -79,8 +79,9 @@ std::string spares_with(const TrainConfig& config, const PlaceMap& dead) {
   return is_number && spares < uniform_spares(dead, static_cast<int>(config.tp)).count ? "auto" : text;
 }
 
-// Returns the part of CUDA_VISIBLE_DEVICES that the remaining ranks use, as "CUDA_VISIBLE_DEVICES=0,2 ". Ranks that the
-// program itself starts have devices in order, or those of their places (launch.cpp).
+// Returns the setting of CUDA_VISIBLE_DEVICES for the remaining ranks, such as "CUDA_VISIBLE_DEVICES=0,2 ". If the
+// program starts the ranks itself, it assigns the visible devices to ranks in order, or according to their places
+// (launch.cpp).
 std::string devices_text(const TrainConfig& before, const TrainConfig& after, const CommandPlace& place) {
   if (before.backend != Backend::nccl || !place.launch.is_self_started) return "";
   std::vector<std::string> names;
@@ -100,8 +101,8 @@ std::string devices_text(const TrainConfig& before, const TrainConfig& after, co
   return fmt::format("CUDA_VISIBLE_DEVICES={} ", fmt::join(used, ","));
 }
 
-// Returns the launch of the smaller run. On GPUs, a launcher that has started a process for each place does so again,
-// because each process keeps its GPU.
+// Returns the launch of the smaller run. On GPUs, a launcher that started a process for each place starts the same
+// number of processes again, because each process keeps its GPU.
 rendezvous::Launch launch_of(const TrainConfig& after, rendezvous::Launch launch) {
   const auto places = static_cast<int>(after.tp * after.gtp * after.dp);
   if (after.backend != Backend::nccl || launch.size != places) launch.size = static_cast<int>(after.ranks);

@@ -16,7 +16,7 @@
 namespace tessera::run {
 namespace {
 
-// Rank 0 passes its text to all ranks of the group.
+// Sends the text of rank 0 to all ranks of the group.
 std::string share_text(comm::Communicator& group, const std::string& text) {
   std::array<char, rendezvous::PeerWatch::kLongestAddress + 1> buffer{};
   std::copy_n(text.begin(), std::min(text.size(), buffer.size() - 1), buffer.begin());

@@ -16,13 +16,13 @@
 namespace tessera::run {
 namespace {
 
-constexpr double kEqual = 1e-3;  // ways whose throughputs differ by less are equally good
+constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two ways are equally good
 
 std::int64_t rounded_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Returns the slots of a tp group that are not listed.
+// Returns the slots of a tp group that are not in `slots`.
 std::vector<int> rest_of(const std::vector<int>& slots, std::int64_t tp) {
   std::vector<int> all(static_cast<std::size_t>(tp)), rest;
   std::iota(all.begin(), all.end(), 0);
@@ -76,7 +76,7 @@ bool is_affected(const ReplicaKind& kind) {
   return !kind.unused.empty();
 }
 
-// The seconds of a step of a kind as a function of its microbatches: fixed + n * each.
+// The duration of a step of a kind as a linear function of the number of microbatches n: fixed + n * each.
 struct Line {
   double fixed = 0, each = 0;
 };
@@ -107,7 +107,7 @@ class Ways {
       if (chooses_shares(way)) choose_shares(idle, equal.kinds, result);
       const double divisible = chooses_shares(way) ? shared_seconds(equal.kinds) : equal_seconds(equal.kinds);
       result.kept_if_divisible = full_divisible_ / divisible;
-    } catch (const InputError& error) {  // a number format that a smaller tp group does not have
+    } catch (const InputError& error) {  // the formats do not support a smaller tp group
       result.refusal = error.what();
     }
     return result;
@@ -126,8 +126,8 @@ class Ways {
       if (kind.step.memory.total() > result.memory.total()) result.memory = kind.step.memory;
   }
 
-  // Tries the shares that fill whole microbatches of a reduced replica. Among equally fast ones, equal shares win, and
-  // then the largest share of a reduced replica.
+  // Tries the shares with which reduced replicas have only whole microbatches. If several shares are equally fast,
+  // prefers equal shares, and then the largest share of a reduced replica.
   void choose_shares(const PlaceMap& idle, const ReplicaKinds& kinds, WayResult& result) const {
     std::set<std::int64_t, std::greater<>> shares;
     const std::int64_t equal = rounded_up(config_.global_batch, kinds.replicas);
@@ -140,7 +140,7 @@ class Ways {
       try {
         const MeshStep step = mesh_step(config, units_, plans_);
         if (step.seconds < result.seconds) set(step, share, result);
-      } catch (const InputError&) {  // no other replica takes the rest of the batch
+      } catch (const InputError&) {  // no other replica can compute the rest of the batch
       }
     }
   }
@@ -157,7 +157,7 @@ class Ways {
     return {.fixed = seconds - static_cast<double>(few) * each, .each = each};
   }
 
-  // Returns the seconds of a step in which all replicas have equal shares.
+  // Returns the duration of a step in which all replicas have equal shares.
   double equal_seconds(const ReplicaKinds& kinds) const {
     double seconds = 0;
     for (const ReplicaKind& kind : kinds.kinds) {
@@ -168,8 +168,8 @@ class Ways {
     return seconds;
   }
 
-  // Returns the seconds of a step in which every replica has the share that it computes in this time. Replicas of equal
-  // kinds have equal shares. The time is found by bisection.
+  // Returns the duration of a step in which all replicas compute equally long. Replicas of one kind have equal shares.
+  // The duration is found by bisection.
   double shared_seconds(const ReplicaKinds& kinds) const {
     std::vector<Line> lines;
     for (const ReplicaKind& kind : kinds.kinds) lines.push_back(line_of(kinds, kind));
@@ -198,7 +198,8 @@ class Ways {
 };
 
 bool is_better_way(const WayResult& a, const WayResult& b) {
-  if (a.way == Way::adopt_with_shares && b.way == Way::adopt && !a.reduced_batch) return false;  // the same settings
+  // Both ways then have the same settings.
+  if (a.way == Way::adopt_with_shares && b.way == Way::adopt && !a.reduced_batch) return false;
   if (a.fits != b.fits) return a.fits;
   if (std::abs(a.kept - b.kept) > kEqual) return a.kept > b.kept;
   return a.kept_if_divisible > b.kept_if_divisible + kEqual;

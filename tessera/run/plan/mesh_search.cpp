@@ -146,7 +146,7 @@ StepSeconds seconds_of(const StepPlan& step) {
   return {.compute = p.compute_seconds,
           .gathers = p.gather_exposed_seconds,
           .gradients = p.reduce_exposed_seconds,
-          .activations = std::max(0.0, step.activations_seconds()),  // not below 0 by rounding
+          .activations = std::max(0.0, step.activations_seconds()),  // rounding must not give a negative number
           .slowest = step.slowest_rank_seconds()};
 }
 

@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kShownFlags = 200;  // characters; longer lists of places are only in the JSON output
+// Characters; the text output omits longer lists of places, which the JSON output contains.
+constexpr std::size_t kShownFlags = 200;
 
 double tokens_in(const TrainConfig& config) {
   return static_cast<double>(config.global_batch * config.seq_len);
@@ -26,12 +27,12 @@ double mfu_of_mesh(const StepPlanRequest& request, const MeshStep& mesh) {
                 request.machine.flops.at(request.config.dtype));
 }
 
-// The work of the rank with the most, divided by the mean of its tp group.
+// The work of the busiest rank, divided by the mean of its tp group.
 struct Imbalance {
   double heads = 1, ffn = 1, vocabulary = 1;
 };
 
-// Returns the greatest imbalance of the tp groups with this number of ranks.
+// Returns the largest imbalance of the tp groups with this number of ranks.
 Imbalance imbalance_of(const ReplicaKind& kind, int group_ranks, const StepPlanRequest& request) {
   const TpUnits units = units_of(*request.model);
   const int tp = static_cast<int>(request.config.tp);
@@ -177,7 +178,7 @@ std::string places_head(const StepPlanRequest& request, const std::string& mesh)
                      c.global_batch, c.seq_len, c.micro_batch);
 }
 
-// The means of a way over the draws in which it is possible.
+// The mean results of a way over the draws in which the way is possible.
 struct Mean {
   Way way = Way::adopt;
   int possible = 0;

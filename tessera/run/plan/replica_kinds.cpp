@@ -18,8 +18,8 @@ using Groups = std::map<int, std::vector<int>>;  // by gtp rank
 struct LiveReplica {
   int dp = 0;
   Groups unused;
-  std::vector<std::vector<int>> shape;  // live slots of each tp group with a rank
-  std::vector<int> live;                // ranks of each tp group with a rank, descending
+  std::vector<std::vector<int>> shape;  // live slots of each tp group that has a rank
+  std::vector<int> live;                // number of ranks of each tp group that has a rank, descending
 };
 
 std::vector<LiveReplica> live_replicas(const PlaceMap& unused, const TrainConfig& config) {
@@ -46,7 +46,8 @@ PlaceMap as_first_replica(const Groups& unused) {
   return map;
 }
 
-// Returns the shape of the largest class of equal replicas, among equals that of the lowest replica.
+// Returns the shape of the largest class of equal replicas. If several classes are equally large, returns the shape of
+// the class with the lowest replica.
 std::vector<std::vector<int>> largest_class(const std::vector<LiveReplica>& replicas, int& size) {
   std::map<std::vector<std::vector<int>>, int> counts;
   for (const LiveReplica& replica : replicas) size = std::max(size, ++counts[replica.shape]);
@@ -126,7 +127,7 @@ std::string kind_text(const ReplicaKind& kind, const TrainConfig& config) {
 }
 
 PlaceMap in_order_of_ranks(const PlaceMap& unused, const TrainConfig& config) {
-  std::map<int, std::vector<int>> counts;  // unused slots of each tp group that has some, by replica
+  std::map<int, std::vector<int>> counts;  // by replica: number of unused slots of each tp group with unused slots
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) counts[group.dp].push_back(static_cast<int>(slots.size()));
   PlaceMap ordered;

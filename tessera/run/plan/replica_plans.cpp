@@ -8,7 +8,7 @@
 namespace tessera::run {
 namespace {
 
-// Returns the choice for a mesh: that of the kind that must recompute most.
+// Returns the recompute policies of a mesh: those of the kind that must recompute the most.
 std::vector<nn::Recompute> mesh_recomputation(const ReplicaKinds& kinds, const StepPlanRequest& request) {
   std::vector<nn::Recompute> most;
   for (const ReplicaKind& kind : kinds.kinds)
@@ -16,7 +16,7 @@ std::vector<nn::Recompute> mesh_recomputation(const ReplicaKinds& kinds, const S
   return most;
 }
 
-// Adds `times` times what the longer step takes beyond the shorter one.
+// Adds `times` times the difference between `longer` and `shorter` to `longer`.
 void add_microbatches(const ReplicaStep& shorter, double times, ReplicaStep& longer) {
   add_microbatches(shorter.seconds, times, longer.seconds);
   for (std::size_t i = 0; i < longer.ranks.size(); ++i)

@@ -97,8 +97,8 @@ std::vector<schedule::ParameterSize> sizes_of(const std::vector<predict::Planned
   return sizes;
 }
 
-// Sets the durations of the step's events. Each segment takes as long as on the slowest rank, because the ranks of a
-// replica wait for each other at every layer.
+// Sets the durations of the step's events. Each segment has its duration on the slowest rank, because the ranks of a
+// replica wait for each other in every layer.
 void set_event_costs(const StepPlanRequest& request, const PreparedStep& prepared, const predict::CostInput& input,
                      StepPlan& step) {
   step.costs = event_costs(input, prepared.dry.front(), step.trace, step.parameters);
@@ -196,7 +196,7 @@ StepPlan plan_step(const StepPlanRequest& request) {
 
 namespace {
 
-// Returns the schedule of a step whose events have costs. Sets the costs of its transfers.
+// Returns the schedule of a step whose events have costs. Sets the costs of the schedule's transfers.
 schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedStep& prepared,
                                const predict::CostInput& input, StepPlan& step) {
   const std::vector<schedule::ParameterSize> sizes = sizes_of(step.parameters);

@@ -21,7 +21,7 @@ TransferMemory TransferArena::take(std::int64_t bytes) {
 
 void TransferArena::grow() {
   if (!used_.empty() || static_cast<std::int64_t>(memory_.size()) >= peak_) return;
-  memory_ = base::Buffer();  // frees the old memory first
+  memory_ = base::Buffer();  // frees the old memory before the new memory is allocated
   memory_ = base::Buffer(static_cast<std::size_t>(peak_), device_);
 }
 

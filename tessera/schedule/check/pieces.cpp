@@ -78,8 +78,9 @@ class PieceOrder {
   const Trace& trace_;
   CheckFaults& faults_;
   int microbatch_ = -1;
-  std::map<Transfer, int> last_, previous_;  // numbers of the last piece of a transfer, and of the newest piece
-  std::map<std::tuple<std::string, std::string, Pass>, std::vector<int>> open_;  // events of pieces without a need
+  std::map<Transfer, int> last_, previous_;  // number of the last piece of each transfer, and of its newest piece
+  // Events of pieces for which no need event has occurred yet.
+  std::map<std::tuple<std::string, std::string, Pass>, std::vector<int>> open_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The comparison of the ways to continue a run whose mesh has lost places.
+// Tests the comparison of the ways in which a run can continue after its mesh has lost places.
 #include "tessera/run/plan/failure_ways.h"
 
 #include <gmock/gmock.h>
@@ -92,7 +92,7 @@ TEST(FailureWays, SharesAreThoseOfTheFastestStep) {
   EXPECT_GT(shares.kept_if_divisible, adopt.kept_if_divisible);
   EXPECT_EQ(comparison.ways.at(comparison.best.value()).way, Way::adopt_with_shares);
   EXPECT_THAT(comparison.reason, HasSubstr("adopt with shares keeps"));
-  // No other share is faster.
+  // Checks that no other share is faster.
   StepPlanRequest tried = request;
   ReplicaPlans plans(request);
   for (std::int64_t share = 0; share <= 24; ++share) {

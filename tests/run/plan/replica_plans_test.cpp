@@ -1,4 +1,4 @@
-// Plans of the replicas of small meshes with unused places, compared with dry steps of every rank of the mesh.
+// Tests the plans of replicas with unused places. The plans are compared with dry steps of every rank of a small mesh.
 #include "tessera/run/plan/replica_plans.h"
 
 #include <gmock/gmock.h>
