@@ -2,7 +2,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "tessera/predict/dry_step.h"
@@ -43,8 +42,7 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
 // Returns the sizes of the parameters of a dry step, by id. Parameters that differ only in their names are computed
 // once.
 std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types);
-// As planned_parameters, with the sizes that `plan` returns for a parameter and the cuts of its domain.
-using PlanParameter = std::function<PlannedParameter(const shard::ParameterSpec&, const shard::Cuts&)>;
-std::vector<PlannedParameter> planned_each(const DryStep& dry, const PlanParameter& plan);
+// Returns, for each parameter, the id of the first that differs at most in its name.
+std::vector<std::size_t> first_equal(const std::vector<shard::ParameterSpec>& specs);
 
 }  // namespace tessera::predict

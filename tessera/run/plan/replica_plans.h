@@ -57,6 +57,7 @@ class ReplicaPlans {
   static Key key_of(const ReplicaKinds& kinds, const ReplicaKind& kind);
   // Returns the sizes of the parameters in the replica, as if its mesh had no other kinds.
   const std::vector<predict::PlannedParameter>& parameters(const ReplicaKinds& kinds, const ReplicaKind& kind);
+  PreparedStep& prepared(const ReplicaKinds& kinds, const ReplicaKind& kind);
   StepPlan plan_of(const ReplicaKinds& kinds, const ReplicaKind& kind, const StepPlanRequest& request,
                    const schedule::Schedule* schedule = nullptr);
   // Returns the schedule of the step with the budgets of the request, or with those of a step of one microbatch more.
@@ -67,7 +68,7 @@ class ReplicaPlans {
   ReplicaStep planned(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
 
   StepPlanRequest request_;
-  std::map<Shape, PreparedStep> prepared_;
+  std::map<Shape, PreparedStep> prepared_;  // each plan sets the parameters
   std::map<Key, std::vector<predict::PlannedParameter>> parameters_;
   std::map<std::tuple<Shape, std::int64_t, bool>, schedule::Schedule> schedules_;  // by the arguments of schedule_of
   std::map<Key, Extrapolation> extrapolations_;
