@@ -32,7 +32,7 @@ class ReplicaParameters {
   std::vector<PlannedParameter> in(const ReplicaOfMesh& whole) const;
 
  private:
-  // What ranks store of a plane.
+  // A plane, as the ranks store it.
   struct StoredPlane {
     shard::PlaneSpec spec;
     shard::ParameterLayouts layouts;

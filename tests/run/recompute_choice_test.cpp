@@ -123,7 +123,7 @@ TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
   }
 }
 
-// Of two kinds, one may have more query heads and the other more columns.
+// One kind may have more query heads than another, and fewer columns.
 TEST(RankKinds, ThatHaveLessOfEverythingAreNotBusiest) {
   const RankKind first{.rank = 0, .group_ranks = 3, .sizes = {2, 5}},
       second{.rank = 1, .group_ranks = 3, .sizes = {3, 4}};
