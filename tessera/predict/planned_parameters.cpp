@@ -72,25 +72,28 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
   return elements;
 }
 
-std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types) {
-  return planned_each(dry, [&](const shard::ParameterSpec& spec, const shard::Cuts& cuts) {
-    return planned_parameter(spec, types, cuts);
-  });
+std::vector<std::size_t> first_equal(const std::vector<shard::ParameterSpec>& specs) {
+  std::vector<std::size_t> first, different;
+  for (std::size_t id = 0; id < specs.size(); ++id) {
+    const auto like =
+        std::ranges::find_if(different, [&](std::size_t other) { return are_equal(specs[other], specs[id]); });
+    first.push_back(like == different.end() ? id : *like);
+    if (like == different.end()) different.push_back(id);
+  }
+  return first;
 }
 
-std::vector<PlannedParameter> planned_each(const DryStep& dry, const PlanParameter& plan) {
+std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types) {
   const std::vector<shard::ParameterSpec>& specs = dry.parameters;
+  const std::vector<std::size_t> first = first_equal(specs);
   std::vector<PlannedParameter> all;
-  std::vector<std::size_t> measured;  // indices: one parameter of each set of equal parameters
-  for (const shard::ParameterSpec& spec : specs) {
-    const auto like = std::ranges::find_if(measured, [&](std::size_t id) { return are_equal(specs[id], spec); });
-    if (like == measured.end()) {
-      measured.push_back(all.size());
-      all.push_back(plan(spec, dry.cuts[static_cast<std::size_t>(spec.domain)]));
+  for (std::size_t id = 0; id < specs.size(); ++id) {
+    if (first[id] == id) {
+      all.push_back(planned_parameter(specs[id], types, dry.cuts[static_cast<std::size_t>(specs[id].domain)]));
       continue;
     }
-    all.push_back(all[*like]);
-    all.back().size.name = spec.name;
+    all.push_back(all[first[id]]);
+    all.back().size.name = specs[id].name;
   }
   for (std::size_t id = 0; id < dry.backward_weights.size(); ++id) all[id].backward_weight = dry.backward_weights[id];
   return all;

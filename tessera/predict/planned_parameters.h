@@ -1,8 +1,7 @@
-// Computes the sizes of a model's parameters on a mesh from their layouts, without allocating them.
+// Computes the sizes of a model's parameters on a mesh, from layouts alone.
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "tessera/predict/dry_step.h"
@@ -14,16 +13,14 @@ struct PlannedParameter {
   schedule::ParameterSize size;     // maximum over the ranks
   std::int64_t shard_elements = 0;  // maximum over the ranks
   std::int64_t stored_bytes = 0;    // bytes of all planes; maximum over the ranks
-  // Number of elements whose gradient a rank sums, and number of elements that a rank updates. Each is the maximum over
-  // the ranks, and 0 for a frozen parameter.
+  // Elements whose gradient a rank sums, and elements that it updates; maximum over the ranks. 0 if frozen.
   std::int64_t gradient_elements = 0, state_elements = 0;
-  // The backward weight of this weight, or kNoParameter if backward passes read the weight itself.
+  // The parameter that backward passes read instead, if there is one.
   schedule::ParameterId backward_weight = schedule::kNoParameter;
-  // For a table that exchanges rows (shard/rows/rows.h): bytes of the row buffers, and number of elements that a
-  // microbatch reads. 0 for other parameters.
+  // For a table whose rows travel by index (shard/rows/rows.h): bytes of buffers, and elements that a microbatch reads.
+  // Otherwise 0.
   std::int64_t row_buffers = 0, rows_read = 0;
-  // Bytes that all ranks together receive in one gather, in one exchange of gradients, in one sum over replicas and in
-  // one publish.
+  // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
 
   // Returns the number of elements of a microbatch's gradient that a rank sums.
@@ -32,23 +29,20 @@ struct PlannedParameter {
   }
 };
 
-// `cuts` are the cuts of the parameter's domain with the options of the run (runtime::with_options).
+// `cuts`: of the parameter's domain, with the options of the run (runtime::with_options).
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const shard::Cuts& cuts);
-// Numbers of elements of a trained parameter on one rank. summed: elements whose gradient the rank sums in each
-// microbatch. updated: elements that the rank updates. `summed` is 0 for a table that exchanges rows, because that
-// number depends on the tokens.
+// The elements of a trained parameter that one rank sums in each microbatch, and the elements that it updates. `summed`
+// is 0 for a table whose rows travel by index, because the number depends on the tokens.
 struct RankElements {
   std::int64_t summed = 0, updated = 0;
 };
 RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                               const shard::Cuts& cuts, const shard::Place& place);
-// Returns the sizes of the parameters of a dry step, by id. Parameters that differ only in their names are planned
+// Returns the sizes of the parameters of a dry step, by id. Parameters that differ only in their names are computed
 // once.
 std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types);
-// Computes the result of planned_parameters, with the sizes that `plan` returns for a parameter and the cuts of its
-// domain.
-using PlanParameter = std::function<PlannedParameter(const shard::ParameterSpec&, const shard::Cuts&)>;
-std::vector<PlannedParameter> planned_each(const DryStep& dry, const PlanParameter& plan);
+// Returns, for each parameter, the id of the first that differs at most in its name.
+std::vector<std::size_t> first_equal(const std::vector<shard::ParameterSpec>& specs);
 
 }  // namespace tessera::predict

@@ -11,72 +11,99 @@ namespace {
 
 using schedule::Activity;
 
-// The largest and the smallest part of a shard of this replica that another replica updates.
+// Elements of a rank's shard, as maximums over the ranks.
 struct UpdatedParts {
-  std::int64_t shard = 0, most = 0;
-  std::int64_t others = 0;  // largest number of elements that a rank stores but does not update
+  std::int64_t updated = 0;  // by the rank
+  std::int64_t others = 0;   // stored, and not updated by the rank
 };
 
-UpdatedParts updated_parts(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts,
+UpdatedParts updated_parts(const shard::ParameterLayouts& layouts, const std::vector<layout::LocalLayout>& stored,
                            const ReplicaOfMesh& whole) {
   UpdatedParts parts;
-  const shard::StoredParts stored(layouts, cuts);
-  for (const shard::Place& place : stored.places()) {
-    const layout::LocalLayout& local = stored.of(place);
-    std::int64_t least = 0;
-    if (whole.updates) {
-      const std::vector<layout::LocalLayout> updated = layouts.updated(local, whole.updating);
-      least = updated.back().size;
-      for (const layout::LocalLayout& own : updated) {
-        parts.most = std::max(parts.most, own.size);
-        least = std::min(least, own.size);
-      }
+  for (const layout::LocalLayout& local : stored) {
+    if (!whole.updates) {
+      parts.others = std::max(parts.others, local.size);
+      continue;
     }
-    parts.shard = std::max(parts.shard, local.size);
-    parts.others = std::max(parts.others, local.size - least);
+    for (const layout::LocalLayout& own : layouts.updated(local, whole.updating)) {
+      parts.updated = std::max(parts.updated, own.size);
+      parts.others = std::max(parts.others, local.size - own.size);
+    }
   }
   return parts;
 }
 
-// Returns the bytes that a rank receives in a sum over replicas if every replica stores the whole sum.
-schedule::Way whole_sum(const PlannedParameter& planned, bool is_cut, const shard::ParameterTypes& types,
-                        const ReplicaOfMesh& whole) {
-  const std::int64_t bytes = types.accumulator_bytes(planned.shard_elements);
-  if (whole.all_reduces) return {{Activity::replicas, comm::all_reduce_received(bytes, whole.replicas)}};
-  // The first rank of each replica gives a vector that all ranks store; the other ranks receive every term.
-  return {{Activity::replicas, (whole.replicas - (is_cut ? 1 : 0)) * bytes}};
+std::vector<layout::LocalLayout> stored_by(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts) {
+  std::vector<layout::LocalLayout> stored;
+  const shard::StoredParts parts(layouts, cuts);
+  for (const shard::Place& place : parts.places()) stored.push_back(parts.of(place));
+  return stored;
 }
 
-PlannedParameter planned_in_replica(const shard::ParameterSpec& spec, const shard::ParameterTypes& run_types,
-                                    const shard::Cuts& cuts, const ReplicaOfMesh& whole) {
-  const shard::ParameterTypes types = shard::types_of(spec, run_types);
-  PlannedParameter planned = planned_parameter(spec, run_types, cuts);
-  if (whole.replicas == 1) return planned;
-  const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
-  const std::int64_t others = whole.replicas - 1;
-  if (!layouts.is_cut || !cuts.zero) {
-    if (spec.trainable) planned.size.replicas = whole_sum(planned, layouts.is_cut, types, whole);
-    return planned;
-  }
-  const UpdatedParts parts = updated_parts(layouts, cuts, whole);
-  if (spec.trainable) {
-    planned.state_elements = parts.most;
-    planned.size.replicas = {{Activity::replicas, others * types.accumulator_bytes(parts.most)}};
-  }
-  std::int64_t published = 0;
-  for (const shard::PlaneSpec& plane : shard::planes_of(spec, types))
-    published += plane.bytes(updated_parts(shard::plane_layouts(spec, plane, layouts), cuts, whole).others);
-  planned.size.publish = {{Activity::publish, published}};
-  return planned;
+// Returns the bytes that a rank receives in a sum over replicas that all store the sum.
+std::int64_t whole_sum(std::int64_t shard_bytes, bool is_cut, const ReplicaOfMesh& whole) {
+  if (whole.all_reduces) return comm::all_reduce_received(shard_bytes, whole.replicas);
+  // The first rank of each replica gives a vector that all ranks store; the other ranks receive every term.
+  return (whole.replicas - (is_cut ? 1 : 0)) * shard_bytes;
 }
 
 }  // namespace
 
-std::vector<PlannedParameter> planned_parameters(const DryStep& dry, const shard::ParameterTypes& types,
-                                                 const ReplicaOfMesh& whole) {
-  return planned_each(dry, [&](const shard::ParameterSpec& spec, const shard::Cuts& cuts) {
-    return planned_in_replica(spec, types, cuts, whole);
-  });
+ReplicaParameters::ReplicaParameters(const DryStep& dry, const shard::ParameterTypes& types)
+    : alone_(planned_parameters(dry, types)), first_(first_equal(dry.parameters)) {
+  for (std::size_t id = 0; id < first_.size(); ++id) {
+    if (first_[id] != id) continue;
+    const shard::ParameterSpec& spec = dry.parameters[id];
+    const shard::Cuts& cuts = dry.cuts[static_cast<std::size_t>(spec.domain)];
+    const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
+    Different parameter{.types = shard::types_of(spec, types),
+                        .is_cut = layouts.is_cut,
+                        .is_trainable = spec.trainable,
+                        .splits_state = layouts.is_cut && cuts.zero,
+                        .weight = {.spec = {}, .layouts = layouts, .stored = stored_by(layouts, cuts)},
+                        .planes = {}};
+    for (const shard::PlaneSpec& plane : shard::planes_of(spec, types)) {
+      const shard::ParameterLayouts of_plane = shard::plane_layouts(spec, plane, layouts);
+      parameter.planes.push_back({.spec = plane, .layouts = of_plane, .stored = stored_by(of_plane, cuts)});
+    }
+    different_.emplace(id, std::move(parameter));
+  }
+}
+
+void ReplicaParameters::set_bytes(const Different& parameter, const ReplicaOfMesh& whole,
+                                  PlannedParameter& planned) const {
+  const shard::ParameterTypes& types = parameter.types;
+  if (!parameter.splits_state) {
+    const std::int64_t shard = types.accumulator_bytes(planned.shard_elements);
+    if (parameter.is_trainable)
+      planned.size.replicas = {{Activity::replicas, whole_sum(shard, parameter.is_cut, whole)}};
+    return;
+  }
+  if (parameter.is_trainable) {
+    planned.state_elements = updated_parts(parameter.weight.layouts, parameter.weight.stored, whole).updated;
+    const std::int64_t terms = whole.replicas - 1;
+    planned.size.replicas = {{Activity::replicas, terms * types.accumulator_bytes(planned.state_elements)}};
+  }
+  std::int64_t published = 0;
+  for (const StoredPlane& plane : parameter.planes)
+    published += plane.spec.bytes(updated_parts(plane.layouts, plane.stored, whole).others);
+  planned.size.publish = {{Activity::publish, published}};
+}
+
+std::vector<PlannedParameter> ReplicaParameters::in(const ReplicaOfMesh& whole) const {
+  std::vector<PlannedParameter> all = alone_;
+  if (whole.replicas == 1) return all;
+  for (std::size_t id = 0; id < all.size(); ++id) {
+    const std::size_t first = first_[id];
+    if (first == id) {
+      set_bytes(different_.at(id), whole, all[id]);
+      continue;
+    }
+    all[id].size.replicas = all[first].size.replicas;
+    all[id].size.publish = all[first].size.publish;
+    all[id].state_elements = all[first].state_elements;
+  }
+  return all;
 }
 
 void raise_replicas(std::vector<PlannedParameter>& parameters, const std::vector<PlannedParameter>& other) {

@@ -1,4 +1,4 @@
-// Tests the choice of blocks that recompute activations for a budget.
+// The blocks that recompute activations for a budget.
 #include "tessera/run/recompute_choice.h"
 
 #include <gmock/gmock.h>
@@ -123,7 +123,7 @@ TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
   }
 }
 
-// One of two kinds may have more query heads, and the other may have more columns.
+// One kind may have more query heads than another, and fewer columns.
 TEST(RankKinds, ThatHaveLessOfEverythingAreNotBusiest) {
   const RankKind first{.rank = 0, .group_ranks = 3, .sizes = {2, 5}},
       second{.rank = 1, .group_ranks = 3, .sizes = {3, 4}};

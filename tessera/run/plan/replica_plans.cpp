@@ -51,20 +51,23 @@ const std::vector<predict::PlannedParameter>& ReplicaPlans::parameters(const Rep
                                                                        const ReplicaKind& kind) {
   const Key key = key_of(kinds, kind);
   if (const auto known = parameters_.find(key); known != parameters_.end()) return known->second;
-  const StepPlanRequest request = this->request(kinds, kind, 1);
-  auto prepared = prepared_.find(key.shape);
-  if (prepared == prepared_.end()) prepared = prepared_.emplace(key.shape, prepare_step(request)).first;
-  const predict::DryStep& dry = prepared->second.dry.front();
-  return parameters_.emplace(key, planned_parameters(dry, types_of(request.config), *request.replica)).first->second;
+  const predict::ReplicaOfMesh whole = *request(kinds, kind, 1).replica;
+  return parameters_.emplace(key, prepared(kinds, kind).replica->in(whole)).first->second;
+}
+
+PreparedStep& ReplicaPlans::prepared(const ReplicaKinds& kinds, const ReplicaKind& kind) {
+  const Shape shape = key_of(kinds, kind).shape;
+  if (const auto known = prepared_.find(shape); known != prepared_.end()) return known->second;
+  return prepared_.emplace(shape, prepare_step(request(kinds, kind, 1))).first->second;
 }
 
 StepPlan ReplicaPlans::plan_of(const ReplicaKinds& kinds, const ReplicaKind& kind, const StepPlanRequest& request,
                                const schedule::Schedule* schedule) {
   std::vector<predict::PlannedParameter> own = parameters(kinds, kind);
   for (const ReplicaKind& other : kinds.kinds) raise_replicas(own, parameters(kinds, other));
-  PreparedStep& prepared = prepared_.at(key_of(kinds, kind).shape);
-  prepared.parameters = std::move(own);
-  return plan_step(request, prepared, schedule);
+  PreparedStep& step = prepared(kinds, kind);
+  step.parameters = std::move(own);
+  return plan_step(request, step, schedule);
 }
 
 StepPlan ReplicaPlans::plan(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches) {

@@ -58,6 +58,7 @@ class ReplicaPlans {
   static Key key_of(const ReplicaKinds& kinds, const ReplicaKind& kind);
   // Returns the sizes of the parameters in a replica of this kind.
   const std::vector<predict::PlannedParameter>& parameters(const ReplicaKinds& kinds, const ReplicaKind& kind);
+  PreparedStep& prepared(const ReplicaKinds& kinds, const ReplicaKind& kind);
   StepPlan plan_of(const ReplicaKinds& kinds, const ReplicaKind& kind, const StepPlanRequest& request,
                    const schedule::Schedule* schedule = nullptr);
   // Returns the schedule of the step. The schedule is planned with the budgets of the request. If `has_arenas_of_more`
@@ -69,7 +70,7 @@ class ReplicaPlans {
   ReplicaStep planned(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
 
   StepPlanRequest request_;
-  std::map<Shape, PreparedStep> prepared_;
+  std::map<Shape, PreparedStep> prepared_;  // each plan sets the parameters
   std::map<Key, std::vector<predict::PlannedParameter>> parameters_;
   // The key contains the arguments of schedule_of.
   std::map<std::tuple<Shape, std::int64_t, bool>, schedule::Schedule> schedules_;

@@ -175,7 +175,7 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
 }
 
 PreparedStep prepare_step(const StepPlanRequest& request) {
-  PreparedStep prepared{.options = dry_options_of(request), .dry = {}, .parameters = {}};
+  PreparedStep prepared{.options = dry_options_of(request), .dry = {}, .parameters = {}, .replica = {}};
   const shard::ParameterTypes types = types_of(request.config);
   if (!request.replica) {
     prepared.dry.push_back(dry_step(prepared.options));
@@ -186,7 +186,8 @@ PreparedStep prepare_step(const StepPlanRequest& request) {
     prepared.options.rank = kind.rank;
     prepared.dry.push_back(dry_step(prepared.options));
   }
-  prepared.parameters = planned_parameters(prepared.dry.front(), types, *request.replica);
+  prepared.replica.emplace(prepared.dry.front(), types);
+  prepared.parameters = prepared.replica->in(*request.replica);
   return prepared;
 }
 

@@ -119,6 +119,7 @@ struct PreparedStep {
   // replica is planned alone.
   std::vector<predict::DryStep> dry;
   std::vector<predict::PlannedParameter> parameters;  // by id
+  std::optional<predict::ReplicaParameters> replica;  // of a replica that is planned alone
 };
 PreparedStep prepare_step(const StepPlanRequest& request);
 // Plans a prepared step. `prepared` may belong to a request with another number of microbatches. If `schedule` is not
