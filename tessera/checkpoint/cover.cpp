@@ -68,8 +68,8 @@ std::optional<std::string> overlap(std::span<const Box> boxes) {
 std::optional<std::string> cover_fault(layout::Shape shape, std::span<const Box> boxes) {
   for (const Box& box : boxes)
     if (!inside(shape, box))
-      return fmt::format("a piece at row {} of {} rows, col {} of {} cols is not inside {} x {}", box.row, box.rows,
-                         box.col, box.cols, shape.rows, shape.cols);
+      return fmt::format("a piece of {} x {} elements at row {}, col {} is not inside the {} x {} matrix", box.rows,
+                         box.cols, box.row, box.col, shape.rows, shape.cols);
   if (auto fault = overlap(boxes)) return fault;
   std::int64_t covered = 0;
   for (const Box& box : boxes) covered += box.elements();

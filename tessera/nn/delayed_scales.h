@@ -75,13 +75,13 @@ class DelayedScales {
   std::span<float> found();
   void update(const std::int32_t* counts, base::CudaStream stream);
 
-  // The functions state() and set_state() copy the state between steps to and from host memory. The state consists of
-  // the amaxes of the earlier steps, [history, size()], and then the multipliers, [size()]. Both functions first wait
-  // for compute's lane.
+  // Between steps, state() copies the state to host memory, and set_state() copies a state from host memory. Both first
+  // wait for compute's lane. The state consists of the amaxes of the earlier steps, [history, size()], and then the
+  // multipliers, [size()].
   std::vector<float> state(base::Lane& compute);
   // Throws InputError if the number of values differs, or if one of the values is not a possible amax or multiplier.
   void set_state(std::span<const float> values, base::Lane& compute);
-  // Resets the state to that before the first step: no amax is known. Waits for compute's lane.
+  // Resets the state to its initial value, in which no amax is known. Waits for compute's lane.
   void reset(base::Lane& compute);
 
  private:

@@ -12,10 +12,10 @@ namespace tessera::run {
 // `config` is a resolved configuration of a run or of a plan.
 shard::ParameterTypes types_of(const TrainConfig& config);
 nn::MeshDegrees mesh_of(const TrainConfig& config);
-// Returns the options of a dry step of the last tp rank. No other tp rank has more query heads, columns of the
-// feed-forward part or rows of the vocabulary. Another tp rank may read more key/value heads (kinds_of_ranks in
-// recompute_choice.h). If places of the mesh are unused, the rank may be any rank (busiest). `config` is as in
-// types_of. `model` must outlive the options and the objects made from them.
+// Returns the options of a dry step of the last tp rank. In a mesh without unused places, no tp rank has more query
+// heads, columns of the feed-forward part or rows of the vocabulary, but other tp ranks may read more key/value heads.
+// With unused places, other ranks may have more work; kinds_of_ranks and busiest in recompute_choice.h list the ranks.
+// `config` is as in types_of. `model` must outlive the options and the objects made from them.
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute);
 // `config` is resolved (config/resolve.h). `model` must outlive the trainer. Throws the errors of recompute_choice.

@@ -96,7 +96,8 @@ void OnDemand::reduce_replicas() {
     ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed()) continue;
     const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
-    // If the step departed from its schedule, compute has already waited for the sums that were issued before.
+    // This fence on compute comes after all sums of main_grad. If the step departed from its schedule, Replay::drain
+    // has made compute wait for the sums that the schedule had issued.
     sums.emplace_back(id, sum_entry(entry, step_, step_.parallel.compute->record(), mark));
   }
   for (const auto& [id, summed] : sums) step_.waits.until_done(summed, schedule::Activity::replicas, {&id, 1});

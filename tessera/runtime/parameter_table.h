@@ -99,7 +99,7 @@ class ParameterTable {
   std::vector<shard::ParameterSpec> specs_;
   std::vector<Traits> traits_;
   std::unordered_map<std::string, schedule::ParameterId> ids_;
-  int weights_ = -1;  // number of weights once the backward weights are registered
+  int weights_ = -1;  // number of weights, without backward weights; -1 before add_backward_weights()
   bool is_closed_ = false;
 };
 

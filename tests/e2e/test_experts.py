@@ -81,7 +81,7 @@ class Experts(unittest.TestCase):
                                  ((1, 2, 2, 1, 1, 2), ["--coalesce", "64MiB"])])
 
     def test_sums_in_nodes(self):
-        """Gradients of experts are added in nodes of their own: nodes of 2 ranks contain one place of ep 2 and two of ep 1."""
+        """Gradients of experts are first added inside nodes. In a node of 2 ranks, 2 / ep ranks have gradients of the same experts."""
         flags = ["--reduce-order", "hierarchical", "--ranks-per-node", 2]
         for ep in (1, 2):
             self.check(f"nodes-{ep}", MODEL, [((1, 4, 1, 1, ep, 1), []), ((1, 4, 1, 1, ep, 4 // ep), ["--recompute", "full"])], *flags)
@@ -148,7 +148,7 @@ class Experts(unittest.TestCase):
             self.assertAlmostEqual(whole["loss"], line["loss"], delta=BOUND * whole["loss"])
 
     def test_folders_of_weights(self):
-        """A checkpoint, exported and imported, has the same weights."""
+        """Exporting a checkpoint and importing the result keeps the weights."""
         for model in (MODEL, QWEN, DOTS):
             tessera("train", *self.start(model), "--steps", 1, "--out", self.folder / f"run-{model}")
             tessera("convert", self.folder / f"run-{model}", self.folder / f"hf-{model}")
@@ -190,7 +190,7 @@ class Experts(unittest.TestCase):
                 self.assertAlmostEqual(value, wanted, delta=BOUND * wanted)
 
     def test_parts_without_columns(self):
-        """Experts of width 1 over etp 2 and 3: ranks have no column of any expert. With one token most experts have no row."""
+        """Experts of width 1 over etp 2 and 3: only the last etp rank has the column of an expert. With one token, most experts have no row."""
         for model, sizes in ((MODEL, {"intermediate_size": 1, "num_local_experts": 3, "num_experts_per_tok": 1}),
                              (QWEN, {"moe_intermediate_size": 1, "num_experts": 3, "num_experts_per_tok": 3})):
             path = self.folder / f"narrow-{model}.json"

@@ -57,7 +57,7 @@ bool is_all_to_all(const Origins& all) {
   return true;
 }
 
-// Returns the origins of an element to which every rank adds its element at the same offset.
+// Returns the origins of a sum to which each rank contributes the element at offset `at` of its buffer.
 std::vector<Origin> from_all(std::size_t ranks, std::int64_t at) {
   std::vector<Origin> parts;
   for (std::size_t s = 0; s < ranks; ++s) parts.push_back({static_cast<int>(s), at});

@@ -62,7 +62,7 @@ std::vector<FormatCase> cases_of(const FormatCase& base) {
   return cases;
 }
 
-// Also covers other types of gradients, codes that travel instead of tokens, and products in chunks.
+// Also covers gradients in E5M2 and E4M3, gathers of codes and of bf16 tokens, and products in chunks.
 std::vector<FormatCase> fp8_cases() {
   std::vector<FormatCase> cases;
   for (const quant::Fp8Recipe recipe : {quant::Fp8Recipe::hybrid, quant::Fp8Recipe::e4m3})
@@ -89,8 +89,8 @@ at::Tensor tile_grades(std::int64_t extent, std::int64_t tile, int exponent) {
   const at::Tensor is_odd = at::arange(extent, at::kLong).div(tile, "floor").remainder(2);
   return at::pow(2.0, is_odd.to(at::kDouble) * -exponent);
 }
-// Rows and columns differ in magnitude, so the amaxes of the ranks' parts also differ. With an exponent, tiles differ
-// too.
+// Rows and columns differ in magnitude, so the amaxes of the ranks' parts also differ. If the
+// exponent is not 0, adjacent tiles differ too.
 at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t cols, int row_sign, int col_sign,
                          double seed) {
   const at::Tensor grades = at::arange(1, rows + 1, at::kDouble).view({rows, 1}) + at::arange(cols, at::kDouble);
@@ -103,7 +103,8 @@ at::Tensor graded_matrix(const FormatCase& how, std::int64_t rows, std::int64_t 
 struct LinearMatrices {
   at::Tensor x, dy;  // logical tensors
 };
-// Values that are small in one factor of a product are large in the other, so that they count in the sum.
+// Along the dimension over which a product sums, tiles that are small in one operand are large in the other operand.
+// Therefore every tile contributes to the sum.
 LinearMatrices linear_matrices(const FormatCase& how, int number) {
   return {.x = graded_matrix(how, how.tokens, how.in, 1, 1, number),
           .dy = graded_matrix(how, how.tokens, how.out, -1, 1, number + 0.5)};
@@ -138,7 +139,7 @@ ops::Operands weight_operands(const FormatCase& how) {
           .columns = weight_operand(matrix, how.product, ops::Sides::columns, scale)};
 }
 
-// Returns a part of a matrix. It keeps the codes of the whole matrix and does not quantize again.
+// Returns a part of a matrix. The part has the codes of the whole matrix and is not quantized again.
 ops::Operands narrowed(const ops::Operands& whole, int dim, const layout::Range& range) {
   ops::Operands part = whole;
   part.rows.values = narrowed(whole.rows.values, dim, range);
@@ -227,7 +228,8 @@ class FormatLinear {
     return y;
   }
 
-  // Runs one microbatch with a use of each. y and dx are by use; dw is the sum and is stored for the first.
+  // Runs one microbatch that uses the layer once for each element of `uses`. Returns y and dx of each use. The first
+  // element of the result also has dw, the sum over all uses.
   std::vector<LinearProducts> train(const std::vector<LinearMatrices>& uses) {
     const at::AutoGradMode mode(true);
     runtime_.program().begin_step(schedule::StepKind::train, 1);
@@ -287,7 +289,7 @@ void on_format_ranks(const FormatCase& how, bool is_delayed, const std::function
   });
 }
 
-// Runs a training step with two uses after an evaluation of the second.
+// Evaluates the second of two uses, and then runs a training step with both uses.
 void expect_products(FormatLinear& linear, const FormatCase& how, const Multipliers& multipliers, int first_number) {
   const std::vector<LinearMatrices> uses{linear_matrices(how, first_number), linear_matrices(how, first_number + 1)};
   std::vector<LinearProducts> expected;
@@ -323,7 +325,7 @@ std::array<float, 2> found_by(FormatLinear& linear) {
   return {found[0], found[1]};
 }
 
-// Uses multipliers that no amax gives, with which some numbers are out of range.
+// The multipliers differ from those that the amaxes of the matrices give. Some multiplied values are out of range.
 TEST(LinearOfDelayedScales, UsesKnownScales) {
   constexpr std::array<float, 2> kMultipliers{93.0F, 0.3F};
   for (const FormatCase& how : fp8_cases())
@@ -367,7 +369,7 @@ TEST(LinearInFormats, ScalesFp8ByTheMatricesAmaxes) {
 }
 
 // The ranks' parts begin at tile borders. The last tile of tokens is short, and so is the last tile of the features
-// that are not sharded. With a neighbouring tile's scale, numbers would become zero or out of range.
+// that are not sharded. If a product used the scale of a neighbouring tile, numbers would become zero or out of range.
 TEST(LinearInFormats, MultipliesTheTilesOfItsMatrices) {
   struct Tiles {
     Format format;

@@ -111,9 +111,9 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamWTypes,
                                          Types{at::kDouble, at::kDouble, at::kDouble},
                                          Types{at::kDouble, at::kFloat, at::kBFloat16}));
 
-// In a step the error of the weight is 4u from its own operations, plus the error of the ratio m / sqrt(v). The ratio
-// is near 1 for gradients in [0.5, 1). Each step adds 4u of at most 1 to the moments' errors, which are carried on. The
-// total is below 32u times the rate.
+// In one step, the weight has an error of 4u from its own operations, plus the learning rate times the error of the
+// ratio m / sqrt(v). For gradients in [0.5, 1), the ratio is near 1. The moments are at most 1, so each step adds at
+// most 4u to their errors, and errors of earlier steps carry over. The total error of the ratio is below 32u.
 TEST_P(AdamWTypes, TwentyStepsFollowTheFormula) {
   constexpr std::int64_t numel = 1500;  // more than one chunk
   State state = initial_state(numel, GetParam());
@@ -154,8 +154,8 @@ TEST(AdamW, AgreesWithTorch) {
     at::_fused_adamw_(w, g, m, v, {}, steps, options.lr, options.beta1, options.beta2, options.weight_decay,
                       options.eps, false, false);
   }
-  // Torch stores the step in fp32, and in some builds powers of beta in fp32 too. Their error of 1e-7 changes a step of
-  // 1e-2 by 1e-9. The moments do not have this factor.
+  // Torch stores the step in fp32, and in some builds powers of beta in fp32 too. The relative error of 1e-7 changes
+  // an update of 1e-2 by 1e-9. The moments do not depend on the step or on powers of beta, so their bound is smaller.
   expect_near(values_of(state.exp_avg), values_of(m[0]), [](std::size_t) { return 1e-14; });
   expect_near(values_of(state.exp_avg_sq), values_of(v[0]), [](std::size_t) { return 1e-14; });
   expect_near(values_of(state.master), values_of(w[0]), [](std::size_t) { return 20 * 1e-9; });
@@ -238,7 +238,7 @@ TEST(AdamW, ComputesTheAmaxOfTheUpdatedMaster) {
   adamw({}, buffers);
   EXPECT_EQ(amax, 3.0F);  // rounded to bf16
   adamw({.lr = 1, .weight_decay = 0.5}, buffers);
-  EXPECT_EQ(amax, 3.0F);  // greater than the new one
+  EXPECT_EQ(amax, 3.0F);  // the earlier amax is greater, so it stays
   amax = 0;
   adamw({}, buffers);
   EXPECT_EQ(amax, 1.5F);
@@ -286,7 +286,7 @@ TEST(RowSquareSums, AddSquaresInFp64) {
           const double value = in[static_cast<std::size_t>(r * stride + c)];
           expected[static_cast<std::size_t>(r)] += value * value;
         }
-      // Both are sums of at most `cols` positive terms in fp64.
+      // Both results are sums of at most `cols` positive terms in fp64.
       expect_near(sums, expected,
                   [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
       Values alone(1);  // a row at another address with another stride: the same bits

@@ -92,7 +92,8 @@ TEST_P(Gemm, EqualsTheReferenceForOddAndEmptyShapes) {
   }
 }
 
-// Each product sums over another dimension. The libraries may divide long sums into parts.
+// fprop sums over the inputs, dgrad over the outputs, and wgrad over the tokens. The extents give each of these
+// products long sums, which the libraries may divide into parts.
 TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
   for (const Extents& e : {Extents{37, 65, 130}, {37, 65, 2056}, {37, 2056, 65}, {2056, 37, 65}}) {
     SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
@@ -117,8 +118,8 @@ TEST_P(Gemm, HasTheSameBitsAtEveryAddress) {
   }
 }
 
-// Few rows and long sums, which a GPU divides into parts. Sums of small integers are the same in every order. They
-// differ if a part is first rounded to the type of the result.
+// The products have few rows and long sums, which a GPU divides into parts. Sums of small integers are the same in
+// every order, but they differ if a part is first rounded to the type of the result.
 TEST_P(Gemm, RoundsLongSumsOnce) {
   for (const Extents& e : {Extents{64, 64, 2056}, {33, 7, 4104}, {1, 64, 8232}}) {
     SCOPED_TRACE(testing::Message() << "tokens " << e.tokens << " out " << e.out << " in " << e.in);
@@ -160,7 +161,7 @@ TEST_P(Gemm, RejectsMismatchedOperands) {
   }
 }
 
-// A bf16 product that is rounded to its type would lose bits; main_grad must keep them.
+// Rounding the product to bf16 would lose bits that main_grad must keep.
 TEST(GemmWgrad, KeepsFp32OfBf16Inputs) {
   const at::Tensor dy = tensor_of({1.0, 1.0}, {2, 1}, at::kBFloat16);
   const at::Tensor x = tensor_of({1.0, 0x1p-12}, {2, 1}, at::kBFloat16);

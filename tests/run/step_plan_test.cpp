@@ -47,13 +47,13 @@ TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
   const StepPlan step =
       plan_step(request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}, {"zero", "off"}}));
   const std::int64_t shard = 1216 / 2 + 5 * 8;
-  // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of their bytes, in whole bytes per
-  // parameter.
+  // Two microbatches in bf16, then an all_reduce of the fp32 sums: 2 (dp - 1) / dp of their bytes, rounded to whole
+  // bytes for each parameter.
   EXPECT_NEAR(step.busiest_rank.reduced, 2 * shard * 2 + 2.0 * 2 * shard * 4 / 3, step.parameters.size());
 }
 
-// A rank receives the gradients of the rows that it updates from the two other replicas. These replicas then receive
-// the new weights.
+// Each of the three replicas updates a third of the rows of a shard. A rank receives the gradients of its third from
+// the two other replicas, and sends them the new weights.
 TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
   request.gather_budget = request.reduce_budget = schedule::kUnlimited;
@@ -189,7 +189,7 @@ TEST(PlanMemory, ABudgetThatIsTooSmallIsNamedByItsFlag) {
   EXPECT_EQ(message(schedule::kMinimum, schedule::kMinimum), "no error");
 }
 
-// Lanes with a link each overlap. Lanes that share a link use it one at a time, and no transfer takes longer.
+// Transfers on separate links overlap. On a shared link, one transfer runs at a time, and no transfer takes longer.
 TEST(PlanTime, TransfersOfASharedLinkRunOneAtATime) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;
@@ -219,7 +219,7 @@ TEST(PlanTime, TransfersOfASharedLinkRunOneAtATime) {
   }
 }
 
-// The remaining memory limits chosen budgets. Given budgets, and smallest possible ones, are not reduced.
+// The remaining memory limits automatic budgets. Explicit budgets and the smallest possible budgets are not reduced.
 TEST(PlanMemory, AutomaticBudgetsLeaveRoomForTheRest) {
   StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "6"}});
   const StepPlan roomy = plan_step(request);

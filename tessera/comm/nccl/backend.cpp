@@ -18,10 +18,11 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The largest number of bytes of an all_reduce in which every rank receives all parts and sums them, which takes one
-// round less.
+// In an all_reduce of at most this number of bytes, every rank receives the parts of all ranks and sums them. This
+// takes one round instead of two.
 constexpr std::size_t kSmallAllReduce = 65536;
-// The time for which PeerPushes::release sets flags, for a device that waits for failed peers.
+// When a communicator is aborted, PeerPushes::release sets flags for at most this time. The flags end the device's
+// waits for failed peers.
 constexpr std::chrono::seconds kBackendShutdownLimit{20};
 
 std::string to_text(const std::vector<std::int64_t>& numbers) {

@@ -18,8 +18,8 @@ using Groups = std::map<int, std::vector<int>>;  // by gtp rank
 struct LiveReplica {
   int dp = 0;
   Groups unused;
-  std::vector<std::vector<int>> shape;  // live slots of each tp group that has a rank
-  std::vector<int> live;                // number of ranks of each tp group that has a rank, descending
+  std::vector<std::vector<int>> shape;  // live slots of each tp group with at least one live slot
+  std::vector<int> live;                // sizes of the vectors in shape, in descending order
 };
 
 std::vector<LiveReplica> live_replicas(const PlaceMap& unused, const TrainConfig& config) {
@@ -127,7 +127,7 @@ std::string kind_text(const ReplicaKind& kind, const TrainConfig& config) {
 }
 
 PlaceMap in_order_of_ranks(const PlaceMap& unused, const TrainConfig& config) {
-  std::map<int, std::vector<int>> counts;  // by replica: number of unused slots of each tp group with unused slots
+  std::map<int, std::vector<int>> counts;  // by replica: numbers of unused slots of its tp groups, without zeros
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) counts[group.dp].push_back(static_cast<int>(slots.size()));
   PlaceMap ordered;

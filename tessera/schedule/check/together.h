@@ -2,8 +2,8 @@
 //
 // The host of a rank enqueues the collectives of all lanes of the rank in one order. Each lane executes its work in
 // this order. Every wait that check.h accepts is for work that the host enqueued earlier. A proof for the host's order
-// therefore holds for the lanes. The proof also holds for a GPU that delays any later work until any earlier work is
-// done.
+// therefore holds for the lanes. The proof also holds for a GPU with few hardware queues, on which work may have to
+// wait for any work that the host enqueued before it.
 //
 // The k-th calls of all members of a communicator are one instance of a collective. An instance depends on all earlier
 // instances of its ranks. The checker proves two properties. First, on every communicator, all members make equal calls
@@ -73,8 +73,8 @@ struct RankOrders {
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
 // Returns an empty vector if the orders match and cannot deadlock. Otherwise returns the first difference on each
-// communicator, with both ranks and both calls. If the orders match, returns one cycle instead: its collectives, each
-// with the rank that calls it before the next collective.
+// communicator, with both ranks and both calls. If the orders match but can deadlock, returns the collectives of one
+// cycle, each with the rank that calls it before the next collective of the cycle.
 std::vector<std::string> check_together(const RankOrders& orders);
 
 }  // namespace tessera::schedule
