@@ -63,7 +63,8 @@ class Communicator {
   // elements that this rank receives from rank r. Both buffers are dense, in rank order.
   virtual base::Fence all_to_all(const void* send, std::span<const std::int64_t> send_counts, void* recv,
                                  std::span<const std::int64_t> recv_counts, quant::DType type) = 0;
-  // `counts[r]` is the number of elements in rank r's part of `send`. `recv` receives this rank's part, reduced.
+  // `counts[r]` is the number of elements in rank r's part of `send`. `recv` receives this rank's part, reduced. `recv`
+  // may be this rank's own part of `send`.
   virtual base::Fence reduce_scatter(const void* send, void* recv, std::span<const std::int64_t> counts,
                                      quant::DType type, ReduceOp op = ReduceOp::sum) = 0;
   // In place. Every rank receives the same bits.

@@ -43,8 +43,9 @@ class Redistribution {
   // Moves elements of `type` from `source` (local buffer of `from`) to `target` (local buffer of `to`). An adding plan
   // computes sums in rank order, in the accumulator type of `type`, and writes the sums in `type`. For an adding plan,
   // `type` must be a floating type. Unless the adding plan is one collective, `type` must be the type given to the
-  // constructor. `source` and `target` are memory of group.kernels().device() and must not overlap. There are two
-  // exceptions: the source of an all_gather may be the rank's part of the target, and an all_reduce may be in place.
+  // constructor. `source` and `target` are memory of group.kernels().device() and must not overlap. There are three
+  // exceptions: the source of an all_gather may be the rank's part of the target, the target of a reduce_scatter may be
+  // the rank's part of the source, and an all_reduce may be in place.
   // Padding, and elements that no transfer covers, keep their value.
   base::Fence run(Communicator& group, const void* source, void* target, quant::DType type) const;
 

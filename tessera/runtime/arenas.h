@@ -11,8 +11,9 @@
 
 namespace tessera::runtime {
 
-// One schedule runs at a time, so all schedules share these arenas. The addresses change only when a schedule needs a
-// larger arena.
+// One schedule runs at a time, so all schedules share these arenas. All domains share them too: fences of compute order
+// their transfers (Residency::free, Reduction::scratch_waits). The addresses change only when a schedule needs a larger
+// arena.
 struct Arenas {
   base::Buffer gather, reduce, scratch;
   std::shared_ptr<TransferArena> transfers;       // not null; memory of the program's transfers in pieces

@@ -1,7 +1,7 @@
 // Executes steps without a schedule, and the rest of a step that departed from its schedule. A weight is gathered at
-// its first consume and freed at its last release. A gradient that is produced once in a microbatch is reduced at its
-// produce, so only one such gradient is staged at a time. Other gradients are reduced at the end of the microbatch. The
-// host waits for each transfer, also on a GPU.
+// its first consume and freed at its last release. A gradient with spec.produced_once is reduced at its produce, so
+// only one such gradient is staged at a time. Other gradients are reduced at the end of the microbatch. The host
+// waits for each transfer, also on a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ class OnDemand {
   void gather(ParameterEntry& entry, schedule::ParameterId id);  // the entry then owns the gathered weight
   void release(ParameterEntry& entry);
   void stage(ParameterEntry& entry);  // the entry then owns a staging buffer
-  // Reduces a gradient that is produced and whose reduction is not issued. Throws Error if the gradient was already
-  // summed over replicas.
+  // Reduces a gradient that is produced and whose reduction is not issued. Throws Error if this step has already issued
+  // the sum over replicas, as Replay does after a planned last reduction, also with one replica.
   void reduce(schedule::ParameterId id);
   void reduce_microbatch();  // reduces all gradients that are produced and whose reductions are not issued
   void reduce_replicas();    // sums each gradient over replicas that is not summed yet

@@ -1,5 +1,5 @@
 // One parameter of a running rank: its shard, its ways, and the current memory of its gathered weight and its gradient.
-// Only the functions of the class change this state.
+// Only the functions of the class change its private members. `parameter` has its own rules (shard/parameter.h).
 //
 // The functions are called in this order:
 //   gathered weight   set_gathered (by Replay) or hold_weight (by OnDemand), then consumed and released for each use
@@ -67,7 +67,7 @@ class ParameterEntry {
   // Returns the buffer of hold_staging, or an empty buffer if Replay staged the gradient.
   base::Buffer take_staging() { return std::exchange(demand_staging_, {}); }
 
-  // Whether this step's sum over replicas is in main_grad or in flight.
+  // Whether this step needs no further sum over replicas: it is in flight or in main_grad, or the gradient is zero.
   bool replicas_summed() const { return replicas_summed_; }
   void sum_replicas() { replicas_summed_ = true; }
 

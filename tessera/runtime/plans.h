@@ -2,7 +2,8 @@
 //
 // The first step of a kind runs on demand and is recorded. When the next step begins, the ranks agree on the recorded
 // costs. Each rank then plans a schedule and proves that it is correct, and the ranks compare their schedules. Later
-// steps of this kind follow the schedule (docs/schedule.md).
+// steps of this kind follow the schedule (docs/schedule.md). A training step without publishes is not used for a plan,
+// nor is a GPU's first step if a budget must be chosen; the next step of the kind is then recorded instead.
 //
 // A step departs from its schedule when its next event differs from the planned one. If all ranks depart at the same
 // event, the rest of the step runs on demand and the departure is counted. After `departures_before_replan` such steps
@@ -55,11 +56,11 @@ class Plans {
   // Returns whether all prefetches of the schedule were in flight when the step began.
   bool starts_prepared() const { return starts_prepared_; }
   // Called when the step departs from its schedule. `event` is the event that the schedule does not have at this place;
-  // null means the end of the microbatch. Waits for transfers in flight. Consumed weights stay readable. Produced
-  // gradients are reduced at the end of the microbatch.
+  // null means the end of the microbatch. Makes compute wait for transfers in flight. Consumed weights stay readable;
+  // other gathered weights are gathered again. Gradients not yet reduced are reduced at the end of the microbatch.
   void depart(const schedule::Event* event);
-  // Called for an optimizer event that is not in the schedule. Discards the prefetched weights. The step does not count
-  // as departed.
+  // Called for an optimizer event that is not next in the schedule. Ends the issue of prefetches; the next step uses
+  // those in flight if their versions are current (Replay::begin_step). The step does not count as departed.
   void drop_prefetches() { current_ = nullptr; }
 
   int made() const { return totals_.planned; }

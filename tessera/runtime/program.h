@@ -92,7 +92,7 @@ class Program {
 
   virtual WeightView consume(schedule::ParameterId weight, schedule::Pass pass) = 0;
   virtual void release(schedule::ParameterId weight, schedule::Pass pass) = 0;
-  // Called directly before the product that writes the gradient.
+  // Called directly before the product that writes the gradient. The program's next event must be the produce.
   virtual GradientBuffer grad_buffer(schedule::ParameterId weight) = 0;
   virtual void produce(schedule::ParameterId weight) = 0;
   // Writes the rows `ids` of a table to out [ids, columns], in the model's type, before compute continues. Called once

@@ -47,9 +47,9 @@ class Replay {
   // Called after begin_step, if a graph executes the whole step including publishes. Only updates the version numbers
   // of the weights as the step would, and compares the versions at each consume.
   void repeat();
-  // Called after a graph of the whole step was launched. `end` is the fence of the launch. Issues the prefetches for
-  // the next step, which the graph does not contain. Each prefetch waits for the point of the graph at which it may
-  // begin.
+  // Called after a graph of the whole step was launched. `end` is the fence of the launch, which becomes the fence of
+  // all publishes and transfers of the graph. Issues the prefetches for the next step, which the graph does not
+  // contain. Each prefetch waits for the point of the graph at which it may begin.
   void launched(const base::Fence& end);
   // Makes compute wait for all transfers in flight. Weights and stagings that are in use stay valid, because later
   // gathers wait for compute.

@@ -3,9 +3,9 @@
 //
 // A gradient passes these stations. grad_buffer returns its staging: a part of the reduce arena, or a buffer of
 // OnDemand. The layer writes the gradient to this staging and calls produce. With a schedule, the reduction is issued
-// at the planned event. Without a schedule, the reduction is issued at produce if the gradient is produced once in a
-// microbatch, otherwise at end_microbatch. The reduction adds the ranks' gradients to main_grad. After the last
-// microbatch, main_grad is summed over replicas. end_step makes compute wait for all reductions and sums.
+// at the planned event. Without a schedule, the reduction is issued at produce if spec.produced_once is set, else at
+// end_microbatch. It adds the ranks' gradients to main_grad. The sum over replicas follows: with a schedule after the
+// last reduction, else in end_step. end_step makes compute wait for all reductions and sums.
 #pragma once
 #include <random>
 

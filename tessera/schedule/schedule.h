@@ -10,13 +10,13 @@
 // the previous step's optimizer still updates weights. Position -1 is also the beginning of a step. "At position p"
 // means directly after the event at p. Segment p is the time between the events p - 1 and p.
 //
-// Lanes. The lane compute runs the program, in program order. Each domain has its own lanes gather, reduce and
-// replicas. Lanes wait for each other only where the schedule requires it. gather runs the gathers in the order of
-// `residencies`. reduce runs exchanges and sums in the order of `reductions`; on GPUs the sums have a separate lane.
-// replicas runs sums over replicas in the order of `reductions`, then exchanges of new weights. If the last microbatch
-// does not reduce a unit, the unit's sum over replicas runs at the end of the body. At each position the host first
-// records the fence of compute. The host then issues reductions, then gathers, and makes compute wait for the
-// reductions that finish at this position.
+// Lanes. The lane compute runs the program, in program order. Each domain has the lanes gather, reduce and replicas; in
+// a run, domains with equal groups share them. Lanes wait for each other only where the schedule requires it. gather
+// runs the gathers in the order of `residencies`. reduce runs exchanges and sums in the order of `reductions`; on GPUs
+// the sums have a separate lane. replicas runs sums over replicas in the order of `reductions`, then exchanges of new
+// weights. If the last microbatch does not reduce a unit, the unit's sum over replicas runs at the end of the body. At
+// each position the host first records the fence of compute. The host then issues reductions, then gathers, and makes
+// compute wait for the reductions that finish at this position.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -59,7 +59,7 @@ struct Residency {
   int unit = 0;   // index into gather_units
   int issue = 0;  // position where the gather is enqueued
   int free = 0;   // position (<= issue) that compute must pass before the gather runs. At this position, all earlier
-                  // tenants of the bytes are released or unpacked, and all members are published
+                  // tenants of the bytes (of any domain) are released or unpacked, and all members are published
   int wait = 0;  // index of the first consume; directly before this event, compute waits for the gather and unpacks the
                  // weights
   int last = 0;  // index of the last release
@@ -81,7 +81,7 @@ struct Reduction {
                           // the lane replicas
   std::int64_t offset = 0;         // offset in the reduce arena, bytes
   std::int64_t scratch = 0;        // offset in the scratch, bytes
-  std::vector<int> scratch_waits;  // earlier reductions of this step that use the same bytes of the scratch; the
+  std::vector<int> scratch_waits;  // earlier reductions of this step, of any domain, that use the same bytes; the
                                    // exchange waits for their sums
 
   bool operator==(const Reduction&) const = default;

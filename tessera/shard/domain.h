@@ -25,7 +25,7 @@ struct Domain {
 enum class Via : std::uint8_t {
   gather,          // weights: over the ranks that store a compute part
   gather_compute,  // weights, second hop: over the ranks that use overlapping parts
-  demand,          // gathers of weights without a schedule, over the ranks of `gather`
+  demand,          // steps on demand: gathers of weights (first hop) and comparisons of events; ranks of `gather`
   rows,            // rows of tables, over the ranks of `gather`
   reduce_compute,  // gradients, first hop: over the compute ranks that hold terms of one sum
   reduce,          // gradients: over the ranks that store a part, duplicates included

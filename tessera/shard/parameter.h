@@ -114,8 +114,8 @@ inline quant::DType staging_type(const ParameterSpec& spec, const ParameterTypes
   return spec.produced_once && !sums_compute ? types.wire : types.accumulator;
 }
 
-// A parameter on one rank: its description, its buffers, and state that steps change. Only the member functions change
-// the private state.
+// A parameter on one rank: its description, its buffers, and state that steps change. The runtime calls begin_step,
+// make_version and set_published, reduce() calls next_sum, and train/ calls write_row_squares and write_not_finite.
 struct ShardedParameter : RankParts {
   ParameterSpec spec;
   ParameterTypes types;
@@ -123,9 +123,11 @@ struct ShardedParameter : RankParts {
   std::vector<Plane> planes;  // the planes that gathers send; the first plane contains the weight's values or data
   base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
   base::Buffer tensor_scale;  // one fp32 number for the whole matrix, if the encoding has one; else empty
-  base::Buffer main_grad;     // local_storage.size elements of the accumulator type; empty for a frozen parameter
-  bool by_rows = false;       // result of exchanges_rows(); true: the table exchanges rows and is never gathered
-  base::Buffer row_states;    // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
+  // local_storage.size elements of the accumulator type; empty for a frozen parameter. Written by reduce(),
+  // Replicas::sum, and RunningProgram::end_step (zeros, if no microbatch produced a gradient).
+  base::Buffer main_grad;
+  bool by_rows = false;     // result of exchanges_rows(); true: the table exchanges rows and is never gathered
+  base::Buffer row_states;  // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }

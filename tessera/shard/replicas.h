@@ -31,9 +31,9 @@ class Replicas {
  public:
   Replicas(const ShardedParameter& parameter, const ParallelGroups& parallel);
 
-  // Enqueues the sum of main_grad over the replicas, in replica order and in place, after `written`. Collective over
-  // the replicas' group. When the returned fence is done, main_grad contains the sum. If the state is split, only the
-  // state part of main_grad contains the sum.
+  // Enqueues the sum of main_grad over the replicas, in replica order, in the accumulator type and in place, after
+  // `written`; with one replica, returns `written`. Collective over the replicas' group. When the returned fence is
+  // done, main_grad contains the sum. If the state is split, only the state part of main_grad contains the sum.
   base::Fence sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                   const base::LaneMark& mark = {}) const;
 

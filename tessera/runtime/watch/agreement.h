@@ -1,7 +1,7 @@
 // Checks that all ranks of a class record equal events. Each rank posts its events on a board that the other ranks can
-// read. Ranks compare their events at the end of every step, and when a rank waits too long. On a GPU, a step is
-// compared while the next step is enqueued, and a waiting rank may be a step ahead of the other ranks. Therefore each
-// rank keeps the records of its last steps.
+// read. Ranks compare their events before each gather and each reduction on demand, at the end of every step, and when
+// a rank waits too long. On a GPU, a step is compared while the next step is enqueued, and a waiting rank may be a step
+// ahead of the other ranks. Therefore each rank keeps the records of its last steps.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -16,7 +16,7 @@
 
 namespace tessera::runtime {
 
-// Belongs to one rank; used by one thread. Before it throws because of a difference, the agreement cancels all
+// Belongs to one rank; used by one thread. Before it throws because of a different event, the agreement cancels all
 // communicators of the rank and drains its lanes. The memory of every collective may then be freed. The owner must
 // drain the lanes before it destroys an agreement with unread comparisons.
 class Agreement {
