@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/run/config/places.h"
 #include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
@@ -38,6 +41,8 @@ Outcome in_command(Command command, const Setting& setting, const Words& line) {
     app.parse(Words(line.rbegin(), line.rend()));
     TrainConfig config;
     set_from_words(config, words);
+    config.dead = to_text(read_slots(config.dead, "--dead"));  // as every command that takes places
+    config.idle = to_text(read_slots(config.idle, "--idle"));
     return {.value = value_of(config, setting).dump(), .refusal = ""};
   } catch (const InputError& error) {
     return {.value = "", .refusal = error.what()};
@@ -77,12 +82,15 @@ TEST(Flags, AreParsedInTheSameWayByEveryCommand) {
 }
 
 TEST(Flags, TrainTakesAllAndBenchStepThoseThatChangeSteps) {
+  const std::set<std::string_view> of_places{"dead", "idle", "tp_spares", "reduced_batch"};  // only train and plan
   EXPECT_EQ(settings_of(Command::train).size(), settings().size());
   for (const char* name : {"cuda_graph", "deterministic", "pushes", "coalesce", "backend", "threads", "gather_budget"})
     EXPECT_TRUE(find_setting(name)->accepted_by.contains(Command::bench_step)) << name;
   for (const Command command : {Command::plan, Command::bench_schedule})
-    for (const Setting* setting : settings_of(command))
-      EXPECT_TRUE(setting->accepted_by.contains(Command::bench_step)) << setting->name;
+    for (const Setting* setting : settings_of(command)) {
+      const bool is_of_places = of_places.contains(setting->name);
+      EXPECT_NE(setting->accepted_by.contains(Command::bench_step), is_of_places) << setting->name;
+    }
 }
 
 TEST(Flags, ShowTheirHelpAndDefaults) {
