@@ -324,7 +324,7 @@ class Signals(unittest.TestCase):
     def test_a_branch_that_was_stopped_before_its_first_step_resumes(self):
         """A run that starts from the checkpoint of another run saves a checkpoint in its own folder."""
         with Job(self.folder / "branch", "--resume", self.whole / "checkpoints" / "step-00000004", "--gtp", RANKS,
-                 "--eval-every", 3, "--save-every", 4) as job:
+                 "--eval-every", 3, "--save-every", 4, LD_PRELOAD=str(AWKWARD_FILES), TESSERA_TEST_FLOCK_MS="500") as job:
             job.ranks()
             job.program.terminate()
             self.assertEqual(0, job.end())

@@ -1,8 +1,8 @@
 #!/bin/sh
 # run_stopped.sh SCENARIO PROGRAM LAUNCHER...: runs one scenario of failures.cpp in which rank 1 stops while MPI itself
 # waits. Passes if another rank prints the error, all ranks end, and the launcher ends with an error: that rank's exit
-# code 1, or a signal. Open MPI 4's mpirun may crash after it has ended ranks that were in MPI_Finalize. It may also
-# wait forever there. In stop-at-end, a launcher that still runs after 40 s without ranks is therefore killed.
+# code 1, or a signal. Open MPI 4's mpirun may crash after it has ended ranks that were in MPI_Init or MPI_Finalize. It
+# may also wait forever there. A launcher that still runs after 40 s without ranks is therefore killed.
 scenario=$1
 program=$2
 shift 2
@@ -19,7 +19,7 @@ while runs -p "$launcher" && [ "$tries" -gt 0 ]; do
 done
 late=no
 if runs -p "$launcher"; then
-  if [ "$scenario" != stop-at-end ] || runs --ppid "$launcher"; then late=yes; fi
+  if runs --ppid "$launcher"; then late=yes; fi
   kill -TERM "$launcher"  # it ends its ranks
   sleep 3
   # shellcheck disable=SC2046 # one word for each process
