@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/plan/step_plan.h"
+#include "tessera/run/trainer_options.h"
 
 namespace tessera::bench {
 namespace {
