@@ -324,9 +324,7 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
   return {start(group, collective), event};
 }
 
-namespace {
-
-base::Fence start_piece(comm::Communicator& group, const ProgramCollective& it) {
+static base::Fence start_piece(comm::Communicator& group, const ProgramCollective& it) {
   const auto [to, from] = piece_peers(it.piece, group.rank(), group.size());
   const bool gathers = it.kind == ProgramCollectiveKind::gather_piece;
   const auto bytes_of = [&](int rank) { return comm::bytes_of(it.counts[static_cast<std::size_t>(rank)], it.type); };
@@ -342,8 +340,6 @@ base::Fence start_piece(comm::Communicator& group, const ProgramCollective& it) 
   }
   return group.exchange(std::move(sends), std::move(receives));
 }
-
-}  // namespace
 
 base::Fence RunningProgram::start(comm::Communicator& group, const ProgramCollective& collective) {
   const std::vector<std::int64_t> counts(collective.counts.begin(), collective.counts.end());
