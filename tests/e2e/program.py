@@ -43,9 +43,14 @@ FORK_SERVER = pathlib.Path(TESSERA).parents[1] / "tests" / "libfork_server.so"
 SERVER = ForkServer(TESSERA, FORK_SERVER, ENVIRONMENT) if FORK_SERVER.exists() else None
 
 
+def starts_itself(line):
+    """Returns whether the program may start its ranks, which run the command line of the process. A fork has another one."""
+    return "nccl" in line or "bench" in line
+
+
 def run(*arguments, mpi_ranks=None, timeout=1200):
     line = command(*arguments, mpi_ranks=mpi_ranks)
-    if mpi_ranks is None and "nccl" not in line and SERVER:  # a program with ranks on GPUs starts itself again
+    if mpi_ranks is None and SERVER and not starts_itself(line):
         return SERVER.run(line, timeout)
     return subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=timeout)
 
