@@ -317,7 +317,10 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
   comm::Communicator& group = step_.parallel.program(collective.domain);
   if (step_.parallel.is_asynchronous()) group.lane().wait(step_.parallel.compute->record());
   if (is_piece(collective.kind)) {
-    if (traffic.received > 0) ++step_.statistics.tp_pieces;
+    if (traffic.received > 0) {
+      ++step_.statistics.tp_pieces;
+      if (plans_.current() && !step_.arenas.transfers->contains(collective.out)) ++step_.statistics.tp_fallbacks;
+    }
     if (const ReplayOptions& replay = step_.options.replay; replay.delay_seed != 0)
       group.lane().delay(std::uniform_real_distribution<double>(0, replay.longest_delay)(random_));
   }
@@ -361,7 +364,6 @@ base::Fence RunningProgram::start(comm::Communicator& group, const ProgramCollec
 
 TransferMemory RunningProgram::take_transfer(std::int64_t bytes) {
   TransferMemory memory = step_.arenas.transfers->take(bytes);
-  if (memory.data == nullptr && plans_.current()) ++step_.statistics.tp_fallbacks;
   if (memory.data != nullptr && step_.options.replay.poison)
     step_.parallel.kernels().fill(memory.data, quant::DType::u8, 0xFF, bytes);
   return memory;

@@ -149,7 +149,7 @@ class Gpus(unittest.TestCase):
         step = ["bench", "step", "--model", "llama-tiny-odd", "--seq-len", 64, "--gtp", 2, "--dtype", "bf16", "--steps", 4]
         profile = self.folder / "profile.json"
         for flags, moved in ((["--profile", profile], ("push", False)), (["--pushes", "off"], ("nccl", False)),
-                             (["--cuda-graph", "on", "--deterministic"], ("push", True))):
+                             (["--cuda-graph", "on", "--deterministic", "on"], ("push", True))):
             report = json.loads(tessera(*step, "--json", *flags).splitlines()[-1])
             self.assertEqual(moved, (report["transport"], report["cuda_graph"]))
             self.assertLessEqual(report["p10_ms"], report["median_ms"])
@@ -158,6 +158,17 @@ class Gpus(unittest.TestCase):
                 self.assertGreater(report[value], 0, value)
         names = {event["name"] for event in json.loads(profile.read_text())["traceEvents"] if event["ph"] == "X"}
         self.assertTrue(any("update_shards" in name for name in names), names)
+
+    def test_pieces_of_tokens_are_pushed(self):
+        """Tokens that travel over tp beside products are copied by copy engines, so no kernel sends or receives."""
+        profile = self.folder / "pieces.json"
+        report = json.loads(tessera("bench", "step", "--model", "llama-tiny-odd", "--seq-len", 64, "--tp", 2, "--sequence-parallel", "on",
+                                    "--tp-overlap", "on", "--tp-chunks", 2, "--dtype", "bf16", "--steps", 4, "--json",
+                                    "--profile", profile).splitlines()[-1])
+        self.assertEqual(("push", 0), (report["tp_transport"], report["tp_fallbacks"]))
+        names = [event["name"] for event in json.loads(profile.read_text())["traceEvents"] if event["ph"] == "X"]
+        self.assertFalse([name for name in names if "SendRecv" in name])
+        self.assertGreater(report["tp_pieces"], 0)
 
     def test_a_dead_rank_ends_the_others_within_the_time_limit(self):
         self.check_dead_rank("dead", "--gtp", 2)

@@ -39,6 +39,9 @@ TEST(TransferArena, GivesNoMemoryBeyondItsEnd) {
   arena->take(512);
   arena->grow();
   TransferMemory first = arena->take(256);
+  EXPECT_NE(first.hold, nullptr);
+  EXPECT_TRUE(arena->contains(first.data));
+  EXPECT_FALSE(arena->contains(arena->memory().data() + arena->memory().size()));
   EXPECT_NE(arena->take(256).data, nullptr);
   EXPECT_EQ(arena->take(257).data, nullptr);
   EXPECT_NE(arena->take(0).data, nullptr);

@@ -15,8 +15,8 @@ TransferMemory TransferArena::take(std::int64_t bytes) {
   peak_ = std::max(peak_, offset + room);
   ++taken_;
   const bool fits = offset + room <= static_cast<std::int64_t>(memory_.size());
-  return {.data = fits ? memory_.data() + offset : nullptr,
-          .hold = {nullptr, [arena = shared_from_this(), offset](const void*) { arena->used_.erase(offset); }}};
+  const auto release = [arena = shared_from_this(), offset](const void*) { arena->used_.erase(offset); };
+  return {.data = fits ? memory_.data() + offset : nullptr, .hold = std::shared_ptr<const void>(this, release)};
 }
 
 void TransferArena::grow() {

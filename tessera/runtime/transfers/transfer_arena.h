@@ -31,6 +31,11 @@ class TransferArena : public std::enable_shared_from_this<TransferArena> {
   // memory.
   void grow();
 
+  // Returns whether an address is in the arena's memory.
+  bool contains(const void* address) const {
+    const auto* byte = static_cast<const std::byte*>(address);
+    return byte >= memory_.data() && byte < memory_.data() + memory_.size();
+  }
   bool was_used() const { return taken_ > 0; }
   std::int64_t peak() const { return peak_; }  // end of the highest range that was ever taken, in bytes
   base::Buffer& memory() { return memory_; }

@@ -24,8 +24,8 @@ struct StepStatistics {
   std::int64_t demand_gathers = 0;  // number of gathers on demand
   bool recorded = false;            // whether the step had no schedule
   bool departed = false;            // whether the step departed from its schedule
-  // tp_pieces: pieces of activations that this rank received over tp. tp_fallbacks: transfers of a scheduled step whose
-  // pieces were received outside the arena.
+  // tp_pieces: pieces of activations that this rank received over tp. tp_fallbacks: pieces of a scheduled step that
+  // were received outside the transfer arena. They cannot be pushed.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;
   int unproduced = 0;  // number of trainable parameters whose gradient was not produced in the step
 
