@@ -72,8 +72,8 @@ class GpuExperts(unittest.TestCase):
             self.assertEqual(expected[1], found[1], (mesh, flags))
             self.assertEqual(expected[0], found[0], (mesh, flags))
             if "--cuda-graph" in flags:
-                # Without gathered weights there is no prefetch, so no step is enqueued before the graph.
-                self.assertIn(self.summary(f"{name}-{number}")["graph_steps"], (steps - RECORDED, steps - RECORDED + 1), (mesh, flags))
+                # Steps that are repeated with more room for rows are counted again.
+                self.assertGreaterEqual(self.summary(f"{name}-{number}")["graph_steps"], steps - RECORDED, (mesh, flags))
 
     def test_gtp_and_egtp(self):
         one = (1, 1, 1, 1, 1, 1)

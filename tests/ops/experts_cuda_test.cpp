@@ -176,7 +176,8 @@ struct RouterCase {
   std::int64_t tokens, experts, hidden, k;
 };
 std::vector<RouterCase> router_cases() {
-  return {{1, 1, 1, 1}, {5, 7, 33, 2}, {600, 8, 130, 2}, {67, 128, 2048, 8}, {0, 4, 8, 2}, {259, 40, 61, 3}};
+  return {{1, 1, 1, 1}, {5, 7, 33, 2},    {600, 8, 130, 2}, {67, 128, 2048, 8},
+          {0, 4, 8, 2}, {259, 40, 61, 3}, {1100, 70, 65, 3}};
 }
 
 at::Tensor every_third_masked(std::int64_t tokens) {

@@ -109,6 +109,12 @@ TEST_P(Router, AddsTokensToTheWeightGradientInOrder) {
   EXPECT_EQ(values_of(dw)[0], 1.0);
   router_wgrad(dlogits.flip(0), x, dw, false);
   EXPECT_EQ(values_of(dw)[0], 1.0 + 2 * u());
+  // Tokens 512 and 513 form the second chunk, whose terms are added before the first chunk is added.
+  std::vector<double> terms(514);
+  terms[0] = 1, terms[512] = terms[513] = u();
+  const at::Tensor ones = tensor_of(std::vector<double>(514, 1), {514, 1}, type());
+  router_wgrad(tensor_of(terms, {514, 1}, accumulator(type())), ones, dw, false);
+  EXPECT_EQ(values_of(dw)[0], 1.0 + 2 * u());
 }
 
 TEST_P(Router, RejectsMismatchedOperands) {

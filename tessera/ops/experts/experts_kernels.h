@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
+#include "tessera/ops/experts/router_chunks.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -20,6 +21,7 @@ struct RouterProductArguments {
   const void* w = nullptr;        // [experts, hidden] A
   const void* dlogits = nullptr;  // [tokens, experts] A
   const void* addend = nullptr;   // dgrad only: [tokens, hidden] T, added to the product; null: no addend
+  void* parts = nullptr;          // wgrad only: [chunks of kRouterGradientChunk tokens, experts, hidden] A, scratch
   void* result = nullptr;         // type A; type T if there is an addend
 };
 
@@ -47,8 +49,6 @@ struct RouterSumsArguments {
   void* sums = nullptr;                   // [experts] A
   void* squares = nullptr;                // [1] A
 };
-// Number of tokens in a chunk. The sum of each chunk is added to the total.
-inline constexpr std::int64_t kRouterChunk = 256;
 
 struct RouteBackwardArguments {
   quant::DType type = quant::DType::fp32;  // A

@@ -8,6 +8,7 @@
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/choice.h"
+#include "tessera/ops/experts/router_chunks.h"
 #include "tessera/ops/experts/router_device.h"
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/tensor.h"
@@ -15,8 +16,6 @@
 
 namespace tessera::ops {
 namespace {
-
-constexpr std::int64_t kChunk = 256;  // number of tokens whose values are summed before the sum is added to the total
 
 template <typename T>
 const T* data(const at::Tensor& tensor) {
@@ -164,13 +163,18 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
   dispatch_floating(to_dtype(rows.scalar_type()), [&](auto element) {
     using T = decltype(element);
     using A = Accumulator<T>;
-    for (std::int64_t token = 0; token < tokens; ++token)
-      for (std::int64_t e = 0; e < experts; ++e) {
-        const A factor = data<A>(gradient)[token * experts + e];
-        const T* from = data<T>(rows) + token * hidden;
-        A* to = data<A>(sums) + e * hidden;
-        for (std::int64_t i = 0; i < hidden; ++i) to[i] += factor * load(from[i]);
-      }
+    std::vector<A> part(static_cast<std::size_t>(experts * hidden));
+    for (std::int64_t begin = 0; begin < tokens; begin += kRouterGradientChunk) {
+      std::fill(part.begin(), part.end(), A{0});
+      for (std::int64_t token = begin; token < std::min(begin + kRouterGradientChunk, tokens); ++token)
+        for (std::int64_t e = 0; e < experts; ++e) {
+          const A factor = data<A>(gradient)[token * experts + e];
+          const T* from = data<T>(rows) + token * hidden;
+          A* to = part.data() + e * hidden;
+          for (std::int64_t i = 0; i < hidden; ++i) to[i] += factor * load(from[i]);
+        }
+      for (std::size_t i = 0; i < part.size(); ++i) data<A>(sums)[i] += part[i];
+    }
   });
   if (accumulate)
     add_to(dw, sums);
@@ -234,10 +238,10 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
   dispatch_accumulator(to_dtype(type), [&](auto element) {
     using A = decltype(element);
     A* totals = data<A>(sums.probabilities);
-    for (std::int64_t begin = 0; begin < tokens; begin += kChunk) {
+    for (std::int64_t begin = 0; begin < tokens; begin += kRouterChunk) {
       std::vector<A> chunk(static_cast<std::size_t>(experts), A{0});
       A squares = 0;
-      for (std::int64_t token = begin; token < std::min(tokens, begin + kChunk); ++token) {
+      for (std::int64_t token = begin; token < std::min(tokens, begin + kRouterChunk); ++token) {
         if (!data<bool>(mask)[token]) continue;
         for (std::int64_t e = 0; e < experts; ++e)
           chunk[static_cast<std::size_t>(e)] += data<A>(routing.probabilities)[token * experts + e];

@@ -59,12 +59,15 @@ void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at:
 }
 
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw) {
+  const std::int64_t chunks = (x.size(0) + kRouterGradientChunk - 1) / kRouterGradientChunk;
+  at::Tensor parts = make({chunks, dlogits.size(1), x.size(1)}, dlogits.scalar_type(), x.device());
   cuda::router_wgrad({.type = to_dtype(x.scalar_type()),
                       .tokens = x.size(0),
                       .experts = dlogits.size(1),
                       .hidden = x.size(1),
                       .x = x.const_data_ptr(),
                       .dlogits = dlogits.const_data_ptr(),
+                      .parts = parts.mutable_data_ptr(),
                       .result = dw.mutable_data_ptr()},
                      stream_of(x));
 }

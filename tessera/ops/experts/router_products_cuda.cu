@@ -84,18 +84,21 @@ void launch_product(const StridedMatrix<Left>& left, const StridedMatrix<Right>&
       <<<grid, kRows * kCols / 16, 0, stream>>>(left, right, rows, cols, inner, addend, result, Accumulator<Right>{});
 }
 
-// Computes dlogits^T x for at most kFewExperts experts. Each thread adds the tokens of one column for all experts.
+// Computes dlogits^T x of the tokens of a chunk for at most kFewExperts experts. blockIdx.y is the chunk. Each thread
+// adds the tokens of one column for all experts.
 constexpr int kFewExperts = 8, kFewThreads = 32, kFewTokens = 64;
 template <typename T>
 __global__ void __launch_bounds__(kFewThreads)
     gradient_of_few(const Accumulator<T>* __restrict__ dlogits, const T* __restrict__ x,
-                    Accumulator<T>* __restrict__ dw, std::int64_t tokens, int experts, std::int64_t hidden) {
+                    Accumulator<T>* __restrict__ parts, std::int64_t tokens, int experts, std::int64_t hidden) {
   using A = Accumulator<T>;
   __shared__ A factors[kFewTokens][kFewExperts];
   const std::int64_t col = std::int64_t{blockIdx.x} * kFewThreads + threadIdx.x;
   A sums[kFewExperts] = {};
-  for (std::int64_t begin = 0; begin < tokens; begin += kFewTokens) {
-    const int count = static_cast<int>(min(std::int64_t{kFewTokens}, tokens - begin));
+  const std::int64_t first = std::int64_t{blockIdx.y} * kRouterGradientChunk;
+  const std::int64_t end = min(first + kRouterGradientChunk, tokens);
+  for (std::int64_t begin = first; begin < end; begin += kFewTokens) {
+    const int count = static_cast<int>(min(std::int64_t{kFewTokens}, end - begin));
     __syncthreads();
     for (int i = threadIdx.x; i < count * kFewExperts; i += kFewThreads) {
       const int token = i / kFewExperts, e = i % kFewExperts;
@@ -114,7 +117,37 @@ __global__ void __launch_bounds__(kFewThreads)
   if (col >= hidden) return;
 #pragma unroll
   for (int e = 0; e < kFewExperts; ++e)
-    if (e < experts) dw[e * hidden + col] = sums[e];
+    if (e < experts) parts[(std::int64_t{blockIdx.y} * experts + e) * hidden + col] = sums[e];
+}
+
+// Computes one tile of dlogits^T x of the tokens of a chunk. blockIdx.z is the chunk.
+constexpr int kGradientTile = 64;
+template <typename T>
+__global__ void __launch_bounds__(kGradientTile* kGradientTile / 16)
+    gradient_of_chunk(const Accumulator<T>* __restrict__ dlogits, const T* __restrict__ x,
+                      Accumulator<T>* __restrict__ parts, std::int64_t tokens, std::int64_t experts,
+                      std::int64_t hidden) {
+  using A = Accumulator<T>;
+  const std::int64_t first = std::int64_t{blockIdx.z} * kRouterGradientChunk;
+  A* const part = parts + std::int64_t{blockIdx.z} * experts * hidden;
+  ordered_product<kGradientTile, kGradientTile, A>(
+      StridedMatrix<A>{dlogits + first * experts, 1, experts}, StridedMatrix<T>{x + first * hidden, hidden, 1}, experts,
+      hidden, min(kRouterGradientChunk, tokens - first), std::int64_t{blockIdx.y} * kGradientTile,
+      std::int64_t{blockIdx.x} * kGradientTile,
+      [&](std::int64_t expert, std::int64_t col, A value) { part[expert * hidden + col] = value; });
+}
+
+// Adds the parts of the chunks in order.
+constexpr int kAddThreads = 256;
+template <typename A>
+__global__ void __launch_bounds__(kAddThreads)
+    add_chunks(const A* __restrict__ parts, std::int64_t chunks, std::int64_t count, A* __restrict__ result) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kAddThreads + threadIdx.x;
+  if (i >= count) return;
+  A sum{0};
+#pragma unroll 8
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += parts[chunk * count + i];
+  result[i] = sum;
 }
 
 // Computes dlogits w, and adds `addend` if kAdds is true. T is the type of the result.
@@ -156,18 +189,25 @@ void router_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
 }
 
 void router_wgrad(const RouterProductArguments& a, base::CudaStream stream) {
+  const std::int64_t count = a.experts * a.hidden, chunks = ceil_div(a.tokens, kRouterGradientChunk);
+  if (count == 0) return;
   dispatch_floating(a.type, [&](auto element) {
     using T = decltype(element);
     using A = Accumulator<T>;
-    const StridedMatrix<A> left{static_cast<const A*>(a.dlogits), 1, a.experts};
-    const StridedMatrix<T> right{static_cast<const T*>(a.x), a.hidden, 1};
-    const A* none = nullptr;
-    auto* result = static_cast<A*>(a.result);
-    if (a.hidden > 0 && a.experts <= kFewExperts)
-      gradient_of_few<T><<<blocks_for(a.hidden, kFewThreads), kFewThreads, 0, stream>>>(
-          left.data, right.data, result, a.tokens, static_cast<int>(a.experts), a.hidden);
-    else
-      launch_product<32, 32, false>(left, right, a.experts, a.hidden, a.tokens, none, result, stream);
+    const auto* dlogits = static_cast<const A*>(a.dlogits);
+    const auto* x = static_cast<const T*>(a.x);
+    auto* parts = static_cast<A*>(a.parts);
+    if (chunks > 0 && a.experts <= kFewExperts)
+      gradient_of_few<T>
+          <<<dim3(blocks_for(a.hidden, kFewThreads), static_cast<unsigned>(chunks)), kFewThreads, 0, stream>>>(
+              dlogits, x, parts, a.tokens, static_cast<int>(a.experts), a.hidden);
+    else if (chunks > 0)
+      gradient_of_chunk<T>
+          <<<dim3(blocks_for(a.hidden, kGradientTile), blocks_for(a.experts, kGradientTile),
+                  static_cast<unsigned>(chunks)),
+             kGradientTile * kGradientTile / 16, 0, stream>>>(dlogits, x, parts, a.tokens, a.experts, a.hidden);
+    add_chunks<<<blocks_for(count, kAddThreads), kAddThreads, 0, stream>>>(parts, chunks, count,
+                                                                           static_cast<A*>(a.result));
   });
   check_launch("router_wgrad");
 }
