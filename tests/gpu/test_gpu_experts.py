@@ -125,6 +125,15 @@ class GpuExperts(unittest.TestCase):
                 self.assertGreater(repeats.get("expert_room", 0), 0, (name, kind))
                 self.assertEqual(expected, found, (name, kind))
 
+    def test_the_summary_describes_the_rows_of_experts(self):
+        """A rank has 6 microbatches. In each of two layers, a microbatch has 6 products of experts. Every choice has a row."""
+        for name, model, padded in (("odd", ODD, 6 * 2 * 6), ("whole", self.whole, 0)):
+            self.train(f"summary-{name}", (1, 2, 1, 1, 2, 1), "--expert-room", 100, model=model)
+            summary = self.summary(f"summary-{name}")
+            self.assertEqual((2 * 64 * 2, "nccl", padded),
+                             tuple(summary[key] for key in ("expert_room_rows", "expert_transport", "padded_products")), name)
+            self.assertIn(summary["transport"], ("push", "nccl"))
+
     def check_biases(self, name):
         """Checks the biases of a run of dots1: steps that are not skipped move them by the counts."""
         expected = [0] * 9

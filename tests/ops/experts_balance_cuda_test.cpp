@@ -24,25 +24,25 @@ class OnCudaBalance : public testing::Test {
   }
 };
 
-at::Tensor gpu_copy(const at::Tensor& tensor) {
+at::Tensor on_gpu(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(at::kCUDA) : tensor;
 }
-RoutingGradients gpu_copy(const RoutingGradients& gradients) {
-  return {.weights = gpu_copy(gradients.weights),
-          .probabilities = gpu_copy(gradients.probabilities),
-          .logsumexp_squares = gpu_copy(gradients.logsumexp_squares)};
+RoutingGradients on_gpu(const RoutingGradients& gradients) {
+  return {.weights = on_gpu(gradients.weights),
+          .probabilities = on_gpu(gradients.probabilities),
+          .logsumexp_squares = on_gpu(gradients.logsumexp_squares)};
 }
 
 // ---- routers
 
-struct RouterCase {
+struct BalanceCase {
   std::int64_t tokens, experts, k, groups, chosen_groups;
 };
-std::ostream& operator<<(std::ostream& out, const RouterCase& it) {
+std::ostream& operator<<(std::ostream& out, const BalanceCase& it) {
   return out << it.tokens << " tokens, " << it.k << " of " << it.experts << " experts in " << it.chosen_groups << " of "
              << it.groups << " groups";
 }
-std::vector<RouterCase> router_cases() {
+std::vector<BalanceCase> balance_cases() {
   return {{.tokens = 41, .experts = 12, .k = 3, .groups = 1, .chosen_groups = 1},
           {.tokens = 41, .experts = 12, .k = 3, .groups = 4, .chosen_groups = 2},
           {.tokens = 41, .experts = 12, .k = 12, .groups = 3, .chosen_groups = 3},
@@ -52,7 +52,7 @@ std::vector<RouterCase> router_cases() {
           {.tokens = 1, .experts = 1, .k = 1, .groups = 1, .chosen_groups = 1},
           {.tokens = 0, .experts = 8, .k = 2, .groups = 2, .chosen_groups = 1}};
 }
-RouterOptions options_of(const RouterCase& it, RouterScore score, bool normalizes) {
+RouterOptions rule_of(const BalanceCase& it, RouterScore score, bool normalizes) {
   return {.k = it.k,
           .normalizes = normalizes,
           .score = score,
@@ -61,23 +61,23 @@ RouterOptions options_of(const RouterCase& it, RouterScore score, bool normalize
           .scale = 2.5};
 }
 // Returns logits of which many are equal.
-at::Tensor logits_of(const RouterCase& it) {
+at::Tensor logits_of(const BalanceCase& it) {
   at::Tensor logits = random_tensor({it.tokens, it.experts}, 31, at::kFloat, 6.0);
   logits.narrow(0, 0, it.tokens / 2).round_();
   return logits;
 }
 
 TEST_F(OnCudaBalance, ChoicesAndWeightsAreTheSame) {
-  for (const RouterCase& it : router_cases())
+  for (const BalanceCase& it : balance_cases())
     for (const RouterScore score : {RouterScore::sigmoid, RouterScore::softmax})
       for (const bool normalizes : {false, true})
         for (const bool has_bias : {false, true}) {
           SCOPED_TRACE(testing::Message() << it << (has_bias ? ", with a bias" : ""));
-          const RouterOptions options = options_of(it, score, normalizes);
+          const RouterOptions options = rule_of(it, score, normalizes);
           const at::Tensor logits = logits_of(it);
           at::Tensor bias;
           if (has_bias) bias = random_tensor({it.experts}, 32, at::kFloat, 0.5).mul_(16).round_().div_(16);
-          const Routing host = route(logits, options, bias), device = route(gpu_copy(logits), options, gpu_copy(bias));
+          const Routing host = route(logits, options, bias), device = route(on_gpu(logits), options, on_gpu(bias));
           EXPECT_TRUE(same_bits(device.experts, host.experts));
           EXPECT_TRUE(same_bits(device.probabilities, host.probabilities));
           EXPECT_TRUE(same_bits(device.weights, host.weights));
@@ -88,19 +88,19 @@ TEST_F(OnCudaBalance, ChoicesAndWeightsAreTheSame) {
 }
 
 TEST_F(OnCudaBalance, GradientsOfSigmoidScoresAreTheSame) {
-  for (const RouterCase& it : router_cases())
+  for (const BalanceCase& it : balance_cases())
     for (const bool normalizes : {false, true}) {
       SCOPED_TRACE(it);
-      const RouterOptions options = options_of(it, RouterScore::sigmoid, normalizes);
+      const RouterOptions options = rule_of(it, RouterScore::sigmoid, normalizes);
       const at::Tensor logits = logits_of(it);
-      const Routing host = route(logits, options), device = route(gpu_copy(logits), options);
+      const Routing host = route(logits, options), device = route(on_gpu(logits), options);
       at::Tensor counted = make({it.tokens}, at::kBool).fill_(true);
       if (it.tokens > 2) counted[2].fill_(false);
       RoutingGradients gradients;
       for (int given = 0; given < 2; ++given) {
         gradients.weights = random_tensor({it.tokens, it.k}, 33, at::kFloat);
         if (given > 0) gradients.probabilities = random_tensor({it.experts}, 34, at::kFloat);
-        EXPECT_TRUE(same_bits(route_backward(device, options, gpu_copy(gradients), gpu_copy(counted)),
+        EXPECT_TRUE(same_bits(route_backward(device, options, on_gpu(gradients), on_gpu(counted)),
                               route_backward(host, options, gradients, counted)));
       }
     }
@@ -108,7 +108,7 @@ TEST_F(OnCudaBalance, GradientsOfSigmoidScoresAreTheSame) {
 
 TEST_F(OnCudaBalance, ScoresAndBiasesThatAreNotFiniteHaveTheSameChoices) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kLarge = std::numeric_limits<float>::infinity();
-  for (const RouterCase& it : router_cases()) {
+  for (const BalanceCase& it : balance_cases()) {
     if (it.tokens < 4) continue;
     SCOPED_TRACE(it);
     at::Tensor logits = random_tensor({it.tokens, it.experts}, 35, at::kFloat, 3.0);
@@ -119,8 +119,8 @@ TEST_F(OnCudaBalance, ScoresAndBiasesThatAreNotFiniteHaveTheSameChoices) {
     at::Tensor bias = random_tensor({it.experts}, 36, at::kFloat, 0.5);
     for (const float value : {0.0f, kNaN, -kLarge, kLarge}) {
       bias[it.experts / 3].fill_(value);
-      const RouterOptions options = options_of(it, RouterScore::sigmoid, true);
-      const Routing host = route(logits, options, bias), device = route(gpu_copy(logits), options, gpu_copy(bias));
+      const RouterOptions options = rule_of(it, RouterScore::sigmoid, true);
+      const Routing host = route(logits, options, bias), device = route(on_gpu(logits), options, on_gpu(bias));
       EXPECT_TRUE(same_bits(device.experts, host.experts));
       const at::Tensor weights = device.weights.cpu();
       EXPECT_TRUE(same_bits(at::isnan(weights), at::isnan(host.weights)));
@@ -146,7 +146,7 @@ TEST_F(OnCudaBalance, DroppedChoicesAreTheSame) {
         for (const std::int64_t capacity : {1, 2, 7, 100, 700, 5000}) {
           SCOPED_TRACE(testing::Message()
                        << it << ", capacity " << capacity << ", " << type << (is_coarse ? ", coarse weights" : ""));
-          EXPECT_TRUE(same_bits(within_capacity(gpu_copy(choices), gpu_copy(weights), it.local, it.blocks, capacity),
+          EXPECT_TRUE(same_bits(within_capacity(on_gpu(choices), on_gpu(weights), it.local, it.blocks, capacity),
                                 within_capacity(choices, weights, it.local, it.blocks, capacity)));
         }
       }
@@ -155,7 +155,7 @@ TEST_F(OnCudaBalance, DroppedChoicesAreTheSame) {
 TEST_F(OnCudaBalance, AnExpertThatEveryTokenChoosesKeepsTheFirstTokens) {
   const at::Tensor choices = make({3000, 1}, at::kInt).fill_(0), weights = make({3000, 1}, at::kFloat).fill_(1);
   const at::Tensor kept =
-      within_capacity(gpu_copy(choices), gpu_copy(weights), {.first = 0, .count = 1, .all = 4}, 1, 1100).cpu();
+      within_capacity(on_gpu(choices), on_gpu(weights), {.first = 0, .count = 1, .all = 4}, 1, 1100).cpu();
   at::Tensor expected = choices.clone();
   expected.narrow(0, 1100, 1900).fill_(-1);
   EXPECT_TRUE(same_bits(kept, expected));
@@ -167,7 +167,7 @@ at::Tensor clip_on_gpu(bool applies) {
   const Clip clip{.applies = applies ? 1 : 0};
   at::Tensor bytes = make({sizeof(Clip)}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), &clip, sizeof clip);
-  return gpu_copy(bytes);
+  return on_gpu(bytes);
 }
 
 // More parts than one launch has. Part i has the last experts of router i.
@@ -177,8 +177,8 @@ TEST_F(OnCudaBalance, UpdatedBiasesAreTheSame) {
     for (const bool applies : {false, true}) {
       SCOPED_TRACE(testing::Message() << type << (applies ? "" : ", no update"));
       const at::Tensor counts = random_tensor({kRouters, kExperts}, 51, at::kDouble, 4.0).abs().to(at::kLong),
-                       counts_on_gpu = gpu_copy(counts);
-      at::Tensor host = random_tensor({kRouters, kExperts}, 52, type), device = gpu_copy(host);
+                       counts_on_gpu = on_gpu(counts);
+      at::Tensor host = random_tensor({kRouters, kExperts}, 52, type), device = on_gpu(host);
       const auto parts_of = [&](at::Tensor& biases, const at::Tensor& of_experts) {
         std::vector<RouterBiasPart> parts;
         for (std::int64_t i = 0; i < kRouters; ++i)
