@@ -1,6 +1,7 @@
 // Kernel cases of a layer with experts. The rank owns all experts. The choices come from random logits, so the experts
 // have nearly equal loads.
 #include "tessera/bench/kernels_cases.h"
+#include "tessera/ops/experts/capacity.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/router.h"
@@ -47,6 +48,17 @@ void add_router(Cases& c) {
                      }});
 }
 
+// Returns the rule of DeepSeek-V3, with 4 of 8 groups. If the experts do not form such groups, there is one group.
+ops::RouterOptions rule_with_groups(const KernelBench& b) {
+  const bool has_groups = b.experts % 8 == 0 && b.experts >= 16 && b.choices <= b.experts / 2;
+  return {.k = b.choices,
+          .normalizes = true,
+          .score = ops::RouterScore::sigmoid,
+          .groups = has_groups ? 8 : 1,
+          .chosen_groups = has_groups ? 4 : 1,
+          .scale = 2.5};
+}
+
 void add_choices(Cases& c) {
   const KernelBench& b = c.bench();
   const ops::RouterOptions options{.k = b.choices, .normalizes = true};
@@ -56,6 +68,11 @@ void add_choices(Cases& c) {
   c.cases.push_back({"experts_route", 2 * scores + weights + choices, [=, &c, &b](std::uint64_t seed) {
                        const at::Tensor logits = c.normal({b.tokens, b.experts}, c.wide(), seed);
                        return [=] { ops::route(logits, options); };
+                     }});
+  c.cases.push_back({"experts_route_groups", 2 * scores + weights + choices, [=, &c, &b](std::uint64_t seed) {
+                       const at::Tensor logits = c.normal({b.tokens, b.experts}, c.wide(), seed),
+                                        bias = c.normal({b.experts}, c.wide(), seed + 1);
+                       return [=, rule = rule_with_groups(b)] { ops::route(logits, rule, bias); };
                      }});
   c.cases.push_back({"experts_route_backward", 2 * scores + 2 * weights + choices, [=, &c, &b](std::uint64_t seed) {
                        const Chosen chosen = choose(c, seed);
@@ -70,6 +87,14 @@ void add_choices(Cases& c) {
                        const Chosen chosen = choose(c, seed);
                        const at::Tensor counted = ops::make({b.tokens}, at::kBool, c.device()).fill_(true);
                        return [=] { ops::router_sums(chosen.routing, counted); };
+                     }});
+  c.cases.push_back({"experts_capacity", weights + 2 * choices, [=, &c, &b](std::uint64_t seed) {
+                       const Chosen chosen = choose(c, seed);
+                       const std::int64_t all = b.experts, capacity = ops::capacity_of(1, b.tokens, b.choices, all);
+                       return [=] {
+                         ops::within_capacity(chosen.routing.experts, chosen.routing.weights,
+                                              {.first = 0, .count = all, .all = all}, 1, capacity);
+                       };
                      }});
   c.cases.push_back({"experts_select", 3 * choices, [=, &c, &b](std::uint64_t seed) {
                        const Chosen chosen = choose(c, seed);

@@ -70,6 +70,7 @@ struct Times {
   std::vector<double> steps, exposed, host;
   double loss = 0;                               // loss of the last step
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // counters of the last step
+  std::int64_t padded_products = 0;              // counter of the last step
   std::vector<std::int64_t> counts;              // counts of the chosen experts in the last step
 
   void drop(int count) {
@@ -109,6 +110,7 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       times.loss = result.loss;
       times.tp_pieces = result.statistics.tp_pieces;
       times.tp_fallbacks = result.statistics.tp_fallbacks;
+      times.padded_products = result.statistics.padded_products;
       if (result.router) times.counts = result.router->counts;
     }
   };
@@ -226,8 +228,10 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
       two_steps();
   }
   add_times(times, all, report);
-  if (const std::int64_t experts = bench.model->sizes().num_experts; experts > 0)
-    report.expert_load = expert_load(times.counts, experts);
+  if (const models::ModelSizes sizes = bench.model->sizes(); sizes.num_experts > 0) {
+    report.expert_load = expert_load(times.counts, sizes.num_experts);
+    report.experts = run::expert_summary(config, sizes, trainer.expert_room(), times.padded_products);
+  }
   report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
@@ -290,6 +294,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
     json["routing"] = bench.routing == Routing::even ? "even" : "skewed";
     json["expert_load"] = *report.expert_load;
   }
+  if (report.experts) run::add_expert_summary(*report.experts, json);
   return json;
 }
 
@@ -303,6 +308,17 @@ std::string transport_line(const StepReport& report) {
   if (report.transport.empty()) return "";
   const std::string why = report.indirect.empty() ? "" : ": " + report.indirect;
   return fmt::format("  transport      {:>9}{}\n", report.transport, why);
+}
+
+// Returns no lines for a model without experts.
+std::string expert_lines(const StepReport& report) {
+  if (!report.experts) return "";
+  const run::ExpertSummary& experts = *report.experts;
+  const std::string moves = experts.transport.empty() ? "" : fmt::format(", tokens move by {}", experts.transport);
+  const std::string pads =
+      experts.padded_products == 0 ? "" : fmt::format(", {} products with padded operands", experts.padded_products);
+  return fmt::format("  expert load    {:9.2f} times the mean\n  expert rows    {:>9}{}{}\n",
+                     report.expert_load.value_or(0), experts.room_rows, moves, pads);
 }
 
 // Returns an empty line on a CPU, where memory is not measured.
@@ -344,8 +360,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
-      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms,
-      report.expert_load ? fmt::format("  expert load    {:9.2f} times the mean\n", *report.expert_load) : "");
+      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms, expert_lines(report));
 }
 
 }  // namespace tessera::bench

@@ -14,6 +14,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
+#include "tessera/run/metrics/expert_summary.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {
@@ -54,8 +55,10 @@ struct StepReport {
   std::int64_t tensor_cache_bytes = 0;
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // from the schedule
   double loss = 0;
-  std::optional<double> expert_load;  // load of the last step; set for a model with experts (routing.h)
-  std::string transport;              // run::transport_of
+  // Set for a model with experts. expert_load: load of the last step (routing.h).
+  std::optional<double> expert_load;
+  std::optional<run::ExpertSummary> experts;
+  std::string transport;  // run::transport_of
   // tp_pieces and tp_fallbacks: counters of this rank's last step (runtime/watch/statistics.h). tp_transport: the
   // result of run::tp_transport_of.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;

@@ -28,6 +28,7 @@ class DryModel {
   runtime::Program& program_;
   nn::DelayedScales scales_;
   std::int64_t number_ = 1;  // number of the step; no kernel of a dry run reads the number
+  nn::ExpertRoom room_;
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
   std::int64_t sequences_, seq_len_;

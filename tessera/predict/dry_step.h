@@ -25,8 +25,8 @@ struct DryOptions {
   nn::ProductOptions products;
   nn::DropoutOptions dropout;
   schedule::StepKind kind = schedule::StepKind::train;
-  std::int64_t sequences = 1, seq_len = 1;  // sizes of one microbatch
-  double expert_bias_rate = 0;              // as in train::TrainerOptions
+  std::int64_t sequences = 1, seq_len = 1;       // sizes of one microbatch
+  double expert_bias_rate = 0, expert_room = 0;  // as in train::TrainerOptions
 };
 
 struct DryStep {

@@ -49,6 +49,8 @@ struct Machine {
   // true: a rank's gathers and reductions run one at a time; false: they overlap, each at the full rate.
   bool shared_link = false;
 
+  // Returns whether the processors are GPUs, which have a device context.
+  bool has_gpus() const { return overhead.context_bytes > 0; }
   // Returns the link for the program's collectives whose ranks are within `extent` consecutive ranks.
   const MachineLink& collective_link(std::int64_t extent) const {
     return collectives && extent <= ranks_per_node ? *collectives : link(extent);

@@ -81,6 +81,7 @@ class Loop {
     if (!mfus_.empty()) summary_.mfu = mfus_[mfus_.size() / 2];
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
+    summary_.expert_room = trainer_.expert_room();
     summary_.suppressed_by = suppressions_.by_counter();
     if (files_ != nullptr) files_->finish(summary_);
   }
@@ -226,6 +227,7 @@ class Loop {
     summary_.unproduced_gradients += result.statistics.unproduced;
     summary_.tp_pieces += result.statistics.tp_pieces;
     summary_.tp_fallbacks += result.statistics.tp_fallbacks;
+    summary_.padded_products = result.statistics.padded_products;
     rates_of_tokens_.push_back(metrics.tokens_per_second);
     if (metrics.mfu) mfus_.push_back(*metrics.mfu);
     if (!result.skipped) {

@@ -16,6 +16,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/inspect/inspect_places.h"
+#include "tessera/run/metrics/expert_summary.h"
 #include "tessera/run/resume_command.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
 #include "tessera/run/trainer_options.h"
@@ -188,6 +189,9 @@ void RunFiles::finish(const RunSummary& summary) {
   add_schedules(schedules, json);
   if (config.backend == Backend::nccl) json["host_waits"] = summary.host_waits;
   if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
+  if (config.has_experts)
+    add_expert_summary(expert_summary(config, setup_.model->sizes(), summary.expert_room, summary.padded_products),
+                       json);
   if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {
     json["transport"] = transport;
     if (config.pushes && !schedules.indirect.empty())

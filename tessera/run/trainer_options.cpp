@@ -54,6 +54,11 @@ models::BuildModel builder_of(const TrainConfig& config, const models::ModelConf
   };
 }
 
+// Returns TrainerOptions::expert_room. Only GPUs limit the memory for rows of experts.
+double expert_room_of(const TrainConfig& config) {
+  return config.has_experts && config.backend == Backend::nccl ? config.expert_room : 0;
+}
+
 }  // namespace
 
 shard::ParameterTypes types_of(const TrainConfig& config) {
@@ -89,7 +94,8 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
           .dropout = dropout_options(config),
           .sequences = config.micro_batch,
           .seq_len = config.seq_len,
-          .expert_bias_rate = std::max(config.expert_bias_rate, 0.0)};
+          .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
+          .expert_room = expert_room_of(config)};
 }
 
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
@@ -105,7 +111,7 @@ train::TrainerOptions trainer_options(const TrainConfig& config, const models::M
       .runtime = runtime_options(config),
       .products = product_options(config),
       .dropout = dropout_options(config),
-      .expert_room = config.has_experts && config.backend == Backend::nccl ? config.expert_room : 0,
+      .expert_room = expert_room_of(config),
       .graph = config.cuda_graph};
 }
 

@@ -111,8 +111,8 @@ class Program {
   // Replaces each amax by its maximum over all ranks. Called after the step, before the publish of weights whose format
   // needs the amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
-  // Replaces `counts`, in host memory, by their sums over all ranks. Called after the step, before weights that depend
-  // on the counts are published. When reduce_counts returns, the host can read the sums.
+  // Replaces each count by its sum over all ranks. Called after the step, before the publish of weights that depend on
+  // the counts.
   virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
   // issue starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses
@@ -132,6 +132,8 @@ class Program {
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   // Counts the operations of one product with a weight.
   virtual void count_product(quant::Format format, std::int64_t flops) = 0;
+  // Counts a product of experts whose operands are padded. By default, does nothing.
+  virtual void count_padded_product() {}
 };
 
 }  // namespace tessera::runtime

@@ -66,6 +66,7 @@ class RunningProgram final : public Program {
   void count_product(quant::Format format, std::int64_t flops) override {
     step_.statistics.flops_by_format[static_cast<std::size_t>(format)] += flops;
   }
+  void count_padded_product() override { ++step_.statistics.padded_products; }
 
  private:
   void begin_event(const schedule::Event& event);

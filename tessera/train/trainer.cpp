@@ -23,7 +23,6 @@ bool needs_casts(const TrainerOptions& options) {
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
-constexpr const char* kExpertRoom = "expert_room";
 constexpr double kMoreRoom = 1.1;    // factor by which the memory exceeds what a step needed
 constexpr int kMaxEvaluations = 10;  // largest number of attempts of one evaluation
 
@@ -68,7 +67,7 @@ void Trainer::make_expert_room() {
   room_memory_.fill_zero();
   RoomMemory* memory = room_memory_.as<RoomMemory>().data();
   room_ = {.factor = options_.expert_room,
-           .stop = norm_.stop_counter(kExpertRoom),
+           .stop = norm_.stop_counter(kExpertRoomStop),
            .evaluation = &memory->evaluation,
            .needed = &memory->needed};
 }
@@ -239,7 +238,7 @@ StepResult Trainer::finish_step() {
     return result;
   }
   for (; pending_ > 0; ++result.discarded) finish_oldest();
-  if (result.suppressed->counter == kExpertRoom) grow_expert_room();
+  if (result.suppressed->counter == kExpertRoomStop) grow_expert_room();
   norm_.clear_suppression();
   return result;
 }

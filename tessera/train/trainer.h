@@ -47,6 +47,9 @@ struct TrainerOptions {
   bool graph = false;
 };
 
+// The stop counter of steps with more rows of experts than the memory holds (TrainerOptions::expert_room).
+inline constexpr const char* kExpertRoomStop = "expert_room";
+
 // The results of the routers of a model with experts.
 struct RouterResult {
   // Losses of the routers, multiplied by their coefficients, as the mean over blocks weighted by their tokens.

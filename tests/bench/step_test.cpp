@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama.h"
+#include "tessera/models/mixtral.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"
 
@@ -72,6 +73,21 @@ TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
         EXPECT_TRUE(part > 0 && std::isfinite(part)) << part;
     }
   }
+}
+
+// Two owners of 3 experts each, and 2 x 8 tokens with 2 choices.
+TEST(StepBenchmark, ReportsTheRowsAndTheTransportOfExperts) {
+  StepBench bench = small_bench(1, 2);
+  models::DecoderConfig sizes = small_sizes();
+  sizes.experts = models::ExpertsConfig{.count = 6, .per_token = 2, .width = 8, .sparse = {true, true}};
+  bench.model = std::make_shared<models::MixtralConfig>(sizes);
+  bench.config.has_experts = true;
+  bench.config.ep = 2;
+  const nlohmann::ordered_json json = step_json(bench, reports_of(bench).front());
+  EXPECT_EQ(json.at("expert_room_rows"), 2 * 8 * 2);
+  EXPECT_EQ(json.at("expert_transport"), "local");
+  EXPECT_EQ(json.at("padded_products"), 0);
+  EXPECT_FALSE(step_json(small_bench(1, 1), reports_of(small_bench(1, 1)).front()).contains("expert_room_rows"));
 }
 
 TEST(StepBenchmark, AllRanksReportTheSameSteps) {

@@ -45,11 +45,15 @@ def logical_bytes(tensor, parts):
     return bytes(result)
 
 
-def tensor_hashes(folder):
-    """Returns {KIND/NAME: (type, shape, hash of the logical bytes)} of a checkpoint or of the newest checkpoint of a run."""
+def logical_tensors(folder):
+    """Returns {KIND/NAME: (type, shape, logical bytes)} of a checkpoint or of the newest checkpoint of a run."""
     checkpoint = newest_checkpoint(folder)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     parts = [read_part(checkpoint / file["name"]) for file in manifest["files"]]
-    return {f"{tensor['kind']}/{tensor['name']}":
-            (tensor["dtype"], tuple(tensor["shape"]), hashlib.sha256(logical_bytes(tensor, parts)).hexdigest())
+    return {f"{tensor['kind']}/{tensor['name']}": (tensor["dtype"], tuple(tensor["shape"]), logical_bytes(tensor, parts))
             for tensor in manifest["tensors"]}
+
+
+def tensor_hashes(folder):
+    """Returns {KIND/NAME: (type, shape, hash of the logical bytes)} of a checkpoint or of the newest checkpoint of a run."""
+    return {name: (dtype, shape, hashlib.sha256(data).hexdigest()) for name, (dtype, shape, data) in logical_tensors(folder).items()}

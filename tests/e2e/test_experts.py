@@ -172,6 +172,8 @@ class Experts(unittest.TestCase):
                 self.assertAlmostEqual(line["expert_load"], max(7 * max(layer) / sum(layer) for layer in counts), delta=1e-12)
         summary = json.loads((self.folder / "counts" / "summary.json").read_text())
         self.assertEqual({"tp": 1, "gtp": 2, "dp": 1, "etp": 1, "ep": 2, "egtp": 1, "edp": 1}, summary["mesh"])
+        # Two blocks of 16 tokens with 2 choices. CPUs have memory for all choices.
+        self.assertEqual((2 * 16 * 2, "local", 0), tuple(summary[key] for key in ("expert_room_rows", "expert_transport", "padded_products")))
 
     def test_one_token_and_idle_owners(self):
         """Sequences of one repeated token: at least three of seven owners receive no row in any step. Results equal those of one rank."""

@@ -154,22 +154,32 @@ TEST_P(SigmoidRouter, RejectsGroupsThatDoNotFit) {
   EXPECT_THROW(route(logits, rule(1, 1), random_tensor({kExperts - 1}, 2, accumulator(type()))), Error);
 }
 
+// Updates the biases of the experts from `first` on. counts: of all experts.
+template <typename A>
+void update(std::vector<A>& bias, std::int64_t first, const std::vector<std::int64_t>& counts, double rate) {
+  const RouterBiasPart part{
+      .bias = bias.data(), .first = first, .count = static_cast<std::int64_t>(bias.size()), .counts = counts.data()};
+  update_router_biases({&part, 1}, {.type = sizeof(A) == 4 ? quant::DType::fp32 : quant::DType::fp64,
+                                    .experts = static_cast<std::int64_t>(counts.size()),
+                                    .rate = rate});
+}
+
 TEST(RouterBias, MovesTowardsTheMeanOfTheCounts) {
   const std::vector<std::int64_t> counts{4, 0, 2, 2};
   std::vector<float> bias{1.0f, 1.0f, 1.0f, 0.5f};
-  update_router_bias(bias.data(), quant::DType::fp32, 0, 4, counts, 0.25);
+  update(bias, 0, counts, 0.25);
   EXPECT_THAT(bias, ElementsAre(0.75f, 1.25f, 1.0f, 0.5f));
   std::vector<double> part{0, 0};
-  update_router_bias(part.data(), quant::DType::fp64, 1, 2, counts, 0.1);
+  update(part, 1, counts, 0.1);
   EXPECT_THAT(part, ElementsAre(0.1, 0.0));
-  EXPECT_THROW(update_router_bias(part.data(), quant::DType::fp64, 3, 2, counts, 0.1), Error);
+  EXPECT_THROW(update(part, 3, counts, 0.1), Error);
 }
 
 // Sums of counts beyond 2^53 and products beyond 2^32 are exact.
 TEST(RouterBias, ComparesLargeCountsExactly) {
   const std::vector<std::int64_t> counts{(std::int64_t{1} << 54) + 1, std::int64_t{1} << 54};
   std::vector<float> bias{0, 0};
-  update_router_bias(bias.data(), quant::DType::fp32, 0, 2, counts, 1);
+  update(bias, 0, counts, 1);
   EXPECT_THAT(bias, ElementsAre(-1.0f, 1.0f));
 }
 

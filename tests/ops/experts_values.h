@@ -9,7 +9,7 @@
 
 namespace tessera::ops::test {
 
-// Returns fp32, bf16 and fp64 on the CPU. Experts do not run on GPUs yet.
+// Returns fp32, bf16 and fp64 on the CPU.
 std::vector<Kind> cpu_kinds();
 
 at::Tensor choices_tensor(const std::vector<std::int32_t>& experts, std::int64_t k);

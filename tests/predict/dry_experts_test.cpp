@@ -1,5 +1,6 @@
 // Compares dry steps of models with experts with the steps that a runtime records.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,6 +99,29 @@ TEST(DryStepExperts, UpdateRouterBiasesBeforeWeights) {
   EXPECT_EQ(with[0].bytes, 6 * 8);
   EXPECT_EQ(with[1].kind, schedule::EventKind::publish);
   EXPECT_EQ(dry_step(options).parameters[static_cast<std::size_t>(with[1].parameter)].name, "layers.1.router.bias");
+}
+
+// Returns the bytes of activations of all tokens that a dry step keeps, by layer with experts.
+std::vector<std::int64_t> kept_of_all_tokens(const DryOptions& options) {
+  std::vector<std::int64_t> bytes;
+  for (const schedule::Event& event : dry_step(options).microbatch)
+    if (event.kind == schedule::EventKind::stash && event.op == "keep") bytes.push_back(event.bytes);
+  return bytes;
+}
+
+// Two owners of 3 experts each, and 2 x 14 tokens with 2 choices. The even load of an owner is 28 rows, and 56 rows are
+// possible. For each row, a layer keeps 2 x 5 elements of gate and up, and 5 elements after SwiGLU. For each token, it
+// keeps 2 choices and 2 weights.
+TEST(DryStepExperts, KeepAsManyRowsAsTheRoomHas) {
+  const Case it{.config = balanced_model(), .gtp = 2, .experts = nn::ExpertDegrees{.ep = 2}};
+  DryOptions options = options_of(it, 0);
+  const auto bytes = [](std::int64_t rows) { return (rows * 3 * 5 + 28 * 4) * 4; };
+  using testing::Contains;
+  EXPECT_THAT(kept_of_all_tokens(options), Contains(bytes(56)));
+  options.expert_room = 1.5;
+  EXPECT_THAT(kept_of_all_tokens(options), Contains(bytes(42)));
+  options.expert_room = 3;
+  EXPECT_THAT(kept_of_all_tokens(options), Contains(bytes(56)));
 }
 
 // The recorded step reduces each gradient of experts after its product: more layers stage no more bytes of them.

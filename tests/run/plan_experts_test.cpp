@@ -93,6 +93,16 @@ TEST(PlanOfExperts, ShowsMemoryByKind) {
                     HasSubstr("\n  experts 11.52 KB = weights 2.88 KB + gradients 2.88 KB + masters 0 B")));
 }
 
+// On machines with GPUs, --expert-room limits the rows of experts. Two owners of 3 experts and 2 x 6 tokens with 2
+// choices: 24 rows are possible, and 12 rows are the even load. A row keeps 30 elements in each of two layers.
+TEST(PlanOfExperts, KeepsTheRowsOfTheRoomOnGpus) {
+  const Settings settings{{"gtp", "2"}, {"ep", "2"}, {"expert_room", "1.25"}};
+  StepPlanRequest request = request_of(settings, sparse_model());
+  const std::int64_t all = plan_step(request).memory.activations;
+  request.machine.overhead.context_bytes = 1;
+  EXPECT_EQ(all - plan_step(request).memory.activations, 2 * (24 - 15) * 30 * 4);
+}
+
 std::int64_t bytes_of(const StepPlan& step, int domain, std::string_view purpose, std::string_view over) {
   const auto found = std::ranges::find_if(step.roles, [&](const RoleBytes& role) {
     return role.domain == domain && role.purpose == purpose && role.over == over;

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/run/config/step_times.h"
+#include "tessera/train/trainer.h"
 #include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
@@ -40,20 +41,24 @@ TEST(Suppressions, AnInjectionLastsForSuppressedAttempts) {
 }
 
 TEST(Suppressions, TooManyInARowEndTheRun) {
-  Suppressions suppressions({});
-  const auto suppress = [&](std::int64_t step) {
-    suppressions.record_suppressed(step, {.counter = "room", .count = 7});
+  const auto message_of = [](const train::Stop& stop) {
+    Suppressions suppressions({});
+    for (int i = 1; i < Suppressions::kMaxAttempts; ++i) suppressions.record_suppressed(8, stop);
+    suppressions.record_counted();
+    for (int i = 1; i < Suppressions::kMaxAttempts; ++i) suppressions.record_suppressed(9, stop);
+    try {
+      suppressions.record_suppressed(9, stop);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
   };
-  for (int i = 1; i < Suppressions::kMaxAttempts; ++i) suppress(8);
-  suppressions.record_counted();
-  for (int i = 1; i < Suppressions::kMaxAttempts; ++i) suppress(9);
-  try {
-    suppress(9);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "step 9: its update was suppressed 10 times in a row: stop counter 'room' is 7, expected 0");
-  }
+  EXPECT_EQ(message_of({.counter = "other", .count = 7}),
+            "step 9: its update was suppressed 10 times in a row: stop counter 'other' is 7, expected 0");
+  EXPECT_EQ(
+      message_of({.counter = train::kExpertRoomStop, .count = 3}),
+      "step 9: its update was suppressed 10 times in a row: a rank had more rows of experts than memory for them, "
+      "which --expert-room sets");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 
+#include "tessera/base/device.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tests/base/files.h"
 #include "tests/train/compare_runs.h"
@@ -143,6 +144,31 @@ TEST(RouterBiasUpdate, LeavesTheBiasInAStepThatIsSkippedOrSuppressed) {
     const RunResult repeated = run(options);
     EXPECT_EQ(repeated.suppressed.size(), 2U);
     EXPECT_EQ(plain.tensors, repeated.tensors);
+  }
+}
+
+// On a GPU, the host enqueues the update before it knows the counts and whether the step is skipped.
+TEST(RouterBiasUpdate, FollowsTheCountsOnAGpu) {
+  if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  RunOptions options = balanced_run({1, 1, 1, 1, 1, 1});
+  options.on_gpu = true;
+  options.steps = 8;
+  options.spoiled = {5};
+  options.expert_capacity = 1;
+  Routed found = run_routed(options);
+  EXPECT_GT(found.dropped.front(), 0);
+  EXPECT_TRUE(found.result.skipped.at(5));
+  found.counts.erase(found.counts.begin() + 5);
+  EXPECT_EQ(found.result.tensors.at(kBias), expected_bias(found.counts));
+
+  options.graph = true;
+  options.ahead = Trainer::kMaxPending - 1;
+  for (const std::map<int, int>& suppressed : {std::map<int, int>(), {{4, 1}}, {{6, 2}}}) {
+    options.suppressed = suppressed;
+    RunResult repeated = run(options);
+    EXPECT_GE(repeated.graph_steps, options.steps - 3);
+    repeated.suppressed.clear();
+    expect_same_bits(found.result, repeated, "graph");
   }
 }
 

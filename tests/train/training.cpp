@@ -116,6 +116,23 @@ shard::RankLayout layout_of(const RunOptions& options) {
       nn::rank_layout({.tp = options.tp, .gtp = options.gtp, .dp = options.dp, .experts = options.experts}));
 }
 
+// A model that calls RunOptions::before_forward.
+class HookedModel final : public models::Model {
+ public:
+  HookedModel(std::unique_ptr<models::Model> model, nn::Context& context, const RunOptions& options)
+      : model_(std::move(model)), context_(context), options_(options) {}
+  nn::Loss forward(const models::Batch& batch, double scale) override {
+    if (options_.before_forward) options_.before_forward(*context_.expert_room);
+    return model_->forward(batch, scale);
+  }
+  models::RouterBiases router_biases() const override { return model_->router_biases(); }
+
+ private:
+  std::unique_ptr<models::Model> model_;
+  nn::Context& context_;
+  const RunOptions& options_;
+};
+
 TrainerOptions trainer_options(const RunOptions& options) {
   const nn::ExpertDegrees experts = options.experts.value_or(nn::ExpertDegrees{});
   const models::ModelOptions model{.max_positions = options.seq_len,
@@ -126,8 +143,11 @@ TrainerOptions trainer_options(const RunOptions& options) {
                                    .expert_capacity = options.expert_capacity};
   std::optional<shard::FormatPolicy> backward;
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
-  return {.model = [config = options.model,
-                    model](nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
+  return {.model =
+              [&options, model](nn::Context& context) {
+                return std::make_unique<HookedModel>(std::make_unique<models::Decoder>(options.model, context, model),
+                                                     context, options);
+              },
           .layout = layout_of(options),
           .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
           .sequence_parallel = options.sequence_parallel,
@@ -147,6 +167,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
                       .domain_of = options.domain_of},
           .products = options.product_options,
           .dropout = options.dropout,
+          .expert_room = options.expert_room,
           .graph = options.graph};
 }
 
@@ -197,11 +218,15 @@ class Steps {
   }
 
   void repeat(int step, const StepResult& done) {
-    EXPECT_EQ(*done.suppressed, (Stop{.counter = "test", .count = 1}));
+    if (options_.before_forward) {
+      EXPECT_EQ(done.suppressed->counter, kExpertRoomStop);
+    } else {
+      EXPECT_EQ(*done.suppressed, (Stop{.counter = "test", .count = 1}));
+    }
     EXPECT_EQ(done.discarded, static_cast<int>(enqueued_.size()));
     EXPECT_EQ(trainer_.pending_steps(), 0);
     EXPECT_FALSE(done.skipped);
-    --suppressed_.at(step);
+    --suppressed_[step];
     if (world_.rank() == 0) result_.suppressed.emplace_back(step, done.discarded);
     enqueued_.clear();
     next_ = step;

@@ -49,6 +49,10 @@ struct RunOptions {
   nn::DropoutOptions dropout;
   double clip = 1.0;
   double expert_bias_rate = 0, expert_capacity = 0;
+  double expert_room = 0;  // TrainerOptions::expert_room
+  // With expert_room: called before each forward pass on the thread of every rank. May raise the counters of the room.
+  // The counter of training steps then suppresses steps, and `suppressed` must be empty.
+  std::function<void(const nn::ExpertRoom& room)> before_forward;
   // Number of steps that are left pending when the next step is enqueued, once delayed scaling has its scales. Absent:
   // each step is finished before the next step is enqueued.
   std::optional<int> ahead;

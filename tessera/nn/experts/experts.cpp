@@ -86,6 +86,10 @@ Dispatched select(const Context& context, const Experts& layers, const ExpertGro
 void count(Context& context, const Weight& weight, const Dispatched& dispatched) {
   const std::vector<std::int64_t>& dims = context.program.parameters().spec(weight.id).dims;
   context.program.count_product(weight.product, 2 * dispatched.own_rows * dims[1] * dims[2]);
+  const std::int64_t local = dispatched.selection.local;
+  if (context.program.device().kind != base::DeviceKind::cuda || local == 0) return;
+  if (ops::pads_operands(context.program.parameters().types(weight.id).model, weight.rows / local, weight.cols))
+    context.program.count_padded_product();
 }
 
 at::Tensor fprop(Context& context, const Weight& weight, const at::Tensor& rows, const Dispatched& dispatched) {

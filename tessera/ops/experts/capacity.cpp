@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -42,7 +43,6 @@ std::int64_t capacity_of(double factor, std::int64_t tokens, std::int64_t k, std
 at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights, const LocalExperts& local,
                            std::int64_t blocks, std::int64_t capacity) {
   const at::Tensor choices = dense(experts, 2, "choices of experts");
-  if (on_cuda(choices)) throw InputError("--expert-capacity: experts with a capacity run on CPUs only in this version");
   const at::Tensor own_weights = dense_like(weights, choices.sizes(), weights.scalar_type(), "routing weights");
   const std::int64_t tokens = choices.size(0), k = choices.size(1);
   TESSERA_CHECK(blocks >= 1 && tokens % blocks == 0, "{} tokens in {} blocks, expected blocks of equal length", tokens,
@@ -53,6 +53,20 @@ at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights,
     return kept;
   }
   kept.copy_(choices);
+  if (on_cuda(choices)) {
+    cuda::drop_beyond_capacity({.type = to_dtype(own_weights.scalar_type()),
+                                .length = tokens / blocks,
+                                .blocks = blocks,
+                                .k = k,
+                                .first = local.first,
+                                .local = local.count,
+                                .capacity = capacity,
+                                .choices = choices.const_data_ptr<std::int32_t>(),
+                                .weights = own_weights.const_data_ptr(),
+                                .kept = kept.mutable_data_ptr<std::int32_t>()},
+                               stream_of(choices));
+    return kept;
+  }
   const std::int64_t length = tokens / blocks * k;
   dispatch_accumulator(to_dtype(own_weights.scalar_type()), [&](auto element) {
     using A = decltype(element);

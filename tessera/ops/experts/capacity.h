@@ -1,5 +1,5 @@
 // The capacity of experts: the largest number of rows that an expert computes for one block of tokens. Choices beyond
-// the capacity are dropped. CPU only.
+// the capacity are dropped. The CPU and CUDA drop the same choices.
 #pragma once
 #include "tessera/ops/experts/selection.h"
 
@@ -11,7 +11,7 @@ std::int64_t capacity_of(double factor, std::int64_t tokens, std::int64_t k, std
 // Returns the choices, with -1 for each dropped choice of a local expert (select_rows). In each block, an expert keeps
 // the `capacity` choices with the largest weights. Among equal weights, an expert keeps the choices of the first
 // tokens. A NaN weight is treated as smaller than all other weights. experts: [tokens, k] int32, the choices of
-// `blocks` blocks of equal length. weights: [tokens, k], accumulator type. Throws InputError for tensors on a GPU.
+// `blocks` blocks of equal length. weights: [tokens, k], accumulator type.
 at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights, const LocalExperts& local,
                            std::int64_t blocks, std::int64_t capacity);
 

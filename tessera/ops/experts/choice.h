@@ -4,17 +4,10 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/router_types.h"
+#include "tessera/ops/experts/router_options.h"
 #include "tessera/ops/exponential.h"
-#include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
-
-// Returns the value that is added to the sum of a token's weights before the weights are divided by the sum.
-template <typename A>
-A least_sum(const RouterOptions& options) {
-  return options.score == RouterScore::sigmoid ? static_cast<A>(1e-20) : A{0};
-}
 
 inline void check_rule(const RouterOptions& options, std::int64_t experts) {
   TESSERA_CHECK(options.k >= 1 && options.k <= experts, "route: {} of {} experts", options.k, experts);
@@ -27,12 +20,6 @@ inline void check_rule(const RouterOptions& options, std::int64_t experts) {
                 experts / groups);
 }
 
-// Throws InputError if the tensor is on a GPU and the GPU kernels do not support the routing options.
-inline void require_rule_of_device(const at::Tensor& tensor, const RouterOptions& options, bool has_bias) {
-  if (on_cuda(tensor) && (has_bias || !options.is_softmax_of_all()))
-    throw InputError("routers with sigmoid scores, groups or a bias run on CPUs only in this version");
-}
-
 // Writes the sigmoid of each logit to `scores`. Returns 0 as the logsumexp, which sigmoid scores do not have.
 template <typename A>
 A sigmoids(const A* logits, A* scores, std::int64_t count) {
@@ -40,13 +27,14 @@ A sigmoids(const A* logits, A* scores, std::int64_t count) {
   return 0;
 }
 
-// Returns the index of the largest value that is not taken; among equal values, the first index. Comparisons with NaN
-// are false, so repeated calls return distinct indices even if values are NaN.
+// Returns the index of the largest value that is not taken; among equal values, the first index. NaN is lower than
+// every number, so repeated calls return distinct indices even if values are NaN.
 template <typename A>
 std::int64_t best_left(const A* values, const std::vector<bool>& is_taken) {
+  const auto is_above = [](A a, A b) { return b != b ? a == a : a > b; };
   std::int64_t best = -1;
   for (std::size_t i = 0; i < is_taken.size(); ++i)
-    if (!is_taken[i] && (best < 0 || values[i] > values[best])) best = static_cast<std::int64_t>(i);
+    if (!is_taken[i] && (best < 0 || is_above(values[i], values[best]))) best = static_cast<std::int64_t>(i);
   return best;
 }
 
@@ -93,7 +81,7 @@ void choose(const A* scores, const A* bias, std::int64_t count, const RouterOpti
     experts[slot] = static_cast<std::int32_t>(best);
     sum += weights[slot] = scores[best] + not_finite;
   }
-  const A divisor = options.normalizes ? sum + least_sum<A>(options) : A{1};
+  const A divisor = options.normalizes ? sum + static_cast<A>(options.least_sum()) : A{1};
   const A scale = static_cast<A>(options.scale);
   for (std::int64_t slot = 0; slot < options.k; ++slot) weights[slot] = weights[slot] / divisor * scale;
 }

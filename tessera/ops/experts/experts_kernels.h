@@ -5,6 +5,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/experts/router_chunks.h"
+#include "tessera/ops/experts/router_options.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -27,9 +28,10 @@ struct RouterProductArguments {
 
 struct RouteArguments {
   quant::DType type = quant::DType::fp32;  // A
-  std::int64_t tokens = 0, experts = 0, k = 0;
-  bool normalizes = false;
+  std::int64_t tokens = 0, experts = 0;
+  RouterOptions options;
   const void* logits = nullptr;     // [tokens, experts] A
+  const void* bias = nullptr;       // [experts] A; null: no bias
   void* probabilities = nullptr;    // [tokens, experts] A
   void* logsumexp = nullptr;        // [tokens] A
   std::int32_t* choices = nullptr;  // [tokens, k]
@@ -52,8 +54,8 @@ struct RouterSumsArguments {
 
 struct RouteBackwardArguments {
   quant::DType type = quant::DType::fp32;  // A
-  std::int64_t tokens = 0, experts = 0, k = 0;
-  bool normalizes = false;
+  std::int64_t tokens = 0, experts = 0;
+  RouterOptions options;
   const void* probabilities = nullptr;    // [tokens, experts] A
   const void* logsumexp = nullptr;        // [tokens] A
   const std::int32_t* choices = nullptr;  // [tokens, k]
@@ -66,6 +68,16 @@ struct RouteBackwardArguments {
 };
 
 // ---- rows
+
+// The choices consist of `blocks` blocks of `length` tokens.
+struct CapacityArguments {
+  quant::DType type = quant::DType::fp32;  // A
+  std::int64_t length = 0, blocks = 0, k = 0, first = 0, local = 0, capacity = 0;
+  const std::int32_t* choices = nullptr;  // [blocks * length, k]
+  const void* weights = nullptr;          // [blocks * length, k] A
+  // [blocks * length, k]: a copy of the choices. The kernel writes -1 for each dropped choice.
+  std::int32_t* kept = nullptr;
+};
 
 struct SelectRowsArguments {
   std::int64_t tokens = 0, k = 0, first = 0, local = 0, room = 0;
@@ -132,6 +144,7 @@ void route(const RouteArguments& arguments, base::CudaStream stream);
 void router_sums(const RouterSumsArguments& arguments, base::CudaStream stream);
 void route_backward(const RouteBackwardArguments& arguments, base::CudaStream stream);
 
+void drop_beyond_capacity(const CapacityArguments& arguments, base::CudaStream stream);
 std::int64_t select_rows_scratch(std::int64_t tokens, std::int64_t local);
 void select_rows(const SelectRowsArguments& arguments, base::CudaStream stream);
 void take_rows(const MoveRowsArguments& arguments, base::CudaStream stream);

@@ -1,4 +1,5 @@
 #include "tessera/base/error.h"
+#include "tessera/ops/experts/bias_update.h"
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/experts/grouped_device.h"
 
@@ -30,6 +31,9 @@ void route_backward(const RouteBackwardArguments&, base::CudaStream) {
   refuse_experts();
 }
 
+void drop_beyond_capacity(const CapacityArguments&, base::CudaStream) {
+  refuse_experts();
+}
 std::int64_t select_rows_scratch(std::int64_t, std::int64_t) {
   refuse_experts();
 }
@@ -53,6 +57,10 @@ void weighted_swiglu(const WeightedSwigluArguments&, base::CudaStream) {
   refuse_experts();
 }
 void weighted_swiglu_backward(const WeightedSwigluArguments&, base::CudaStream) {
+  refuse_experts();
+}
+
+void update_router_biases(std::span<const RouterBiasPart>, const RouterBiasRule&, const Clip*, base::CudaStream) {
   refuse_experts();
 }
 

@@ -5,8 +5,17 @@
 // expert over the rows of all blocks. Throws Error if shapes or types do not match.
 #pragma once
 #include "tessera/ops/experts/selection.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
+
+// A GPU pads the operands of bf16 products to sizes that are multiples of this number: 16 bytes, the alignment of rows.
+inline constexpr std::int64_t kGroupedMultiple = 8;
+// Returns whether a GPU pads operands of the products with weights [out, in] of experts.
+constexpr bool pads_operands(quant::DType type, std::int64_t out, std::int64_t in) {
+  const bool is_empty = out == 0 || in == 0;  // products with an empty weight are not computed
+  return type == quant::DType::bf16 && !is_empty && (out % kGroupedMultiple != 0 || in % kGroupedMultiple != 0);
+}
 
 // w: [local * out, in]. x: [room, in]. Returns x w^T: [room, out]. Rows of the result after the selected rows are
 // undefined.

@@ -4,17 +4,17 @@
 
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/experts_kernels.h"
+#include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr std::int64_t kMultiple = 8;         // number of bf16 elements in 16 bytes, the alignment of rows
 constexpr std::uintptr_t kRowAlignment = 16;  // bytes
 
 std::int64_t padded(std::int64_t size) {
-  return (size + kMultiple - 1) / kMultiple * kMultiple;
+  return (size + kGroupedMultiple - 1) / kGroupedMultiple * kGroupedMultiple;
 }
 
 bool starts_aligned(const at::Tensor& tensor) {

@@ -49,7 +49,7 @@ void backward_row(const A* p, std::int64_t count, const std::int32_t* experts, c
   if (dweights != nullptr) {
     A mean = 0, sum = 1;
     if (options.normalizes) {
-      sum = least_sum<A>(options);
+      sum = static_cast<A>(options.least_sum());
       for (std::int64_t slot = 0; slot < options.k; ++slot) {
         mean += dweights[slot] * weights[slot];
         sum += p[experts[slot]];
@@ -184,7 +184,6 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
 
 Routing route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias) {
   const at::Tensor input = dense(logits, 2, "logits of experts");
-  require_rule_of_device(input, options, bias.defined());
   const std::int64_t tokens = input.size(0), experts = input.size(1);
   check_rule(options, experts);
   const at::Tensor biases = bias.defined() ? dense_like(bias, {experts}, input.scalar_type(), "router bias") : bias;
@@ -197,7 +196,7 @@ Routing route(const at::Tensor& logits, const RouterOptions& options, const at::
     return routing;
   }
   if (on_cuda(input)) {
-    device::route(input, options, routing);
+    device::route(input, options, biases, routing);
     return routing;
   }
   dispatch_accumulator(to_dtype(input.scalar_type()), [&](auto element) {
@@ -260,7 +259,6 @@ RouterSums router_sums(const Routing& routing, const at::Tensor& counted) {
 at::Tensor route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& of_results,
                           const at::Tensor& counted) {
   const at::Tensor& p = routing.probabilities;
-  require_rule_of_device(p, options, /*has_bias=*/false);
   const std::int64_t tokens = p.size(0), experts = p.size(1), k = options.k;
   const RoutingGradients gradients = dense_gradients(routing, options, of_results);
   at::Tensor dlogits = make(p.sizes(), p.scalar_type(), p.device());

@@ -20,8 +20,7 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
 // The weights are computed from scores without the bias.
 //
 // If a score of a token is NaN, the token chooses k distinct experts, and its weights are NaN. Throws Error if k is
-// outside [1, number of experts in the chosen groups], or if the groups do not divide the experts evenly. On a GPU,
-// throws InputError for options other than softmax over all experts, and for a bias.
+// outside [1, number of experts in the chosen groups], or if the groups do not divide the experts evenly.
 Routing route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias = {});
 
 // counted: [tokens] bool. Adds in token order, in chunks of 256 tokens.

@@ -25,79 +25,161 @@ __device__ __forceinline__ A larger(A a, A b) {
   return b > a || a != a ? b : a;
 }
 
+// The value of an expert or of a group of experts.
 template <typename A>
-struct Best {
+struct Candidate {
   A value;
-  int expert;
+  int index;
 };
-// Returns the best expert of all lanes: the expert with the largest value, and among equal values the lowest index.
-// Each lane passes the best of its own experts.
+// Returns whether `a` is chosen before `b`: by value descending, then by index ascending. NaN is lower than every
+// number.
 template <typename A>
-__device__ __forceinline__ Best<A> best_of_warp(Best<A> best) {
+__device__ __forceinline__ bool precedes(const Candidate<A>& a, const Candidate<A>& b) {
+  if (b.value != b.value) return a.value == a.value || a.index < b.index;
+  return a.value > b.value || (a.value == b.value && a.index < b.index);
+}
+
+// A subset of numbered items, which is distributed over the lanes of a warp. Bit j of a lane is set if item lane + 32 j
+// is in the subset.
+using LaneItems = std::uint32_t;
+static_assert(kMaxDeviceExperts <= kWarp * 32);
+
+// Returns the first of the items `left` by precedes, in every lane. values: [count]. At least one item must be left.
+template <typename A>
+__device__ __forceinline__ Candidate<A> best_left(const A* values, LaneItems left, int count) {
+  Candidate<A> best{std::numeric_limits<A>::quiet_NaN(), count};
+  int bit = 0;
+  for (int i = threadIdx.x % kWarp; i < count; i += kWarp, ++bit) {
+    const Candidate<A> own{values[i], i};
+    if ((left >> bit & 1) != 0 && precedes(own, best)) best = own;
+  }
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    const Best<A> other{__shfl_xor_sync(~0u, best.value, distance), __shfl_xor_sync(~0u, best.expert, distance)};
-    if (other.value > best.value || (other.value == best.value && other.expert < best.expert)) best = other;
+    const Candidate<A> other{__shfl_xor_sync(~0u, best.value, distance), __shfl_xor_sync(~0u, best.index, distance)};
+    if (precedes(other, best)) best = other;
   }
   return best;
+}
+__device__ __forceinline__ LaneItems without(LaneItems items, int index) {
+  return index % kWarp == threadIdx.x % kWarp ? items & ~(1u << index / kWarp) : items;
+}
+
+// Returns the sum of the two largest of `count` values.
+template <typename A>
+__device__ __forceinline__ A sum_of_two_largest(const A* values, int count) {
+  constexpr A kNaN = std::numeric_limits<A>::quiet_NaN();
+  Candidate<A> first{kNaN, count}, second{kNaN, count};
+  for (int i = 0; i < count; ++i) {
+    const Candidate<A> own{values[i], i};
+    if (precedes(own, first)) {
+      second = first;
+      first = own;
+    } else if (precedes(own, second)) {
+      second = own;
+    }
+  }
+  return first.value + second.value;
+}
+
+// Returns the experts of the chosen groups. ranks: [experts]. sums: scratch, [groups].
+template <typename A>
+__device__ LaneItems experts_of_chosen_groups(const A* ranks, A* sums, int experts, int groups, int chosen) {
+  const int lane = threadIdx.x % kWarp, size = experts / groups;
+  for (int group = lane; group < groups; group += kWarp) sums[group] = sum_of_two_largest(ranks + group * size, size);
+  LaneItems left = ~0u;
+  for (int i = 0; i < chosen; ++i) left = without(left, best_left(sums, left, groups).index);
+  int bit = 0;
+  for (int group = lane; group < groups; group += kWarp, ++bit) sums[group] = (left >> bit & 1) != 0 ? A{0} : A{1};
+  __syncwarp();
+  LaneItems of_groups = 0;
+  bit = 0;
+  for (int e = lane; e < experts; e += kWarp, ++bit)
+    if (sums[e / size] != 0) of_groups |= 1u << bit;
+  return of_groups;
+}
+
+// Writes the softmax of a row to `scores` in shared memory. Returns the row's logsumexp.
+template <typename A>
+__device__ __forceinline__ A softmax(const A* logits, A* scores, int experts) {
+  const int lane = threadIdx.x % kWarp;
+  // As on a CPU, the maximum is NaN if the first logit is NaN.
+  const A first = logits[0];
+  A most = first;
+  for (int e = lane; e < experts; e += kWarp) most = larger(most, logits[e]);
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) most = larger(most, __shfl_xor_sync(~0u, most, distance));
+  if (first != first) most = first;
+  for (int e = lane; e < experts; e += kWarp) scores[e] = exponential(logits[e] - most);
+  __syncwarp();
+  A sum = 0;
+  for (int e = 0; e < experts; ++e) sum += scores[e];
+  __syncwarp();
+  for (int e = lane; e < experts; e += kWarp) scores[e] /= sum;
+  return most + log(sum);
+}
+// Writes the sigmoids of a row to `scores` in shared memory. Returns 0, the logsumexp of sigmoid scores.
+template <typename A>
+__device__ __forceinline__ A sigmoids(const A* logits, A* scores, int experts) {
+  for (int e = threadIdx.x % kWarp; e < experts; e += kWarp) scores[e] = A{1} / (A{1} + exponential(-logits[e]));
+  return 0;
 }
 
 template <typename A>
 struct Route {
   std::int64_t tokens;
-  int experts, k;
-  bool normalizes;
-  const A* logits;
+  int experts, k, groups, chosen_groups;
+  bool is_sigmoid, normalizes;
+  A least_sum, scale;
+  const A *logits, *bias;
   A *probabilities, *logsumexp;
   std::int32_t* choices;
   A* weights;
 };
+// Returns the number of elements of shared memory of a warp: the scores, the ranks if there is a bias, and a value for
+// each group.
+template <typename A>
+__host__ __device__ constexpr int route_memory(const Route<A>& a) {
+  return (a.bias != nullptr ? 2 : 1) * a.experts + (a.groups > 1 ? a.groups : 0);
+}
 template <typename A>
 __global__ void __launch_bounds__(kWarps* kWarp) choose(const Route<A> a) {
   const std::int64_t token = token_of_warp();
   const int lane = threadIdx.x % kWarp;
-  A* p = memory_of_warp<A>(a.experts);
+  A* const scores = memory_of_warp<A>(route_memory(a));
   if (token >= a.tokens) return;
   const A* logits = a.logits + token * a.experts;
-  // As on a CPU, the maximum is NaN if the first logit is NaN.
-  const A first = logits[0];
-  A most = first;
-  for (int e = lane; e < a.experts; e += kWarp) most = larger(most, logits[e]);
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) most = larger(most, __shfl_xor_sync(~0u, most, distance));
-  if (first != first) most = first;
-  for (int e = lane; e < a.experts; e += kWarp) p[e] = exponential(logits[e] - most);
-  __syncwarp();
-  A sum = 0;
-  for (int e = 0; e < a.experts; ++e) sum += p[e];
-  __syncwarp();
-  for (int e = lane; e < a.experts; e += kWarp) a.probabilities[token * a.experts + e] = p[e] /= sum;
-  if (lane == 0) a.logsumexp[token] = most + log(sum);
-  __syncwarp();
-
-  // Probabilities are at least 0. A chosen expert is marked with -2. NaN is replaced by -1, so that the choices are
-  // distinct.
-  constexpr A kTaken = -2, kNaN = -1;
-  A total = 0;
-  for (int slot = 0; slot < a.k; ++slot) {
-    Best<A> best{kTaken, a.experts};
-    for (int e = lane; e < a.experts; e += kWarp) {
-      const A value = p[e] != p[e] ? kNaN : p[e];
-      if (value > best.value) best = {value, e};
-    }
-    best = best_of_warp(best);
-    const A weight = p[best.expert];
-    total += weight;
-    __syncwarp();
-    if (lane == 0) {
-      a.choices[token * a.k + slot] = best.expert;
-      a.weights[token * a.k + slot] = weight;
-      p[best.expert] = kTaken;
-    }
-    __syncwarp();
+  const A logsumexp = a.is_sigmoid ? sigmoids(logits, scores, a.experts) : softmax(logits, scores, a.experts);
+  if (lane == 0) a.logsumexp[token] = logsumexp;
+  A* const ranks = a.bias != nullptr ? scores + a.experts : scores;
+  bool is_finite = true;
+  for (int e = lane; e < a.experts; e += kWarp) {
+    const A score = scores[e];
+    a.probabilities[token * a.experts + e] = score;
+    is_finite = is_finite && score - score == 0;
+    if (a.bias != nullptr) ranks[e] = score + a.bias[e];
   }
-  if (!a.normalizes) return;
-  for (int slot = lane; slot < a.k; slot += kWarp) a.weights[token * a.k + slot] /= total;
+  const A not_finite = __all_sync(~0u, is_finite) ? A{0} : std::numeric_limits<A>::quiet_NaN();
+  __syncwarp();
+  LaneItems left = ~0u;
+  if (a.groups > 1)
+    left = experts_of_chosen_groups(ranks, scores + route_memory(a) - a.groups, a.experts, a.groups, a.chosen_groups);
+  A sum = 0;
+  for (int slot = 0; slot < a.k; ++slot) {
+    const int expert = best_left(ranks, left, a.experts).index;
+    left = without(left, expert);
+    const A weight = scores[expert] + not_finite;
+    sum += weight;
+    if (lane == 0) {
+      a.choices[token * a.k + slot] = expert;
+      a.weights[token * a.k + slot] = weight;
+    }
+  }
+  __syncwarp();
+  const A divisor = a.normalizes ? sum + a.least_sum : A{1};
+  for (int slot = lane; slot < a.k; slot += kWarp) {
+    A& weight = a.weights[token * a.k + slot];
+    weight = weight / divisor * a.scale;
+  }
 }
 
 template <typename A>
@@ -161,7 +243,8 @@ template <typename A>
 struct Backward {
   std::int64_t tokens;
   int experts, k;
-  bool normalizes;
+  bool is_sigmoid, normalizes;
+  A least_sum, scale;
   const A *probabilities, *logsumexp;
   const std::int32_t* choices;
   const A* weights;
@@ -187,14 +270,18 @@ __global__ void __launch_bounds__(kWarps* kWarp) logit_gradients(const Backward<
     const A *weights = a.weights + token * a.k, *dweights = a.dweights + token * a.k;
     A mean = 0, sum = 1;
     if (a.normalizes) {
-      sum = 0;
+      sum = a.least_sum;
       for (int slot = 0; slot < a.k; ++slot) {
         mean += dweights[slot] * weights[slot];
         sum += p[choices[slot]];
       }
     }
-    for (int slot = lane; slot < a.k; slot += kWarp) dp[choices[slot]] += (dweights[slot] - mean) / sum;
+    for (int slot = lane; slot < a.k; slot += kWarp) dp[choices[slot]] += (a.scale * dweights[slot] - mean) / sum;
     __syncwarp();
+  }
+  if (a.is_sigmoid) {
+    for (int e = lane; e < a.experts; e += kWarp) a.dlogits[token * a.experts + e] = dp[e] * p[e] * (A{1} - p[e]);
+    return;
   }
   for (int e = lane; e < a.experts; e += kWarp) products[e] = p[e] * dp[e];
   __syncwarp();
@@ -217,14 +304,20 @@ void route(const RouteArguments& a, base::CudaStream stream) {
     using A = decltype(element);
     const Route<A> it{.tokens = a.tokens,
                       .experts = static_cast<int>(a.experts),
-                      .k = static_cast<int>(a.k),
-                      .normalizes = a.normalizes,
+                      .k = static_cast<int>(a.options.k),
+                      .groups = static_cast<int>(a.options.groups),
+                      .chosen_groups = static_cast<int>(a.options.chosen_groups),
+                      .is_sigmoid = a.options.score == RouterScore::sigmoid,
+                      .normalizes = a.options.normalizes,
+                      .least_sum = static_cast<A>(a.options.least_sum()),
+                      .scale = static_cast<A>(a.options.scale),
                       .logits = static_cast<const A*>(a.logits),
+                      .bias = static_cast<const A*>(a.bias),
                       .probabilities = static_cast<A*>(a.probabilities),
                       .logsumexp = static_cast<A*>(a.logsumexp),
                       .choices = a.choices,
                       .weights = static_cast<A*>(a.weights)};
-    choose<A><<<blocks_for(a.tokens, kWarps), kWarps * kWarp, bytes_of_warps<A>(a.experts), stream>>>(it);
+    choose<A><<<blocks_for(a.tokens, kWarps), kWarps * kWarp, bytes_of_warps<A>(route_memory(it)), stream>>>(it);
   });
   check_launch("route");
 }
@@ -258,8 +351,11 @@ void route_backward(const RouteBackwardArguments& a, base::CudaStream stream) {
     using A = decltype(element);
     const Backward<A> it{.tokens = a.tokens,
                          .experts = static_cast<int>(a.experts),
-                         .k = static_cast<int>(a.k),
-                         .normalizes = a.normalizes,
+                         .k = static_cast<int>(a.options.k),
+                         .is_sigmoid = a.options.score == RouterScore::sigmoid,
+                         .normalizes = a.options.normalizes,
+                         .least_sum = static_cast<A>(a.options.least_sum()),
+                         .scale = static_cast<A>(a.options.scale),
                          .probabilities = static_cast<const A*>(a.probabilities),
                          .logsumexp = static_cast<const A*>(a.logsumexp),
                          .choices = a.choices,

@@ -72,14 +72,14 @@ void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw
                      stream_of(x));
 }
 
-void route(const at::Tensor& logits, const RouterOptions& options, Routing& routing) {
+void route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias, Routing& routing) {
   require_few_experts(logits.size(1));
   cuda::route({.type = to_dtype(logits.scalar_type()),
                .tokens = logits.size(0),
                .experts = logits.size(1),
-               .k = options.k,
-               .normalizes = options.normalizes,
+               .options = options,
                .logits = logits.const_data_ptr(),
+               .bias = data_or_null(bias),
                .probabilities = routing.probabilities.mutable_data_ptr(),
                .logsumexp = routing.logsumexp.mutable_data_ptr(),
                .choices = routing.experts.mutable_data_ptr<std::int32_t>(),
@@ -115,8 +115,7 @@ void route_backward(const Routing& routing, const RouterOptions& options, const 
   cuda::route_backward({.type = to_dtype(p.scalar_type()),
                         .tokens = p.size(0),
                         .experts = p.size(1),
-                        .k = options.k,
-                        .normalizes = options.normalizes,
+                        .options = options,
                         .probabilities = p.const_data_ptr(),
                         .logsumexp = routing.logsumexp.const_data_ptr(),
                         .choices = routing.experts.const_data_ptr<std::int32_t>(),

@@ -10,7 +10,8 @@ void router_dgrad(const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& dx
 // router_gradient.cpp has checked `dx`. `sum` has the type of `dx`.
 void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& sum);
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw);
-void route(const at::Tensor& logits, const RouterOptions& options, Routing& routing);
+// bias: [experts] or undefined.
+void route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias, Routing& routing);
 void router_sums(const Routing& routing, const at::Tensor& counted, RouterSums& sums);
 void route_backward(const Routing& routing, const RouterOptions& options, const RoutingGradients& gradients,
                     const at::Tensor& counted, at::Tensor& dlogits);

@@ -1,28 +1,10 @@
-// The rule, the results and the gradients of a router (router.h). All values are in the accumulator type.
+// The results and the gradients of a router (router.h). All values are in the accumulator type.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include "tessera/ops/experts/router_options.h"
 
 namespace tessera::ops {
-
-// The function that computes a token's scores from its logits. The sigmoid of an expert depends only on the logit of
-// this expert, as in DeepSeek-V3.
-enum class RouterScore : std::uint8_t { softmax, sigmoid };
-
-// The rule by which a router chooses experts. The struct has no pointers, so that a kernel can take it as an argument.
-struct RouterOptions {
-  std::int64_t k = 1;  // number of experts that a token chooses; at most the number of experts in the chosen groups
-  bool normalizes = false;  // whether each token's weights are divided by their sum (for sigmoid: by sum + 1e-20)
-  RouterScore score = RouterScore::softmax;
-  // The experts form `groups` groups of consecutive experts. All groups have the same size, and at least two experts if
-  // there are several groups. The value of a group is the sum of its two largest ranks (route). A token chooses experts
-  // only from the `chosen_groups` groups with the largest values.
-  std::int64_t groups = 1, chosen_groups = 1;
-  double scale = 1;  // factor of the weights, applied after the division
-
-  bool is_softmax_of_all() const { return score == RouterScore::softmax && groups == 1 && scale == 1; }
-};
 
 // The choices of all tokens.
 struct Routing {

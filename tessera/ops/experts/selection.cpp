@@ -29,9 +29,6 @@ std::vector<std::int64_t> first_rows(const std::int32_t* experts, std::int64_t t
 }
 
 void select_on_device(const at::Tensor& choices, const LocalExperts& local, const RowRoom& room, Selection& selection) {
-  if (room.factor > 0)
-    selection.room = std::min(
-        selection.room, static_cast<std::int64_t>(std::ceil(room.factor * static_cast<double>(selection.expected))));
   TESSERA_CHECK(local.count <= kMaxDeviceExperts, "select_rows: {} local experts, expected at most {} on a GPU",
                 local.count, kMaxDeviceExperts);
   TESSERA_CHECK(selection.room <= std::numeric_limits<std::int32_t>::max(),
@@ -73,17 +70,29 @@ std::int64_t Selection::rows() const {
   return offsets.const_data_ptr<std::int64_t>()[local * blocks];
 }
 
+std::int64_t expected_rows(std::int64_t tokens, std::int64_t k, const LocalExperts& local) {
+  return std::min(tokens * std::min(k, local.count), (tokens * k * local.count + local.all - 1) / local.all);
+}
+
+std::int64_t allocated_rows(std::int64_t tokens, std::int64_t k, const LocalExperts& local, double factor) {
+  const std::int64_t most = tokens * std::min(k, local.count);
+  if (factor == 0) return most;
+  const double rows = std::ceil(factor * static_cast<double>(expected_rows(tokens, k, local)));
+  return rows < static_cast<double>(most) ? static_cast<std::int64_t>(rows) : most;
+}
+
 Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks, const RowRoom& room) {
   const at::Tensor choices = dense(experts, 2, "choices of experts");
   const std::int64_t tokens = choices.size(0), k = choices.size(1);
   TESSERA_CHECK(blocks >= 1 && tokens % blocks == 0, "{} tokens in {} blocks, expected blocks of equal length", tokens,
                 blocks);
+  const bool is_limited = on_cuda(choices) || is_dry(choices);
   Selection selection{.local = local.count,
                       .blocks = blocks,
                       .group_tokens = tokens,
                       .k = k,
-                      .room = tokens * std::min(k, local.count)};
-  selection.expected = std::min(selection.room, (tokens * k * local.count + local.all - 1) / local.all);
+                      .room = allocated_rows(tokens, k, local, is_limited ? room.factor : 0),
+                      .expected = expected_rows(tokens, k, local)};
   const at::Device device = choices.device();
   if (on_cuda(choices)) {
     select_on_device(choices, local, room, selection);

@@ -41,14 +41,21 @@ struct LocalExperts {
   std::int64_t first = 0, count = 0, all = 0;
 };
 
-// Limits the allocated rows on a GPU. If the choices need more rows, the last rows are dropped: they are read as zeros,
-// and *overflows is incremented. Other devices ignore the limit.
+// Limits the allocated rows on a GPU and in a dry run. If the choices need more rows, the last rows are dropped: they
+// are read as zeros, and *overflows is incremented. A CPU ignores the limit.
 struct RowRoom {
   double factor = 0;  // allocated rows, divided by Selection::expected; 0: enough rows for all possible choices
   std::int64_t* overflows = nullptr;  // in device memory; may be null
   // In device memory; may be null. If rows are dropped: set to at least the factor that the choices need.
   double* needed = nullptr;
 };
+
+// Returns the number of rows of `tokens` tokens with k choices each if all experts were chosen equally often, rounded
+// up.
+std::int64_t expected_rows(std::int64_t tokens, std::int64_t k, const LocalExperts& local);
+// Returns the number of allocated rows: the rows of all possible choices, or ceil(factor * expected_rows) if this
+// number is smaller and `factor` is not 0.
+std::int64_t allocated_rows(std::int64_t tokens, std::int64_t k, const LocalExperts& local, double factor);
 
 // Selects the rows of the local experts. `experts`: [tokens, k] int32, the choices of each token, distinct per token.
 // A choice of -1 has no row (capacity.h). The tokens consist of `blocks` blocks of equal length. Throws Error for a

@@ -23,13 +23,6 @@ void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& 
 
 // Throws InputError for settings that the routers of the model do not support.
 void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
-  if (config.backend == Backend::nccl && sizes.has_sigmoid_scores)
-    throw InputError(
-        "--backend: got nccl, expected local or mpi: routers with sigmoid scores (model '{}') run on CPUs only",
-        config.model);
-  if (config.backend == Backend::nccl && config.expert_capacity > 0)
-    throw InputError("--expert-capacity: got {} with --backend nccl, expected 0: GPUs drop no tokens in this version",
-                     config.expert_capacity);
   if (config.expert_bias_rate > 0 && !sizes.has_router_bias)
     throw InputError("--expert-bias-rate: got {}, expected 0: the routers of model '{}' have no biases",
                      config.expert_bias_rate, config.model);

@@ -136,7 +136,7 @@ constexpr std::array kSettings{
     Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled", "experts: auxiliary loss by layer, or pooled", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},
     Setting{"expert_room", &C::expert_room, kPositive, kRun, "X", "experts on GPUs: memory for X times the even load",
-            kSteps},
+            kPlans},
     Setting{"expert_bias_rate", &C::expert_bias_rate, kNotNegative, kKept, "X",
             "experts: change of a router's bias in each step (default: 0.001 for routers with biases)", kPlans},
     Setting{"expert_capacity", &C::expert_capacity, kNotNegative, kKept, "X",

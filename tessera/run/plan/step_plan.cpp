@@ -146,9 +146,11 @@ std::int64_t microbatches_of(const TrainConfig& config) {
 }
 
 predict::DryOptions dry_options_of(const StepPlanRequest& request) {
+  TrainConfig config = request.config;
+  if (request.machine.has_gpus()) config.backend = Backend::nccl;  // limits the memory for rows of experts
   const std::vector<nn::Recompute> blocks =
-      request.recompute.empty() ? recompute_choice(request.config, *request.model) : request.recompute;
-  predict::DryOptions options = dry_options(request.config, *request.model, nn::BlockRecompute(blocks));
+      request.recompute.empty() ? recompute_choice(config, *request.model) : request.recompute;
+  predict::DryOptions options = dry_options(config, *request.model, nn::BlockRecompute(blocks));
   options.kind = request.kind;
   return options;
 }

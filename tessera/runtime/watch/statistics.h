@@ -27,7 +27,8 @@ struct StepStatistics {
   // tp_pieces: pieces of activations that this rank received over tp. tp_fallbacks: pieces of a scheduled step that
   // were received outside the transfer arena. They cannot be pushed.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;
-  int unproduced = 0;  // number of trainable parameters whose gradient was not produced in the step
+  std::int64_t padded_products = 0;  // products of experts whose operands this rank padded (ops/experts/grouped.h)
+  int unproduced = 0;                // number of trainable parameters whose gradient was not produced in the step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {
     gathered_bytes += bytes;
