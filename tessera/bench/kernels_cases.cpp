@@ -120,6 +120,30 @@ void add_norms_with_dropout(Cases& c) {
        }});
 }
 
+// Norms that add the products of two ranks, which are the parts of x or of dy.
+void add_norms_of_parts(Cases& c) {
+  const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden;
+  const double row = c.rows(hidden);
+  const auto parts_of = [=, &c](std::uint64_t seed) {
+    return std::vector<at::Tensor>{c.normal({tokens, hidden}, seed), c.normal({tokens, hidden}, seed + 1)};
+  };
+  c.cases.push_back({"rms_norm_forward_parts", 5 * row, [=, &c](std::uint64_t seed) {
+                       const std::vector<at::Tensor> x = parts_of(seed);
+                       const at::Tensor other = c.normal({tokens, hidden}, seed + 2);
+                       const at::Tensor weight = c.normal({hidden}, seed + 3);
+                       return [=] { ops::rms_norm_forward(x, other, weight, 1e-5); };
+                     }});
+  c.cases.push_back({"rms_norm_backward_parts", 5 * row, [=, &c](std::uint64_t seed) {
+                       const std::vector<at::Tensor> dy = parts_of(seed);
+                       const at::Tensor dsum = c.normal({tokens, hidden}, seed + 2);
+                       const at::Tensor sum = c.normal({tokens, hidden}, seed + 3);
+                       const at::Tensor weight = c.normal({hidden}, seed + 4);
+                       const at::Tensor rstd = c.normal({tokens}, c.wide(), seed + 5);
+                       at::Tensor dweight = c.empty({hidden}, c.wide());
+                       return [=]() mutable { ops::rms_norm_backward(dy, dsum, sum, rstd, weight, dweight, false); };
+                     }});
+}
+
 void add_rope_and_swiglu(Cases& c) {
   const KernelBench& b = c.bench();
   const std::int64_t tokens = b.tokens, width = (b.q_heads + 2 * b.kv_heads) * b.head_dim, ffn = b.ffn;
@@ -301,6 +325,7 @@ std::vector<KernelCase> kernel_cases(const KernelBench& bench, std::int64_t copy
   add_attention(c);
   add_norms(c);
   add_norms_with_dropout(c);
+  add_norms_of_parts(c);
   add_rope_and_swiglu(c);
   add_experts(c);
   add_cross_entropy(c);

@@ -183,10 +183,10 @@ at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* ter
     const nn::Block& block = blocks_[layer];
     if (cache != nullptr) {
       const nn::CachePlace place{.layer = cache->layers.at(layer), .first = cache->tokens};
-      stream = cached_block_forward(context_, block, stream, layout, rope_, place);
+      stream = cached_block_forward(context_, block, std::move(stream), layout, rope_, place);
       continue;
     }
-    nn::BlockOutput out = block_forward(context_, block, stream, layout, rope_);
+    nn::BlockOutput out = block_forward(context_, block, std::move(stream), layout, rope_);
     stream = std::move(out.stream);
     if (out.terms.defined() && terms != nullptr) terms->push_back(std::move(out.terms));
   }

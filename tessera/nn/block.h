@@ -22,18 +22,20 @@ struct Block {
 };
 // The residual stream as a pair (h, residual) with the value h + residual. The next norm performs the addition.
 struct Stream {
-  at::Tensor h, residual;  // [own tokens, hidden]; residual is undefined before the first block
+  SummedParts h;        // [own tokens, hidden]
+  at::Tensor residual;  // [own tokens, hidden]; undefined before the first block
 };
 struct BlockOutput {
   Stream stream;
   RouterTerms terms;  // undefined for a dense block
 };
-// Runs the block with autograd, under the block's recompute policy.
-BlockOutput block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+// Runs the block with autograd, under the block's recompute policy. Pass the stream by move, so that the memory of its
+// parts is free during the block.
+BlockOutput block_forward(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
                           const ops::RopeTable& rope);
 // Runs the block on the next tokens of a sequence. Stores the keys and values of the tokens in a cache. Without
 // gradients.
-Stream cached_block_forward(Context& context, const Block& block, const Stream& stream, const TokenLayout& tokens,
+Stream cached_block_forward(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place);
 
 }  // namespace tessera::nn

@@ -31,6 +31,10 @@ at::Tensor PendingTensor::take() {
   return out_;
 }
 
+SummedParts PendingTensor::take_parts() {
+  return result_ ? result_->take_parts() : take();
+}
+
 namespace {
 
 // Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has

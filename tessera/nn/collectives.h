@@ -16,6 +16,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/nn/context.h"
+#include "tessera/nn/parallel/summed_parts.h"
 
 namespace tessera::nn {
 
@@ -24,8 +25,10 @@ namespace tessera::nn {
 class PendingResult {
  public:
   virtual ~PendingResult() = default;
-  // Makes compute wait for the transfer and returns the result. Called once.
+  // Makes compute wait for the transfer and returns the result. One of take() and take_parts() is called, once.
   virtual at::Tensor take() = 0;
+  // Like take(), but returns a sum as its parts if they are the result of the transfer.
+  virtual SummedParts take_parts() { return take(); }
 };
 
 // The result of a collective that may still be running. Keeps the collective's input and output alive.
@@ -45,8 +48,9 @@ class PendingTensor {
         result_(std::move(other.result_)) {}
   PendingTensor& operator=(PendingTensor&&) = delete;
 
-  // Waits for the collective and returns the result. Called once.
+  // Wait for the collective and return the result, as in PendingResult. One of the two is called, once.
   at::Tensor take();
+  SummedParts take_parts();
 
  private:
   Context* context_ = nullptr;  // null: nothing to wait for

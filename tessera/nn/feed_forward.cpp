@@ -12,11 +12,11 @@ enum Stash : int { kGateUpStash, kDownStash };
 enum Kept : std::uint8_t { kGateUp, kActivated, kColumns, kColumnScales };
 
 // Returns down(swiglu(gate_up)).
-at::Tensor activated_forward(AutogradContext* ctx, Context& context, const Weight& down, const at::Tensor& gate_up,
-                             bool kept) {
+SummedParts activated_forward(AutogradContext* ctx, Context& context, const Weight& down, const at::Tensor& gate_up,
+                              bool kept) {
   const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
   const Factor activated = factor_of_swiglu(context, down, gate_up, context.pass, sides);
-  at::Tensor y = scattered_product(context, down, Role::input, activated);
+  SummedParts y = scattered_product(context, down, Role::input, activated);
   if (!kept) return y;
   variable_list own{gate_up, context.policy != Recompute::selective ? activated.matrix : at::Tensor()};
   stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
@@ -49,9 +49,11 @@ Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForw
 
 class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+  // Returns the parts of y, followed by the sum of x and the residual if there is a norm.
+  static variable_list forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
                                Context* context, const FeedForward* layers, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
+    save_parts(ctx, x);
     const ColumnForward column =
         column_forward(*context, layers->gate_up, x, residual.value_or(at::Tensor()), tokens, kept);
     ctx->save_for_backward(column.saved);
@@ -60,9 +62,9 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     ctx->saved_data["tokens"] = tokens;
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "layers", layers);
-    const at::Tensor y = activated_forward(ctx, *context, layers->down.weight, column.result.y, kept);
-    if (!layers->gate_up.norm) return {y};  // autograd does not accept an undefined result
-    return {y, column.result.sum};
+    variable_list outputs = activated_forward(ctx, *context, layers->down.weight, column.result.y, kept).parts().vec();
+    if (layers->gate_up.norm) outputs.push_back(column.result.sum);  // autograd does not accept an undefined result
+    return outputs;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -72,19 +74,26 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     const Factor gradient = activated_backward(ctx, context, layers, gradients[0], tokens);
     const variable_list saved = ctx->get_saved_variables();
     fetch(ctx, context, kGateUpStash);
-    const at::Tensor dsum = layers.gate_up.norm ? gradients[1] : at::Tensor();
+    const at::Tensor dsum = layers.gate_up.norm ? gradients.back() : at::Tensor();
     const ops::RmsNormGradients dx = column_backward(context, layers.gate_up, {gradient, dsum}, saved, tokens);
-    return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}};
+    const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor();
+    return gradients_with_parts(ctx, dx.x, {dresidual, {}, {}, {}, {}});
   }
 };
 
 }  // namespace
 
-NormedLinear feed_forward(Context& context, const FeedForward& layers, const at::Tensor& x, const at::Tensor& residual,
-                          std::int64_t tokens) {
-  const variable_list outputs =
-      FeedForwardFunction::apply(x, optional_of(residual), &context, &layers, tokens, is_kept(x));
-  return {outputs[0], layers.gate_up.norm ? outputs[1] : at::Tensor()};
+FeedForwardOutput feed_forward(Context& context, const FeedForward& layers, const SummedParts& x,
+                               const at::Tensor& residual, std::int64_t tokens) {
+  const SummedParts input = input_of(context, layers.gate_up, x);
+  variable_list outputs = FeedForwardFunction::apply(input.parts(), optional_of(residual), &context, &layers, tokens,
+                                                     is_kept(input.parts()[0]));
+  at::Tensor sum;
+  if (layers.gate_up.norm) {
+    sum = outputs.back();
+    outputs.pop_back();
+  }
+  return {.y = SummedParts(std::move(outputs)), .sum = sum};
 }
 
 }  // namespace tessera::nn

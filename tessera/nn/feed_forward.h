@@ -14,9 +14,12 @@ struct FeedForward {
   ColumnLinear gate_up;  // includes the norm, if the feed-forward part has one; the rows of the weight are gate | up
   RowLinear down;
 };
+struct FeedForwardOutput {
+  SummedParts y;   // [own tokens, hidden]
+  at::Tensor sum;  // as in NormedLinear
+};
 // x, residual: [own tokens, hidden]; residual may be undefined. tokens: number of tokens in the whole microbatch.
-// Returns y: [own tokens, hidden].
-NormedLinear feed_forward(Context& context, const FeedForward& layers, const at::Tensor& x, const at::Tensor& residual,
-                          std::int64_t tokens);
+FeedForwardOutput feed_forward(Context& context, const FeedForward& layers, const SummedParts& x,
+                               const at::Tensor& residual, std::int64_t tokens);
 
 }  // namespace tessera::nn

@@ -24,9 +24,10 @@ void produce_bias(Context& context, const Weight& bias, const at::Tensor& dy) {
 
 class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+  static variable_list forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
                                Context* context, const ColumnLinear* linear, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
+    save_parts(ctx, x);
     ColumnForward column = column_forward(*context, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
     if (linear->bias) add_bias(*context, *linear->bias, column.result.y);
     ctx->save_for_backward(column.saved);
@@ -51,24 +52,26 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     const at::Tensor dsum = linear.norm ? gradients[1] : at::Tensor();
     const ops::RmsNormGradients dx =
         column_backward(context, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
-    return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}};
+    const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor();
+    return gradients_with_parts(ctx, dx.x, {dresidual, {}, {}, {}, {}});
   }
 };
 
 class RowFunction : public torch::autograd::Function<RowFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear,
-                            bool kept) {
+  // Returns the parts of the sum.
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear,
+                               bool kept) {
     const Weight& weight = linear->weight;
     const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
     const Factor input = factor_of_columns(*context, weight, Role::input, x, context->pass, sides);
-    at::Tensor y = scattered_product(*context, weight, Role::input, input);
+    const SummedParts y = scattered_product(*context, weight, Role::input, input);
     const KeptColumns columns = kept_columns(input);
     ctx->save_for_backward({x, columns.data, columns.scales});
     stash(ctx, *context, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
-    return y;
+    return y.parts().vec();
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -102,9 +105,13 @@ std::function<Factor()> start_input_of(Context& context, const ColumnLinear& lin
 
 }  // namespace
 
-ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
-                             const at::Tensor& residual, std::int64_t tokens, bool kept) {
-  ops::RmsNorm normed{.y = x};
+SummedParts input_of(Context& context, const ColumnLinear& linear, const SummedParts& x) {
+  return linear.norm ? x : sum_of(context, x);
+}
+
+ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::TensorList x, const at::Tensor& residual,
+                             std::int64_t tokens, bool kept) {
+  ops::RmsNorm normed{.y = x[0]};
   if (linear.norm) normed = norm_forward(context, *linear.norm, x, residual);
   const bool keep_columns = kept && keeps_columns(context, linear.weight, Tokens::own);
   const bool keep_input = !keep_columns && (!linear.norm || context.policy != Recompute::selective);
@@ -120,26 +127,29 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, const
 
 ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
                                       const std::vector<at::Tensor>& saved, std::int64_t tokens) {
-  at::Tensor dx = linear_backward(context, linear.weight, gradients.y, start_input_of(context, linear, saved, tokens));
-  if (!linear.norm) return {.residual = {}, .x = dx};
-  return norm_backward(context, *linear.norm, dx, gradients.sum, saved[kSum], saved[kRstd]);
+  const SummedParts dx =
+      linear_backward(context, linear.weight, gradients.y, start_input_of(context, linear, saved, tokens));
+  if (!linear.norm) return {.residual = {}, .x = sum_of(context, dx)};
+  return norm_backward(context, *linear.norm, dx.parts(), gradients.sum, saved[kSum], saved[kRstd]);
 }
 
-at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
-                           const std::function<Factor()>& input) {
+SummedParts linear_backward(Context& context, const Weight& weight, const Factor& gradient,
+                            const std::function<Factor()>& input) {
   PendingTensor dx = start_scattered_product(context, weight, Role::gradient, gradient);
   wgrad(context, weight, gradient, input());
-  return dx.take();
+  return dx.take_parts();
 }
 
-NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
+NormedLinear column_linear(Context& context, const ColumnLinear& linear, const SummedParts& x,
                            const at::Tensor& residual, std::int64_t tokens) {
-  const variable_list outputs = ColumnFunction::apply(x, optional_of(residual), &context, &linear, tokens, is_kept(x));
+  const SummedParts input = input_of(context, linear, x);
+  const variable_list outputs =
+      ColumnFunction::apply(input.parts(), optional_of(residual), &context, &linear, tokens, is_kept(input.parts()[0]));
   return {outputs[0], linear.norm ? outputs[1] : at::Tensor()};
 }
 
-at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x) {
-  return RowFunction::apply(x, &context, &linear, is_kept(x));
+SummedParts row_linear(Context& context, const RowLinear& linear, const at::Tensor& x) {
+  return SummedParts(RowFunction::apply(x, &context, &linear, is_kept(x)));
 }
 
 }  // namespace tessera::nn

@@ -40,14 +40,14 @@ struct NormedLinear {
 };
 // x, residual: [own tokens, in]. `residual` may be undefined; without a norm it must be undefined. tokens: number of
 // tokens in the whole microbatch.
-NormedLinear column_linear(Context& context, const ColumnLinear& linear, const at::Tensor& x,
+NormedLinear column_linear(Context& context, const ColumnLinear& linear, const SummedParts& x,
                            const at::Tensor& residual, std::int64_t tokens);
 
 struct RowLinear {
   Weight weight;  // [out, local in]
 };
 // x: [tokens, local in] -> [own tokens, out].
-at::Tensor row_linear(Context& context, const RowLinear& linear, const at::Tensor& x);
+SummedParts row_linear(Context& context, const RowLinear& linear, const at::Tensor& x);
 
 // The forward and backward of a column-parallel layer without autograd, for functions that contain more than this
 // layer.
@@ -56,9 +56,12 @@ struct ColumnForward {
   std::vector<at::Tensor> saved;  // argument of column_backward; includes result.sum
   std::int64_t stashed = 0;       // bytes of `saved` for this rank's own tokens
 };
-// kept: whether backward will read the saved tensors.
-ColumnForward column_forward(Context& context, const ColumnLinear& linear, const at::Tensor& x,
-                             const at::Tensor& residual, std::int64_t tokens, bool kept);
+// x: the list of a matrix's parts (SummedParts); without a norm, one matrix. kept: whether backward will read the saved
+// tensors.
+ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::TensorList x, const at::Tensor& residual,
+                             std::int64_t tokens, bool kept);
+// Returns x as an argument of column_forward.
+SummedParts input_of(Context& context, const ColumnLinear& linear, const SummedParts& x);
 struct ColumnGradients {
   const Factor& y;  // gradient of NormedLinear::y, quantized by rows and by columns
   at::Tensor sum;   // gradient of NormedLinear::sum; may be undefined
@@ -70,7 +73,7 @@ ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& line
 // The backward products of a column-parallel weight, without autograd. `gradient` is the gradient of y [tokens, local
 // out]. `input` returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. The
 // weight's gradient is computed and produced while dx is summed over tp. Returns dx: [own tokens, in].
-at::Tensor linear_backward(Context& context, const Weight& weight, const Factor& gradient,
-                           const std::function<Factor()>& input);
+SummedParts linear_backward(Context& context, const Weight& weight, const Factor& gradient,
+                            const std::function<Factor()>& input);
 
 }  // namespace tessera::nn

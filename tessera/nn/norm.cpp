@@ -9,8 +9,9 @@ namespace {
 
 class NormFunction : public torch::autograd::Function<NormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
                             Context* context, const Norm* norm, bool kept) {
+    save_parts(ctx, x);
     ops::RmsNorm result = norm_forward(*context, *norm, x, residual.value_or(at::Tensor()));
     ctx->save_for_backward({result.sum, result.rstd});
     stash(ctx, *context, kept, {result.sum, result.rstd}, Tokens::own);
@@ -26,13 +27,14 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     auto& norm = *saved_pointer<const Norm>(ctx, "norm");
     fetch(ctx, context);
     const ops::RmsNormGradients result = norm_backward(context, norm, gradients[0], {}, saved[0], saved[1]);
-    return {result.x, ctx->saved_data["residual"].toBool() ? result.residual : at::Tensor(), {}, {}, {}};
+    const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? result.residual : at::Tensor();
+    return gradients_with_parts(ctx, result.x, {dresidual, {}, {}, {}});
   }
 };
 
 }  // namespace
 
-ops::RmsNorm norm_forward(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
+ops::RmsNorm norm_forward(Context& context, const Norm& norm, at::TensorList x, const at::Tensor& residual) {
   ConsumedWeight weight(context, norm.weight, context.pass);
   return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps, dropout_of(context.dropout, norm.dropout));
 }
@@ -42,7 +44,7 @@ at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& 
   return ops::rms_norm_apply(sum, rstd, weight.tensor());
 }
 
-ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at::Tensor& dy, const at::Tensor& dsum,
+ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, at::TensorList dy, const at::Tensor& dsum,
                                     const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
   const ops::Dropout dropout = dropout_of(context.dropout, norm.dropout);
@@ -58,8 +60,8 @@ ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, const at
   return result;
 }
 
-at::Tensor rms_norm(Context& context, const Norm& norm, const at::Tensor& x, const at::Tensor& residual) {
-  return NormFunction::apply(x, optional_of(residual), &context, &norm, is_kept(x));
+at::Tensor rms_norm(Context& context, const Norm& norm, const SummedParts& x, const at::Tensor& residual) {
+  return NormFunction::apply(x.parts(), optional_of(residual), &context, &norm, is_kept(x.parts()[0]));
 }
 
 }  // namespace tessera::nn

@@ -47,7 +47,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     const std::function<Factor()> hidden = start_factor_of_tokens(context, output.weight, Role::input, saved[1],
                                                                   dlogits.size(0), kPass, ops::Sides::columns);
     const Factor gradient = factor_of_columns(context, output.weight, Role::gradient, dlogits, kPass, ops::Sides::both);
-    return {linear_backward(context, output.weight, gradient, hidden), {}, {}, {}, {}, {}};
+    return {sum_of(context, linear_backward(context, output.weight, gradient, hidden)), {}, {}, {}, {}, {}};
   }
 };
 

@@ -196,6 +196,34 @@ TEST(TpCollectives, PiecesInAnotherOrderOnOneRankAreAnError) {
               ::testing::ThrowsMessage<Error>(::testing::HasSubstr("the calls do not match: exchange")));
 }
 
+// A rank may have no tokens. With more parts than a norm can read, the parts are added.
+TEST(PendingTensor, TakePartsReturnsTheTermsOfTheSumInRankOrder) {
+  for (const auto& [ranks, count] :
+       {std::pair{TpRanks{.tp = 3, .sequence_parallel = true}, 1u},
+        {TpRanks{.tp = 3, .sequence_parallel = true, .weights = {0, 2, 1}, .overlap = true}, 3u},
+        {TpRanks{.tp = 8, .sequence_parallel = true, .overlap = true}, 8u},
+        {TpRanks{.tp = 9, .sequence_parallel = true, .overlap = true}, 1u}})
+    for (const at::ScalarType type : {at::kDouble, at::kBFloat16})
+      on_tp_ranks(ranks, [&](Context& context) {
+        const at::Tensor part = part_of_sum(context.tp_rank(), type);
+        const SummedParts parts = start_leave_tp(context, part, schedule::Pass::backward).take_parts();
+        EXPECT_EQ(parts.parts().size(), count);
+        EXPECT_TRUE(sum_of(context, parts).equal(own_rows(context, ordered_sum(ranks.tp, type)))) << ranks.tp;
+      });
+}
+
+TEST(SumOf, GivesEachPartTheGradientOfTheSum) {
+  on_tp_ranks({}, [](Context& context) {
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < 3; ++rank) parts.push_back(part_of_sum(rank, at::kBFloat16).requires_grad_());
+    const at::Tensor sum = sum_of(context, SummedParts(parts)), gradient = part_of_sum(7, at::kBFloat16);
+    EXPECT_TRUE(sum.equal(ordered_sum(3, at::kBFloat16)));
+    sum.backward(gradient);
+    for (const at::Tensor& part : parts) EXPECT_TRUE(part.grad().equal(gradient));
+    EXPECT_TRUE(sum_of(context, parts[1]).is_same(parts[1]));
+  });
+}
+
 // A collective's memory must stay allocated while other ranks still send, even if the call that started it fails.
 TEST(PendingTensor, WithoutTakeKeepsItsMemoryUntilTheCollectiveEnds) {
   for (const bool sequence_parallel : {false, true}) {

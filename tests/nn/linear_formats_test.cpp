@@ -264,7 +264,8 @@ class FormatLinear {
     return narrowed(matrix, 1, part_of_weight(how_, rank()));
   }
   at::Tensor forward(const at::Tensor& x) {
-    return how_.is_column ? column_linear(context_, column_, x, {}, how_.tokens).y : row_linear(context_, row_, x);
+    return how_.is_column ? column_linear(context_, column_, x, {}, how_.tokens).y
+                          : sum_of(context_, row_linear(context_, row_, x));
   }
   shard::ShardedParameter& parameter() { return runtime_.parameter(column_.weight.id); }
   void end_step() {

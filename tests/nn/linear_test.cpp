@@ -92,7 +92,8 @@ Layer row_layer(const LayerCase& how) {
   layer.inputs.push_back({kIn + 1, columns_of(parts)});
   layer.outputs.push_back(own_tokens());
   layer.forward = [](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
-    return {row_linear(rank.context, rank.keep(RowLinear{rank.weight("w")}), sample.inputs[0])};
+    const SummedParts y = row_linear(rank.context, rank.keep(RowLinear{rank.weight("w")}), sample.inputs[0]);
+    return {sum_of(rank.context, y)};
   };
   layer.reference = [](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
     return {at::matmul(sample.inputs[0], weights.at("w").t())};

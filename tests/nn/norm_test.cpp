@@ -47,6 +47,23 @@ TEST(RmsNorm, InOtherTypesIsWithinRounding) {
     }
 }
 
+// x is the sum of three inputs. Each of them has the gradient of x.
+TEST(RmsNorm, ReadsTheParts) {
+  for (LayerCase how : layer_cases()) {
+    Layer layer = norm_layer(true, how);
+    layer.inputs.resize(4, layer.inputs[0]);
+    layer.forward = [](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
+      const std::vector<at::Tensor>& in = sample.inputs;
+      return {rms_norm(rank.context, rank.keep(rank.norm("norm")), SummedParts({in[0], in[1], in[2]}), in[3])};
+    };
+    layer.reference = [](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
+      const std::vector<at::Tensor>& in = sample.inputs;
+      return {plain_norm(in[0] + in[1] + in[2] + in[3], weights.at("norm"))};
+    };
+    check_layer(layer, how);
+  }
+}
+
 TEST(RmsNorm, RecordsItsWeightAndItsStash) {
   const LayerCase how{.microbatches = 1, .uses = 1};
   EXPECT_EQ(check_layer(norm_layer(true, how), how).first_rank,

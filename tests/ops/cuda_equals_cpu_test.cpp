@@ -245,6 +245,26 @@ TEST_F(OnCuda, DropoutIsTheSame) {
     }
 }
 
+// The norm of a sum of parts. Statistics have another order of sums.
+TEST_F(OnCuda, SumsOfPartsInANormAreTheSame) {
+  for (const at::ScalarType type : kTypes)
+    for (const std::int64_t hidden : {9, 128, 9000, 40000})
+      for (const std::int64_t count : {2, 3, 8}) {
+        std::vector<at::Tensor> parts, there;
+        for (std::int64_t part = 0; part < count; ++part) {
+          parts.push_back(random_tensor({5, hidden}, static_cast<std::uint64_t>(part), type, part == 1 ? 30 : 0.7));
+          there.push_back(on_device(parts.back()));
+        }
+        const at::Tensor weight = random_tensor({hidden}, 23, type), residual = random_tensor({5, hidden}, 24, type);
+        for (const bool has_residual : {false, true}) {
+          const RmsNorm norm = rms_norm_forward(parts, has_residual ? residual : at::Tensor(), weight, 1e-5);
+          const RmsNorm other =
+              rms_norm_forward(there, has_residual ? on_device(residual) : at::Tensor(), on_device(weight), 1e-5);
+          EXPECT_TRUE(same_bits(other.sum, norm.sum)) << type << " " << hidden << " " << count;
+        }
+      }
+}
+
 TEST_F(OnCuda, OperandsOnTwoDevicesAreRejected) {
   const at::Tensor x = random_tensor({2, 4}, 1, at::kFloat), weight = random_tensor({4}, 2, at::kFloat);
   EXPECT_THROW(rms_norm_forward(on_device(x), at::Tensor(), weight, 1e-5), Error);

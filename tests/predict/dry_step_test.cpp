@@ -241,6 +241,24 @@ TEST(DryStepPieces, ReportEachChunkOfAProduct) {
   EXPECT_EQ(products(nn::kAutomaticChunks), products(1));
 }
 
+// The norms of the blocks, in forward and backward, and the norm after the blocks read the parts of scattered sums. The
+// embeddings and the gradient of the output layer's input need a sum of its own. With full recomputation, so does the
+// result of each block, in forward and in the recomputed forward.
+TEST(DryStepPieces, NormsReadTheParts) {
+  const auto sums = [](nn::Recompute recompute, bool overlap) {
+    const Case it{
+        .config = odd_model(false), .tp = 3, .overlap = overlap, .recompute = recompute, .sequence_parallel = true};
+    std::int64_t count = 0;
+    for (const std::vector<ops::Work>& works : dry_step(options_of(it, 0)).work)
+      for (const ops::Work& work : works) count += work.name == std::string_view("sum of parts") ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(sums(nn::Recompute::none, true), 2);
+  EXPECT_EQ(sums(nn::Recompute::selective, true), 2);
+  EXPECT_EQ(sums(nn::Recompute::full, true), 2 + 2 * odd_model(false).num_layers);
+  EXPECT_EQ(sums(nn::Recompute::none, false), 0);
+}
+
 TEST(DryStepCopies, AreReadByBackwardPasses) {
   models::DecoderConfig even = odd_model(false);
   even.hidden_size = 12;

@@ -105,6 +105,19 @@ TEST(Adoption, OfTheSameSlotEverywhereHasTheBitsOfSmallerGroupsWithTheseParts) {
   }
 }
 
+// A norm adds the parts of the tp group's ranks only. A group may consist of one rank.
+TEST(Adoption, TransfersInPiecesChangeNoBit) {
+  for (const auto& [tp, gtp, dead] : {std::tuple{2, 1, std::vector{0}}, {2, 2, {1, 2}}, {3, 2, {0, 4}}, {4, 1, {1}}}) {
+    RunOptions options{
+        .model = odd_model(), .dtype = quant::DType::bf16, .sequence_parallel = true, .blocks = 4, .seq_len = 7};
+    options.ranks = without(tp, gtp, 1, dead);
+    const RunResult expected = run(options);
+    options.product_options.tp_overlap = true;
+    options.replay.poison = true;
+    expect_same_bits(expected, run(options), ::testing::PrintToString(std::tuple(tp, gtp, dead)));
+  }
+}
+
 // A smaller tp group splits the sums of four products of each layer in another way: the outputs of attention and
 // feed-forward, and the gradients of the inputs of both. Each part and each sum is rounded to bf16, by 2^-9 of its
 // size, in either run. So the runs differ by at most 2^-8 for each of these products, relative to the largest element.

@@ -23,6 +23,7 @@ struct OverlapCase {
   quant::Format products = quant::Format::bf16, tp_wire = quant::Format::bf16;
   std::vector<std::int64_t> weights = {};  // of the token split
   int steps = 3;
+  bool drops = false, has_experts = false;
 };
 
 RunOptions options_of(const OverlapCase& it) {
@@ -39,6 +40,11 @@ RunOptions options_of(const OverlapCase& it) {
                      .products = it.products};
   options.product_options.tp_wire = it.tp_wire;
   options.product_options.tp_chunks = it.chunks;
+  if (it.drops) options.dropout = {.hidden = 0.2, .embedding = 0.1, .seed = 3};
+  if (it.has_experts) {
+    options.model = testing::balanced_model();
+    options.experts = nn::ExpertDegrees{.ep = it.tp, .egtp = it.gtp};
+  }
   return options;
 }
 
@@ -57,6 +63,10 @@ TEST(Overlap, ChangesNoBit) {
       {.tp = 3, .seq_len = 7, .chunks = 3, .weights = {0, 2, 1}},
       {.tp = 2, .chunks = 2, .recompute = kNone, .products = kFp8, .tp_wire = kBf16},
       {.tp = 3, .chunks = 3, .recompute = kSelective, .products = kFp8, .tp_wire = kFp8},
+      {.tp = 5, .chunks = 5, .recompute = kSelective, .drops = true},
+      {.tp = 3, .gtp = 2, .recompute = kFull, .drops = true},
+      {.tp = 3, .recompute = kSelective, .has_experts = true},
+      {.tp = 2, .gtp = 2, .recompute = kFull, .drops = true, .has_experts = true},
   };
   for (const OverlapCase& it : cases) {
     RunOptions options = options_of(it);

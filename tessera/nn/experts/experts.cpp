@@ -135,10 +135,11 @@ RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Te
 
 class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
+  static variable_list forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
                                const at::Tensor& counted, Context* context, const Experts* layers, std::int64_t tokens,
                                bool kept) {
     ctx->set_materialize_grads(false);
+    save_parts(ctx, x);
     const ExpertGroup group(*context, tokens);
     const bool selective = context->policy == Recompute::selective;
     const ops::RmsNorm normed = norm_forward(*context, layers->norm, x, residual.value_or(at::Tensor()));
@@ -192,7 +193,8 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
         context, layers, kept, x, {experts.weights, gradients[2], gradients[3]}, experts.x, gradients[6]);
     const ops::RmsNormGradients dx =
         norm_backward(context, layers.norm, dnormed, gradients[1], saved[kNormedSum], saved[kNormScale]);
-    return {dx.x, ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor(), {}, {}, {}, {}, {}};
+    const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor();
+    return gradients_with_parts(ctx, dx.x, {dresidual, {}, {}, {}, {}, {}});
   }
 
  private:
@@ -245,15 +247,17 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
 
 }  // namespace
 
-ExpertsOutput experts_forward(Context& context, const Experts& layers, const at::Tensor& x, const at::Tensor& residual,
+ExpertsOutput experts_forward(Context& context, const Experts& layers, const SummedParts& x, const at::Tensor& residual,
                               const at::Tensor& counted, std::int64_t tokens) {
-  const variable_list out =
-      ExpertsFunction::apply(x, optional_of(residual), counted, &context, &layers, tokens, is_kept(x));
+  const variable_list out = ExpertsFunction::apply(x.parts(), optional_of(residual), counted, &context, &layers, tokens,
+                                                   is_kept(x.parts()[0]));
   ExpertsOutput result{
       .y = out[0],
       .sum = out[1],
       .terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4], .dropped = out[5]}};
-  if (layers.shared) result.y = at::add(result.y, feed_forward(context, *layers.shared, out[6], {}, tokens).y);
+  if (!layers.shared) return result;
+  const FeedForwardOutput shared = feed_forward(context, *layers.shared, out[6], {}, tokens);
+  result.y = at::add(result.y, sum_of(context, shared.y));
   return result;
 }
 

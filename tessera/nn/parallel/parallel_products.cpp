@@ -74,8 +74,8 @@ PendingTensor start_scattered_product(Context& context, const Weight& weight, Ro
   return PendingTensor(std::move(scatter));
 }
 
-at::Tensor scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
-  return start_scattered_product(context, weight, role, factor).take();
+SummedParts scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
+  return start_scattered_product(context, weight, role, factor).take_parts();
 }
 
 }  // namespace tessera::nn

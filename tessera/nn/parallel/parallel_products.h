@@ -33,7 +33,7 @@ GatheredProduct gathered_product(Context& context, const Weight& weight, Role ro
 
 // Multiplies a factor of all tokens as gathered_product does, and sums the products of the tp ranks as leave_tp does.
 // Returns the sums of this rank's tokens. Collective over tp.
-at::Tensor scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor);
+SummedParts scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor);
 // Starts scattered_product and returns before the last sums are complete, so that compute can do other work.
 PendingTensor start_scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor);
 

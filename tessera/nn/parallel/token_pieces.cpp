@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/ops/norm/sum_of_parts.h"
 
 namespace tessera::nn {
 namespace {
@@ -124,18 +125,22 @@ void ScatterInPieces::written(const layout::Range& ranks) {
   }
 }
 
-at::Tensor ScatterInPieces::take() {
+void ScatterInPieces::await() {
   TESSERA_CHECK(static_cast<int>(pieces_.size()) + 1 == context_.tp_size(),
                 "a sum over tp has begun {} pieces, expected {}", pieces_.size(), context_.tp_size() - 1);
   for (const runtime::Issued& piece : pieces_) context_.program.wait(piece);
   pieces_.clear();
-  const at::Tensor& own = parts_[static_cast<std::size_t>(context_.tp_rank())];
-  const at::Tensor sum = at::empty(own.sizes(), own.options());
-  std::vector<const void*> parts;
-  for (const at::Tensor& part : parts_) parts.push_back(part.const_data_ptr());
-  context_.program.add_in_order(sum.mutable_data_ptr(), parts, ops::to_dtype(own.scalar_type()), own.numel());
-  parts_.clear();
-  return sum;
+}
+
+at::Tensor ScatterInPieces::take() {
+  await();
+  return sum_of(context_, SummedParts(std::move(parts_)));
+}
+
+SummedParts ScatterInPieces::take_parts() {
+  if (parts_.size() > ops::kMaxSummedParts) return take();
+  await();
+  return SummedParts(std::move(parts_));
 }
 
 }  // namespace tessera::nn

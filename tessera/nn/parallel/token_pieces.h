@@ -39,8 +39,8 @@ class GatherInPieces final : public PendingResult {
   std::size_t awaited_ = 0;  // number of pieces for which compute already waits
 };
 
-// The sum of leave_tp in pieces. Each rank receives the other ranks' parts of its own tokens and adds all parts in rank
-// order.
+// The sum of leave_tp in pieces. Each rank receives the other ranks' parts of its own tokens. The sum adds all parts in
+// rank order.
 class ScatterInPieces final : public PendingResult {
  public:
   // part: this rank's part of the sum for all tokens. The caller may write `part` after this call.
@@ -50,10 +50,14 @@ class ScatterInPieces final : public PendingResult {
   // Called when the work that writes the parts of tokens of `ranks` is enqueued on compute. Starts, in order, all
   // pieces whose rows are complete.
   void written(const layout::Range& ranks);
-  // Returns the sums of this rank's tokens. All parts must have been written.
+  // Return the sums of this rank's tokens. All parts must have been written. The returned tensors hold the memory of
+  // the transfer. take_parts adds the parts if there are more than ops::kMaxSummedParts.
   at::Tensor take() override;
+  SummedParts take_parts() override;
 
  private:
+  void await();
+
   Context& context_;
   schedule::Pass pass_;
   at::Tensor part_;

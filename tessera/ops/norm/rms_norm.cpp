@@ -1,5 +1,8 @@
 #include "tessera/ops/norm/rms_norm.h"
 
+#include <string_view>
+#include <vector>
+
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/norm/rms_norm_kernels.h"
@@ -18,33 +21,52 @@ void check_dropout(const Dropout& dropout, const at::Tensor& x) {
   TESSERA_CHECK(!dropout.drops() || dropout.step != nullptr || is_dry(x), "rms_norm: dropout without a step");
 }
 
-bool writes_sum(const at::Tensor& residual, const Dropout& dropout) {
-  return residual.defined() || dropout.drops();
+// Returns the parts of a matrix, each dense and row-major.
+std::vector<at::Tensor> dense_parts(at::TensorList parts, std::string_view what) {
+  TESSERA_CHECK(!parts.empty() && parts.size() <= kMaxSummedParts, "{}: got {} parts, expected 1 to {}", what,
+                parts.size(), kMaxSummedParts);
+  require_one_device(parts, what);
+  std::vector<at::Tensor> result{dense(parts[0], 2, what)};
+  for (const at::Tensor& part : parts.slice(1))
+    result.push_back(dense_like(part, result[0].sizes(), result[0].scalar_type(), what));
+  return result;
 }
 
-RmsNorm forward_dry(const at::Tensor& input, const at::Tensor& residual, const Dropout& dropout) {
-  const bool writes = writes_sum(residual, dropout);
+SumOfParts pointers_of(const std::vector<at::Tensor>& parts) {
+  SumOfParts sum;
+  for (const at::Tensor& part : parts) sum.parts[sum.count++] = part.const_data_ptr();
+  return sum;
+}
+
+bool writes_sum(const std::vector<at::Tensor>& x, const at::Tensor& residual, const Dropout& dropout) {
+  return x.size() > 1 || residual.defined() || dropout.drops();
+}
+
+RmsNorm forward_dry(const std::vector<at::Tensor>& x, const at::Tensor& residual, const Dropout& dropout) {
+  const at::Tensor& input = x[0];
+  const bool writes = writes_sum(x, residual, dropout);
   RmsNorm result{.y = make(input.sizes(), input.scalar_type(), input.device()),
                  .sum = writes ? make(input.sizes(), input.scalar_type(), input.device()) : input,
                  .rstd = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device())};
   const at::Tensor sum = writes ? result.sum : at::Tensor();
-  report(memory_work("norm", bytes_of({input, residual, sum, result.y})));
+  report(memory_work("norm", bytes_of(x) + bytes_of({residual, sum, result.y})));
   return result;
 }
 
 // Uses one kernel instead of two.
-RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, const at::Tensor& weight, double eps,
-                        const Dropout& dropout) {
+RmsNorm forward_on_cuda(const std::vector<at::Tensor>& x, const at::Tensor& residual, const at::Tensor& weight,
+                        double eps, const Dropout& dropout) {
+  const at::Tensor& input = x[0];
   const at::ScalarType type = input.scalar_type();
   const at::Tensor scale = dense_like(weight, {input.size(1)}, type, "rms_norm weight");
   at::Tensor other;
   if (residual.defined()) other = dense_like(residual, input.sizes(), type, "rms_norm residual");
-  const bool writes = writes_sum(other, dropout);
+  const bool writes = writes_sum(x, other, dropout);
   RmsNorm result{.y = make(input.sizes(), type, input.device()),
                  .sum = writes ? make(input.sizes(), type, input.device()) : input,
                  .rstd = make({input.size(0)}, accumulator_type(type), input.device())};
   cuda::rms_norm_forward(shape_of(input),
-                         {.x = input.const_data_ptr(),
+                         {.x = pointers_of(x),
                           .residual = other.defined() ? other.const_data_ptr() : nullptr,
                           .weight = scale.const_data_ptr(),
                           .dropout = dropout,
@@ -58,20 +80,21 @@ RmsNorm forward_on_cuda(const at::Tensor& input, const at::Tensor& residual, con
 
 }  // namespace
 
-RmsNorm rms_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+RmsNorm rms_norm_forward(at::TensorList x, const at::Tensor& residual, const at::Tensor& weight, double eps,
                          const Dropout& dropout) {
-  require_one_device({x, residual, weight}, "rms_norm_forward");
-  const at::Tensor input = dense(x, 2, "rms_norm x");
+  const std::vector<at::Tensor> parts = dense_parts(x, "rms_norm x");
+  const at::Tensor& input = parts[0];
+  require_one_device({input, residual, weight}, "rms_norm_forward");
   check_dropout(dropout, input);
-  if (is_dry(input)) return forward_dry(input, residual, dropout);
-  if (on_cuda(input)) return forward_on_cuda(input, residual, weight, eps, dropout);
+  if (is_dry(input)) return forward_dry(parts, residual, dropout);
+  if (on_cuda(input)) return forward_on_cuda(parts, residual, weight, eps, dropout);
   at::Tensor other;
   if (residual.defined()) other = dense_like(residual, input.sizes(), input.scalar_type(), "rms_norm residual");
   RmsNorm result;
-  const bool writes = writes_sum(other, dropout);
+  const bool writes = writes_sum(parts, other, dropout);
   result.sum = writes ? make(input.sizes(), input.scalar_type()) : input;
   result.rstd = make({input.size(0)}, accumulator_type(input.scalar_type()));
-  cpu::rms_norm_statistics(shape_of(input), {.x = input.const_data_ptr(),
+  cpu::rms_norm_statistics(shape_of(input), {.x = pointers_of(parts),
                                              .residual = other.defined() ? other.const_data_ptr() : nullptr,
                                              .dropout = dropout,
                                              .eps = eps,
@@ -97,13 +120,14 @@ at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const a
   return y;
 }
 
-RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
+RmsNormGradients rms_norm_backward(at::TensorList dy, const at::Tensor& dsum, const at::Tensor& sum,
                                    const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight,
                                    bool accumulate, const Dropout& dropout) {
-  require_one_device({dy, dsum, sum, rstd, weight, dweight}, "rms_norm_backward");
+  const std::vector<at::Tensor> gradient = dense_parts(dy, "rms_norm dy");
+  require_one_device({gradient[0], dsum, sum, rstd, weight, dweight}, "rms_norm_backward");
   const at::Tensor input = dense(sum, 2, "rms_norm sum");
   const at::ScalarType type = input.scalar_type(), accumulator = accumulator_type(type);
-  const at::Tensor gradient = dense_like(dy, input.sizes(), type, "rms_norm dy");
+  dense_like(gradient[0], input.sizes(), type, "rms_norm dy");
   const at::Tensor scale = dense_like(weight, {input.size(1)}, type, "rms_norm weight");
   const at::Tensor statistics = dense_like(rstd, {input.size(0)}, accumulator, "rms_norm rstd");
   at::Tensor other;
@@ -114,11 +138,11 @@ RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
   const at::Tensor dinput = dropout.drops() ? make(input.sizes(), type, input.device()) : dx;
   const RmsNormGradients result{.residual = dx, .x = dinput};
   if (is_dry(input)) {
-    report(
-        memory_work("norm backward", bytes_of({gradient, other, input, dx, dropout.drops() ? dinput : at::Tensor()})));
+    report(memory_work("norm backward",
+                       bytes_of(gradient) + bytes_of({other, input, dx}) + (dropout.drops() ? bytes_of({dinput}) : 0)));
     return result;
   }
-  RmsNormBackward arguments{.dy = gradient.const_data_ptr(),
+  RmsNormBackward arguments{.dy = pointers_of(gradient),
                             .dsum = other.defined() ? other.const_data_ptr() : nullptr,
                             .sum = input.const_data_ptr(),
                             .rstd = statistics.const_data_ptr(),
@@ -141,8 +165,8 @@ RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
   return result;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum,
-                             const at::Tensor& rstd, const at::Tensor& weight, at::Tensor& dweight, bool accumulate) {
+at::Tensor rms_norm_backward(at::TensorList dy, const at::Tensor& dsum, const at::Tensor& sum, const at::Tensor& rstd,
+                             const at::Tensor& weight, at::Tensor& dweight, bool accumulate) {
   return rms_norm_backward(dy, dsum, sum, rstd, weight, dweight, accumulate, {}).residual;
 }
 

@@ -1,6 +1,7 @@
 // A fixed number of blocks process the rows. Each block sums its own part of dweight, and a second kernel adds the
 // parts in order.
 #include "tessera/ops/norm/dropout_factors.cuh"
+#include "tessera/ops/norm/part_sums.cuh"
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/packs.cuh"
 
@@ -17,7 +18,7 @@ constexpr int kColumns = 32, kGroups = 32;  // dimensions of a block that adds p
 
 template <typename T>
 struct Rows {
-  const T* dy;
+  const T* dy;    // the first part
   const T* dsum;  // null if the sum has no gradient
   const T* sum;
   const T* weight;
@@ -27,16 +28,18 @@ struct Rows {
   std::int64_t tokens, hidden;
   T* dinput;         // written only with dropout
   DropoutMask mask;  // read only with dropout
+  SumOfParts dys;    // read only with several parts
 };
 
 // The values of a row that a thread loads in advance.
 template <typename T>
 struct Part {
   Pack<T, kPack<T>> dy[kPacks], sum[kPacks];
+  Pack<T, kPack<T>> next[kPacks];  // of the second part of dy, with several parts
   Accumulator<T> rstd;
 };
 
-template <bool kWhole, typename T>
+template <bool kWhole, bool kSums, typename T>
 __device__ __forceinline__ void fetch(const Rows<T>& rows, std::int64_t token, Part<T>& part) {
   constexpr int N = kPack<T>;
   const std::int64_t row = token * rows.hidden;
@@ -45,6 +48,9 @@ __device__ __forceinline__ void fetch(const Rows<T>& rows, std::int64_t token, P
   for (int i = 0; i < kPacks; ++i) {
     part.dy[i] = load_pack<kWhole, N>(rows.dy + row, first + i * step, rows.hidden);
     part.sum[i] = load_pack<kWhole, N>(rows.sum + row, first + i * step, rows.hidden);
+    if constexpr (kSums)
+      part.next[i] =
+          load_pack<kWhole, N>(static_cast<const T*>(rows.dys.parts[1]) + row, first + i * step, rows.hidden);
   }
   part.rstd = rows.rstd[token];
 }
@@ -85,8 +91,9 @@ __device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T,
   for (int i = 0; i < N; ++i) product += dy[i] * weight[i] * sum[i];
 }
 
-// For rows of at most kPacks packs per thread. The next row is loaded while the current row is processed.
-template <bool kWhole, bool kDrops, typename T>
+// For rows of at most kPacks packs per thread. The next row is loaded while the current row is processed. kSums: dy has
+// several parts.
+template <bool kWhole, bool kDrops, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -97,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) weight[i] = load_pack<kWhole, N>(rows.weight, first + i * step, rows.hidden);
   Part<T> part;
-  fetch<kWhole>(rows, blockIdx.x, part);
+  fetch<kWhole, kSums>(rows, blockIdx.x, part);
   int turn = 0;
   for (std::int64_t token = blockIdx.x; token < rows.tokens; token += gridDim.x) {
     Part<T> next;
@@ -107,7 +114,8 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
       for (int i = 0; i < kPacks; ++i)
         dsum[i] = load_pack<kWhole, N>(rows.dsum + token * rows.hidden, first + i * step, rows.hidden);
     }
-    if (token + gridDim.x < rows.tokens) fetch<kWhole>(rows, token + gridDim.x, next);
+    if (token + gridDim.x < rows.tokens) fetch<kWhole, kSums>(rows, token + gridDim.x, next);
+    if constexpr (kSums) sum_parts<kWhole>(rows.dys, token * rows.hidden, first, step, rows.hidden, part.dy, part.next);
     A product = 0;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) add_products(part.dy[i], weight[i], part.sum[i], product);
@@ -133,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
         rows.parts[blockIdx.x * rows.hidden + first + i * step + k] = dweight[i][k];
 }
 
-// For rows of any length. Computes only dx.
+// For rows of any length. Computes only dx, which may be the same memory as dy.
 template <bool kWhole, bool kDrops, typename T>
 __global__ void __launch_bounds__(kLongThreads) backward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;
@@ -195,16 +203,21 @@ std::int64_t blocks_of(std::int64_t tokens) {
   return std::min(tokens, kBlocks);
 }
 
-template <bool kWhole, bool kDrops, typename T>
-void backward(const RmsNormShape& shape, const Rows<T>& rows, base::CudaStream stream) {
+template <bool kWhole, bool kDrops, bool kSums, typename T>
+void backward(const RmsNormShape& shape, Rows<T> rows, base::CudaStream stream) {
   const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
   const auto blocks = static_cast<unsigned>(blocks_of(shape.tokens));
   if (packs <= kPacks * kThreads) {
-    backward_kept<kWhole, kDrops><<<blocks, row_threads(packs, kPacks, kThreads), 0, stream>>>(rows);
+    backward_kept<kWhole, kDrops, kSums><<<blocks, row_threads(packs, kPacks, kThreads), 0, stream>>>(rows);
   } else {
-    backward_long<kWhole, kDrops><<<blocks_for(shape.tokens, 1), kLongThreads, 0, stream>>>(rows);
+    if constexpr (kSums) {
+      // dx holds the sum of the parts until it is overwritten.
+      sum_rows<kWhole><<<blocks_for(shape.tokens, 1), kLongThreads, 0, stream>>>(rows.dys, rows.hidden, rows.dx);
+      rows.dy = rows.dx;
+    }
     const dim3 grid(blocks_for(shape.hidden, kLongThreads), blocks);
     dweight_long<<<grid, kLongThreads, 0, stream>>>(rows);
+    backward_long<kWhole, kDrops><<<blocks_for(shape.tokens, 1), kLongThreads, 0, stream>>>(rows);
   }
   check_launch("rms_norm_backward");
 }
@@ -221,7 +234,7 @@ void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a, cons
   dispatch_floating(shape.type, [&](auto element) {
     using T = decltype(element);
     using A = Accumulator<T>;
-    const Rows<T> rows{.dy = static_cast<const T*>(a.dy),
+    const Rows<T> rows{.dy = static_cast<const T*>(a.dy.parts[0]),
                        .dsum = static_cast<const T*>(a.dsum),
                        .sum = static_cast<const T*>(a.sum),
                        .weight = static_cast<const T*>(a.weight),
@@ -231,11 +244,16 @@ void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a, cons
                        .tokens = shape.tokens,
                        .hidden = shape.hidden,
                        .dinput = static_cast<T*>(a.dinput),
-                       .mask = DropoutMask(a.dropout)};
+                       .mask = DropoutMask(a.dropout),
+                       .dys = a.dy};
+    const bool whole_rows =
+        parts_whole<T>(a.dy, shape.hidden) && rows_whole<T>(shape.hidden, a.dsum, a.sum, a.weight, a.dx, a.dinput);
     if (shape.tokens > 0)
-      dispatch_bool(rows_whole<T>(shape.hidden, a.dy, a.dsum, a.sum, a.weight, a.dx, a.dinput), [&](auto whole) {
+      dispatch_bool(whole_rows, [&](auto whole) {
         dispatch_bool(a.dropout.drops(), [&](auto drops) {
-          backward<decltype(whole)::value, decltype(drops)::value>(shape, rows, stream);
+          dispatch_bool(a.dy.count > 1, [&](auto sums) {
+            backward<decltype(whole)::value, decltype(drops)::value, decltype(sums)::value>(shape, rows, stream);
+          });
         });
       });
     launch_early(add_parts<A>, dim3(blocks_for(shape.hidden, kColumns)), dim3(kColumns, kGroups), stream, rows.parts,

@@ -1,11 +1,41 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/norm/rms_norm_kernels.h"
+#include "tessera/quant/elementwise.h"
 
 namespace tessera::ops::cpu {
 namespace {
+
+// Returns the rows of a sum of parts. A row is valid until the next call of row().
+template <typename T>
+class SummedRows {
+ public:
+  SummedRows(const SumOfParts& sum, const RmsNormShape& shape)
+      : sum_(sum), shape_(shape), buffer_(static_cast<std::size_t>(sum.count > 1 ? shape.hidden : 0)) {}
+
+  const T* row(std::int64_t token) {
+    const std::int64_t at = token * shape_.hidden;
+    if (sum_.count == 1) return static_cast<const T*>(sum_.parts[0]) + at;
+    std::array<const void*, kMaxSummedParts> rows{};
+    for (int part = 0; part < sum_.count; ++part) rows[part] = static_cast<const T*>(sum_.parts[part]) + at;
+    const std::span<const void* const> parts(rows.data(), static_cast<std::size_t>(sum_.count));
+    if constexpr (std::is_same_v<T, quant::bfloat16>)
+      quant::ordered_sum_bfloat16(buffer_.data(), parts, shape_.hidden);
+    else
+      quant::ordered_sum(buffer_.data(), shape_.type, /*accumulate=*/false, parts, shape_.type, shape_.hidden);
+    return buffer_.data();
+  }
+
+ private:
+  const SumOfParts& sum_;
+  const RmsNormShape& shape_;
+  std::vector<T> buffer_;
+};
 
 template <typename T>
 Accumulator<T> reciprocal_rms(const T* row, std::int64_t hidden, double eps) {
@@ -90,10 +120,11 @@ template <typename T>
 void backward(const RmsNormShape& shape, const RmsNormBackward& a) {
   using A = Accumulator<T>;
   A* dweight = static_cast<A*>(a.dweight);
+  SummedRows<T> dy(a.dy, shape);
   std::fill_n(dweight, shape.hidden, A{0});
   for (std::int64_t token = 0; token < shape.tokens; ++token) {
     const std::int64_t at = token * shape.hidden;
-    backward_row(NormBackwardRow<T>{.dy = static_cast<const T*>(a.dy) + at,
+    backward_row(NormBackwardRow<T>{.dy = dy.row(token),
                                     .dsum = a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + at,
                                     .sum = static_cast<const T*>(a.sum) + at,
                                     .weight = static_cast<const T*>(a.weight),
@@ -112,15 +143,18 @@ void backward(const RmsNormShape& shape, const RmsNormBackward& a) {
 void rms_norm_statistics(const RmsNormShape& shape, const RmsNormStatistics& a) {
   dispatch_floating(shape.type, [&](auto element) {
     using T = decltype(element);
+    SummedRows<T> x(a.x, shape);
     for (std::int64_t token = 0; token < shape.tokens; ++token) {
       const std::int64_t at = token * shape.hidden;
-      const T* row = static_cast<const T*>(a.x) + at;
+      const T* row = x.row(token);
       const T* residual = a.residual == nullptr ? nullptr : static_cast<const T*>(a.residual) + at;
       if (T* sum = a.sum == nullptr ? nullptr : static_cast<T*>(a.sum) + at; sum != nullptr) {
         if (a.dropout.drops())
           drop_and_add_rows(DropoutMask(a.dropout), token, row, residual, sum, shape.hidden);
-        else
+        else if (residual != nullptr)
           add_rows(row, residual, sum, shape.hidden);
+        else
+          std::copy_n(row, shape.hidden, sum);
         row = sum;
       }
       static_cast<Accumulator<T>*>(a.rstd)[token] = reciprocal_rms(row, shape.hidden, a.eps);

@@ -1,5 +1,6 @@
 // Forward uses one block per row and keeps the row in registers if it fits. Backward is in rms_norm_backward_cuda.cu.
 #include "tessera/ops/norm/dropout_factors.cuh"
+#include "tessera/ops/norm/part_sums.cuh"
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/packs.cuh"
 
@@ -10,15 +11,16 @@ constexpr int kThreads = 1024;  // largest number of threads of a block
 
 template <typename T>
 struct Rows {
-  const T* x;
+  const T* x;         // the first part
   const T* residual;  // null without a residual
   const T* weight;
-  T* sum;  // written only with a residual or with dropout
+  T* sum;  // written only with a residual, with dropout or with several parts
   T* y;
   Accumulator<T>* rstd;
   std::int64_t hidden;
   Accumulator<T> eps;
   DropoutMask mask;  // read only with dropout
+  SumOfParts parts;  // read only with several parts
 };
 
 template <typename T, int N>
@@ -61,22 +63,28 @@ __device__ __forceinline__ A reciprocal_rms(A squares, std::int64_t hidden, A ep
   return A{1} / sqrt(squares / static_cast<A>(hidden) + eps);
 }
 
-// For rows of at most kPacks packs per thread.
-template <bool kWhole, bool kDrops, int kPacks, typename T>
+// For rows of at most kPacks packs per thread. kSums: x has several parts.
+template <bool kWhole, bool kDrops, bool kSums, int kPacks, typename T>
 __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
   __shared__ A scratch[kWarp];
   const std::int64_t row = blockIdx.x * rows.hidden;
   const int first = threadIdx.x * N, step = blockDim.x * N;
-  Pack<T, N> kept[kPacks], weight[kPacks];
+  Pack<T, N> kept[kPacks], weight[kPacks], next[kPacks];
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) kept[i] = load_pack<kWhole, N>(rows.x + row, first + i * step, rows.hidden);
+  if constexpr (kSums) {
+    const T* part = static_cast<const T*>(rows.parts.parts[1]) + row;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) next[i] = load_pack<kWhole, N>(part, first + i * step, rows.hidden);
+  }
   if (rows.residual != nullptr) {
     Pack<T, N> other[kPacks];
 #pragma unroll
     for (int i = 0; i < kPacks; ++i)
       other[i] = load_pack<kWhole, N>(rows.residual + row, first + i * step, rows.hidden);
+    if constexpr (kSums) sum_parts<kWhole>(rows.parts, row, first, step, rows.hidden, kept, next);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if constexpr (kDrops)
@@ -85,10 +93,12 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
         kept[i] = added(kept[i], other[i]);
       store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
     }
-  } else if constexpr (kDrops) {
+  } else if constexpr (kDrops || kSums) {
+    if constexpr (kSums) sum_parts<kWhole>(rows.parts, row, first, step, rows.hidden, kept, next);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      kept[i] = added<false>(kept[i], kept[i], factors_of<T, N>(rows.mask, blockIdx.x, first + i * step).values);
+      if constexpr (kDrops)
+        kept[i] = added<false>(kept[i], kept[i], factors_of<T, N>(rows.mask, blockIdx.x, first + i * step).values);
       store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
     }
   }
@@ -105,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
 }
 
 // For rows of any length. Each thread reads its stored values again.
-template <bool kWhole, bool kDrops, typename T>
+template <bool kWhole, bool kDrops, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
@@ -114,6 +124,12 @@ __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
   A squares = 0;
   for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
     Pack<T, N> pack = load_pack<kWhole, N>(rows.x + row, i, rows.hidden);
+    if constexpr (kSums) {
+      const T* part = static_cast<const T*>(rows.parts.parts[1]) + row;
+      Pack<T, N> first[1]{pack}, next[1]{load_pack<kWhole, N>(part, i, rows.hidden)};
+      sum_parts<kWhole>(rows.parts, row, i, 0, rows.hidden, first, next);
+      pack = first[0];
+    }
     Pack<T, N> other;
     if (rows.residual != nullptr) other = load_pack<kWhole, N>(rows.residual + row, i, rows.hidden);
     if constexpr (kDrops) {
@@ -123,12 +139,12 @@ __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
     } else if (rows.residual != nullptr) {
       pack = added(pack, other);
     }
-    if (kDrops || rows.residual != nullptr) store_pack<kWhole>(rows.sum + row, i, rows.hidden, pack);
+    if (kDrops || kSums || rows.residual != nullptr) store_pack<kWhole>(rows.sum + row, i, rows.hidden, pack);
     add_squares(pack, squares);
   }
   const A rstd = reciprocal_rms(block_sum(squares, scratch), rows.hidden, rows.eps);
   if (threadIdx.x == 0) rows.rstd[blockIdx.x] = rstd;
-  const T* sum = kDrops || rows.residual != nullptr ? rows.sum : rows.x;
+  const T* sum = kDrops || kSums || rows.residual != nullptr ? rows.sum : rows.x;
   for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
     const auto weight = load_pack<kWhole, N>(rows.weight, i, rows.hidden);
     store_pack<kWhole>(rows.y + row, i, rows.hidden,
@@ -155,7 +171,7 @@ void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& a, base::
   if (shape.tokens == 0) return;
   dispatch_floating(shape.type, [&](auto element) {
     using T = decltype(element);
-    const Rows<T> rows{.x = static_cast<const T*>(a.x),
+    const Rows<T> rows{.x = static_cast<const T*>(a.x.parts[0]),
                        .residual = static_cast<const T*>(a.residual),
                        .weight = static_cast<const T*>(a.weight),
                        .sum = static_cast<T*>(a.sum),
@@ -163,20 +179,25 @@ void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& a, base::
                        .rstd = static_cast<Accumulator<T>*>(a.rstd),
                        .hidden = shape.hidden,
                        .eps = static_cast<Accumulator<T>>(a.eps),
-                       .mask = DropoutMask(a.dropout)};
+                       .mask = DropoutMask(a.dropout),
+                       .parts = a.x};
     const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
     const unsigned blocks = blocks_for(shape.tokens, 1), threads = row_threads(packs, 2, kThreads);
-    const auto launch = [&](auto whole, auto drops) {
-      constexpr bool kWhole = decltype(whole)::value, kDrops = decltype(drops)::value;
+    const auto launch = [&](auto whole, auto drops, auto sums) {
+      constexpr bool kWhole = decltype(whole)::value, kDrops = decltype(drops)::value, kSums = decltype(sums)::value;
       if (packs <= 2 * kThreads)
-        forward_kept<kWhole, kDrops, 2><<<blocks, threads, 0, stream>>>(rows);
+        forward_kept<kWhole, kDrops, kSums, 2><<<blocks, threads, 0, stream>>>(rows);
       else if (packs <= 4 * kThreads)
-        forward_kept<kWhole, kDrops, 4><<<blocks, kThreads, 0, stream>>>(rows);
+        forward_kept<kWhole, kDrops, kSums, 4><<<blocks, kThreads, 0, stream>>>(rows);
       else
-        forward_long<kWhole, kDrops><<<blocks, kThreads, 0, stream>>>(rows);
+        forward_long<kWhole, kDrops, kSums><<<blocks, kThreads, 0, stream>>>(rows);
     };
-    dispatch_bool(rows_whole<T>(shape.hidden, a.x, a.residual, a.weight, a.sum, a.y),
-                  [&](auto whole) { dispatch_bool(a.dropout.drops(), [&](auto drops) { launch(whole, drops); }); });
+    const bool whole_rows =
+        parts_whole<T>(a.x, shape.hidden) && rows_whole<T>(shape.hidden, a.residual, a.weight, a.sum, a.y);
+    dispatch_bool(whole_rows, [&](auto whole) {
+      dispatch_bool(a.dropout.drops(),
+                    [&](auto drops) { dispatch_bool(a.x.count > 1, [&](auto sums) { launch(whole, drops, sums); }); });
+    });
   });
   check_launch("rms_norm_forward");
 }

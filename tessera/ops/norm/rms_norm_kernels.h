@@ -3,6 +3,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/dropout.h"
+#include "tessera/ops/norm/sum_of_parts.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -13,15 +14,15 @@ struct RmsNormShape {
   std::int64_t tokens = 0, hidden = 0;
 };
 struct RmsNormStatistics {  // computes sum = dropout(x) + residual, then rstd of the sum
-  const void* x = nullptr;
+  SumOfParts x = {};
   const void* residual = nullptr;  // null: the sum has no residual term
   Dropout dropout = {};
   double eps = 0;
-  void* sum = nullptr;   // not written if there is neither a residual nor dropout, because x is then the sum
+  void* sum = nullptr;   // not written if x has one part and there is neither a residual nor dropout: x is the sum
   void* rstd = nullptr;  // [tokens]
 };
 struct RmsNormForward {  // computes RmsNormStatistics and RmsNormApply in one pass
-  const void* x = nullptr;
+  SumOfParts x = {};
   const void* residual = nullptr;  // null: the sum has no residual term
   const void* weight = nullptr;
   Dropout dropout = {};
@@ -37,7 +38,7 @@ struct RmsNormApply {
   void* y = nullptr;
 };
 struct RmsNormBackward {
-  const void* dy = nullptr;
+  SumOfParts dy = {};
   const void* dsum = nullptr;  // may be null
   const void* sum = nullptr;
   const void* rstd = nullptr;
