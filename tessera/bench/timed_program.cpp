@@ -135,6 +135,15 @@ void TimedProgram::wait(const Issued& issued) {
   in_flight_.erase(issued.event);
 }
 
+// Adds no elements, because the values have no meaning.
+void TimedProgram::add_in_order(const runtime::OrderedSum& sum) {
+  compute();
+  runtime::OrderedSum empty = sum;
+  empty.count = 0;
+  program_.add_in_order(empty);
+  DryRun::add_in_order(sum);
+}
+
 void TimedProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
   compute();
   program_.stash(bytes, pass, way);

@@ -208,7 +208,7 @@ class Placer {
   }
 
   double collective(const Event& event) const {
-    if (event.parameter >= 0) {  // an exchange of rows has two messages: the indices, then the rows
+    if (schedule::reads_rows(event)) {  // an exchange of rows has two messages: the indices, then the rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
       const MachineLink& link = input_.machine.link(domain_ranks(input_.layout, domain).stored);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;

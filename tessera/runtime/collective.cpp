@@ -21,13 +21,17 @@ CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::C
       return {
           .op = "all_gather", .given = part_of(group.rank), .received = all - part_of(group.rank), .format = format};
     case ProgramCollectiveKind::gather_piece:
-      return {.op = schedule::piece_op("gather", collective.piece),
+      return {.op = schedule::piece_op(collective.is_for_wgrad ? schedule::kWgradGather : schedule::kGather,
+                                       collective.piece),
               .given = part_of(group.rank),
               .received = part_of(from),
+              .stored = all,
               .format = format};
     case ProgramCollectiveKind::scatter_piece:
-      return {
-          .op = schedule::piece_op("scatter", collective.piece), .given = part_of(to), .received = part_of(group.rank)};
+      return {.op = schedule::piece_op(schedule::kScatter, collective.piece),
+              .given = part_of(to),
+              .received = part_of(group.rank),
+              .stored = part_of(group.rank)};
     case ProgramCollectiveKind::reduce_scatter:
       return {.op = "reduce_scatter", .given = all, .received = (group.size - 1) * part_of(group.rank)};
     case ProgramCollectiveKind::all_reduce_sum:

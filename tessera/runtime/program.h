@@ -123,9 +123,8 @@ class Program {
   // is released. Work that is enqueued on compute after the release may still read the memory. All ranks make these
   // calls in the same order.
   virtual TransferMemory take_transfer(std::int64_t bytes) = 0;
-  // Enqueues a sum on compute: out = the sum of `parts` in their order. The sum is computed in the accumulator type and
-  // rounded once to `type`.
-  virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
+  // Enqueues the sum of a scatter on compute, after the waits for its pieces.
+  virtual void add_in_order(const OrderedSum& sum) = 0;
   // Record that autograd keeps `bytes` bytes of activations from stash to fetch. `way` is "shard" if only this rank's
   // tokens are kept, otherwise "keep".
   virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;

@@ -14,6 +14,12 @@
 
 namespace tessera::nn {
 
+// A matrix into which peers write.
+struct TransferMatrix {
+  at::Tensor matrix;
+  std::int64_t offset = -1;  // position in the transfer arena, in bytes; -1: not in the arena, or not known
+};
+
 // Returns whether tokens of this context are exchanged in pieces.
 bool travels_in_pieces(const Context& context);
 
@@ -21,7 +27,8 @@ bool travels_in_pieces(const Context& context);
 class GatherInPieces final : public PendingResult {
  public:
   // own: this rank's rows of a matrix with `tokens` rows.
-  GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass);
+  GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                 const TokenReader& reader);
   ~GatherInPieces() override;
 
   // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
@@ -43,8 +50,9 @@ class GatherInPieces final : public PendingResult {
 // order.
 class ScatterInPieces final : public PendingResult {
  public:
-  // part: this rank's part of the sum for all tokens. The caller may write `part` after this call.
-  ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass);
+  // part: this rank's part of the sum for all tokens. The caller may write `part` after this call. writer: as in
+  // start_leave_tp.
+  ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass, schedule::ParameterId writer);
   ~ScatterInPieces() override;
 
   // Called when the work that writes the parts of tokens of `ranks` is enqueued on compute. Starts, in order, all
@@ -56,10 +64,11 @@ class ScatterInPieces final : public PendingResult {
  private:
   Context& context_;
   schedule::Pass pass_;
+  schedule::ParameterId writer_;
   at::Tensor part_;
-  std::vector<std::int64_t> counts_;  // by rank: number of elements of its tokens
-  std::vector<bool> written_;         // by rank: whether the part of its tokens is written
-  std::vector<at::Tensor> parts_;     // by rank: its part of the sum for this rank's tokens
+  std::vector<std::int64_t> counts_;   // by rank: number of elements of its tokens
+  std::vector<bool> written_;          // by rank: whether the part of its tokens is written
+  std::vector<TransferMatrix> parts_;  // by rank: its part of the sum for this rank's tokens
   std::vector<runtime::Issued> pieces_;
 };
 

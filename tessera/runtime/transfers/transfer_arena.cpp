@@ -16,6 +16,7 @@ TransferMemory TransferArena::take(std::int64_t bytes) {
   ++taken_;
   const bool fits = offset + room <= static_cast<std::int64_t>(memory_.size());
   return {.data = fits ? memory_.data() + offset : nullptr,
+          .offset = offset,
           .hold = {nullptr, [arena = shared_from_this(), offset](const void*) { arena->used_.erase(offset); }}};
 }
 
