@@ -97,7 +97,22 @@ TEST(Overlap, ChangesNoBitIn20Steps) {
   RunOptions options = small_options(2, 7);
   options.gtp = 2;
   options.steps = 20;
+  options.evaluated = {1, 2, 9};
   expect_same_bits_in_pieces(options, 5, "20 steps");
+}
+
+// The tokens of experts travel over other groups between the transfers in pieces.
+TEST(Overlap, ChangesNoBitOfExperts) {
+  for (const models::DecoderConfig& model : {testing::sparse_model(), testing::balanced_model()})
+    for (const nn::ExpertDegrees& degrees : {nn::ExpertDegrees{.etp = 2}, {.ep = 2}, {.ep = 2, .egtp = 2}}) {
+      RunOptions options = small_options(2, 7);
+      options.model = model;
+      options.gtp = degrees.egtp;
+      options.experts = degrees;
+      options.recompute = degrees.etp == 2 ? nn::Recompute::full : nn::Recompute::selective;
+      expect_same_bits_in_pieces(options, 2,
+                                 fmt::format("etp {} ep {} egtp {}", degrees.etp, degrees.ep, degrees.egtp));
+    }
 }
 
 // The tensors include the gradient of each parameter.
