@@ -214,7 +214,7 @@ class Placer {
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
     const std::int64_t ranks = ranks_of(event.group);
-    if (ranks == 1) return 0;
+    if (ranks == 1 || (schedule::is_piece_op(event.op) && event.bytes == 0)) return 0;
     const MachineLink& link = input_.machine.collective_link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);

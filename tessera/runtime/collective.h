@@ -37,7 +37,9 @@ struct ProgramCollective {
   schedule::Pass pass = schedule::Pass::forward;
   int domain = 0;           // 0: the domain of dense weights, which is also the domain of activations and samples
   bool is_recorded = true;  // false: the collective is not an event of the step, because later steps skip it
-  int piece = 0;            // rank distance from sender to receiver of a piece: 1 to the number of ranks - 1
+  // For a piece: the distance from the sender's rank to the receiver's rank, from 1 to the number of places - 1. A
+  // piece of at least the number of ranks has no peers: it is recorded, and nothing is sent.
+  int piece = 0;
   // For a piece: the weight whose product reads the gathered tokens or writes the scattered tokens. kNoParameter: other
   // work uses the tokens.
   schedule::ParameterId weight = schedule::kNoParameter;

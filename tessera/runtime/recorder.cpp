@@ -83,6 +83,9 @@ schedule::Event Recorder::need_event(const schedule::Event& piece, const Issued&
 schedule::Event Recorder::sum_event(const OrderedSum& sum) {
   std::vector<int> ranks;
   for (const RankPart& part : sum.parts) ranks.push_back(part.rank);
+  // Places without a rank come last, so that groups with different numbers of ranks have equal events.
+  const shard::ComputeGroup& group = parameters_.compute_group(0);
+  for (int place = group.size; place < group.nominal_size; ++place) ranks.push_back(place);
   schedule::Event event =
       numbers_.other(EventKind::sum, parameters_.program_group(0), schedule::sum_op(ranks), 0, sum.pass);
   event.parameter = consumed_weight(sum.weight, sum.pass);

@@ -315,6 +315,8 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
     step_.statistics.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
   }
   comm::Communicator& group = step_.parallel.program(collective.domain);
+  const bool has_peers = !is_piece(collective.kind) || collective.piece < group.size();
+  if (!has_peers) return {.done = {}, .event = event, .offset = collective.offset, .bytes = traffic.stored};
   if (step_.parallel.is_asynchronous()) group.lane().wait(step_.parallel.compute->record());
   if (is_piece(collective.kind)) {
     if (traffic.received > 0) ++step_.statistics.tp_pieces;
@@ -388,6 +390,7 @@ void RunningProgram::wait(const Issued& issued) {
   }
   const double before = step_.statistics.exposed_seconds;
   const auto first = static_cast<std::ptrdiff_t>(step_.waits.on_device().size());
+  if (issued.done.state() == nullptr) return;  // a piece without peers
   if (is_of_weights(issued))
     step_.waits.until(issued.done, schedule::Activity::comm);
   else

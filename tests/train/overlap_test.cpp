@@ -115,6 +115,17 @@ TEST(Overlap, ChangesNoBitOfExperts) {
     }
 }
 
+// A tp group has fewer ranks than the other groups of its replica, down to one rank without peers.
+TEST(Overlap, ChangesNoBitWithDeadPlaces) {
+  for (const std::vector<int>& dead : {std::vector{1}, {0, 4}, {1, 2}}) {
+    RunOptions options = small_options(3, 7);
+    const mesh::Grid grid{{"a", 3}, {"b", 2}, {"c", 1}};
+    options.ranks = {.mesh = mesh::Mesh({grid}, mesh::live_places(grid, dead)),
+                     .domains = {{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}}}};
+    expect_same_bits_in_pieces(options, 4, fmt::format("dead {}", fmt::join(dead, " ")));
+  }
+}
+
 // The tensors include the gradient of each parameter.
 TEST(Overlap, HasTheFp64GradientsOfOneTpRank) {
   RunOptions options = small_options(1, 7);

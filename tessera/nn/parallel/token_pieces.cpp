@@ -61,7 +61,7 @@ GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int
   const std::vector<std::int64_t> counts = elements_by_rank(context, tokens, own.size(1));
   // The other places of the tp group have no rank.
   if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);
-  for (int piece = 1; piece < context.tp_size(); ++piece)
+  for (int piece = 1; piece < context.program.nominal_size(); ++piece)
     pieces_.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
                                              .in = own_.const_data_ptr(),
                                              .out = all_.mutable_data_ptr(),
@@ -119,25 +119,28 @@ ScatterInPieces::~ScatterInPieces() {
 void ScatterInPieces::written(const layout::Range& ranks) {
   for (std::int64_t rank = ranks.begin; rank < ranks.end; ++rank) written_[static_cast<std::size_t>(rank)] = true;
   const int size = context_.tp_size();
-  while (static_cast<int>(pieces_.size()) + 1 < size) {
+  while (static_cast<int>(pieces_.size()) + 1 < context_.program.nominal_size()) {
     const int piece = static_cast<int>(pieces_.size()) + 1;
-    if (!written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
-    const auto source = static_cast<std::size_t>((context_.tp_rank() - piece + size) % size);
+    const bool has_peers = piece < size;
+    if (has_peers && !written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
+    const TransferMatrix received =
+        has_peers ? parts_[static_cast<std::size_t>((context_.tp_rank() - piece + size) % size)] : TransferMatrix{};
     pieces_.push_back(context_.program.issue({.kind = runtime::ProgramCollectiveKind::scatter_piece,
                                               .in = part_.const_data_ptr(),
-                                              .out = parts_[source].matrix.mutable_data_ptr(),
+                                              .out = has_peers ? received.matrix.mutable_data_ptr() : nullptr,
                                               .counts = counts_,
                                               .type = ops::to_dtype(part_.scalar_type()),
                                               .pass = pass_,
                                               .piece = piece,
                                               .weight = writer_,
-                                              .offset = parts_[source].offset}));
+                                              .offset = received.offset}));
   }
 }
 
 at::Tensor ScatterInPieces::take() {
-  TESSERA_CHECK(static_cast<int>(pieces_.size()) + 1 == context_.tp_size(),
-                "a sum over tp has begun {} pieces, expected {}", pieces_.size(), context_.tp_size() - 1);
+  const int expected = context_.program.nominal_size() - 1;
+  TESSERA_CHECK(static_cast<int>(pieces_.size()) == expected, "a sum over tp has begun {} pieces, expected {}",
+                pieces_.size(), expected);
   for (const runtime::Issued& piece : pieces_) context_.program.wait(piece);
   pieces_.clear();
   const at::Tensor& own = parts_[static_cast<std::size_t>(context_.tp_rank())].matrix;

@@ -1,6 +1,7 @@
 // Transfers of tokens over tp in pieces. A transfer has one piece for each pair of ranks. Piece k goes from each rank r
 // to rank r + k, so that at any time every rank sends to one peer and receives from one peer. Compute multiplies the
-// tokens of received pieces while other pieces are in flight.
+// tokens of received pieces while other pieces are in flight. Places without a rank have pieces too, which are only
+// recorded. All tp groups of a replica therefore record the same events.
 //
 // The memory of a transfer comes from the program (Program::take_transfer). All ranks transfer the pieces in the same
 // order.
@@ -17,7 +18,7 @@ namespace tessera::nn {
 // A matrix into which peers write.
 struct TransferMatrix {
   at::Tensor matrix;
-  std::int64_t offset = -1;  // position in the transfer arena, in bytes; -1: not in the arena, or not known
+  std::int64_t offset = -1;  // position in the transfer arena, in bytes; -1: not in the arena
 };
 
 // Returns whether tokens of this context are exchanged in pieces.
