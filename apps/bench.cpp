@@ -16,6 +16,7 @@
 #include "tessera/bench/products.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
+#include "tessera/bench/token_products.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/launcher.h"
@@ -63,10 +64,14 @@ int bench_schedule(const Arguments& arguments) {
   bench.machine = task.request.machine;
   bench.coalesce_bytes = task.request.coalesce_bytes;
   const std::vector<bench::ScheduleRow> rows = bench::schedule_rows(bench);
-  if (json)
-    fmt::print("{}\n", bench::schedule_json(bench, rows).dump(2));
-  else
-    fmt::print("{}", bench::schedule_text(bench, rows));
+  const std::vector<bench::TokenProductRow> products = bench::token_product_rows();
+  if (json) {
+    nlohmann::ordered_json report = bench::schedule_json(bench, rows);
+    report["token_products"] = bench::token_product_json(products);
+    fmt::print("{}\n", report.dump(2));
+  } else {
+    fmt::print("{}{}", bench::schedule_text(bench, rows), bench::token_product_text(products));
+  }
   return 0;
 }
 

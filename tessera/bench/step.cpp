@@ -67,14 +67,15 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 
 // The times of this rank's steps, in seconds.
 struct Times {
-  std::vector<double> steps, exposed, host;
+  std::vector<double> steps, exposed, exposed_tp, host;
   double loss = 0;                               // loss of the last step
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // counters of the last step
   std::int64_t padded_products = 0;              // counter of the last step
   std::vector<std::int64_t> counts;              // counts of the chosen experts in the last step
 
   void drop(int count) {
-    for (std::vector<double>* times : {&steps, &exposed, &host}) times->erase(times->begin(), times->begin() + count);
+    for (std::vector<double>* times : {&steps, &exposed, &exposed_tp, &host})
+      times->erase(times->begin(), times->begin() + count);
   }
 };
 
@@ -106,6 +107,7 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       check_step(result, static_cast<int>(times.steps.size()) + 1, count, trainer);
       times.steps.push_back(result.seconds);
       times.exposed.push_back(result.statistics.exposed_seconds);
+      times.exposed_tp.push_back(result.statistics.exposed_tp_seconds);
       times.host.push_back(result.host_seconds);
       times.loss = result.loss;
       times.tp_pieces = result.statistics.tp_pieces;
@@ -132,24 +134,30 @@ Times measured_steps(train::Trainer& trainer, const train::StepInput& input, con
   Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
   behind.drop(1);  // the host did not enqueue this step in advance
   times.exposed = std::move(behind.exposed);
+  times.exposed_tp = std::move(behind.exposed_tp);
   trainer.runtime().measure_waits(false);
   return times;
 }
 
 // Adds the times of the slowest rank of each step. All ranks must call this function.
 void add_times(Times times, comm::Communicator& all, StepReport& report) {
-  std::vector<double> least = times.exposed;
+  std::vector<double> least = times.exposed, weights;
   const auto over_ranks = [&](std::vector<double>& values, comm::ReduceOp op) {
     all.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), quant::DType::fp64, op).synchronize();
   };
   over_ranks(times.steps, comm::ReduceOp::max);
   over_ranks(times.exposed, comm::ReduceOp::sum);
+  over_ranks(times.exposed_tp, comm::ReduceOp::sum);
   over_ranks(least, comm::ReduceOp::min);
+  for (std::size_t step = 0; step < times.exposed.size(); ++step)
+    weights.push_back(times.exposed[step] - times.exposed_tp[step]);
   report.median_ms = quantile(times.steps, 0.5) * 1e3;
   report.p10_ms = quantile(times.steps, 0.1) * 1e3;
   report.p90_ms = quantile(times.steps, 0.9) * 1e3;
   report.host_ms = quantile(times.host, 0.5) * 1e3;
   report.exposed_comm_ms = quantile(times.exposed, 0.5) / all.size() * 1e3;
+  report.exposed_tp_ms = quantile(times.exposed_tp, 0.5) / all.size() * 1e3;
+  report.exposed_weights_ms = quantile(weights, 0.5) / all.size() * 1e3;
   report.least_exposed_comm_ms = quantile(least, 0.5) * 1e3;
   report.loss = times.loss;
 }
@@ -275,6 +283,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"exchange_scratch_bytes", report.scratch_bytes},
       {"exposed_comm_ms", report.exposed_comm_ms},
       {"least_exposed_comm_ms", report.least_exposed_comm_ms},
+      {"exposed_ms", {{"weights", report.exposed_weights_ms}, {"tp", report.exposed_tp_ms}}},
       {"host_ms", report.host_ms},
       {"transport", report.transport},
       {"tp_overlap", bench.config.tp_overlap},
@@ -353,9 +362,11 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
       report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
-      std::isnan(report.exposed_comm_ms) ? "is not measured under a graph"
-                                         : fmt::format("{:9.2f} ms of communication; {:.2f} where it is least",
-                                                       report.exposed_comm_ms, report.least_exposed_comm_ms),
+      std::isnan(report.exposed_comm_ms)
+          ? "is not measured under a graph"
+          : fmt::format("{:9.2f} ms of communication (weights {:.2f}, tp {:.2f}); {:.2f} where it is least",
+                        report.exposed_comm_ms, report.exposed_weights_ms, report.exposed_tp_ms,
+                        report.least_exposed_comm_ms),
       report.host_ms, memory_line(report),
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),

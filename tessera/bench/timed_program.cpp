@@ -135,6 +135,12 @@ void TimedProgram::wait(const Issued& issued) {
   in_flight_.erase(issued.event);
 }
 
+void TimedProgram::record_sum(const runtime::ScatterSum& sum) {
+  compute();
+  program_.record_sum(sum);
+  DryRun::record_sum(sum);
+}
+
 void TimedProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
   compute();
   program_.stash(bytes, pass, way);

@@ -34,6 +34,7 @@ class TimedProgram final : public runtime::DryRun {
                    const std::optional<base::Fence>& written) override;
   runtime::Issued issue(const runtime::ProgramCollective& collective) override;
   void wait(const runtime::Issued& issued) override;
+  void record_sum(const runtime::ScatterSum& sum) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override;

@@ -29,6 +29,8 @@ class Backend {
   virtual void launch(const std::function<void(base::CudaStream)>&, std::chrono::milliseconds expected);
   // Implements Communicator::share. Called when the lane's work is complete.
   virtual std::string share(std::span<std::byte>) { return {}; }
+  // Implements Communicator::limit_copies. Called when the lane's work is complete.
+  virtual void limit_copies(std::size_t /*bytes*/) {}
 };
 
 // Makes a communicator with its own thread lane. The lane uses the virtual time of `host`, if `host` is not null. The

@@ -72,6 +72,10 @@ class LaneCommunicator final : public Communicator {
     lane_->record().synchronize();
     return backend_->share(memory);
   }
+  void limit_copies(std::size_t bytes) override {
+    lane_->record().synchronize();
+    backend_->limit_copies(bytes);
+  }
   Fence launch(std::function<void(base::CudaStream)> graph, std::chrono::milliseconds expected) override {
     lane_->run([backend = backend_.get(), graph = std::move(graph), expected] { backend->launch(graph, expected); });
     return lane_->record();

@@ -82,6 +82,10 @@ class Communicator {
   // write to the memory. Returns an empty string if all peers can write to the memory, or if the backend needs no
   // shared memory.
   virtual std::string share(std::span<std::byte>) { return {}; }
+  // Limits the copies of later pushes: a longer message is sent as several copies of at most `bytes` bytes, which must
+  // not be 0. The copy engines can then run copies of other communicators in between. Waits for the lane. Ranks need
+  // not have equal limits. There is no limit at first.
+  virtual void limit_copies(std::size_t /*bytes*/) {}
   // Launches a graph of this rank on the lane. The graph may contain operations of any groups. The operations were
   // recorded once, while the lanes of the groups were captured, and no operand is in host memory. All ranks launch
   // graphs with the same operations. `expected` is the approximate time that the graph takes. The graph's time limit is

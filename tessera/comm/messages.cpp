@@ -1,5 +1,6 @@
 #include "tessera/comm/messages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/buffer.h"
@@ -98,6 +99,17 @@ std::size_t room_of(const Operation& operation, const GroupIdentity& group) {
 }
 
 }  // namespace
+
+std::vector<Copy> divided_copies(const std::vector<Copy>& copies, std::size_t longest) {
+  TESSERA_CHECK(longest > 0, "copies of at most 0 bytes");
+  std::vector<Copy> parts;
+  for (const Copy& copy : copies)
+    for (std::size_t begin = 0; begin < copy.bytes; begin += std::min(longest, copy.bytes - begin))
+      parts.push_back({.source = static_cast<const std::byte*>(copy.source) + begin,
+                       .target = static_cast<std::byte*>(copy.target) + begin,
+                       .bytes = std::min(longest, copy.bytes - begin)});
+  return parts;
+}
 
 Messages messages_of(const Operation& operation, const GroupIdentity& group) {
   switch (operation.kind) {

@@ -17,6 +17,9 @@ struct Copy {
   std::size_t bytes = 0;
 };
 
+// Divides each copy into copies of at most `longest` bytes, in order. `longest` must not be 0.
+std::vector<Copy> divided_copies(const std::vector<Copy>& copies, std::size_t longest);
+
 // Contains no empty messages, no messages to this rank, and no copies whose source and target are equal.
 struct Messages {
   std::vector<Send> sends;

@@ -53,9 +53,11 @@ PendingTensor start_with_tokens(Context& context, runtime::ProgramCollectiveKind
 
 }  // namespace
 
-PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
+PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
+                             const TokenReader& reader) {
   if (!context.has_tp() || !context.sequence_parallel) return PendingTensor(x);
-  if (travels_in_pieces(context)) return PendingTensor(std::make_unique<GatherInPieces>(context, x, tokens, pass));
+  if (travels_in_pieces(context))
+    return PendingTensor(std::make_unique<GatherInPieces>(context, x, tokens, pass, reader));
   const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
   return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
 }
@@ -78,12 +80,13 @@ PendingTensor start_all_reduce(Context& context, const at::Tensor& x, comm::Redu
 
 }  // namespace
 
-PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
+PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass,
+                             schedule::ParameterId writer) {
   if (!context.has_tp()) return PendingTensor(part);
   const at::Tensor whole = part.contiguous();
   if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
   if (travels_in_pieces(context)) {
-    auto pieces = std::make_unique<ScatterInPieces>(context, whole, pass);
+    auto pieces = std::make_unique<ScatterInPieces>(context, whole, pass, writer);
     pieces->written({.begin = 0, .end = context.tp_size()});
     return PendingTensor(std::move(pieces));
   }
@@ -92,8 +95,9 @@ PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule:
   return start_with_tokens(context, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens, pass);
 }
 
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass) {
-  return start_enter_tp(context, x, tokens, pass).take();
+at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
+                    const TokenReader& reader) {
+  return start_enter_tp(context, x, tokens, pass, reader).take();
 }
 
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {

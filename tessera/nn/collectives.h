@@ -58,12 +58,25 @@ class PendingTensor {
   at::Tensor in_, out_;
   std::unique_ptr<PendingResult> result_;  // if not null, the result; the members above are then unused
 };
-PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
+
+// The first product that reads gathered tokens. Recorded with the pieces of the gather, so that the checker can compare
+// the product with the waits (schedule/check/pieces.h).
+struct TokenReader {
+  schedule::ParameterId weight = schedule::kNoParameter;  // kNoParameter: other work reads the tokens
+  bool is_wgrad =
+      false;  // whether the product computes the weight's gradient; otherwise the product consumes the weight
+};
+
+PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
+                             const TokenReader& reader = {});
 // The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.
-PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
+// writer: the weight that the product of `part` has consumed; kNoParameter: other work has written `part`.
+PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass,
+                             schedule::ParameterId writer = schedule::kNoParameter);
 
 // Gathers the tokens: [own tokens, width] -> [tokens, width].
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass);
+at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
+                    const TokenReader& reader = {});
 // Sums every rank's `part` [tokens, width] and returns the sum for this rank's tokens: [own tokens, width]. Adds the
 // parts in tp-rank order in the accumulator type and rounds once.
 at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);

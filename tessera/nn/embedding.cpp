@@ -53,7 +53,8 @@ void produce_rows(Context& context, const VocabEmbedding& embedding, const at::T
 // Releases the table before the collective has finished.
 PendingTensor start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
   const ConsumedWeight weight(context, embedding.weight, context.pass);
-  return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass);
+  return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass,
+                        embedding.weight.id);
 }
 
 // `early_tokens` is a pointer because autograd would make a variable of a tensor, even of an undefined tensor.
@@ -73,7 +74,8 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     const at::Tensor tokens = ctx->get_saved_variables()[0];
     auto& context = *saved_pointer<Context>(ctx, "context");
     auto& embedding = *saved_pointer<const VocabEmbedding>(ctx, "embedding");
-    const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), schedule::Pass::backward);
+    const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), schedule::Pass::backward,
+                                   {.weight = embedding.weight.id, .is_wgrad = true});
     if (travels_by_rows(context, embedding)) {
       produce_rows(context, embedding, tokens, dy);
       return {{}, {}, {}, {}, {}};

@@ -102,13 +102,14 @@ std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight
 
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
                                                std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
+  const TokenReader reader{.weight = weight.id, .is_wgrad = sides == ops::Sides::columns};
   if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass)) {
-    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass));
+    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass, reader));
     return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
       return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
     };
   }
-  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass));
+  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass, reader));
   return [arriving, &context, &weight, role, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};

@@ -208,13 +208,13 @@ class Placer {
   }
 
   double collective(const Event& event) const {
-    if (event.parameter >= 0) {  // an exchange of rows has two messages: the indices, then the rows
+    if (schedule::reads_rows(event)) {  // an exchange of rows has two messages: the indices, then the rows
       const int domain = parameters_[static_cast<std::size_t>(event.parameter)].size.domain;
       const MachineLink& link = input_.machine.link(domain_ranks(input_.layout, domain).stored);
       return 2 * link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     }
     const std::int64_t ranks = ranks_of(event.group);
-    if (ranks == 1) return 0;
+    if (ranks == 1 || (schedule::is_piece_op(event.op) && event.bytes == 0)) return 0;
     const MachineLink& link = input_.machine.collective_link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);

@@ -26,6 +26,7 @@ DryStep dry_step(const DryOptions& options) {
   step.work.resize(step.microbatch.size() + 1);
   step.flops = program.flops();
   step.activations = program.activations();
+  step.transfer_arena = program.transfer_arena();
   step.parameters = program.parameters().specs();
   step.cuts = program.parameters().cuts();
   for (int domain = 0; domain < static_cast<int>(options.layout.domains.size()); ++domain)

@@ -44,6 +44,7 @@ struct DryStep {
   // By number format, for one microbatch. flops: of products with weights. activations: bytes that this rank receives
   // in the program's collectives.
   std::array<std::int64_t, quant::kFormats> flops{}, activations{};
+  std::int64_t transfer_arena = 0;  // runtime::DryRun::transfer_arena()
 
   // Returns the events of a step with this number of microbatches.
   schedule::Trace trace(int microbatches) const;

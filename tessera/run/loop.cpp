@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <numeric>
@@ -27,6 +28,12 @@
 
 namespace tessera::run {
 namespace {
+
+std::optional<double> median(std::vector<double> values) {
+  if (values.empty()) return std::nullopt;
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
 
 constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
@@ -75,10 +82,10 @@ class Loop {
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
-    std::ranges::sort(rates_of_tokens_);
-    if (!rates_of_tokens_.empty()) summary_.tokens_per_second = rates_of_tokens_[rates_of_tokens_.size() / 2];
-    std::ranges::sort(mfus_);
-    if (!mfus_.empty()) summary_.mfu = mfus_[mfus_.size() / 2];
+    summary_.tokens_per_second = median(std::move(rates_of_tokens_)).value_or(0);
+    summary_.mfu = median(std::move(mfus_));
+    summary_.exposed_tp_ms = median(std::move(exposed_tp_ms_));
+    summary_.exposed_weights_ms = median(std::move(exposed_weights_ms_));
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
     summary_.expert_room = trainer_.expert_room();
@@ -208,6 +215,10 @@ class Loop {
       summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
       summary_.activations_by_format[format] += unwritten_->activations_by_format[format];
     }
+    if (unwritten_->exposed_tp_ms && !std::isnan(*unwritten_->exposed_tp_ms)) {
+      exposed_tp_ms_.push_back(*unwritten_->exposed_tp_ms);
+      exposed_weights_ms_.push_back(unwritten_->exposed_comm_ms - *unwritten_->exposed_tp_ms);
+    }
     if (files_ != nullptr) files_->step(*unwritten_);
     unwritten_.reset();
   }
@@ -313,7 +324,7 @@ class Loop {
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
-  std::vector<double> rates_of_tokens_, mfus_;
+  std::vector<double> rates_of_tokens_, mfus_, exposed_tp_ms_, exposed_weights_ms_;
   std::deque<StepMetrics> enqueued_;      // lines of the pending steps, with the values that are already known
   std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;

@@ -90,6 +90,9 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   if (const std::string_view transport = tp_transport_of(config, summary.schedules); !transport.empty())
     json["tp_transport"] = transport;
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
+  const auto milliseconds = [](const std::optional<double>& ms) { return ms ? ordered_json(*ms) : ordered_json(); };
+  json["exposed_ms"] = {{"weights", milliseconds(summary.exposed_weights_ms)},
+                        {"tp", milliseconds(summary.exposed_tp_ms)}};
 }
 
 void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& json) {

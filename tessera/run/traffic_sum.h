@@ -23,9 +23,10 @@ class TrafficSum {
   bool is_any_stop_requested() const { return sums_[kStopRequested] > 0; }
 
  private:
-  // The order of the numbers in sums_: exposed milliseconds; gathered bytes; reduced bytes; gathered bytes, flops and
-  // activation bytes by format; number of ranks with a stop request; the values of each rank (rank_sums.h).
-  static constexpr std::size_t kStopRequested = 3 + 3 * quant::kFormats, kShared = kStopRequested + 1;
+  // The order of the numbers in sums_: exposed milliseconds; their part for activations; gathered bytes; reduced bytes;
+  // gathered bytes, flops and activation bytes by format; number of ranks with a stop request; the values of each rank
+  // (rank_sums.h).
+  static constexpr std::size_t kStopRequested = 4 + 3 * quant::kFormats, kShared = kStopRequested + 1;
   std::vector<double> sums_ = std::vector<double>(kShared);
   int ranks_ = 1;
   base::Fence summed_;

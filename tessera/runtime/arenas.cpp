@@ -26,6 +26,7 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   std::string first_problem;
   const auto share = [&](shard::Via via, const base::Buffer& memory) {
     for (comm::Communicator* group : parallel.made(via)) {
+      if (transfers->was_used()) group->limit_copies(kLongestCopy);
       std::string problem = group->share({const_cast<std::byte*>(memory.data()), memory.size()});
       if (first_problem.empty()) first_problem = std::move(problem);
     }

@@ -20,6 +20,11 @@ struct Arenas {
   std::string transfer_problem;                   // why some tp peers cannot write to `transfers`, as grow() returns it
   std::int64_t gather_peak = 0, reduce_peak = 0;  // largest number of bytes that a schedule has used
 
+  // If the program's transfers travel in pieces, weights and gradients are pushed in copies of at most this number of
+  // bytes. The copies of a GPU follow each other, so a piece waits for at most one such copy (about 43 us between
+  // H100s).
+  static constexpr std::size_t kLongestCopy = std::size_t{16} << 20;
+
   // Makes the arenas large enough for the schedule. Collective over the groups of gathers, of reductions and of the
   // program. No transfer may be in flight. If `pushes` is true, the ranks of a group can then write into each other's
   // arenas. Returns the reason why some peers cannot write (Communicator::share), or an empty text.

@@ -15,19 +15,24 @@ CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::C
   };
   // A gather of bytes carries fp8 codes.
   const quant::Format format = collective.type == quant::DType::u8 ? quant::Format::fp8 : quant::Format::bf16;
-  const auto [to, from] = piece_peers(collective.piece, group.rank, group.size);
+  const bool has_peers = collective.piece < group.size;  // false: a piece of places without a rank
+  const auto [to, from] = has_peers ? piece_peers(collective.piece, group.rank, group.size) : PiecePeers{};
   switch (collective.kind) {
     case ProgramCollectiveKind::all_gather:
       return {
           .op = "all_gather", .given = part_of(group.rank), .received = all - part_of(group.rank), .format = format};
     case ProgramCollectiveKind::gather_piece:
-      return {.op = schedule::piece_op("gather", collective.piece),
-              .given = part_of(group.rank),
-              .received = part_of(from),
+      return {.op = schedule::piece_op(collective.is_for_wgrad ? schedule::kWgradGather : schedule::kGather,
+                                       collective.piece),
+              .given = has_peers ? part_of(group.rank) : 0,
+              .received = has_peers ? part_of(from) : 0,
+              .stored = all,
               .format = format};
     case ProgramCollectiveKind::scatter_piece:
-      return {
-          .op = schedule::piece_op("scatter", collective.piece), .given = part_of(to), .received = part_of(group.rank)};
+      return {.op = schedule::piece_op(schedule::kScatter, collective.piece),
+              .given = has_peers ? part_of(to) : 0,
+              .received = has_peers ? part_of(group.rank) : 0,
+              .stored = has_peers ? part_of(group.rank) : 0};
     case ProgramCollectiveKind::reduce_scatter:
       return {.op = "reduce_scatter", .given = all, .received = (group.size - 1) * part_of(group.rank)};
     case ProgramCollectiveKind::all_reduce_sum:

@@ -37,7 +37,15 @@ struct ProgramCollective {
   schedule::Pass pass = schedule::Pass::forward;
   int domain = 0;           // 0: the domain of dense weights, which is also the domain of activations and samples
   bool is_recorded = true;  // false: the collective is not an event of the step, because later steps skip it
-  int piece = 0;            // rank distance from sender to receiver of a piece: 1 to the number of ranks - 1
+  // For a piece: the distance from the sender's rank to the receiver's rank, from 1 to the number of places - 1. A
+  // piece of at least the number of ranks has no peers: it is recorded, and nothing is sent.
+  int piece = 0;
+  // For a piece: the weight whose product reads the gathered tokens or writes the scattered tokens. kNoParameter: other
+  // work uses the tokens.
+  schedule::ParameterId weight = schedule::kNoParameter;
+  bool is_for_wgrad =
+      false;  // for a gather_piece: only the product that computes the weight's gradient reads the tokens
+  std::int64_t offset = -1;  // for a piece: the position of `out` in the transfer arena (TransferMemory); -1: not known
 };
 constexpr bool is_piece(ProgramCollectiveKind kind) {
   return kind == ProgramCollectiveKind::gather_piece || kind == ProgramCollectiveKind::scatter_piece;
@@ -54,6 +62,15 @@ constexpr PiecePeers piece_peers(int piece, int rank, int size) {
 struct Issued {
   base::Fence done;
   int event = -1;  // index in the step's trace; -1: not recorded
+  // For a piece: the range of the transfer arena that holds the transfer, as in the need event.
+  std::int64_t offset = -1, bytes = 0;
+};
+
+// The sum that completes a scatter.
+struct ScatterSum {
+  std::span<const int> ranks;  // ranks of the group in the order in which their parts are added
+  schedule::Pass pass = schedule::Pass::forward;
+  schedule::ParameterId weight = schedule::kNoParameter;  // as in the scatter's pieces
 };
 
 // The op of a collective in events, and its bytes on one rank.
@@ -61,6 +78,7 @@ struct CollectiveTraffic {
   std::string op;
   std::int64_t given = 0;     // bytes that this rank contributes: Event::bytes
   std::int64_t received = 0;  // bytes that this rank receives from others
+  std::int64_t stored = 0;    // for a piece: the bytes of `out`
   quant::Format format = quant::Format::bf16;
 };
 // Returns the traffic on the rank that `group` describes.

@@ -116,13 +116,17 @@ Issued DryRun::issue(const ProgramCollective& collective) {
   record(recorder_.collective_event(collective, traffic));
   received_.back() = traffic.received;
   activations_[static_cast<std::size_t>(traffic.format)] += traffic.received;
-  return {.done = {}, .event = recorder_.last()};
+  return {.done = {}, .event = recorder_.last(), .offset = collective.offset, .bytes = traffic.stored};
+}
+
+void DryRun::record_sum(const ScatterSum& sum) {
+  record(recorder_.sum_event(sum));
 }
 
 void DryRun::wait(const Issued& issued) {
   if (issued.event < 0) return;
   const schedule::Event event = trace()[static_cast<std::size_t>(issued.event)];
-  if (schedule::is_piece_op(event.op)) record(recorder_.need_event(event));
+  if (schedule::is_piece_op(event.op)) record(recorder_.need_event(event, issued));
   waits_[static_cast<std::size_t>(issued.event)] = recorder_.last();
 }
 

@@ -31,6 +31,9 @@ class DryRun : public Program {
   const std::array<std::int64_t, quant::kFormats>& flops() const { return flops_; }
   const std::array<std::int64_t, quant::kFormats>& activations() const { return activations_; }
 
+  // Returns the bytes of the transfer arena that the steps so far need.
+  std::int64_t transfer_arena() const { return transfers_->peak(); }
+
   ParameterTable& parameters() override { return parameters_; }
   base::Device device() const override { return base::kNoDevice; }
   const shard::ComputeGroup& compute_group(int domain) const override { return parameters_.compute_group(domain); }
@@ -53,7 +56,8 @@ class DryRun : public Program {
   RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
-  TransferMemory take_transfer(std::int64_t /*bytes*/) override { return {}; }
+  TransferMemory take_transfer(std::int64_t bytes) override { return transfers_->take(bytes); }
+  void record_sum(const ScatterSum& sum) override;
   void add_in_order(void* /*out*/, std::span<const void* const> /*parts*/, quant::DType /*type*/,
                     std::int64_t /*count*/) override {}
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
@@ -74,7 +78,8 @@ class DryRun : public Program {
   std::unique_ptr<ParameterTable> own_;  // null: parameters_ belongs to a runtime
   ParameterTable& parameters_;
   Recorder recorder_;
-  std::vector<Use> uses_;  // by parameter
+  std::shared_ptr<TransferArena> transfers_ = std::make_shared<TransferArena>(base::kNoDevice);  // has no memory
+  std::vector<Use> uses_;                                                                        // by parameter
   std::vector<int> waits_;
   std::vector<std::int64_t> received_;
   std::array<std::int64_t, quant::kFormats> flops_{}, activations_{};

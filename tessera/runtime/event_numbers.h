@@ -33,7 +33,7 @@ class EventNumbers {
                         schedule::Pass pass);
 
  private:
-  using Counts = std::array<int, 24>;  // by event kind (8) and pass (3)
+  using Counts = std::array<int, 27>;  // by event kind (9) and pass (3)
   static std::size_t place(schedule::EventKind kind, schedule::Pass pass) {
     return static_cast<std::size_t>(kind) * 3 + static_cast<std::size_t>(pass);
   }

@@ -123,8 +123,10 @@ class Program {
   // is released. Work that is enqueued on compute after the release may still read the memory. All ranks make these
   // calls in the same order.
   virtual TransferMemory take_transfer(std::int64_t bytes) = 0;
+  // Records that the next work on compute adds the parts of a scatter. The caller has waited for the pieces.
+  virtual void record_sum(const ScatterSum& sum) = 0;
   // Enqueues a sum on compute: out = the sum of `parts` in their order. The sum is computed in the accumulator type and
-  // rounded once to `type`.
+  // rounded once to `type`. The parts have `count` elements each.
   virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
   // Record that autograd keeps `bytes` bytes of activations from stash to fetch. `way` is "shard" if only this rank's
   // tokens are kept, otherwise "keep".

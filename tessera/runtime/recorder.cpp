@@ -66,12 +66,33 @@ schedule::Event Recorder::rows_event(Pass pass, ParameterId id) const {
 }
 
 schedule::Event Recorder::collective_event(const ProgramCollective& collective, const CollectiveTraffic& traffic) {
-  return numbers_.other(EventKind::comm, parameters_.program_group(collective.domain), traffic.op, traffic.given,
-                        collective.pass);
+  schedule::Event event = numbers_.other(EventKind::comm, parameters_.program_group(collective.domain), traffic.op,
+                                         traffic.given, collective.pass);
+  if (is_piece(collective.kind))
+    event.parameter = collective.is_for_wgrad ? collective.weight : consumed_weight(collective.weight, collective.pass);
+  return event;
 }
 
-schedule::Event Recorder::need_event(const schedule::Event& piece) {
-  return numbers_.other(EventKind::need, piece.group, piece.op, 0, piece.pass);
+schedule::Event Recorder::need_event(const schedule::Event& piece, const Issued& issued) {
+  schedule::Event event = numbers_.other(EventKind::need, piece.group, piece.op, issued.bytes, piece.pass);
+  event.parameter = piece.parameter;
+  event.offset = issued.offset;
+  return event;
+}
+
+schedule::Event Recorder::sum_event(const ScatterSum& sum) {
+  std::vector<int> ranks(sum.ranks.begin(), sum.ranks.end());
+  // Places without a rank come last, so that groups with different numbers of ranks have equal events.
+  const shard::ComputeGroup& group = parameters_.compute_group(0);
+  for (int place = group.size; place < group.nominal_size; ++place) ranks.push_back(place);
+  schedule::Event event =
+      numbers_.other(EventKind::sum, parameters_.program_group(0), schedule::sum_op(ranks), 0, sum.pass);
+  event.parameter = consumed_weight(sum.weight, sum.pass);
+  return event;
+}
+
+ParameterId Recorder::consumed_weight(ParameterId weight, Pass pass) const {
+  return weight < 0 ? schedule::kNoParameter : parameters_.read_in(pass, weight);
 }
 
 schedule::Event Recorder::activation_event(EventKind kind, std::int64_t bytes, Pass pass, std::string_view way) {

@@ -48,7 +48,9 @@ class Recorder {
   // `kind` is stash or fetch. `way` has the meaning of Program::stash.
   schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::Pass pass,
                                    std::string_view way);
-  schedule::Event need_event(const schedule::Event& piece);
+  // The event of a wait for a piece, whose collective_event is `piece`.
+  schedule::Event need_event(const schedule::Event& piece, const Issued& issued);
+  schedule::Event sum_event(const ScatterSum& sum);
   schedule::Event amaxes_event(std::int64_t count);
   schedule::Event counts_event(std::int64_t count);
 
@@ -60,6 +62,9 @@ class Recorder {
   const StepHistory& history() const { return history_; }
 
  private:
+  // Returns the parameter that a product with the weight consumes in this pass.
+  schedule::ParameterId consumed_weight(schedule::ParameterId weight, schedule::Pass pass) const;
+
   ParameterTable& parameters_;
   StepHistory history_;
   EventNumbers numbers_;

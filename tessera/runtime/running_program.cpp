@@ -314,6 +314,8 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
     step_.statistics.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
   }
   comm::Communicator& group = step_.parallel.program(collective.domain);
+  const bool has_peers = !is_piece(collective.kind) || collective.piece < group.size();
+  if (!has_peers) return {.done = {}, .event = event, .offset = collective.offset, .bytes = traffic.stored};
   if (step_.parallel.is_asynchronous()) group.lane().wait(step_.parallel.compute->record());
   if (is_piece(collective.kind)) {
     if (traffic.received > 0) {
@@ -323,7 +325,7 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
     if (const ReplayOptions& replay = step_.options.replay; replay.delay_seed != 0)
       group.lane().delay(std::uniform_real_distribution<double>(0, replay.longest_delay)(random_));
   }
-  return {start(group, collective), event};
+  return {.done = start(group, collective), .event = event, .offset = collective.offset, .bytes = traffic.stored};
 }
 
 static base::Fence start_piece(comm::Communicator& group, const ProgramCollective& it) {
@@ -368,19 +370,34 @@ TransferMemory RunningProgram::take_transfer(std::int64_t bytes) {
   return memory;
 }
 
+void RunningProgram::record_sum(const ScatterSum& sum) {
+  record(step_.recorder.sum_event(sum));
+}
+
 void RunningProgram::add_in_order(void* out, std::span<const void* const> parts, quant::DType type,
                                   std::int64_t count) {
   comm::reduce(step_.parallel.kernels(), out, parts, type, comm::ReduceOp::sum, count);
 }
 
+// Returns whether the operation exchanges rows of a table or numbers of the optimizer, not activations.
+bool RunningProgram::is_of_weights(const Issued& issued) const {
+  if (issued.event < 0) return false;
+  const schedule::Event& event = step_.recorder.trace()[static_cast<std::size_t>(issued.event)];
+  return schedule::reads_rows(event) || event.group == schedule::kCastGroup;
+}
+
 void RunningProgram::wait(const Issued& issued) {
   if (issued.event >= 0) {
     const schedule::Event event = step_.recorder.trace()[static_cast<std::size_t>(issued.event)];
-    if (schedule::is_piece_op(event.op)) record(step_.recorder.need_event(event));
+    if (schedule::is_piece_op(event.op)) record(step_.recorder.need_event(event, issued));
   }
   const double before = step_.statistics.exposed_seconds;
   const auto first = static_cast<std::ptrdiff_t>(step_.waits.on_device().size());
-  step_.waits.until(issued.done, schedule::Activity::comm);
+  if (issued.done.state() == nullptr) return;  // a piece without peers
+  if (is_of_weights(issued))
+    step_.waits.until(issued.done, schedule::Activity::comm);
+  else
+    step_.waits.until_program(issued.done);
   if (issued.event < 0) return;
   const FencePairs& waits = step_.waits.on_device();
   if (!plans_.current())

@@ -60,6 +60,7 @@ class RunningProgram final : public Program {
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
   TransferMemory take_transfer(std::int64_t bytes) override;
+  void record_sum(const ScatterSum& sum) override;
   void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) override;
   void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
@@ -76,6 +77,7 @@ class RunningProgram final : public Program {
   void reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
                      const schedule::Event& event);
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
+  bool is_of_weights(const Issued& issued) const;
   comm::Communicator& rows_group(const ParameterEntry& entry);
   base::Fence start(comm::Communicator& group, const ProgramCollective& collective);
   void check_produced();

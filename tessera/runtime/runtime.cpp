@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <exception>
-#include <limits>
 
 #include "tessera/schedule/buckets.h"
 
@@ -46,8 +45,9 @@ PendingStep Runtime::pending() const {
   PendingStep step{.number = step_.recorder.history().step(),
                    .end = step_.parallel.compute->record(),
                    .statistics = step_.statistics,
-                   .waits = step_.waits.on_device()};
-  if (!waits_are_known()) step.statistics.exposed_seconds = std::numeric_limits<double>::quiet_NaN();
+                   .waits = step_.waits.on_device(),
+                   .program_waits = step_.waits.for_program()};
+  if (!waits_are_known()) forget_waits(step.statistics);
   return step;
 }
 
@@ -61,13 +61,15 @@ StepStatistics Runtime::finish(const PendingStep& step) {
   step_.agreement.finish_until(step.number);
   StepStatistics statistics = step.statistics;
   statistics.exposed_seconds += seconds_of(step.waits);
+  statistics.exposed_tp_seconds += seconds_of(step.program_waits);
   return statistics;
 }
 
 StepStatistics Runtime::statistics() const {
   StepStatistics statistics = step_.statistics;
   statistics.exposed_seconds += seconds_of(step_.waits.on_device());
-  if (!waits_are_known()) statistics.exposed_seconds = std::numeric_limits<double>::quiet_NaN();
+  statistics.exposed_tp_seconds += seconds_of(step_.waits.for_program());
+  if (!waits_are_known()) forget_waits(statistics);
   return statistics;
 }
 

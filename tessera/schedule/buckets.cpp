@@ -13,8 +13,7 @@ std::vector<ParameterId> order_of_first_uses(const Trace& trace, int weights) {
     order.push_back(id);
   };
   for (const Event& event : trace)
-    if (event.kind == EventKind::consume || (event.kind == EventKind::comm && event.parameter >= 0))
-      add(event.parameter);
+    if (event.kind == EventKind::consume || reads_rows(event)) add(event.parameter);
   for (ParameterId id = 0; id < weights; ++id) add(id);
   return order;
 }

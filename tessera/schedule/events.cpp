@@ -1,6 +1,7 @@
 #include "tessera/schedule/events.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <array>
@@ -65,6 +66,14 @@ bool is_piece_op(std::string_view op) {
   return op.find(" piece ") != std::string_view::npos;
 }
 
+std::string sum_op(std::span<const int> ranks) {
+  return fmt::format("ranks {}", fmt::join(ranks, " "));
+}
+
+bool reads_rows(const Event& event) {
+  return event.kind == EventKind::comm && event.parameter >= 0 && !is_piece_op(event.op);
+}
+
 std::string_view name_of(EventKind kind) {
   switch (kind) {
     case EventKind::consume:
@@ -79,6 +88,8 @@ std::string_view name_of(EventKind kind) {
       return "comm";
     case EventKind::need:
       return "need";
+    case EventKind::sum:
+      return "sum";
     case EventKind::stash:
       return "stash";
     case EventKind::fetch:
@@ -94,8 +105,9 @@ std::string to_string(const Event& event, const std::vector<std::string>& names)
   if (event.kind == EventKind::comm)
     return fmt::format("{}{} comm {} {} {}{} bytes", name_of(event.step), place, event.group, event.op,
                        event.parameter < 0 ? "" : name + " ", event.bytes);
-  if (event.kind == EventKind::need)
-    return fmt::format("{}{} need {} {} ({})", name_of(event.step), place, event.group, event.op, event.ordinal);
+  if (event.kind == EventKind::need || event.kind == EventKind::sum)
+    return fmt::format("{}{} {} {} {}{} ({})", name_of(event.step), place, name_of(event.kind), event.group, event.op,
+                       event.parameter < 0 ? "" : " " + name, event.ordinal);
   if (event.kind == EventKind::stash || event.kind == EventKind::fetch)
     return fmt::format("{}{} {} {} {} bytes", name_of(event.step), place, name_of(event.kind), event.op, event.bytes);
   return fmt::format("{}{} {} {} ({})", name_of(event.step), place, name_of(event.kind), name, event.ordinal);

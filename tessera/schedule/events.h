@@ -5,6 +5,7 @@
 // if a layer is used twice in one pass, its weight has the consumes 0 and 1.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,11 +20,13 @@ enum class EventKind : std::uint8_t {
   produce,  // a use of a weight has written the weight's gradient; the last produce of a microbatch completes the
             // gradient
   publish,  // the stored weight has a new version
-  comm,     // a collective of the program. If the event has a parameter, the collective reads rows of this parameter by
-            // index. Outside the microbatches: a collective of the optimizer (kCastGroup)
+  comm,     // a collective of the program, or the beginning of a piece of a transfer (piece_op). If a collective has a
+            // parameter, it reads rows of this parameter by index. Outside the microbatches: a collective of the
+            // optimizer (kCastGroup)
   stash,    // activations are kept for backward; `op` is "keep" or "shard"
   fetch,    // backward reads the kept activations
   need,     // the program waits for a piece of a transfer, which a comm event with the same group, pass and op began
+  sum,      // the program adds the parts of a scatter; `op` lists the ranks in the order of the sum (sum_op)
 };
 
 // Index of a parameter in its runtime, in the order of registration.
@@ -37,9 +40,15 @@ struct Event {
   Pass pass = Pass::forward;
   ParameterId parameter = kNoParameter;
   int ordinal = 0;
-  std::string group, op;  // group and operation of comm and need; for stash and fetch, `op` is "keep" or "shard"
-  // For comm: the bytes that this rank contributes. For stash and fetch: the bytes of the activations.
+  // Group and operation of comm, need and sum. For stash and fetch, `op` is "keep" or "shard".
+  std::string group, op;
+  // For comm: the bytes that this rank contributes. For need: the bytes of the range at `offset`. For stash and fetch:
+  // the bytes of the activations.
   std::int64_t bytes = 0;
+  // For need: the position in the transfer arena of the range that holds the transfer, in bytes; -1: not known. The
+  // pieces of a gather have one range, which includes this rank's own tokens. Each piece of a scatter has a separate
+  // range.
+  std::int64_t offset = -1;
 
   bool operator==(const Event&) const = default;
 };
@@ -58,14 +67,25 @@ inline constexpr const char* kCountsOp = "all_reduce sum";
 inline constexpr const char* kRowGroup = "rows";
 inline constexpr const char* kRowOp = "gather_rows";
 
-// Returns the op of a piece. A "gather" or "scatter" transfer over n ranks has the pieces 1 to n-1, in this order, with
-// the ops "gather piece 1" to "gather piece n-1". Piece k goes from each rank r to rank r + k. The k-th need event of a
-// transfer waits for piece k.
+// Names of transfers in pieces. The events of a piece, and the sum of a scatter, have the parameter of the weight whose
+// product uses the tokens, or no parameter if the user is not known.
+inline constexpr std::string_view kGather = "gather";                 // read by the product that consumes the weight
+inline constexpr std::string_view kWgradGather = "gather for wgrad";  // read by the product that produces its gradient
+inline constexpr std::string_view kScatter = "scatter";               // written by the product that consumes the weight
+
+// Returns the op of a piece. A transfer over n ranks has the pieces 1 to n-1, in this order, with the ops "gather piece
+// 1" to "gather piece n-1". Piece k goes from each rank r to rank r + k. The k-th need event of a transfer waits for
+// piece k.
 std::string piece_op(std::string_view transfer, int piece);
 bool is_piece_op(std::string_view op);
+// Returns the op of a sum, for example "ranks 0 1 2".
+std::string sum_op(std::span<const int> ranks);
 
-// Returns whether two events are equal except for their bytes. Bytes differ between ranks whose shards have different
-// sizes.
+// Returns whether the event is a collective that reads rows of its parameter by index.
+bool reads_rows(const Event& event);
+
+// Returns whether two events are equal except for their bytes and offsets. Bytes and offsets differ between ranks whose
+// shards have different sizes.
 bool is_same(const Event& a, const Event& b);
 // Hash the fields that is_same compares. hash_event combines `hash` with an event. hash_trace starts with 0 and applies
 // hash_event to each event in order. The hashes are equal on all machines.

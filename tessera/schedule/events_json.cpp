@@ -18,12 +18,12 @@ constexpr std::string_view kFormat = "tessera trace";
 constexpr int kVersion = 1;
 constexpr std::array<StepKind, 2> kSteps{StepKind::train, StepKind::evaluate};
 constexpr std::array<Pass, 3> kPasses{Pass::forward, Pass::recompute, Pass::backward};
-constexpr std::array<EventKind, 8> kKinds{EventKind::consume, EventKind::release, EventKind::produce,
+constexpr std::array<EventKind, 9> kKinds{EventKind::consume, EventKind::release, EventKind::produce,
                                           EventKind::publish, EventKind::comm,    EventKind::need,
-                                          EventKind::stash,   EventKind::fetch};
+                                          EventKind::sum,     EventKind::stash,   EventKind::fetch};
 
 bool has_group(EventKind kind) {
-  return kind == EventKind::comm || kind == EventKind::need;
+  return kind == EventKind::comm || kind == EventKind::need || kind == EventKind::sum;
 }
 
 bool is_kept(EventKind kind) {
@@ -33,9 +33,12 @@ bool is_kept(EventKind kind) {
 std::string event_text(const Event& event) {
   const std::string head =
       fmt::format(R"(["{}", {}, "{}", )", name_of(event.kind), event.microbatch, name_of(event.pass));
-  if (has_group(event.kind))
+  if (has_group(event.kind)) {
+    std::string tail = event.parameter >= 0 || event.offset >= 0 ? fmt::format(", {}", event.parameter) : "";
+    if (event.offset >= 0) tail += fmt::format(", {}", event.offset);
     return fmt::format("{}{}, {}, {}, {}{}]", head, event.ordinal, json(event.group).dump(), json(event.op).dump(),
-                       event.bytes, event.parameter >= 0 ? fmt::format(", {}", event.parameter) : "");
+                       event.bytes, tail);
+  }
   if (is_kept(event.kind)) return fmt::format("{}{}, {}, {}]", head, event.ordinal, json(event.op).dump(), event.bytes);
   return fmt::format("{}{}, {}]", head, event.parameter, event.ordinal);
 }
@@ -81,17 +84,20 @@ Event event_from(const json& value, StepKind step, std::size_t parameters, const
   if (!value.is_array() || value.empty()) refuse(where, value, "an array that begins with the kind of event");
   Event event{.kind = word_of(value[0], kKinds, where), .step = step};
   const std::size_t fields = has_group(event.kind) ? 7 : is_kept(event.kind) ? 6 : 5;
-  const bool has_rows = event.kind == EventKind::comm && value.size() == fields + 1;
-  if (value.size() != fields && !has_rows) refuse(where, value, fmt::format("{} fields", fields));
+  // The parameter and the offset are absent if the event has neither.
+  const std::size_t more = has_group(event.kind) && value.size() > fields ? value.size() - fields : 0;
+  if (value.size() != fields && (more < 1 || more > 2)) refuse(where, value, fmt::format("{} fields", fields));
   event.microbatch = static_cast<int>(integer_of(value[1], -1, most, where + ": microbatch"));
   event.pass = word_of(value[2], kPasses, where + ": pass");
-  const auto parameter_at = [&](std::size_t at) {
+  const auto parameter_at = [&](std::size_t at, std::int64_t first) {
     const auto last = static_cast<std::int64_t>(parameters) - 1;
-    return static_cast<ParameterId>(integer_of(value[at], 0, last, where + ": parameter"));
+    return static_cast<ParameterId>(integer_of(value[at], first, last, where + ": parameter"));
   };
-  if (has_rows) event.parameter = parameter_at(fields);
+  if (more > 0) event.parameter = parameter_at(fields, more == 2 ? kNoParameter : 0);
+  if (more == 2)
+    event.offset = integer_of(value[fields + 1], 0, std::numeric_limits<std::int64_t>::max(), where + ": offset");
   if (fields == 5) {
-    event.parameter = parameter_at(3);
+    event.parameter = parameter_at(3, 0);
     event.ordinal = static_cast<int>(integer_of(value[4], 0, most, where + ": ordinal"));
     return event;
   }

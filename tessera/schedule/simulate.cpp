@@ -129,8 +129,7 @@ class Player {
         wait(arrived_[static_cast<std::size_t>(i)], prediction.gather_exposed_seconds, &waited);
     const Event& event = trace_[static_cast<std::size_t>(index)];
     if (event.kind == EventKind::publish) publish(index, prediction.spans);
-    const bool reads_rows = event.kind == EventKind::comm && event.parameter >= 0;
-    if (reads_rows || (event.kind == EventKind::consume && !moves_[static_cast<std::size_t>(event.parameter)]))
+    if (reads_rows(event) || (event.kind == EventKind::consume && !moves_[static_cast<std::size_t>(event.parameter)]))
       wait(published_[static_cast<std::size_t>(event.parameter)], prediction.gather_exposed_seconds, &waited);
     const std::size_t at = slot(position);
     passed_[at] = compute_;
@@ -309,7 +308,7 @@ class OnDemandPlayer {
       if (seconds > 0) replicas_ = std::max(replicas_, now_) + seconds;
       published_[static_cast<std::size_t>(event.parameter)] = seconds > 0 ? replicas_ : now_;
     }
-    if (event.kind == EventKind::comm && event.parameter >= 0)
+    if (reads_rows(event))
       spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_),
             prediction.gather_exposed_seconds);
     spend(collectives_.happened(index, now_) - now_, prediction.comm_exposed_seconds);

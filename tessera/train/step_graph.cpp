@@ -3,7 +3,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <array>
-#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
@@ -53,7 +52,7 @@ StepGraph::StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batch
   for (base::Lane* lane : parallel.lanes()) lane->synchronize();  // finishes work that cannot be captured into a graph
   parallel.compute->synchronize();
   statistics_ = runtime.statistics();
-  statistics_.exposed_seconds = std::numeric_limits<double>::quiet_NaN();  // a graph does not measure waits
+  forget_waits(statistics_);  // a graph does not measure waits
 }
 
 bool StepGraph::fits(std::span<const models::Batch> batches, double scale) const {

@@ -64,6 +64,8 @@ TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
       EXPECT_LE(report.exposed_comm_ms, report.p90_ms);
       EXPECT_GE(report.least_exposed_comm_ms, 0);
       EXPECT_LE(report.least_exposed_comm_ms, report.exposed_comm_ms);
+      EXPECT_EQ(report.exposed_tp_ms > 0, tp > 1);
+      EXPECT_GE(report.exposed_weights_ms, 0);
       EXPECT_EQ(report.memory_bytes, 0);
       EXPECT_NEAR(report.loss, std::log(32), 1);
       EXPECT_EQ(report.ranks, tp * gtp);

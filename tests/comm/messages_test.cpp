@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
@@ -287,6 +289,21 @@ TEST(Messages, EachMemberStartsWithTheNextMember) {
 
 TEST(Messages, ABarrierHasNoMessages) {
   EXPECT_THROW(messages_of({.kind = OperationKind::barrier}, members_of(2).front()), Error);
+}
+
+TEST(DividedCopies, CoverEachCopyInOrder) {
+  std::byte from[40], to[40];
+  const std::vector<Copy> copies{{.source = from, .target = to, .bytes = 20},
+                                 {.source = from + 20, .target = to + 30, .bytes = 7}};
+  std::vector<std::tuple<std::ptrdiff_t, std::ptrdiff_t, std::size_t>> parts;
+  for (const Copy& part : divided_copies(copies, 8))
+    parts.emplace_back(static_cast<const std::byte*>(part.source) - from, static_cast<std::byte*>(part.target) - to,
+                       part.bytes);
+  EXPECT_EQ(parts, (decltype(parts){{0, 0, 8}, {8, 8, 8}, {16, 16, 4}, {20, 30, 7}}));
+  EXPECT_EQ(divided_copies(copies, 20).size(), 2u);
+  EXPECT_EQ(divided_copies(copies, std::numeric_limits<std::size_t>::max()).size(), 2u);
+  EXPECT_TRUE(divided_copies({{.source = from, .target = to, .bytes = 0}}, 8).empty());
+  EXPECT_THROW(divided_copies(copies, 0), Error);
 }
 
 }  // namespace

@@ -211,12 +211,12 @@ class LostRank(unittest.TestCase):
         cls.folder = scratch("lost-rank")
         cls.data = write_tokens(cls.folder / "tokens", 131)
 
-    def lose(self, name, sent):
+    def lose(self, name, sent, *mesh):
         """Starts a long run on three ranks and sends a signal to one rank. Returns the seconds until the end, the exit code and
         the output."""
         out = self.folder / name
         arguments = ["train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 10**6, "--backend",
-                     "mpi", "--gtp", 3, "--timeout-s", LIMIT_S, "--out", out]
+                     "mpi", *(mesh or ("--gtp", 3)), "--timeout-s", LIMIT_S, "--out", out]
         with open(self.folder / f"{name}.log", "w", encoding="utf8") as log:
             job = subprocess.Popen(command(*arguments, mpi_ranks=3), stdout=subprocess.DEVNULL, stderr=log, env=ENVIRONMENT)
             try:
@@ -249,6 +249,13 @@ class LostRank(unittest.TestCase):
 
     def test_a_killed_rank(self):
         seconds, code, _ = self.lose("killed", signal.SIGKILL)
+        self.assertNotEqual(code, 0)
+        self.assertLess(seconds, LIMIT_S + 20)
+
+    def test_a_rank_that_is_killed_while_pieces_travel(self):
+        """The delays of pieces take most of a step, so pieces are in flight when the rank is killed."""
+        seconds, code, _ = self.lose("killed-pieces", signal.SIGKILL, "--tp", 3, "--sequence-parallel", "on", "--tp-overlap", "on",
+                                     "--debug-delays", 3)
         self.assertNotEqual(code, 0)
         self.assertLess(seconds, LIMIT_S + 20)
 

@@ -116,6 +116,9 @@ class Layouts(unittest.TestCase):
         self.assertEqual([False, 0, 0, 0], whole)
         self.assertEqual([True, 0], pieces[::2])
         self.assertGreater(min(pieces[1::2]), 0)
+        exposed = json.loads((self.folder / "pieces-2-2-1-local" / "summary.json").read_text())["exposed_ms"]
+        self.assertEqual({"weights", "tp"}, set(exposed))
+        self.assertGreater(exposed["tp"], 0)
 
     def test_fp64(self):
         flags = self.common("--steps", 2, "--dtype", "fp64")

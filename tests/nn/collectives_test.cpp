@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -52,7 +53,8 @@ std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<v
     runtime.program().end_step();
     if (world.rank() != 0) return;
     for (const schedule::Event& event : runtime.trace())
-      events.push_back(std::string(name_of(event.pass)) + (event.kind == schedule::EventKind::need ? " need " : " ") +
+      events.push_back(std::string(name_of(event.pass)) +
+                       (event.kind == schedule::EventKind::comm ? " " : " " + std::string(name_of(event.kind)) + " ") +
                        event.op + " " + std::to_string(event.bytes));
   });
   return events;
@@ -171,10 +173,11 @@ TEST(TpCollectives, RecordPiecesAndWhereComputeNeedsThem) {
     leave_tp(context, whole, schedule::Pass::forward);
   });
   // The ranks have 2, 2 and 3 tokens of 20 bytes.
-  EXPECT_EQ(events, (std::vector<std::string>{"backward gather piece 1 40", "backward gather piece 2 40",
-                                              "backward need gather piece 1 0", "backward need gather piece 2 0",
-                                              "forward scatter piece 1 40", "forward scatter piece 2 60",
-                                              "forward need scatter piece 1 0", "forward need scatter piece 2 0"}));
+  EXPECT_EQ(events,
+            (std::vector<std::string>{
+                "backward gather piece 1 40", "backward gather piece 2 40", "backward need gather piece 1 140",
+                "backward need gather piece 2 140", "forward scatter piece 1 40", "forward scatter piece 2 60",
+                "forward need scatter piece 1 40", "forward need scatter piece 2 40", "forward sum ranks 0 1 2 0"}));
 }
 
 // Rank 1 begins the pieces of a gather in another order.
@@ -222,6 +225,36 @@ TEST(SumOf, GivesEachPartTheGradientOfTheSum) {
     for (const at::Tensor& part : parts) EXPECT_TRUE(part.grad().equal(gradient));
     EXPECT_TRUE(sum_of(context, parts[1]).is_same(parts[1]));
   });
+}
+
+// Rank 1 fails after it has begun piece 1 and before it begins piece 2.
+TEST(TpCollectives, ARankThatFailsBetweenItsPiecesEndsTheWaitsOfTheOthers) {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  const auto gather = [&](Context& context) {
+    const at::Tensor own = own_rows(context, part_of_sum(0, at::kFloat)).contiguous();
+    const at::Tensor whole = part_of_sum(0, at::kFloat);
+    const std::vector<std::int64_t> counts{10, 10, 15};
+    std::vector<runtime::Issued> issued;
+    for (const int piece : {1, 2}) {
+      if (context.tp_rank() == 1 && piece == 2) throw Error("this rank ends here");
+      issued.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
+                                              .in = own.const_data_ptr(),
+                                              .out = whole.mutable_data_ptr(),
+                                              .counts = counts,
+                                              .piece = piece}));
+    }
+    try {
+      for (const runtime::Issued& piece : issued) context.program.wait(piece);
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      errors.emplace_back(error.what());
+      throw;
+    }
+  };
+  EXPECT_THAT([&] { on_tp_ranks({.tp = 3, .sequence_parallel = true}, gather); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("this rank ends here")));
+  EXPECT_THAT(errors, ::testing::UnorderedElementsAre(::testing::HasSubstr("rank 1"), ::testing::HasSubstr("rank 1")));
 }
 
 // A collective's memory must stay allocated while other ranks still send, even if the call that started it fails.

@@ -372,7 +372,8 @@ void expect_same_outputs(const RankRecord& training, const RankRecord& evaluatio
   for (const schedule::Event& event : evaluation.trace) {
     EXPECT_EQ(event.pass, schedule::Pass::forward) << to_string(event, training.names);
     EXPECT_TRUE(event.kind == schedule::EventKind::consume || event.kind == schedule::EventKind::release ||
-                event.kind == schedule::EventKind::comm || event.kind == schedule::EventKind::need)
+                event.kind == schedule::EventKind::comm || event.kind == schedule::EventKind::need ||
+                event.kind == schedule::EventKind::sum)
         << to_string(event, training.names);
   }
 }

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <tuple>
 
+#include "tessera/schedule/check/pieces.h"
 #include "tests/predict/recorded_steps.h"
 
 namespace tessera::predict {
@@ -225,6 +227,74 @@ TEST(DryStepPieces, EqualTheRecordedSteps) {
                .overlap = true,
                .recompute = recompute,
                .sequence_parallel = true});
+}
+
+bool is_refused(const schedule::Trace& trace) {
+  const std::vector<schedule::ParameterSize> sizes;
+  const schedule::Schedule schedule;
+  schedule::CheckFaults faults(trace, sizes, schedule);
+  schedule::check_pieces(trace, faults);
+  return !faults.none();
+}
+
+// Returns the trace in which event `from` is moved directly behind event `to`, or before it if `to` is earlier.
+schedule::Trace moved(schedule::Trace trace, std::size_t from, std::size_t to) {
+  const schedule::Event event = trace[from];
+  trace.erase(trace.begin() + static_cast<std::ptrdiff_t>(from));
+  trace.insert(trace.begin() + static_cast<std::ptrdiff_t>(to), event);
+  return trace;
+}
+
+// Damages each piece and each sum of a model's step.
+TEST(DryStepPieces, ThatAreDamagedAreRefused) {
+  using schedule::EventKind, schedule::Event;
+  const Case it{
+      .config = odd_model(false), .tp = 3, .dtype = quant::DType::bf16, .overlap = true, .sequence_parallel = true};
+  const schedule::Trace all = dry_step(options_of(it, 0)).microbatch;
+  EXPECT_FALSE(is_refused(all));
+  const auto next = [&](std::size_t from, EventKind kind) {
+    const auto is_it = [&](const Event& event) {
+      return event.kind == kind && event.parameter == all[from].parameter &&
+             (kind == EventKind::produce || event.pass == all[from].pass);
+    };
+    return static_cast<std::size_t>(std::find_if(all.begin() + static_cast<std::ptrdiff_t>(from), all.end(), is_it) -
+                                    all.begin());
+  };
+  std::size_t consumed = 0;
+  int begins = 0, needs = 0, sums = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(to_string(all[i]));
+    const bool is_scatter = all[i].op.starts_with(schedule::kScatter);
+    if (all[i].kind == EventKind::consume) consumed = i;
+    if (all[i].kind == EventKind::comm && is_scatter) {
+      ++begins;
+      EXPECT_TRUE(is_refused(moved(all, i, consumed)));
+    }
+    if (all[i].kind == EventKind::need) {
+      ++needs;
+      EXPECT_GE(all[i].parameter, 0);
+      EXPECT_GE(all[i].offset, 0);
+      schedule::Trace without = all;
+      without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_TRUE(is_refused(without));
+      const EventKind reader = is_scatter                                      ? EventKind::sum
+                               : all[i].op.starts_with(schedule::kWgradGather) ? EventKind::produce
+                                                                               : EventKind::release;
+      ASSERT_LT(next(i, reader), all.size());
+      EXPECT_TRUE(is_refused(moved(all, i, next(i, reader))));
+    }
+    if (all[i].kind == EventKind::sum) {
+      ++sums;
+      schedule::Trace reordered = all;
+      EXPECT_EQ(reordered[i].op, "ranks 0 1 2");
+      reordered[i].op = "ranks 2 1 0";
+      EXPECT_TRUE(is_refused(reordered));
+    }
+  }
+  // By layer: 2 sums in each pass. The embedding and the output layer have a sum each.
+  EXPECT_EQ(sums, 4 * 2 + 2);
+  EXPECT_EQ(begins, 2 * sums);
+  EXPECT_EQ(needs, 2 * (10 * 2 + 5));
 }
 
 // A product of n chunks is n products.

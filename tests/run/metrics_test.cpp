@@ -50,6 +50,17 @@ TEST(Metrics, LineIsGolden) {
       "\"reduced_bytes\": 7, \"mfu\": null}\n");
 }
 
+TEST(Metrics, HaveTheWaitsForActivationsIfTheRanksExchangeThem) {
+  StepMetrics metrics = example(2);
+  for (const double waits : {0.0, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+    metrics.exposed_tp_ms = waits;
+    const std::string line = metrics_line(metrics);
+    EXPECT_THAT(line, HasSubstr(fmt::format(", \"exposed_tp_ms\": {}", json_number(waits))));
+    EXPECT_TRUE(same_bits(parse_metrics_line(line, "m").exposed_tp_ms.value(), waits));
+  }
+  EXPECT_FALSE(parse_metrics_line(metrics_line(example(2)), "m").exposed_tp_ms);
+}
+
 TEST(Metrics, ListBytesByNumberFormat) {
   StepMetrics metrics = example(2);
   metrics.gathered_by_format = {1000, 0, 0, (std::int64_t{1} << 60) - 1000};

@@ -293,6 +293,38 @@ TEST(PlanTime, CollectivesOverlapComputeThatDoesNotNeedThem) {
   EXPECT_GT(late, 0);
 }
 
+// The link is so slow that compute waits for every whole transfer.
+TEST(PlanTime, PiecesTravelBesideProducts) {
+  std::map<std::string, std::string> settings{
+      {"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}, {"tp_chunks", "2"}};
+  StepPlanRequest whole = request_of(settings);
+  settings["tp_overlap"] = "on";
+  StepPlanRequest pieces = request_of(settings);
+  for (StepPlanRequest* request : {&whole, &pieces}) request->machine.within_node.bytes_per_second = 1e9;
+  const StepPlan before = plan_step(whole), after = plan_step(pieces);
+  EXPECT_EQ(before.memory.transfers, 0);
+  EXPECT_GT(after.memory.transfers, 0);
+  EXPECT_GT(after.activations_seconds(), 0);
+  EXPECT_LT(after.activations_seconds(), 0.9 * before.activations_seconds());
+  EXPECT_DOUBLE_EQ(limit_seconds(whole), limit_seconds(pieces));
+  EXPECT_NEAR(limit_seconds(pieces), after.prediction.compute_seconds, 1e-12);  // this machine starts operators at once
+  const ordered_json predicted = plan_json(pieces, after)["predicted"];
+  EXPECT_DOUBLE_EQ(predicted["exposed_ms"]["tp"].get<double>(), after.activations_seconds() * 1e3);
+  EXPECT_NEAR(predicted["exposed_ms"]["tp"].get<double>() + predicted["exposed_ms"]["weights"].get<double>(),
+              predicted["exposed_comm_ms"].get<double>(), 1e-9);
+  EXPECT_THAT(plan_text(pieces, after, 0), HasSubstr(" + transfers in pieces "));
+  EXPECT_THAT(plan_text(pieces, after, 0), HasSubstr("limit / step 0."));
+}
+
+// The limit has no recomputation and no time to start operators.
+TEST(PlanTime, TheLimitHasTheWorkAlone) {
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"recompute", "full"}});
+  const double work = limit_seconds(request_of({{"gtp", "2"}}));
+  request.machine.operator_s = 0.001;
+  EXPECT_DOUBLE_EQ(limit_seconds(request), work);
+  EXPECT_GT(plan_step(request).prediction.compute_seconds, work);
+}
+
 TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
   models::DecoderConfig model = even_model();
   model.vocab_size = 67;
@@ -352,6 +384,7 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
         Settings{{"tp", "2"}, {"dp", "7"}, {"global_batch", "7"}, {"zero", "off"}},
         Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
         Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
+        Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}, {"tp_overlap", "on"}, {"tp_chunks", "2"}},
         Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}},
         Settings{{"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}, {"wire_format", "nvfp4"}},
         Settings{{"dtype", "bf16"},

@@ -26,7 +26,7 @@ NamedTrace random_trace(std::mt19937_64& random) {
   for (std::int64_t i = 0; i <= below(5); ++i) named.names.push_back(words[static_cast<std::size_t>(below(6))]);
   const StepKind step = below(2) == 0 ? StepKind::train : StepKind::evaluate;
   for (std::int64_t i = 0; i < below(40); ++i) {
-    Event event{.kind = static_cast<EventKind>(below(8)),
+    Event event{.kind = static_cast<EventKind>(below(9)),
                 .step = step,
                 .microbatch = static_cast<int>(below(4)) - 1,
                 .pass = static_cast<Pass>(below(3)),
@@ -34,10 +34,10 @@ NamedTrace random_trace(std::mt19937_64& random) {
     if (event.kind < EventKind::comm) {
       event.parameter = static_cast<ParameterId>(below(static_cast<std::int64_t>(named.names.size())));
     } else {
-      if (event.kind == EventKind::comm || event.kind == EventKind::need)
+      if (event.kind == EventKind::comm || event.kind == EventKind::need || event.kind == EventKind::sum) {
         event.group = words[static_cast<std::size_t>(below(6))];
-      if (event.kind == EventKind::comm) {
         event.parameter = static_cast<ParameterId>(below(static_cast<std::int64_t>(named.names.size()) + 1)) - 1;
+        event.offset = below(2) == 0 ? -1 : below(std::int64_t{1} << 40);
       }
       event.op = words[static_cast<std::size_t>(below(6))];
       event.bytes = below(std::int64_t{1} << 62);
@@ -74,6 +74,7 @@ TEST(EventsJson, HasOneEventPerLine) {
       .trace = {{.kind = EventKind::consume, .microbatch = 2, .parameter = 0, .ordinal = 1},
                 {.kind = EventKind::comm, .microbatch = 0, .group = "tp", .op = "all_gather", .bytes = 12},
                 {.kind = EventKind::comm, .parameter = 0, .group = "gtp", .op = "gather_rows", .bytes = 9},
+                {.kind = EventKind::need, .microbatch = 0, .group = "tp", .op = "x", .bytes = 8, .offset = 4},
                 {.kind = EventKind::stash, .microbatch = 0, .pass = Pass::recompute, .op = "keep", .bytes = 7}}};
   EXPECT_EQ(trace_to_json(named), R"({"format": "tessera trace", "version": 1, "step": "train",
 "parameters": [
@@ -82,6 +83,7 @@ TEST(EventsJson, HasOneEventPerLine) {
  ["consume", 2, "forward", 0, 1],
  ["comm", 0, "forward", 0, "tp", "all_gather", 12],
  ["comm", -1, "forward", 0, "gtp", "gather_rows", 9, 0],
+ ["need", 0, "forward", 0, "tp", "x", 8, -1, 4],
  ["stash", 0, "recompute", 0, "keep", 7]]}
 )");
 }
@@ -117,9 +119,9 @@ TEST(EventsJson, ErrorsNameThePlaceInTheFile) {
   EXPECT_EQ(refusal("/more", 1), "FILE: unknown key 'more', expected format, version, step, parameters and events");
   EXPECT_EQ(refusal("/events/0/3", 2), "FILE: event 0: parameter: got 2, expected an integer from 0 to 1");
   EXPECT_EQ(refusal("/events/0/3", 1.5), "FILE: event 0: parameter: got 1.5, expected an integer from 0 to 1");
-  EXPECT_EQ(
-      refusal("/events/1/0", "consumed"),
-      "FILE: event 1: got \"consumed\", expected one of consume, release, produce, publish, comm, need, stash, fetch");
+  EXPECT_EQ(refusal("/events/1/0", "consumed"),
+            "FILE: event 1: got \"consumed\", expected one of consume, release, produce, publish, comm, need, sum, "
+            "stash, fetch");
   EXPECT_EQ(refusal("/events/1/0", "stash"),
             R"(FILE: event 1: got ["stash",0,"forward",0,"tp","sum",4], expected 6 fields)");
   EXPECT_EQ(refusal("/events/2/5", -1),

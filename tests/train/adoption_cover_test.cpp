@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tests/train/compare_runs.h"
+#include "tests/train/pairwise.h"
 #include "tests/train/training.h"
 
 namespace tessera::train {
@@ -150,13 +151,9 @@ void check(const Case& it, std::map<Choice, RunResult>& uniform) {
       fmt::format("{}, dead {}, choice {}", to_string(grid), fmt::join(it.dead, ","), fmt::join(choice, " ")));
 }
 
-unsigned number_in(const char* variable, unsigned otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
-}
-
 TEST(AdoptionCover, HasTheNumbersOfUniformRuns) {
-  const unsigned first = number_in("TESSERA_COVER_SEED", 1), sets = number_in("TESSERA_COVER_SETS", 1);
+  const unsigned first = testing::number_of_environment("TESSERA_COVER_SEED", 1),
+                 sets = testing::number_of_environment("TESSERA_COVER_SETS", 1);
   std::map<Choice, RunResult> uniform;
   for (unsigned seed = first; seed < first + sets; ++seed) {
     const std::vector<Case> cases = covering_set(seed);

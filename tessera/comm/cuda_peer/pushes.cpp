@@ -223,7 +223,7 @@ void PeerPushes::run(Messages& messages, const WhileWaiting& while_waiting) {
 void PeerPushes::enqueue_copies(std::size_t rank, const std::vector<Copy>& copies) {
   TESSERA_CUDA_CHECK(cudaEventRecord(may_begin_[rank], stream_));
   TESSERA_CUDA_CHECK(cudaStreamWaitEvent(streams_[rank], may_begin_[rank], 0));
-  for (const Copy& copy : copies)
+  for (const Copy& copy : divided_copies(copies, longest_copy_))
     TESSERA_CUDA_CHECK(cudaMemcpyAsync(copy.target, copy.source, copy.bytes, cudaMemcpyDefault, streams_[rank]));
   TESSERA_CUDA_CHECK(cudaEventRecord(copied_[rank], streams_[rank]));
 }

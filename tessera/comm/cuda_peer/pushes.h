@@ -10,6 +10,7 @@
 // flag resets the flag, so that a graph can replay the same work.
 #pragma once
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,10 @@ class PeerPushes {
   // the memory of the previous call. Returns the reason if some pair of ranks cannot use pushes, or an empty string if
   // all pairs can.
   std::string share(std::span<std::byte> memory, const ExchangeFunction& exchange);
+
+  // Later operations send a message of more than `bytes` bytes as several copies. A message still has one flag.
+  void limit_copies(std::size_t bytes) { longest_copy_ = bytes; }
+  static constexpr std::size_t kWholeMessages = std::numeric_limits<std::size_t>::max();
 
   // Enqueues the messages of an operation that can be pushed, and the copies within this rank's memory. Removes the
   // enqueued messages and copies from `messages`. Every member of the group calls run() with its part of the operation.
@@ -83,6 +88,7 @@ class PeerPushes {
   std::unique_ptr<PeerMemory> flags_, shared_;
   std::string problem_;
   std::vector<bool> pushes_;  // by group rank: whether messages to and from the peer can be pushed
+  std::size_t longest_copy_ = kWholeMessages;
   std::vector<base::CudaStream> streams_;
   std::vector<CUevent_st*> may_begin_, copied_;
 };

@@ -60,6 +60,10 @@ class NcclBackend final : public Backend {
   const quant::Kernels& kernels() const override { return *kernels_; }
   void launch(const std::function<void(base::CudaStream)>& graph, std::chrono::milliseconds expected) override;
   std::string share(std::span<std::byte> memory) override;
+  void limit_copies(std::size_t bytes) override {
+    longest_copy_ = bytes;
+    if (pushes_) pushes_->limit_copies(bytes);
+  }
 
  private:
   // Calls before(), and then body(), which enqueues the work and is watched. `graph` is the argument of
@@ -94,6 +98,7 @@ class NcclBackend final : public Backend {
   std::int64_t sequence_ = 0, launches_ = 0;
   NcclDeadline deadline_;               // deadline of the current operation; only the lane accesses it
   std::shared_ptr<PeerPushes> pushes_;  // null until the first share()
+  std::size_t longest_copy_ = PeerPushes::kWholeMessages;
 };
 
 template <typename Before, typename Body>
@@ -196,6 +201,7 @@ std::string NcclBackend::share(std::span<std::byte> memory) {
   try {
     if (!pushes_) {
       pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, exchange_texts);
+      pushes_->limit_copies(longest_copy_);
       watch_->at_abort([weak = std::weak_ptr(pushes_)] {
         const auto end = steady_clock::now() + kBackendShutdownLimit;
         if (const auto pushes = weak.lock())

@@ -49,7 +49,7 @@ GatheredProduct gathered_product(Context& context, const Weight& weight, Role ro
     if (!codes) return {.matrix = rows, .operands = {}};
     return {.matrix = {}, .operands = operands_of_codes(rows, codes->encoding, wanted, codes->scale)};
   };
-  GatherInPieces gather(context, codes ? codes->own : own, tokens, pass);
+  GatherInPieces gather(context, codes ? codes->own : own, tokens, pass, {.weight = weight.id});
   how.chunks = in_order_of_arrival(std::move(how.chunks), context.tp_rank(), context.tp_size());
   how.rows = [&](const TokenChunk& chunk) {
     return factor_of(gather.rows(chunk, chunk == how.chunks.back()), ops::Sides::rows);
@@ -63,11 +63,12 @@ GatheredProduct gathered_product(Context& context, const Weight& weight, Role ro
 PendingTensor start_scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
   const schedule::Pass pass = pass_of(context, role);
   ChunkedProduct how{.chunks = chunks_of(context, weight, role, tokens_of(factor))};
-  if (!travels_in_pieces(context)) return start_leave_tp(context, product(context, weight, role, factor, how), pass);
+  if (!travels_in_pieces(context))
+    return start_leave_tp(context, product(context, weight, role, factor, how), pass, weight.id);
   std::unique_ptr<ScatterInPieces> scatter;
   how.chunks = in_order_of_departure(std::move(how.chunks), context.tp_rank(), context.tp_size());
   how.after = [&](const TokenChunk& chunk, const at::Tensor& result) {
-    if (!scatter) scatter = std::make_unique<ScatterInPieces>(context, result, pass);
+    if (!scatter) scatter = std::make_unique<ScatterInPieces>(context, result, pass, weight.id);
     scatter->written(chunk.ranks);
   };
   product(context, weight, role, factor, how);

@@ -14,19 +14,21 @@
 namespace tessera::nn {
 namespace {
 
-// Returns an uninitialized matrix in memory into which peers write.
-at::Tensor transfer_matrix(Context& context, std::int64_t rows, const at::Tensor& like) {
+// Returns an uninitialized matrix.
+TransferMatrix transfer_matrix(Context& context, std::int64_t rows, const at::Tensor& like) {
   const std::int64_t cols = like.size(1);
   runtime::TransferMemory memory =
       context.program.take_transfer(rows * cols * static_cast<std::int64_t>(like.element_size()));
-  if (!memory.hold) return at::empty({rows, cols}, like.options());
-  if (memory.data != nullptr)
-    return at::from_blob(
-        memory.data, {rows, cols}, [hold = std::move(memory.hold)](void*) {}, like.options());
+  // The matrix of a dry run has no memory.
+  if (memory.data != nullptr || like.is_meta())
+    return {.matrix = at::from_blob(
+                memory.data, {rows, cols}, [hold = std::move(memory.hold)](void*) {}, like.options(), like.device()),
+            .offset = memory.offset};
   // The arena has no memory for the range. The range counts for the arena's peak until the matrix is freed.
   const at::Tensor other = at::empty({rows, cols}, like.options());
-  return at::from_blob(
-      other.mutable_data_ptr(), {rows, cols}, [other, hold = std::move(memory.hold)](void*) {}, like.options());
+  return {.matrix = at::from_blob(
+              other.mutable_data_ptr(), {rows, cols}, [other, hold = std::move(memory.hold)](void*) {}, like.options()),
+          .offset = memory.offset};
 }
 
 std::vector<std::int64_t> elements_by_rank(const Context& context, std::int64_t tokens, std::int64_t width) {
@@ -52,19 +54,25 @@ bool travels_in_pieces(const Context& context) {
   return context.products.tp_overlap && context.sequence_parallel && context.has_tp();
 }
 
-GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass)
-    : context_(context), own_(own.contiguous()), all_(transfer_matrix(context, tokens, own)) {
+GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                               const TokenReader& reader)
+    : context_(context), own_(own.contiguous()) {
+  TransferMatrix all = transfer_matrix(context, tokens, own);
+  all_ = std::move(all.matrix);
   const std::vector<std::int64_t> counts = elements_by_rank(context, tokens, own.size(1));
   // The other places of the tp group have no rank.
   if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);
-  for (int piece = 1; piece < context.tp_size(); ++piece)
+  for (int piece = 1; piece < context.program.nominal_size(); ++piece)
     pieces_.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
                                              .in = own_.const_data_ptr(),
                                              .out = all_.mutable_data_ptr(),
                                              .counts = counts,
                                              .type = ops::to_dtype(own.scalar_type()),
                                              .pass = pass,
-                                             .piece = piece}));
+                                             .piece = piece,
+                                             .weight = reader.weight,
+                                             .is_for_wgrad = reader.is_wgrad,
+                                             .offset = all.offset}));
 }
 
 GatherInPieces::~GatherInPieces() {
@@ -92,15 +100,16 @@ at::Tensor GatherInPieces::take() {
   return std::exchange(all_, at::Tensor());
 }
 
-ScatterInPieces::ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass)
+ScatterInPieces::ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass, schedule::ParameterId writer)
     : context_(context),
       pass_(pass),
+      writer_(writer),
       part_(part.contiguous()),
       counts_(elements_by_rank(context, part.size(0), part.size(1))),
       written_(static_cast<std::size_t>(context.tp_size())) {
   const std::int64_t own = context.tokens_of(context.tp_rank(), part_.size(0));
   for (int rank = 0; rank < context.tp_size(); ++rank)
-    parts_.push_back(rank == context.tp_rank() ? rows_of_rank(context, part_, rank)
+    parts_.push_back(rank == context.tp_rank() ? TransferMatrix{.matrix = rows_of_rank(context, part_, rank)}
                                                : transfer_matrix(context, own, part_));
 }
 
@@ -111,36 +120,48 @@ ScatterInPieces::~ScatterInPieces() {
 void ScatterInPieces::written(const layout::Range& ranks) {
   for (std::int64_t rank = ranks.begin; rank < ranks.end; ++rank) written_[static_cast<std::size_t>(rank)] = true;
   const int size = context_.tp_size();
-  while (static_cast<int>(pieces_.size()) + 1 < size) {
+  while (static_cast<int>(pieces_.size()) + 1 < context_.program.nominal_size()) {
     const int piece = static_cast<int>(pieces_.size()) + 1;
-    if (!written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
-    const auto source = static_cast<std::size_t>((context_.tp_rank() - piece + size) % size);
+    const bool has_peers = piece < size;
+    if (has_peers && !written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
+    const TransferMatrix received =
+        has_peers ? parts_[static_cast<std::size_t>((context_.tp_rank() - piece + size) % size)] : TransferMatrix{};
     pieces_.push_back(context_.program.issue({.kind = runtime::ProgramCollectiveKind::scatter_piece,
                                               .in = part_.const_data_ptr(),
-                                              .out = parts_[source].mutable_data_ptr(),
+                                              .out = has_peers ? received.matrix.mutable_data_ptr() : nullptr,
                                               .counts = counts_,
                                               .type = ops::to_dtype(part_.scalar_type()),
                                               .pass = pass_,
-                                              .piece = piece}));
+                                              .piece = piece,
+                                              .weight = writer_,
+                                              .offset = received.offset}));
   }
 }
 
-void ScatterInPieces::await() {
-  TESSERA_CHECK(static_cast<int>(pieces_.size()) + 1 == context_.tp_size(),
-                "a sum over tp has begun {} pieces, expected {}", pieces_.size(), context_.tp_size() - 1);
+std::vector<at::Tensor> ScatterInPieces::await() {
+  const int expected = context_.program.nominal_size() - 1;
+  TESSERA_CHECK(static_cast<int>(pieces_.size()) == expected, "a sum over tp has begun {} pieces, expected {}",
+                pieces_.size(), expected);
   for (const runtime::Issued& piece : pieces_) context_.program.wait(piece);
   pieces_.clear();
+  std::vector<int> ranks;
+  std::vector<at::Tensor> parts;
+  for (TransferMatrix& part : parts_) {
+    ranks.push_back(static_cast<int>(ranks.size()));
+    parts.push_back(std::move(part.matrix));
+  }
+  parts_.clear();
+  context_.program.record_sum({.ranks = ranks, .pass = pass_, .weight = writer_});
+  return parts;
 }
 
 at::Tensor ScatterInPieces::take() {
-  await();
-  return sum_of(context_, SummedParts(std::move(parts_)));
+  return sum_of(context_, SummedParts(await()));
 }
 
 SummedParts ScatterInPieces::take_parts() {
   if (parts_.size() > ops::kMaxSummedParts) return take();
-  await();
-  return SummedParts(std::move(parts_));
+  return SummedParts(await());
 }
 
 }  // namespace tessera::nn

@@ -1,6 +1,7 @@
 // Transfers of tokens over tp in pieces. A transfer has one piece for each pair of ranks. Piece k goes from each rank r
 // to rank r + k, so that at any time every rank sends to one peer and receives from one peer. Compute multiplies the
-// tokens of received pieces while other pieces are in flight.
+// tokens of received pieces while other pieces are in flight. Places without a rank have pieces too, which are only
+// recorded. All tp groups of a replica therefore record the same events.
 //
 // The memory of a transfer comes from the program (Program::take_transfer). All ranks transfer the pieces in the same
 // order.
@@ -14,6 +15,12 @@
 
 namespace tessera::nn {
 
+// A matrix into which peers write.
+struct TransferMatrix {
+  at::Tensor matrix;
+  std::int64_t offset = -1;  // position in the transfer arena, in bytes; -1: not in the arena
+};
+
 // Returns whether tokens of this context are exchanged in pieces.
 bool travels_in_pieces(const Context& context);
 
@@ -21,7 +28,8 @@ bool travels_in_pieces(const Context& context);
 class GatherInPieces final : public PendingResult {
  public:
   // own: this rank's rows of a matrix with `tokens` rows.
-  GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass);
+  GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                 const TokenReader& reader);
   ~GatherInPieces() override;
 
   // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
@@ -43,8 +51,9 @@ class GatherInPieces final : public PendingResult {
 // rank order.
 class ScatterInPieces final : public PendingResult {
  public:
-  // part: this rank's part of the sum for all tokens. The caller may write `part` after this call.
-  ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass);
+  // part: this rank's part of the sum for all tokens. The caller may write `part` after this call. writer: as in
+  // start_leave_tp.
+  ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass, schedule::ParameterId writer);
   ~ScatterInPieces() override;
 
   // Called when the work that writes the parts of tokens of `ranks` is enqueued on compute. Starts, in order, all
@@ -56,14 +65,16 @@ class ScatterInPieces final : public PendingResult {
   SummedParts take_parts() override;
 
  private:
-  void await();
+  // Waits for the pieces, records the sum, and returns the parts in the order of the sum.
+  std::vector<at::Tensor> await();
 
   Context& context_;
   schedule::Pass pass_;
+  schedule::ParameterId writer_;
   at::Tensor part_;
-  std::vector<std::int64_t> counts_;  // by rank: number of elements of its tokens
-  std::vector<bool> written_;         // by rank: whether the part of its tokens is written
-  std::vector<at::Tensor> parts_;     // by rank: its part of the sum for this rank's tokens
+  std::vector<std::int64_t> counts_;   // by rank: number of elements of its tokens
+  std::vector<bool> written_;          // by rank: whether the part of its tokens is written
+  std::vector<TransferMatrix> parts_;  // by rank: its part of the sum for this rank's tokens
   std::vector<runtime::Issued> pieces_;
 };
 

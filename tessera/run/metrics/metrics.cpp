@@ -151,6 +151,7 @@ std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
       m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens,
       json_number(m.tokens_per_second), json_number(m.step_ms), json_number(m.exposed_comm_ms), m.gathered_bytes,
       m.reduced_bytes, m.mfu ? json_number(*m.mfu) : "null");
+  if (m.exposed_tp_ms) line += fmt::format(", \"exposed_tp_ms\": {}", json_number(*m.exposed_tp_ms));
   if (m.valid_loss) line += fmt::format(", \"valid_loss\": {}", json_number(*m.valid_loss));
   for (const auto& [key, value] :
        {std::pair{"aux_loss", m.aux_loss}, {"z_loss", m.z_loss}, {"expert_load", m.expert_load}})
@@ -185,6 +186,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .tokens_per_second = number_of(all.at("tokens_per_second")),
                   .step_ms = number_of(all.at("step_ms")),
                   .exposed_comm_ms = number_of(all.at("exposed_comm_ms")),
+                  .exposed_tp_ms = std::nullopt,
                   .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
                   .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
                   .gathered_by_format = gathered_of_line(all),
@@ -202,7 +204,8 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .skipped = all.value("skipped", false),
                   .suppressed = all.value("suppressed", 0)};
     if (all.contains("mfu") && !all.at("mfu").is_null()) m.mfu = number_of(all.at("mfu"));
-    for (const auto& [key, value] : {std::pair{"valid_loss", &m.valid_loss},
+    for (const auto& [key, value] : {std::pair{"exposed_tp_ms", &m.exposed_tp_ms},
+                                     {"valid_loss", &m.valid_loss},
                                      {"aux_loss", &m.aux_loss},
                                      {"z_loss", &m.z_loss},
                                      {"expert_load", &m.expert_load}})

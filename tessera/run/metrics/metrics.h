@@ -31,7 +31,9 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double step_ms = 0;  // time since the end of the previous step; after other work (evaluation, checkpoint): time since
                        // the start of this step. Includes suppressed attempts
-  double exposed_comm_ms = 0;       // time that compute waited for communication, mean over ranks
+  double exposed_comm_ms = 0;  // time that compute waited for communication, mean over ranks
+  // The part of exposed_comm_ms for activations, as in StepStatistics. Set if the ranks exchange activations.
+  std::optional<double> exposed_tp_ms;
   std::int64_t gathered_bytes = 0;  // bytes that gathers of weights received, sum over all ranks
   std::int64_t reduced_bytes = 0;   // bytes that reductions of gradients received, sum over all ranks
   // gathered_bytes by number format. Weights without a number format count as bf16.

@@ -108,6 +108,7 @@ Scalars scalars_of(const StepMetrics& m) {
                   {"exposed_comm_ms", m.exposed_comm_ms},
                   {"gathered_bytes", static_cast<double>(m.gathered_bytes)},
                   {"reduced_bytes", static_cast<double>(m.reduced_bytes)}};
+  if (m.exposed_tp_ms) scalars.emplace_back("exposed_tp_ms", *m.exposed_tp_ms);
   if (m.mfu) scalars.emplace_back("mfu", *m.mfu);
   if (m.valid_loss) scalars.emplace_back("valid_loss", *m.valid_loss);
   if (m.gpus) {

@@ -75,6 +75,9 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   run.steps = static_cast<std::int64_t>(steps.size());
   run.step_ms = median(steps, &StepMetrics::step_ms);
   run.exposed_comm_ms = median(steps, &StepMetrics::exposed_comm_ms);
+  std::vector<StepMetrics> with_tp = steps;
+  std::erase_if(with_tp, [](const StepMetrics& it) { return !it.exposed_tp_ms || std::isnan(*it.exposed_tp_ms); });
+  if (!with_tp.empty()) run.exposed_tp_ms = median(with_tp, &StepMetrics::exposed_tp_ms);
   run.gathered_bytes = median(steps, &StepMetrics::gathered_bytes);
   run.reduced_bytes = median(steps, &StepMetrics::reduced_bytes);
   std::error_code ignored;
@@ -83,6 +86,7 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   run.gather_arena_bytes = integer_in(summary, "gather_arena_bytes");
   run.reduce_arena_bytes = integer_in(summary, "reduce_arena_bytes");
   run.scratch_bytes = integer_in(summary, "exchange_scratch_bytes");
+  run.transfer_arena_bytes = integer_in(summary, "transfer_arena_bytes");
   return run;
 }
 
@@ -98,10 +102,13 @@ ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const
   ordered_json rows = ordered_json::array();
   add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.step_ms);
   add_row(rows, "exposed_comm_ms", step.prediction.exposed_seconds() * 1e3, run.exposed_comm_ms);
+  if (run.exposed_tp_ms) add_row(rows, "exposed_tp_ms", step.activations_seconds() * 1e3, *run.exposed_tp_ms);
   add_row(rows, "gathered_bytes", step.all_ranks.gathered, run.gathered_bytes);
   add_row(rows, "reduced_bytes", step.all_ranks.reduced, run.reduced_bytes);
   if (run.gather_arena_bytes) add_row(rows, "gather_arena_bytes", step.schedule.gather_arena, *run.gather_arena_bytes);
   if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
+  if (run.transfer_arena_bytes.value_or(0) > 0)
+    add_row(rows, "transfer_arena_bytes", step.memory.transfers, *run.transfer_arena_bytes);
   return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};
 }
 

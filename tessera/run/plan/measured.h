@@ -17,9 +17,10 @@ struct MeasuredRun {
   std::int64_t steps = 0;  // number of measured steps, without the first steps (warm-up)
   // Medians over these steps. Bytes are sums over all ranks.
   double step_ms = 0, exposed_comm_ms = 0;
+  std::optional<double> exposed_tp_ms;  // nullopt: the ranks exchange no activations, or their waits were not measured
   std::int64_t gathered_bytes = 0, reduced_bytes = 0;
   // Bytes of one rank; nullopt if the run did not store them.
-  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes;
+  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes, transfer_arena_bytes;
 };
 
 // Reads config.json, metrics.jsonl and, if it exists, summary.json. Throws InputError, which names the file, if the

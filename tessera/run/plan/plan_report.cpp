@@ -86,6 +86,7 @@ double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
 
 ordered_json predicted_json(const StepPlanRequest& request, const StepPlan& step) {
   const schedule::Prediction& p = step.prediction;
+  const double limit = limit_seconds(request);
   return {{"step_ms", p.step_seconds * 1e3},
           {"compute_ms", p.compute_seconds * 1e3},
           {"exposed_comm_ms", p.exposed_seconds() * 1e3},
@@ -93,6 +94,11 @@ ordered_json predicted_json(const StepPlanRequest& request, const StepPlan& step
           {"exposed_reduce_ms", p.reduce_exposed_seconds * 1e3},
           {"exposed_group_ms", step.activations_seconds() * 1e3},
           {"exposed_slowest_ms", step.slowest_rank_seconds() * 1e3},
+          {"exposed_ms",
+           {{"weights", (p.gather_exposed_seconds + p.reduce_exposed_seconds + step.slowest_rank_seconds()) * 1e3},
+            {"tp", step.activations_seconds() * 1e3}}},
+          {"limit_ms", limit * 1e3},
+          {"limit_ratio", limit / p.step_seconds},
           {"tokens_per_second", tokens_of(request) / p.step_seconds},
           {"mfu", mfu(request, p)}};
 }
@@ -180,9 +186,10 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const MemoryUse& memory = step.memory;
   text += fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "
-      "activations {}{}\n",
+      "activations {}{}{}\n",
       bytes_text(memory.total()), bytes_text(memory.weights), bytes_text(memory.gathered), bytes_text(memory.gradients),
       bytes_text(memory.optimizer), bytes_text(memory.activations),
+      memory.transfers > 0 ? " + transfers in pieces " + bytes_text(memory.transfers) : "",
       memory.overhead > 0 ? " + outside the plan " + bytes_text(memory.overhead) : "");
   text += "kept between steps:\n" + lasting_text("dense", memory.dense);
   if (c.has_experts) text += lasting_text("experts", memory.experts);
@@ -201,6 +208,9 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
       p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
       p.reduce_exposed_seconds * 1e3, step.activations_seconds() * 1e3, step.slowest_rank_seconds() * 1e3,
       tokens_of(request) / p.step_seconds, mfu(request, p));
+  const double limit = limit_seconds(request);
+  text += fmt::format("limit: {:.3f} ms for the operators' work; limit / step {:.3f}\n", limit * 1e3,
+                      limit / p.step_seconds);
   return text + fmt::format("without a schedule: step {:.3f} ms, exposed {:.3f}\n", step.on_demand.step_seconds * 1e3,
                             step.on_demand.exposed_seconds() * 1e3);
 }
@@ -256,9 +266,10 @@ std::string bytes_text(std::int64_t bytes) {
 }
 
 ordered_json memory_json(const MemoryUse& memory) {
-  return {{"weights", memory.weights},     {"gathered", memory.gathered},       {"gradients", memory.gradients},
-          {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"overhead", memory.overhead},
-          {"total", memory.total()}};
+  return {{"weights", memory.weights},         {"gathered", memory.gathered},
+          {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
+          {"activations", memory.activations}, {"transfers", memory.transfers},
+          {"overhead", memory.overhead},       {"total", memory.total()}};
 }
 
 ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {

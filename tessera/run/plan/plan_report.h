@@ -12,7 +12,7 @@ namespace tessera::run {
 // {"model", "machine", "step",
 //  "mesh": {"ranks", "tp", "gtp", "dp"}, and of a model with experts {"etp", "ep", "egtp", "edp"},
 //  "microbatches", "tokens", "events",
-//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "overhead", "total"},
+//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "overhead", "total"},
 //  "fits": whether memory_bytes are at most those of the machine's processor
 //  "kept_bytes": {"dense": {"weights", "gradients", "masters", "moments", "total"}, "experts": the same keys}
 //  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
@@ -21,7 +21,9 @@ namespace tessera::run {
 //                     including activations in the program's collectives, which "traffic" does not count
 //  "traffic_all_ranks": the keys of "traffic", summed over all ranks
 //  "predicted": {"step_ms", "compute_ms", "exposed_comm_ms", "exposed_gather_ms", "exposed_reduce_ms",
-//                "exposed_group_ms", "exposed_slowest_ms", "tokens_per_second", "mfu"},
+//                "exposed_group_ms", "exposed_slowest_ms", "exposed_ms": {"weights", "tp"}, "limit_ms", "limit_ratio",
+//                "tokens_per_second", "mfu"},
+//                exposed_ms: the causes of exposed_comm_ms, as in `bench step`. limit_ms: limit_seconds (step_plan.h)
 //  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
 //  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
 //  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}],
@@ -34,7 +36,8 @@ nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan&
 // Returns the report as text, with the first `rows` gathers and the first `rows` reductions.
 std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
 
-// Returns MemoryUse as {"weights", "gathered", "gradients", "optimizer", "activations", "overhead", "total"}, in bytes.
+// Returns MemoryUse as {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "overhead",
+// "total"}, in bytes.
 nlohmann::ordered_json memory_json(const MemoryUse& memory);
 
 // Returns for example "1.50 GB".

@@ -70,6 +70,7 @@ std::int64_t overhead_of(const predict::Machine& machine, std::int64_t ranks) {
 MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& prepared, const StepPlan& step) {
   const predict::DryStep& dry = prepared.dry.front();
   MemoryUse memory{.activations = activations_of(request, prepared)};
+  for (const predict::DryStep& each : prepared.dry) memory.transfers = std::max(memory.transfers, each.transfer_arena);
   for (std::size_t id = 0; id < step.parameters.size(); ++id) {
     const predict::PlannedParameter& parameter = step.parameters[id];
     const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.config));
@@ -240,6 +241,22 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
   count_traffic(options.layout, dry, step);
   return step;
+}
+
+double limit_seconds(const StepPlanRequest& request) {
+  StepPlanRequest work = request;
+  work.recompute.assign(static_cast<std::size_t>(request.model->sizes().num_layers), nn::Recompute::none);
+  work.trace.reset();
+  work.machine.operator_s = work.machine.handover_s = 0;
+  const PreparedStep prepared = prepare_step(work);
+  double longest = 0;
+  for (const predict::DryStep& dry : prepared.dry) {
+    const predict::CostInput input = cost_input_of(work, prepared.options.layout);
+    const std::vector<double> segments =
+        event_costs(input, dry, trace_of(work, dry), prepared.parameters).costs.segment_seconds;
+    longest = std::max(longest, std::accumulate(segments.begin(), segments.end(), 0.0));
+  }
+  return longest;
 }
 
 void check_budgets(const TrainConfig& config, const models::ModelConfigPtr& model) {

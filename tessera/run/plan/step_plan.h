@@ -44,8 +44,9 @@ struct MemoryUse {
   std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
   std::int64_t optimizer = 0;    // masters and moments
   std::int64_t activations = 0;  // peak of the bytes of activations that are kept for backward
+  std::int64_t transfers = 0;    // the transfer arena
   std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
-  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + overhead; }
+  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + transfers + overhead; }
 };
 
 // Returns whether the memory fits a processor of the machine. Returns true if the machine file does not state the
@@ -92,6 +93,10 @@ struct StepPlan {
   double slowest_rank_seconds() const { return costs.costs.end_seconds; }
   double activations_seconds() const { return prediction.comm_exposed_seconds - slowest_rank_seconds(); }
 };
+
+// Returns the predicted seconds of the operators' work in a step without recomputation, without the machine's costs of
+// starting operators, and without waits. The counterpart of the limit of `bench step`.
+double limit_seconds(const StepPlanRequest& request);
 
 // Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
 // rank computes one microbatch per step. Throws the errors of resolve_ranks and resolve_model.

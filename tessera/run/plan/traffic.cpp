@@ -77,7 +77,7 @@ void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) 
     if (event.parameter < 0) continue;
     const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
     // For rows of a table, every rank receives as many bytes as it sends.
-    if (event.kind == EventKind::comm) {
+    if (schedule::reads_rows(event)) {
       step.busiest_rank.gathered += event.bytes;
       step.all_ranks.gathered += ranks * event.bytes;
       roles.add_rows(parameter.size.domain, event.bytes);

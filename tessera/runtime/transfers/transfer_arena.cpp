@@ -16,7 +16,9 @@ TransferMemory TransferArena::take(std::int64_t bytes) {
   ++taken_;
   const bool fits = offset + room <= static_cast<std::int64_t>(memory_.size());
   const auto release = [arena = shared_from_this(), offset](const void*) { arena->used_.erase(offset); };
-  return {.data = fits ? memory_.data() + offset : nullptr, .hold = std::shared_ptr<const void>(this, release)};
+  return {.data = fits ? memory_.data() + offset : nullptr,
+          .offset = offset,
+          .hold = std::shared_ptr<const void>(this, release)};
 }
 
 void TransferArena::grow() {

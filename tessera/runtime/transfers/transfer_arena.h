@@ -16,7 +16,8 @@ namespace tessera::runtime {
 
 struct TransferMemory {
   std::byte* data = nullptr;  // null: the arena has no memory for the range, but the range counts for peak()
-  // The range is in use until the last copy of `hold` is released. Null: in a dry run.
+  std::int64_t offset = -1;   // position of the range in the arena, in bytes
+  // The range is in use until the last copy of `hold` is released.
   std::shared_ptr<const void> hold;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "tessera/quant/formats/format.h"
 
@@ -21,6 +22,9 @@ struct StepStatistics {
   // Seconds that compute waited for communication. NaN on a GPU if the step was recorded or its waits were not
   // measured.
   double exposed_seconds = 0;
+  // The part of exposed_seconds for the program's collectives, which exchange activations. The other part is for
+  // weights, gradients and comparisons of ranks.
+  double exposed_tp_seconds = 0;
   std::int64_t demand_gathers = 0;  // number of gathers on demand
   bool recorded = false;            // whether the step had no schedule
   bool departed = false;            // whether the step departed from its schedule
@@ -35,5 +39,10 @@ struct StepStatistics {
     gathered_by_format[static_cast<std::size_t>(format)] += bytes;
   }
 };
+
+// Marks the waits of the step as not measured.
+inline void forget_waits(StepStatistics& statistics) {
+  statistics.exposed_seconds = statistics.exposed_tp_seconds = std::numeric_limits<double>::quiet_NaN();
+}
 
 }  // namespace tessera::runtime

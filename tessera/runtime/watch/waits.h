@@ -28,6 +28,14 @@ class Waits {
     timeline_.waited(begin, end, activity, weights);
     on_device_.emplace_back(begin.fence, end.fence);
   }
+  // Like until(), for a collective of the program.
+  void until_program(const base::Fence& fence) {
+    const double before = statistics_.exposed_seconds;
+    const std::size_t first = on_device_.size();
+    until(fence, schedule::Activity::comm);
+    statistics_.exposed_tp_seconds += statistics_.exposed_seconds - before;
+    for_program_.insert(for_program_.end(), on_device_.begin() + static_cast<std::ptrdiff_t>(first), on_device_.end());
+  }
   // Like until(), but the host waits on every device.
   void until_done(const base::Fence& fence, schedule::Activity activity,
                   std::span<const schedule::ParameterId> weights = {}) {
@@ -45,11 +53,14 @@ class Waits {
   // CUDA events and some microseconds.
   void begin_step(bool measured) {
     on_device_.clear();
+    for_program_.clear();
     is_measured_ = measured || timeline_.is_enabled();
   }
   bool is_measured() const { return is_measured_; }
   // Returns the times before and after each wait of compute's lane in this step; empty on a CPU.
   const FencePairs& on_device() const { return on_device_; }
+  // Returns the waits of on_device() that are for collectives of the program.
+  const FencePairs& for_program() const { return for_program_; }
 
  private:
   const shard::ParallelGroups& parallel_;
@@ -57,7 +68,7 @@ class Waits {
   const Recorder& recorder_;
   StepStatistics& statistics_;
   Timeline& timeline_;
-  FencePairs on_device_;
+  FencePairs on_device_, for_program_;
   bool is_measured_ = true;
 };
 

@@ -66,6 +66,23 @@ TEST_F(NcclPushes, GathersOfAllSizesArriveInSharedAndOtherMemory) {
   group->share({});
 }
 
+TEST_F(NcclPushes, MessagesInSeveralCopiesArriveWhole) {
+  const auto group = make_whole_group(*world_of_tests(), ranks());
+  constexpr std::int64_t count = 1'000'003;
+  base::Buffer shared(static_cast<std::size_t>(count * ranks()) * sizeof(float), device());
+  EXPECT_EQ(group->share(all_of(shared)), "");
+  for (const std::size_t longest : {std::size_t{1} << 20, std::size_t{4000}, std::size_t{1} << 30}) {
+    group->limit_copies(longest);
+    const auto round = static_cast<int>(longest % 13);
+    Placed<float> sent(values(rank(), 0, round, count), device());
+    group->all_gather(sent.data(), shared.data(), equal_counts(ranks(), count), DType::fp32).synchronize();
+    for (int r = 0; r < ranks(); ++r)
+      EXPECT_EQ(read(shared.data() + r * count * static_cast<std::int64_t>(sizeof(float)), count),
+                values(r, 0, round, count));
+  }
+  group->share({});
+}
+
 TEST_F(NcclPushes, ExchangesKeepTheOrderOfAPairsMessages) {
   const auto group = make_whole_group(*world_of_tests(), ranks());
   base::Buffer shared(std::size_t{64} << 20, device());
