@@ -215,12 +215,12 @@ class Placer {
     }
     const std::int64_t ranks = ranks_of(event.group);
     if (ranks == 1 || (schedule::is_piece_op(event.op) && event.bytes == 0)) return 0;
-    const MachineLink& link = input_.machine.collective_link(ranks);
+    // Pieces are pushed like weights.
+    const bool is_piece = schedule::is_piece_op(event.op);
+    const MachineLink& link = is_piece ? input_.machine.link(ranks) : input_.machine.collective_link(ranks);
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
-    const double received = schedule::is_piece_op(event.op) ? given
-                            : event.op == "all_gather"      ? others * given
-                                                            : others / all * given;
+    const double received = is_piece ? given : event.op == "all_gather" ? others * given : others / all * given;
     return link.latency_s + (event.op.starts_with("all_reduce") ? 2 : 1) * received / link.bytes_per_second;
   }
 

@@ -312,6 +312,17 @@ TEST(PlanTime, PiecesTravelBesideProducts) {
   EXPECT_DOUBLE_EQ(predicted["exposed_ms"]["tp"].get<double>(), after.activations_seconds() * 1e3);
   EXPECT_NEAR(predicted["exposed_ms"]["tp"].get<double>() + predicted["exposed_ms"]["weights"].get<double>(),
               predicted["exposed_comm_ms"].get<double>(), 1e-9);
+  pieces.machine.collectives = predict::MachineLink{.bytes_per_second = 1e6};
+  const StepPlan slow = plan_step(pieces);
+  int others = 0;
+  for (std::size_t i = 0; i < slow.trace.size(); ++i) {
+    if (slow.trace[i].kind != schedule::EventKind::comm) continue;
+    const double seconds = slow.costs.costs.comm_seconds[i], pushed = after.costs.costs.comm_seconds[i];
+    const bool is_piece = schedule::is_piece_op(slow.trace[i].op);
+    EXPECT_TRUE(is_piece ? seconds == pushed : seconds >= pushed) << to_string(slow.trace[i]);
+    others += seconds > pushed ? 1 : 0;
+  }
+  EXPECT_GT(others, 0);  // the loss sums over tp
   EXPECT_THAT(plan_text(pieces, after, 0), HasSubstr(" + transfers in pieces "));
   EXPECT_THAT(plan_text(pieces, after, 0), HasSubstr("limit / step 0."));
 }
