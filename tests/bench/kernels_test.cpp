@@ -51,8 +51,8 @@ TEST(Kernels, MeasuresEveryType) {
       names.insert(row.name);
     }
     EXPECT_EQ(names.size(), rows.size());
-    for (const char* name : {"copy", "rms_norm_backward", "swiglu_forward", "experts_combine", "embedding_backward",
-                             "ordered_sum", "fill_normal"})
+    for (const char* name : {"copy", "rms_norm_backward", "rms_norm_forward_parts", "swiglu_forward", "experts_combine",
+                             "embedding_backward", "ordered_sum", "fill_normal"})
       EXPECT_TRUE(names.contains(name)) << name;
 
     const nlohmann::ordered_json json = kernel_json(bench, rows);
