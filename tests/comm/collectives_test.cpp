@@ -31,6 +31,13 @@ class Collectives : public testing::Test {
         for (const std::int64_t count : {0, 1, 3, 1000}) body(group, count);
         if (ranks == 3 || ranks == 8) body(group, (1 << 20) / ranks + 5);
       });
+      // Threads: each member executes its own part of small operations too.
+      if (world_of_tests() == nullptr)
+        on_ranks(ranks,
+                 [&](Communicator& group) {
+                   for (const std::int64_t count : {0, 1, 3, 1000}) body(group, count);
+                 },
+                 {.small_bytes = -1});
     }
   }
   template <typename Body>

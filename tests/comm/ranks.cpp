@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "tessera/comm/local/world.h"
-
 namespace tessera::comm {
 
 std::unique_ptr<World>& world_of_tests() {
@@ -26,12 +24,12 @@ std::unique_ptr<Communicator> make_whole_group(World& world, int ranks) {
   return world.make_group("test", {members});
 }
 
-void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+void on_ranks(int ranks, const std::function<void(Communicator&)>& body, const LocalOptions& options) {
   if (World* world = world_of_tests().get()) {
     if (auto group = make_whole_group(*world, ranks)) body(*group);
     return;
   }
-  run_local(ranks, {}, [&](World& world) { body(*make_whole_group(world, ranks)); });
+  run_local(ranks, options, [&](World& world) { body(*make_whole_group(world, ranks)); });
 }
 
 void on_worlds(const std::function<void(World&)>& body) {

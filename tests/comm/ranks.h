@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tessera/base/device.h"
+#include "tessera/comm/local/world.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {
@@ -18,8 +19,9 @@ base::Device& device_of_tests();
 // Returns whether the test can use `ranks` ranks. Always true if ranks are threads. If ranks are processes, true if
 // enough processes were started.
 bool has_ranks(int ranks);
-// Calls body(group) on each of `ranks` ranks, with a communicator over these ranks. Other processes do nothing.
-void on_ranks(int ranks, const std::function<void(Communicator&)>& body);
+// Calls body(group) on each of `ranks` ranks, with a communicator over these ranks. Other processes do nothing. If
+// ranks are threads, `options` are the options of run_local.
+void on_ranks(int ranks, const std::function<void(Communicator&)>& body, const LocalOptions& options = {});
 // Calls body(world) with worlds of 1 to 8 ranks. If ranks are processes, calls `body` only with the world of the
 // processes.
 void on_worlds(const std::function<void(World&)>& body);

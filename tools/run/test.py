@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
@@ -246,11 +247,13 @@ def end_group(process):
 
 
 def run_lint():
-    print("== lint ==", flush=True)
     command = [sys.executable, "tools/lint/lint.py", "--tidy-seconds", str(TIDY_S)]
-    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    print(result.stdout, end="", flush=True)
-    return count_script(result.stdout, result.returncode)
+    with tempfile.TemporaryFile("w+") as stream:
+        code = run_group(command, None, cwd=ROOT, stdout=stream)
+        stream.seek(0)
+        output = stream.read()
+    print(f"== lint ==\n{output}", end="", flush=True)  # one write, so that lines of scripts do not mix
+    return count_script(output, code)
 
 
 def run_all(arguments):
@@ -261,10 +264,9 @@ def run_all(arguments):
     scripts = [] if arguments.units_only else script_calls(arguments.build[0], arguments.names, seconds)
     # Unit tests and scripts wait about half of their time. Tests that use GPUs or fill the machine run one at a time.
     alone = arguments.build[0].name == "cuda" or os.environ.get("TESSERA_E2E") == "full"
-    total = run_together([units, *scripts], 1 if alone else 4)
+    has_lint = not arguments.units_only and (not arguments.names or "lint" in arguments.names)
+    total = run_together([units, *scripts, *[run_lint] * has_lint], 1 if alone else 6)
     times.write_text(json.dumps(seconds, indent=1))
-    if not arguments.units_only and (not arguments.names or "lint" in arguments.names):
-        total += run_lint()
     return total
 
 

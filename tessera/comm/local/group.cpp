@@ -50,6 +50,7 @@ void LocalGroup::sleep_until(int member, std::chrono::steady_clock::time_point t
 void LocalGroup::open(Slot& slot, std::int64_t sequence) {
   slot.sequence = sequence;
   slot.phase = slot.arrived = slot.active = 0;
+  slot.executed = false;
   std::fill(slot.reached.begin(), slot.reached.end(), 0);
   std::fill(slot.operations.begin(), slot.operations.end(), nullptr);
 }
@@ -79,14 +80,11 @@ MatchedOperation::MatchedOperation(LocalGroup& group, int member, std::int64_t s
       member_(member),
       slot_(group.slots_[static_cast<std::size_t>(sequence % 2)]),
       deadline_(std::chrono::steady_clock::now() + group.timeout_) {
-  {
-    std::lock_guard lock(group_.mutex_);
-    if (group_.ended(member)) group_.throw_reason(member);
-    if (slot_.sequence != sequence) group_.open(slot_, sequence);
-    slot_.operations[static_cast<std::size_t>(member)] = &operation;
-    slot_.times[static_cast<std::size_t>(member)] = time;
-  }
-  wait_for_all(true);
+  std::lock_guard lock(group_.mutex_);
+  if (group_.ended(member)) group_.throw_reason(member);
+  if (slot_.sequence != sequence) group_.open(slot_, sequence);
+  slot_.operations[static_cast<std::size_t>(member)] = &operation;
+  slot_.times[static_cast<std::size_t>(member)] = time;
 }
 
 MatchedOperation::~MatchedOperation() {
@@ -96,6 +94,22 @@ MatchedOperation::~MatchedOperation() {
   if (--slot_.active == 0) group_.changed_.notify_all();
   // Peers may still read the buffers of this member, so the member waits until they reach the end of the phase.
   group_.changed_.wait(lock, [&] { return slot_.active == 0; });
+}
+
+bool MatchedOperation::start(const std::function<bool()>& together) {
+  std::unique_lock lock(group_.mutex_);
+  ++slot_.reached[static_cast<std::size_t>(member_)];
+  if (++slot_.arrived == static_cast<int>(group_.members_.size()) && !group_.broken_) {
+    slot_.executed = together();
+    group_.advance(slot_, !slot_.executed);
+    active_ = !slot_.executed;
+    lock.unlock();
+    group_.changed_.notify_all();
+    return !active_;
+  }
+  wait_for_end(lock, 0);
+  active_ = !slot_.executed;
+  return !active_;
 }
 
 void MatchedOperation::wait_for_all(bool readers_follow) {
@@ -110,6 +124,12 @@ void MatchedOperation::wait_for_all(bool readers_follow) {
     group_.changed_.notify_all();
     return;
   }
+  wait_for_end(lock, phase);
+  active_ = readers_follow;
+}
+
+// Waits until all members have reached the end of `phase`. Throws as described in the header.
+void MatchedOperation::wait_for_end(std::unique_lock<std::mutex>& lock, int phase) {
   const auto over = [&] { return slot_.phase != phase || (slot_.active == 0 && group_.ended(member_)); };
   if (!group_.changed_.wait_until(lock, deadline_, over)) {
     group_.broken_ = true;
@@ -120,7 +140,6 @@ void MatchedOperation::wait_for_all(bool readers_follow) {
     group_.broken_ = true;
     group_.throw_reason(member_);
   }
-  active_ = readers_follow;
 }
 
 }  // namespace tessera::comm

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -55,6 +56,7 @@ class LocalGroup {
   struct Slot {
     std::int64_t sequence = -1;
     int phase = 0, arrived = 0, active = 0;
+    bool executed = false;  // whether the last member that arrived executed the operation for all members
     std::vector<int> reached;
     std::vector<const Operation*> operations;
     std::vector<double> times;  // virtual times of the members' lanes
@@ -84,10 +86,10 @@ class LocalGroup {
   bool broken_ = false;  // whether a member left an operation early, so that later phases do not end
 };
 
-// One member's part in one operation. The constructor posts the operation and waits for all members. Until finish(),
-// this member may read the buffers that the other members posted. All waits throw Error if the time limit passes (the
-// message contains the missing members), or if a peer has failed. All waits throw MemberCancelled if this member is
-// cancelled. If an exception destroys the object before finish(), the group is broken.
+// One member's part in one operation. The constructor posts the operation, and start() waits for all members. Until
+// finish(), this member may read the buffers that the other members posted. All waits throw Error if the time limit
+// passes (the message contains the missing members), or if a peer has failed. All waits throw MemberCancelled if this
+// member is cancelled. If an exception destroys the object before finish(), the group is broken.
 class MatchedOperation {
  public:
   // `time` is the virtual time of this member's lane.
@@ -96,6 +98,10 @@ class MatchedOperation {
   MatchedOperation(const MatchedOperation&) = delete;
   MatchedOperation& operator=(const MatchedOperation&) = delete;
 
+  // The first wait. The last member that arrives calls `together` while the other members wait. If `together` returns
+  // true, it has executed the operation for all members. Then start() returns true on every member, and the operation
+  // is over: no member waits again or reads a posted operation. So a small operation needs one wait instead of two.
+  bool start(const std::function<bool()>& together);
   const Operation& operation_of(int member) const { return *slot_.operations[static_cast<std::size_t>(member)]; }
   // Returns the virtual time at which the last member joined.
   double begin() const { return *std::max_element(slot_.times.begin(), slot_.times.end()); }
@@ -106,6 +112,7 @@ class MatchedOperation {
 
  private:
   void wait_for_all(bool readers_follow);
+  void wait_for_end(std::unique_lock<std::mutex>& lock, int phase);
 
   LocalGroup& group_;
   const int member_;

@@ -115,7 +115,40 @@ void exchange(const LocalCall& call) {
   }
 }
 
+// Returns whether the members together receive at most `small` bytes, and their calls match.
+bool fits_one_member(const LocalCall& call, std::int64_t small) {
+  GroupIdentity member = call.group;
+  std::int64_t bytes = 0;
+  for (member.rank = 0; member.rank < member.size(); ++member.rank) {
+    const Operation& operation = call.matched.operation_of(member.rank);
+    bytes += received_bytes(operation, member);
+    if (bytes > small) return false;
+    for (int peer = 0; peer < member.rank; ++peer)
+      if (!mismatch(member, member.rank, operation, peer, call.matched.operation_of(peer)).empty()) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool execute_together(const LocalCall& call, std::int64_t small) {
+  if (!fits_one_member(call, small)) return false;
+  GroupIdentity member = call.group;
+  const bool is_sum = call.own.kind == OperationKind::all_reduce && member.size() > 1;
+  const std::size_t bytes = is_sum ? bytes_of(call.own.recv_counts[0], call.own.type) : 0;
+  if (is_sum) {
+    if (call.scratch.size() < bytes) call.scratch = base::Buffer(bytes);
+    reduce(call.scratch.data(), parts_from(call, 0, received), call.own.type, call.own.reduce, call.own.recv_counts[0]);
+  }
+  for (member.rank = 0; member.rank < member.size(); ++member.rank) {
+    const Operation& own = call.matched.operation_of(member.rank);
+    if (is_sum)
+      copy(own.recv, call.scratch.data(), bytes);
+    else
+      execute({.matched = call.matched, .own = own, .group = member, .scratch = call.scratch});
+  }
+  return true;
+}
 
 void execute(const LocalCall& call) {
   switch (call.own.kind) {

@@ -18,4 +18,9 @@ struct LocalCall {
 // read the buffers of this member.
 void execute(const LocalCall& call);
 
+// Executes the operation for all members and returns true, if the members together receive at most `small` bytes and
+// their calls match. Otherwise it changes nothing and returns false. `call` belongs to any member. The other members
+// wait meanwhile. The results have the bits of execute().
+bool execute_together(const LocalCall& call, std::int64_t small);
+
 }  // namespace tessera::comm

@@ -162,13 +162,21 @@ class LocalBackend final : public Backend {
     const auto& inject = job_->options().inject;
     if (inject) inject(identity_.world_rank(), identity_.name, std::string(name_of(operation.kind)), sequence);
     MatchedOperation matched(*group_, identity_.rank, sequence, operation, clock == nullptr ? 0 : clock->now());
+    const LocalCall call{.matched = matched, .own = operation, .group = identity_, .scratch = scratch_};
+    // A link's time depends on the calls of all members, so a link needs the last wait.
+    const bool is_over =
+        matched.start([&] { return !job_->options().link && execute_together(call, job_->options().small_bytes); });
+    if (is_over) {
+      if (clock != nullptr) clock->raise_to(matched.begin());
+      return;
+    }
     const auto begin = std::chrono::steady_clock::now();
     for (int peer = 0; peer < identity_.size(); ++peer) {
       if (peer == identity_.rank) continue;
       const std::string text = mismatch(identity_, identity_.rank, operation, peer, matched.operation_of(peer));
       if (!text.empty()) throw Error("the calls do not match: {}", text);
     }
-    execute({.matched = matched, .own = operation, .group = identity_, .scratch = scratch_});
+    execute(call);
     const double virtual_begin = matched.begin(), link = link_seconds(matched);
     matched.finish();
     const std::chrono::duration<double> pause(link);

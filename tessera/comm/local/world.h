@@ -1,6 +1,7 @@
 // Ranks as threads of one process, on the CPU only. Used by tests, CI and runs on a laptop. Always checks that the
 // ranks' calls match. Can inject delays, failures and a slow network. Can use virtual time (base/clock.h).
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +24,9 @@ struct LocalOptions : WorldOptions {
   // begins at the latest time of its members' lanes. A program has the same times in every run, unless the program
   // tests whether a fence is done. Time limits remain in real time.
   bool virtual_clock = false;
+  // If the members of a group together receive at most this number of bytes, the last member that joins executes the
+  // operation for all members. Does not change results. With a link, every member executes its own part.
+  std::int64_t small_bytes = 65536;
 };
 
 // Runs body(world) on `ranks` threads and waits for all of them. If a rank fails, the pending operations of the other
