@@ -286,7 +286,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"exposed_ms", {{"weights", report.exposed_weights_ms}, {"tp", report.exposed_tp_ms}}},
       {"host_ms", report.host_ms},
       {"transport", report.transport},
-      {"tp_overlap", bench.config.tp_overlap},
+      {"tp_overlap", overlaps_tp(bench.config)},
       {"tp_chunks", bench.config.tp_chunks},
       {"tp_pieces", report.tp_pieces},
       {"tp_fallbacks", report.tp_fallbacks},

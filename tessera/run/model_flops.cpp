@@ -9,7 +9,7 @@ double model_flops(const TrainConfig& config, const models::ModelConfig& model, 
   TrainConfig alone = config;  // a configuration with one rank, which computes all flops
   alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
   alone.dead.clear(), alone.idle.clear(), alone.tp_spares.clear(), alone.reduced_batch.clear();
-  alone.sequence_parallel = false;
+  alone.sequence_parallel.reset();
   alone.reduce_order = ReduceOrder::sequential;
   alone.ranks_per_node = 0;
   predict::DryOptions options = dry_options(alone, model, {});

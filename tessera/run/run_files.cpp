@@ -84,7 +84,7 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   if (config.tp == 1) return;
   json["tp_chunks"] = config.tp_chunks;
   json["tp_wire_format"] = name_in_run(config.tp_wire_format, config.dtype);
-  json["tp_overlap"] = config.tp_overlap;
+  json["tp_overlap"] = overlaps_tp(config);
   json["tp_pieces"] = summary.tp_pieces;
   json["tp_fallbacks"] = summary.tp_fallbacks;
   if (const std::string_view transport = tp_transport_of(config, summary.schedules); !transport.empty())

@@ -34,7 +34,7 @@ nn::ProductOptions product_options(const TrainConfig& config) {
           .margin = static_cast<int>(config.fp8_margin),
           .tp_wire = config.tp_wire_format,
           .tp_chunks = tp_chunks_of(config),
-          .tp_overlap = config.tp_overlap};
+          .tp_overlap = overlaps_tp(config)};
 }
 
 nn::DropoutOptions dropout_options(const TrainConfig& config) {
@@ -83,7 +83,7 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
           .layout = layout,
           .rank = std::min(last, layout.mesh.world_size() - 1),
           .types = types_of(config),
-          .sequence_parallel = config.sequence_parallel,
+          .sequence_parallel = splits_tokens(config),
           .recompute = std::move(recompute),
           .runtime = {.zero = config.zero,
                       .nodes = ranks_of_node(config),
@@ -103,7 +103,7 @@ train::TrainerOptions trainer_options(const TrainConfig& config, const models::M
       .model = builder_of(config, model),
       .layout = nn::rank_layout(mesh_of(config)),
       .types = types_of(config),
-      .sequence_parallel = config.sequence_parallel,
+      .sequence_parallel = splits_tokens(config),
       .recompute = nn::BlockRecompute(recompute_choice(config, model)),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,

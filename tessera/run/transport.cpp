@@ -1,5 +1,7 @@
 #include "tessera/run/transport.h"
 
+#include "tessera/run/config/resolve.h"
+
 namespace tessera::run {
 
 std::string_view transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics) {
@@ -8,7 +10,7 @@ std::string_view transport_of(const TrainConfig& config, const runtime::Schedule
 }
 
 std::string_view tp_transport_of(const TrainConfig& config, const runtime::ScheduleStatistics& statistics) {
-  if (config.backend != Backend::nccl || !config.tp_overlap || statistics.planned == 0) return "";
+  if (config.backend != Backend::nccl || !overlaps_tp(config) || statistics.planned == 0) return "";
   return statistics.tp_indirect.empty() ? "push" : "nccl";
 }
 

@@ -215,7 +215,7 @@ class Experts(unittest.TestCase):
                 ("--ep", 2): ("--etp 1 * --ep 2 * --egtp 1 = 2", "--tp 1 * --gtp 1 = 1"),
                 ("--gtp", 4, "--ep", 3): ("= 3", "= 4"),
                 ("--gtp", 8, "--ep", 8): ("--ep: got 8, expected at most 7",),
-                ("--tp", 2, "--gtp", 2, "--ep", 2): ("--sequence-parallel",),
+                ("--tp", 2, "--gtp", 2, "--ep", 2, "--sequence-parallel", "off"): ("--sequence-parallel",),
                 ("--tp", 2, "--gtp", 2, "--sequence-parallel", "on"): ("--etp 1 * --ep 1 = 1", "--tp 2"),
                 ("--gtp", 2, "--etp", 2): ("--etp: got 2", "--tp 1"),
                 ("--gtp", 2, "--reduce-order", "hierarchical"): ("--ranks-per-node",),

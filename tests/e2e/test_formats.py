@@ -17,7 +17,7 @@ class Formats(FormatRuns, unittest.TestCase):
         for turn, wire in enumerate(FORMATS):
             losses = []
             for runs in ([(1, 1, 1), (1, 3, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 4, 1)],
-                         [(2, 1, 1), (2, 2, 1, "--sequence-parallel", "off"), (2, 3, 1, *POISON)],
+                         [(2, 1, 1), (2, 2, 1, "--tp-overlap", "off"), (2, 3, 1, *POISON)],
                          [(1, 1, 2), (1, 2, 2, "--zero", "off"), (1, 2, 2), (1, 3, 2, *POISON)]):
                 same = chosen(runs, turn)
                 found = [self.train(f"{wire}-{'-'.join(map(str, one))}", one[:3], wire, *one[3:]) for one in same]

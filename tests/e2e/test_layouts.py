@@ -107,7 +107,7 @@ class Layouts(unittest.TestCase):
     def test_transfers_beside_products(self):
         """Tokens that travel in pieces over tp give the bits of whole transfers, in threads and in processes."""
         overlap = ("--tp-overlap", "on", "--debug-delays", 3)
-        self.check_same("pieces", [((2, 1, 1), "local"), ((2, 2, 1), "local", *overlap, "--debug-poison", "on"),
+        self.check_same("pieces", [((2, 1, 1), "local", "--tp-overlap", "off"), ((2, 2, 1), "local", *overlap, "--debug-poison", "on"),
                                    ((2, 1, 1), "mpi", *overlap)],
                         *self.common("--steps", 2, "--dtype", "bf16", "--sequence-parallel", "on", "--tp-chunks", 2))
         keys = ("tp_overlap", "tp_pieces", "tp_fallbacks", "transfer_arena_bytes")

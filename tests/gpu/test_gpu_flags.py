@@ -26,11 +26,13 @@ STEPS = 6
 GRAPH = ("--cuda-graph", "on")
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
 SPLIT = ("--sequence-parallel", "on")  # shards tokens over tp
+UNSPLIT = ("--sequence-parallel", "off")
 FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
 CURRENT = ("--fp8-scaling", "current")
 CODES = ("--tp-wire-format", "fp8")
 DROPOUT = ("--hidden-dropout", 0.2, "--embedding-dropout", 0.1)
 OVERLAP = ("--tp-overlap", "on")
+WHOLE = ("--tp-overlap", "off")  # tokens travel over tp in whole transfers
 # whole: products read stored bytes directly, because all sizes are multiples of 128. odd: operands are padded copies.
 SIZES = {
     "whole": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -127,7 +129,7 @@ class GpuFlags(unittest.TestCase):
         for recipe in ("hybrid", "e4m3"):
             for scaling in ("delayed", "current"):
                 plain = Run((2, 1, 1), (*FP8, *SPLIT, "--fp8-recipe", recipe, "--fp8-scaling", scaling))
-                self.check_same([plain, plain.plus(*CODES), plain.plus(*CODES, *GRAPH)])
+                self.check_same([plain.plus(*WHOLE), plain.plus(*CODES), plain.plus(*CODES, *GRAPH)])
                 odd = dataclasses.replace(plain, model="odd")
                 self.check_same([odd, odd.plus(*CODES)])
         codes = Run((2, 1, 1), (*FP8, *SPLIT, "--fp8-recipe", "hybrid", "--fp8-scaling", "delayed", *CODES))
@@ -140,17 +142,17 @@ class GpuFlags(unittest.TestCase):
             one = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", wire))
             split = one.plus(*SPLIT)
             self.check_same([split, split.plus(*GRAPH, *POISON)])
-            self.check_like_cpus(one, split, dataclasses.replace(split, model="odd"))
+            self.check_like_cpus(one.plus(*UNSPLIT), split, dataclasses.replace(split, model="odd"))
 
     def test_products_in_chunks(self):
         """Products in chunks of tokens have the same bits in every mesh, in graphs, and with overlapping transfers."""
         for formats in ((), FP8, ("--gemm-format", "fp8_block")):
-            chunks = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
-            pieces = chunks.plus(*OVERLAP)
+            cut = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
+            chunks, pieces = cut.plus(*WHOLE), cut.plus(*OVERLAP)
             self.check_same([chunks, chunks.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), pieces, pieces.plus(*GRAPH, *POISON),
                              pieces.plus("--debug-delays", 3, mesh=(2, 2, 1)), pieces.plus("--pushes", "off")])
             odd = dataclasses.replace(chunks, model="odd")
-            self.check_same([odd, odd.plus(*OVERLAP)])
+            self.check_same([odd, dataclasses.replace(pieces, model="odd")])
             self.check_like_cpus(chunks, odd)
             for run, transport in ((pieces, "push"), (pieces.plus("--pushes", "off"), "nccl")):
                 with self.subTest(run.name()):
@@ -163,7 +165,7 @@ class GpuFlags(unittest.TestCase):
             small = Run((1, 1, 2), more)
             self.check_same([small, dataclasses.replace(small.plus("--dead", "dp0.gtp1:0"), mesh=(1, 2, 2), unused=1)])
         slot = ("--dead", "dp0:1", "--reduced-batch", "auto")
-        self.check_like_cpus(Run((2, 1, 2), slot, unused=1), Run((2, 1, 2), (*slot, *SPLIT, "--pushes", "off"), unused=1),
+        self.check_like_cpus(Run((2, 1, 2), (*slot, *UNSPLIT), unused=1), Run((2, 1, 2), (*slot, *SPLIT, "--pushes", "off"), unused=1),
                              Run((2, 1, 2), (*slot, *FP8), model="odd", unused=1))
         spares = ("--dead", "dp0:0", "--idle", "dp1:2", "--tp-spares", "auto")
         self.check_like_cpus(Run((3, 1, 2), spares, model="odd", unused=2))
@@ -321,7 +323,7 @@ class GpuFlags(unittest.TestCase):
         self.assertEqual(found[0], found[2])
 
     def test_suppressed_steps_over_tp(self):
-        for flags in ((), (*FP8, *SPLIT, *CODES)):
+        for flags in (UNSPLIT, (*FP8, *SPLIT, *CODES)):
             one = Run((2, 1, 1), flags)
             self.check_same([one, *(one.plus("--debug-suppress", "2,4", *graph) for graph in ((), GRAPH))])
 

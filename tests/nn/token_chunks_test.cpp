@@ -16,24 +16,24 @@ std::vector<std::int64_t> sizes_of(const std::vector<std::int64_t>& tokens, std:
   return sizes;
 }
 
-// The products of Llama-3-8B at tp 2: 4096 columns (output, down), 3072 (qkv), 14336 (gate_up), 7168 (dgrad of down).
-TEST(TokenChunks, AutomaticChunksFillTheDeviceTwice) {
-  EXPECT_THAT(sizes_of({4096, 4096}, 4096, kAutomaticChunks), ElementsAre(4096, 4096));   // 512 tiles each
-  EXPECT_THAT(sizes_of({1024, 1024}, 4096, kAutomaticChunks), ElementsAre(2048));         // 128
-  EXPECT_THAT(sizes_of({1024, 1024}, 3072, kAutomaticChunks), ElementsAre(2048));         // 96
-  EXPECT_THAT(sizes_of({1024, 1024}, 14336, kAutomaticChunks), ElementsAre(1024, 1024));  // 448
-  EXPECT_THAT(sizes_of({1024, 1024}, 7168, kAutomaticChunks), ElementsAre(2048));         // 224
-  // 264 tiles are 33 rows of 8; the last row may be partial.
-  EXPECT_THAT(sizes_of({4097, 4097}, 1793, kAutomaticChunks), ElementsAre(4097, 4097));
-  EXPECT_THAT(sizes_of({4097, 4096}, 1793, kAutomaticChunks), ElementsAre(8193));
-  EXPECT_THAT(sizes_of({4097, 4097}, 1792, kAutomaticChunks), ElementsAre(8194));
+// The products of Llama-3-8B at tp 2: 4096 columns (output, down), 3072 (qkv), 14336 (gate_up), 2048 (dgrad of output).
+TEST(TokenChunks, AutomaticChunksAreLargeEnough) {
+  EXPECT_THAT(sizes_of({4096, 4096}, 4096, kAutomaticChunks), ElementsAre(4096, 4096));  // 512 tiles each
+  EXPECT_THAT(sizes_of({512, 512}, 2048, kAutomaticChunks), ElementsAre(512, 512));      // 32
+  EXPECT_THAT(sizes_of({512, 512}, 1792, kAutomaticChunks), ElementsAre(1024));          // 28
+  EXPECT_THAT(sizes_of({256, 256}, 3072, kAutomaticChunks), ElementsAre(512));           // 24
+  EXPECT_THAT(sizes_of({256, 256}, 14336, kAutomaticChunks), ElementsAre(256, 256));     // 112
+  // 32 tiles are 4 rows of 8; the last row and column may be partial.
+  EXPECT_THAT(sizes_of({385, 385}, 1793, kAutomaticChunks), ElementsAre(385, 385));
+  EXPECT_THAT(sizes_of({385, 384}, 1793, kAutomaticChunks), ElementsAre(769));
+  EXPECT_THAT(sizes_of({385, 385}, 1792, kAutomaticChunks), ElementsAre(770));
 }
 
 TEST(TokenChunks, NeighboursAreMergedUntilEveryChunkIsLargeEnough) {
-  EXPECT_THAT(sizes_of({2048, 2048, 2048, 2048}, 4096, kAutomaticChunks), ElementsAre(4096, 4096));
-  EXPECT_THAT(sizes_of({2304, 2304, 2304, 2304}, 4096, kAutomaticChunks), ElementsAre(2304, 2304, 2304, 2304));
-  EXPECT_THAT(sizes_of({2304, 2304, 2304}, 3840, kAutomaticChunks), ElementsAre(2304, 2304, 2304));
-  EXPECT_THAT(sizes_of({2304, 2304, 2303}, 3584, kAutomaticChunks), ElementsAre(6911));
+  EXPECT_THAT(sizes_of({256, 256, 256, 256}, 4096, kAutomaticChunks), ElementsAre(256, 256, 256, 256));
+  EXPECT_THAT(sizes_of({256, 256, 256, 256}, 2048, kAutomaticChunks), ElementsAre(512, 512));
+  EXPECT_THAT(sizes_of({256, 256, 256}, 4096, kAutomaticChunks), ElementsAre(256, 256, 256));
+  EXPECT_THAT(sizes_of({256, 256, 128}, 3840, kAutomaticChunks), ElementsAre(640));
 }
 
 TEST(TokenChunks, ASettingGivesAtMostOneChunkForEachRankWithTokens) {

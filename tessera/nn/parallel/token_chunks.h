@@ -18,9 +18,9 @@ struct TokenChunk {
 
 // The value of ProductOptions::tp_chunks for automatic chunks.
 inline constexpr std::int64_t kAutomaticChunks = 0;
-// The smallest size of an automatic chunk, in output tiles of 128 tokens and 256 columns. The size is two tiles for
-// each of the 132 multiprocessors of an H100.
-inline constexpr std::int64_t kChunkTiles = 264, kTileTokens = 128, kTileColumns = 256;
+// The smallest size of an automatic chunk, in output tiles of 128 tokens and 256 columns. On H200s, chunks of this size
+// were faster than larger ones, because transfers overlap with the products of the other chunks (docs/performance.md).
+inline constexpr std::int64_t kChunkTiles = 32, kTileTokens = 128, kTileColumns = 256;
 
 // Divides the ranks with tokens into chunks as evenly as possible (layout::even_part). Returns at least one chunk. The
 // chunks cover all ranks and all tokens in order. `tokens` contains the number of tokens of each tp rank. `columns` is

@@ -92,12 +92,13 @@ struct TrainConfig {
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;
-  std::string activation_budget;  // for recompute automatic: largest bytes of activations, such as 20GB
-  bool sequence_parallel = false;
+  std::string activation_budget;          // for recompute automatic: largest bytes of activations, such as 20GB
+  std::optional<bool> sequence_parallel;  // absent: true if tp > 1; resolve_settings sets it if tp > 1
   // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
   // (nn/parallel/token_chunks.h).
   std::string tp_chunks = "auto";
-  bool tp_overlap = false;  // whether tp ranks exchange these tokens in pieces while products run
+  // Whether tp ranks exchange these tokens in pieces while products run. Absent: true with sequence parallelism.
+  std::optional<bool> tp_overlap;
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient of the router's z-loss
   double expert_room = 1.5;        // on GPUs: allocated rows of experts, divided by the rows of even loads

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/run/config/resolve.h"
 
 namespace tessera::run {
 namespace {
@@ -52,8 +53,9 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (config.ep > sizes.num_experts)
     throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
                      config.model);
-  if (config.tp > 1 && !config.sequence_parallel)
-    throw InputError("--tp: got {} without --sequence-parallel, which a model with experts needs", config.tp);
+  if (config.tp > 1 && !splits_tokens(config))
+    throw InputError("--sequence-parallel: got off with --tp {}, expected on, which a model with experts needs",
+                     config.tp);
   const nn::ExpertDegrees degrees{
       .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
   nn::check_expert_degrees(

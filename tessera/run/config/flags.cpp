@@ -16,7 +16,9 @@ void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& w
   // Only one word after a flag is its value, unless the setting is a list. A repeated flag is an error that names the
   // flag (set_from_text).
   option->allow_extra_args(is_list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  if (std::holds_alternative<bool TrainConfig::*>(setting.field)) option->expected(0, 1)->default_str("on");
+  const bool is_switch = std::holds_alternative<bool TrainConfig::*>(setting.field) ||
+                         std::holds_alternative<std::optional<bool> TrainConfig::*>(setting.field);
+  if (is_switch) option->expected(0, 1)->default_str("on");
 }
 
 // In commands other than train, the default batch is computed from the mesh (resolve_plan_config).

@@ -99,11 +99,6 @@ bool is_of_delayed_scaling(std::string_view setting) {
   return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
 }
 
-// Returns whether the tp ranks divide the tokens of activations among themselves.
-bool splits_tokens(const TrainConfig& config) {
-  return config.sequence_parallel && config.tp > 1;
-}
-
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
     if (config.backend == Backend::nccl && has_format(policy, format))
@@ -171,8 +166,17 @@ std::int64_t tp_chunks_of(const TrainConfig& config) {
   return chunks;
 }
 
+bool splits_tokens(const TrainConfig& config) {
+  return config.tp > 1 && config.sequence_parallel.value_or(true);
+}
+
+bool overlaps_tp(const TrainConfig& config) {
+  return config.tp_overlap.value_or(splits_tokens(config));
+}
+
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
+  if (config.tp > 1) config.sequence_parallel = splits_tokens(config);
   if (config.schedule_steps < 0) config.schedule_steps = config.steps;
   if (!config.grad_wire) config.grad_wire = config.dtype;
   check_types(config);
@@ -184,7 +188,7 @@ TrainConfig resolve_settings(TrainConfig config) {
   parse_byte_size(config.coalesce, "--coalesce");
   if (tp_chunks_of(config) != nn::kAutomaticChunks && !splits_tokens(config))
     throw InputError("--tp-chunks: got {}, expected it with --tp above 1 and --sequence-parallel on", config.tp_chunks);
-  if (config.tp_overlap && !splits_tokens(config))
+  if (overlaps_tp(config) && !splits_tokens(config))
     throw InputError("--tp-overlap: got on, expected it with --tp above 1 and --sequence-parallel on");
   return config;
 }

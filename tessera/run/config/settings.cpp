@@ -128,11 +128,11 @@ constexpr std::array kSettings{
     Setting{"activation_budget", &C::activation_budget, kAny, kKept, "BYTES",
             "bytes of activations that --recompute auto may keep", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
-            "shard activations outside the tensor-parallel parts by tokens", kPlans},
+            "shard activations outside the tensor-parallel parts by tokens (default: on with --tp above 1)", kPlans},
     Setting{"tp_chunks", &C::tp_chunks, kAny, kKept, "auto|N",
             "sequence parallelism: products are computed in at most N chunks of tokens (auto: by size)", kPlans},
     Setting{"tp_overlap", &C::tp_overlap, kAny, kRun, "on|off",
-            "sequence parallelism: tokens travel in pieces beside the products", kPlans},
+            "sequence parallelism: tokens travel in pieces beside the products (default: on)", kPlans},
     Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled", "experts: auxiliary loss by layer, or pooled", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},
     Setting{"expert_room", &C::expert_room, kPositive, kRun, "X", "experts on GPUs: memory for X times the even load",
@@ -366,7 +366,7 @@ requires std::is_enum_v<E> json get(E value) {
 }
 template <typename E>
 json get(const std::optional<E>& value) {
-  return value ? json(word_of(*value)) : json();
+  return value ? get(*value) : json();
 }
 
 }  // namespace

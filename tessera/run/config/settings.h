@@ -14,13 +14,14 @@
 
 namespace tessera::run {
 
-using Field = std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
-                           std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*, double TrainConfig::*,
-                           Backend TrainConfig::*, train::RateShape TrainConfig::*, ReduceOrder TrainConfig::*,
-                           RecomputeSetting TrainConfig::*, Lookup TrainConfig::*, quant::DType TrainConfig::*,
-                           std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*,
-                           std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
-                           quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*, nn::MoeAux TrainConfig::*>;
+using Field =
+    std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
+                 std::optional<bool> TrainConfig::*, std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*,
+                 double TrainConfig::*, Backend TrainConfig::*, train::RateShape TrainConfig::*,
+                 ReduceOrder TrainConfig::*, RecomputeSetting TrainConfig::*, Lookup TrainConfig::*,
+                 quant::DType TrainConfig::*, std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*,
+                 std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
+                 quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*, nn::MoeAux TrainConfig::*>;
 
 // The valid values: low <= value <= high. If open_low is set, `low` itself is not valid; if open_high is set, `high` is
 // not valid. A default below the range means that the value follows from other settings.

@@ -50,7 +50,7 @@ infer::FrozenOptions frozen_options(const TrainConfig& config, const models::Mod
   return {.model = [&model, options](nn::Context& context) { return model.build(context, options); },
           .layout = nn::rank_layout(mesh_of(config)),
           .type = config.dtype,
-          .sequence_parallel = config.sequence_parallel,
+          .sequence_parallel = config.tp > 1 && config.sequence_parallel.value_or(false),
           .is_scheduled = config.gtp > 1};
 }
 

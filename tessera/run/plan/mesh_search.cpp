@@ -81,8 +81,7 @@ std::vector<TrainConfig> dense_meshes(const StepPlanRequest& request) {
       if (!is_asked || asked.global_batch % (asked.micro_batch * gtp * dp) != 0) continue;
       TrainConfig mesh = asked;
       mesh.tp = tp, mesh.gtp = gtp, mesh.dp = dp;
-      if (!asked.given.contains("sequence_parallel")) mesh.sequence_parallel = tp > 1;
-      if (tp == 1 || !mesh.sequence_parallel) mesh.tp_chunks = "auto", mesh.tp_overlap = false;
+      if (!splits_tokens(mesh)) mesh.tp_chunks = "auto", mesh.tp_overlap.reset();
       meshes.push_back(std::move(mesh));
     }
   }
@@ -236,9 +235,9 @@ std::string flags_text(const TrainConfig& config) {
   for (const auto& [axis, degree] : degrees_of(config))
     if (axis != "edp") text += fmt::format("{}--{} {}", text.empty() ? "" : " ", axis, degree);
   if (config.recompute != RecomputeSetting::none) text += fmt::format(" --recompute {}", name_of(config.recompute));
-  if (config.sequence_parallel) text += " --sequence-parallel on";
+  if (config.tp > 1 && !splits_tokens(config)) text += " --sequence-parallel off";
   if (config.tp_chunks != "auto") text += " --tp-chunks " + config.tp_chunks;
-  if (config.tp_overlap) text += " --tp-overlap on";
+  if (splits_tokens(config) && !overlaps_tp(config)) text += " --tp-overlap off";
   return text;
 }
 

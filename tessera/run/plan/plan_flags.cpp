@@ -98,12 +98,12 @@ TrainConfig searched_config(TrainConfig config, const models::ModelConfig& model
   // Checks all settings that do not depend on the mesh, and sets defaults for the others.
   TrainConfig alone = config;
   alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
-  alone.sequence_parallel = false;
+  alone.sequence_parallel.reset();
   alone.reduce_order = ReduceOrder::sequential;
   alone.ranks_per_node = 0;
   alone.tp_wire_format = quant::Format::bf16;
   alone.tp_chunks = "auto";
-  alone.tp_overlap = false;
+  alone.tp_overlap.reset();
   alone.global_batch = alone.micro_batch;
   alone = resolve_plan_config(std::move(alone), model);
   config.seq_len = alone.seq_len, config.grad_wire = alone.grad_wire, config.has_experts = alone.has_experts;

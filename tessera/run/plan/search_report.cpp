@@ -37,7 +37,7 @@ ordered_json mesh_json(const MeshPlan& mesh, double mfu) {
   row.update({{"micro_batch", c.micro_batch},
               {"microbatches", microbatches_of(c)},
               {"recompute", name_of(c.recompute)},
-              {"sequence_parallel", c.sequence_parallel},
+              {"sequence_parallel", splits_tokens(c)},
               {"flags", flags_text(c)},
               {"step_ms", s.total() * 1e3},
               {"tokens_per_second", tokens_of(c) / s.total()},

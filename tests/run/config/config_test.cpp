@@ -49,7 +49,7 @@ TEST(TrainFlags, SetTheirValuesAndKeepOtherDefaults) {
   EXPECT_EQ(config.gtp, 3);
   EXPECT_EQ(config.lr, 1e-3);
   EXPECT_EQ(config.seed, 18446744073709551615u);
-  EXPECT_TRUE(config.sequence_parallel);
+  EXPECT_EQ(config.sequence_parallel, true);
   EXPECT_EQ(config.recompute, RecomputeSetting::full);
   EXPECT_EQ(config.lr_schedule, train::RateShape::constant);
   EXPECT_EQ(config.dtype, quant::DType::bf16);
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(TrainFlags, OfBooleansNeedNoValue) {
   const TrainConfig config =
       parse_train_flags({"--debug-poison", "--zero", "off", "--sequence-parallel", "--tp", "2", "--cuda-graph"}).config;
-  EXPECT_TRUE(config.debug_poison && config.sequence_parallel && config.cuda_graph);
+  EXPECT_TRUE(config.debug_poison && config.sequence_parallel.value() && config.cuda_graph);
   EXPECT_FALSE(config.zero);
   EXPECT_EQ(config.tp, 2);
   EXPECT_TRUE(config.given.contains("cuda_graph"));
@@ -152,7 +152,7 @@ TEST(ConfigFile, HasTheSameEffectAsFlagsAndFlagsOverrideIt) {
   EXPECT_THAT(config.data, ElementsAre("1", "a", "2.5", "b"));
   EXPECT_THAT(config.valid, ElementsAre("v"));
   EXPECT_TRUE(config.mask_documents);
-  EXPECT_TRUE(config.sequence_parallel);
+  EXPECT_EQ(config.sequence_parallel, true);
   EXPECT_EQ(config.dtype, quant::DType::bf16);
   EXPECT_TRUE(config.given.count("lr"));
   EXPECT_FALSE(config.given.count("dp"));
@@ -267,8 +267,10 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--coalesce", "0"}, {"--coalesce: '0'", "2GiB"}},
                       BadFlags{{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "0"},
                                {"--tp-chunks: got 0", "auto or a number above 0"}},
-                      BadFlags{{"--tp", "2", "--tp-overlap", "on"}, {"--tp-overlap: got on", "--sequence-parallel on"}},
-                      BadFlags{{"--tp", "2", "--tp-chunks", "2"}, {"--tp-chunks: got 2", "--sequence-parallel on"}},
+                      BadFlags{{"--tp", "2", "--sequence-parallel", "off", "--tp-overlap", "on"},
+                               {"--tp-overlap: got on", "--sequence-parallel on"}},
+                      BadFlags{{"--tp", "2", "--sequence-parallel", "off", "--tp-chunks", "2"},
+                               {"--tp-chunks: got 2", "--sequence-parallel on"}},
                       BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},
                       BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
                       BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));

@@ -102,7 +102,7 @@ TEST(Flags, ShowTheirHelpAndDefaults) {
     return option->get_option_text() + ": " + option->get_description();
   };
   EXPECT_EQ(help_of("--sequence-parallel"),
-            "on|off: shard activations outside the tensor-parallel parts by tokens [off]");
+            "on|off: shard activations outside the tensor-parallel parts by tokens (default: on with --tp above 1)");
   EXPECT_EQ(help_of("--tp"), "N: tensor parallel ranks [1]");
   EXPECT_THAT(help_of("--gtp"), HasSubstr(" [2]"));
   EXPECT_EQ(help_of("--global-batch"), "N: sequences of a step (default: one microbatch a step)");

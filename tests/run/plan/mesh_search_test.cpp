@@ -53,7 +53,7 @@ TEST(MeshSearch, ListsEveryMeshBestFirst) {
     EXPECT_LE(meshes[i - 1].seconds.total(), meshes[i].seconds.total()) << i;
   for (const MeshPlan& mesh : meshes) {
     EXPECT_EQ(mesh.config.global_batch, 8);
-    EXPECT_EQ(mesh.config.sequence_parallel, mesh.config.tp > 1);
+    EXPECT_EQ(splits_tokens(mesh.config), mesh.config.tp > 1);
   }
 }
 
