@@ -15,6 +15,7 @@
 #include "tessera/bench/profile.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"

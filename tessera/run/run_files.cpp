@@ -15,6 +15,7 @@
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/inspect/inspect_places.h"
 #include "tessera/run/metrics/expert_summary.h"
 #include "tessera/run/resume_command.h"

@@ -6,6 +6,7 @@
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/recompute_choice.h"
 
 namespace tessera::run {

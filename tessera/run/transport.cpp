@@ -1,6 +1,6 @@
 #include "tessera/run/transport.h"
 
-#include "tessera/run/config/resolve.h"
+#include "tessera/run/config/tp_tokens.h"
 
 namespace tessera::run {
 

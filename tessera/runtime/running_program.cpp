@@ -310,7 +310,7 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
   if (collective.is_recorded) {
     record(step_.recorder.collective_event(collective, traffic));
     event = step_.recorder.last();
-    step_.timeline.began(event);
+    if (!is_piece(collective.kind)) step_.timeline.began(event);
     step_.statistics.activations_by_format[static_cast<std::size_t>(traffic.format)] += traffic.received;
   }
   comm::Communicator& group = step_.parallel.program(collective.domain);
@@ -325,7 +325,19 @@ Issued RunningProgram::issue(const ProgramCollective& collective) {
     if (const ReplayOptions& replay = step_.options.replay; replay.delay_seed != 0)
       group.lane().delay(std::uniform_real_distribution<double>(0, replay.longest_delay)(random_));
   }
-  return {.done = start(group, collective), .event = event, .offset = collective.offset, .bytes = traffic.stored};
+  const base::LaneMark mark = is_piece(collective.kind) ? mark_of_piece(event) : base::LaneMark();
+  mark.begin(group.lane());
+  const base::Fence done = mark.end(group.lane(), start(group, collective));
+  return {.done = done, .event = event, .offset = collective.offset, .bytes = traffic.stored};
+}
+
+// Several pieces may be in flight, so the lane measures the time of each piece.
+base::LaneMark RunningProgram::mark_of_piece(int event) {
+  if (event < 0) return {};
+  const schedule::Event& begun = step_.recorder.trace()[static_cast<std::size_t>(event)];
+  const std::vector<ParameterId> weights(begun.parameter >= 0 ? 1 : 0, begun.parameter);
+  return runtime::record(step_.timeline, step_.recorder.trace(), static_cast<std::size_t>(event), weights)
+      .mark(schedule::Activity::comm, begun.bytes);
 }
 
 static base::Fence start_piece(comm::Communicator& group, const ProgramCollective& it) {

@@ -79,6 +79,7 @@ class RunningProgram final : public Program {
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
   bool is_of_weights(const Issued& issued) const;
   comm::Communicator& rows_group(const ParameterEntry& entry);
+  base::LaneMark mark_of_piece(int event);
   base::Fence start(comm::Communicator& group, const ProgramCollective& collective);
   void check_produced();
   void fill_unproduced();

@@ -13,8 +13,9 @@ GATHERED, REDUCED = {"gather", "gather over compute", "publish"}, {"reduce", "re
 
 
 def is_gathered(span):
-    """Returns whether the span gathers weights. Category 'program' contains exchanged rows of an embedding."""
-    return span["cat"] in GATHERED or (span["cat"] == "program" and bool(span["args"]["weights"]))
+    """Returns whether the span gathers weights. Category 'program' contains exchanged rows of an embedding, and pieces of activations."""
+    is_row = span["cat"] == "program" and bool(span["args"].get("weights")) and " piece " not in span["name"]
+    return span["cat"] in GATHERED or is_row
 
 
 def nanoseconds(microseconds):

@@ -151,7 +151,7 @@ TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
   models::DecoderConfig model = even_model();
   model.num_heads = 15;
   model.num_kv_heads = 3;
-  const StepPlanRequest request = request_of({{"tp", "5"}}, model);
+  const StepPlanRequest request = request_of({{"tp", "5"}, {"sequence_parallel", "off"}}, model);
   predict::DryOptions options = dry_options(request.config, *request.model, {});
   std::vector<std::int64_t> kept;
   for (options.rank = 0; options.rank < 5; ++options.rank) kept.push_back(peak_stashed(dry_step(options).microbatch));
@@ -296,7 +296,7 @@ TEST(PlanTime, CollectivesOverlapComputeThatDoesNotNeedThem) {
 // The link is so slow that compute waits for every whole transfer.
 TEST(PlanTime, PiecesTravelBesideProducts) {
   std::map<std::string, std::string> settings{
-      {"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}, {"tp_chunks", "2"}};
+      {"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}, {"tp_chunks", "2"}, {"tp_overlap", "off"}};
   StepPlanRequest whole = request_of(settings);
   settings["tp_overlap"] = "on";
   StepPlanRequest pieces = request_of(settings);
@@ -306,7 +306,8 @@ TEST(PlanTime, PiecesTravelBesideProducts) {
   EXPECT_GT(after.memory.transfers, 0);
   EXPECT_GT(after.activations_seconds(), 0);
   EXPECT_LT(after.activations_seconds(), 0.9 * before.activations_seconds());
-  EXPECT_DOUBLE_EQ(limit_seconds(whole), limit_seconds(pieces));
+  EXPECT_GT(limit_seconds(pieces), limit_seconds(whole));  // compute adds the parts of pieces
+  EXPECT_LT(limit_seconds(pieces), 1.05 * limit_seconds(whole));
   EXPECT_NEAR(limit_seconds(pieces), after.prediction.compute_seconds, 1e-12);  // this machine starts operators at once
   const ordered_json predicted = plan_json(pieces, after)["predicted"];
   EXPECT_DOUBLE_EQ(predicted["exposed_ms"]["tp"].get<double>(), after.activations_seconds() * 1e3);
@@ -394,7 +395,8 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
         Settings{{"gtp", "2"}, {"dp", "3"}, {"global_batch", "6"}},  // the sizes of norms are not divisible by 3
         Settings{{"tp", "2"}, {"dp", "7"}, {"global_batch", "7"}, {"zero", "off"}},
         Settings{{"gtp", "2"}, {"recompute", "auto"}, {"activation_budget", "4000"}},
-        Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}},
+        Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "off"}},
+        Settings{{"tp", "2"}, {"gtp", "2"}, {"tp_overlap", "off"}},
         Settings{{"tp", "2"}, {"gtp", "2"}, {"sequence_parallel", "on"}, {"tp_overlap", "on"}, {"tp_chunks", "2"}},
         Settings{{"tp", "2"}, {"gtp", "3"}, {"global_batch", "6"}, {"embedding", "rows"}},
         Settings{{"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}, {"wire_format", "nvfp4"}},

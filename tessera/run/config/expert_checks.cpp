@@ -4,7 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/run/config/resolve.h"
+#include "tessera/run/config/tp_tokens.h"
 
 namespace tessera::run {
 namespace {

@@ -13,6 +13,7 @@
 #include "tessera/run/config/settings.h"
 #include "tessera/run/config/shares.h"
 #include "tessera/run/config/step_times.h"
+#include "tessera/run/config/tp_tokens.h"
 
 namespace tessera::run {
 namespace {
@@ -164,14 +165,6 @@ std::int64_t tp_chunks_of(const TrainConfig& config) {
   if (error != std::errc() || next != end || chunks < 1)
     throw InputError("--tp-chunks: got {}, expected auto or a number above 0", config.tp_chunks);
   return chunks;
-}
-
-bool splits_tokens(const TrainConfig& config) {
-  return config.tp > 1 && config.sequence_parallel.value_or(true);
-}
-
-bool overlaps_tp(const TrainConfig& config) {
-  return config.tp_overlap.value_or(splits_tokens(config));
 }
 
 TrainConfig resolve_settings(TrainConfig config) {

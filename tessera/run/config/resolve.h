@@ -66,10 +66,6 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 // Returns true if the setting has no effect because `config` has no products to which it applies. Some settings apply
 // only to fp8 products, others only to products whose tokens tp ranks exchange.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
-// Returns whether the tp ranks divide the tokens of activations among themselves (--sequence-parallel).
-bool splits_tokens(const TrainConfig& config);
-// Returns whether these tokens travel in pieces beside products (--tp-overlap).
-bool overlaps_tp(const TrainConfig& config);
 // Returns the largest number of chunks of a product (nn::ProductOptions::tp_chunks). Throws InputError if --tp-chunks
 // is neither auto nor a positive number.
 std::int64_t tp_chunks_of(const TrainConfig& config);

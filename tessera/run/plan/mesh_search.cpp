@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/plan/expert_layouts.h"
 #include "tessera/run/plan/plan_report.h"
 

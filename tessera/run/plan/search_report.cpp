@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/plan/plan_report.h"
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/search_report.h"
