@@ -81,7 +81,7 @@ TEST(PeerWatch, RanksThatLeaveAreNotReported) {
 TEST(PeerWatch, ALossIsReportedBeforeRank0Leaves) {
   Watches watches(2);
   watches.of[1].reset();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
   watches.of[0]->leave();
   EXPECT_EQ(watches.reported(), (Reports{{0, {1}}}));
 }

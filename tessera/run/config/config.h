@@ -97,7 +97,8 @@ struct TrainConfig {
   // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
   // (nn/parallel/token_chunks.h).
   std::string tp_chunks = "auto";
-  // Whether tp ranks exchange these tokens in pieces while products run. Absent: true with sequence parallelism.
+  // Whether tp ranks exchange these tokens in pieces while products run. Absent: true with sequence parallelism and tp
+  // <= 8.
   std::optional<bool> tp_overlap;
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient of the router's z-loss

@@ -238,7 +238,7 @@ std::string flags_text(const TrainConfig& config) {
   if (config.recompute != RecomputeSetting::none) text += fmt::format(" --recompute {}", name_of(config.recompute));
   if (config.tp > 1 && !splits_tokens(config)) text += " --sequence-parallel off";
   if (config.tp_chunks != "auto") text += " --tp-chunks " + config.tp_chunks;
-  if (splits_tokens(config) && !overlaps_tp(config)) text += " --tp-overlap off";
+  if (config.tp_overlap) text += fmt::format(" --tp-overlap {}", *config.tp_overlap ? "on" : "off");
   return text;
 }
 
