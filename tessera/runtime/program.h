@@ -19,52 +19,18 @@
 // The work of a layer must not depend on the values of tensors, since a dry run has none. Layers allocate on device()
 // or on the device of their operands, and compute with the operators of ops/, which work on shapes in a dry run.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
 
-#include "tessera/quant/formats/quantize.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/runtime/parameter_table.h"
 #include "tessera/runtime/transfers/transfer_arena.h"
-#include "tessera/shard/parameter.h"
+#include "tessera/runtime/weight_access.h"
 #include "tessera/shard/rows/row_kernels.h"
 
 namespace tessera::runtime {
-
-// The part of a weight that this rank reads, valid from consume to the matching release. Pointers are null in a dry
-// run.
-struct WeightView {
-  struct Plane {
-    const void* data = nullptr;  // dense, local_compute.size elements of the plane
-    quant::DType type = quant::DType::fp32;
-  };
-  // The planes of the parameter. If the weight was unpacked, the first plane contains the unpacked weight.
-  std::array<Plane, shard::kMaxPlanes> planes;
-  // The quantized matrix and its encoding. Set if the weight's products read the encoding directly.
-  std::optional<quant::Quantized> encoded;
-  quant::Encoding encoding;
-  const Plane& weight() const { return planes.front(); }
-};
-
-// The buffer to which a product writes the weight gradient, dense in the compute layout. If `accumulate` is true, an
-// earlier use of the weight in this microbatch has written the buffer, and the product adds to it.
-struct GradientBuffer {
-  void* data = nullptr;
-  quant::DType dtype = quant::DType::fp32;
-  bool accumulate = false;
-};
-
-// The buffer for the gradient of rows that a table lookup has read: [ids, columns], dense. The gradient of the id at
-// index t is added to row slots[t] of the buffer. If slots[t] is -1, this gradient is dropped. Equal ids have the slot
-// of the first of them. `slots` is device memory, valid until produce.
-struct RowGradient {
-  void* data = nullptr;
-  quant::DType dtype = quant::DType::fp32;
-  const std::int64_t* slots = nullptr;
-};
 
 class Program {
  public:
@@ -111,8 +77,8 @@ class Program {
   // Replaces each amax by its maximum over all ranks. Called after the step, before the publish of weights whose format
   // needs the amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
-  // Replaces each count by its sum over all ranks. Called after the step, before the publish of weights that depend on
-  // the counts.
+  // Replaces each count by its sum over all ranks. `counts` is device memory. Called after the step, before the publish
+  // of weights that depend on the counts.
   virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
   // issue starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses
