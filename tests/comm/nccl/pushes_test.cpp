@@ -36,6 +36,14 @@ class NcclPushes : public NcclTest {
     base::copy_bytes(values.data(), memory, values.size() * sizeof(float));
     return values;
   }
+  // Gathers `count` values of each rank into `shared` and compares them with the values of the round.
+  static void expect_gathered(Communicator& group, base::Buffer& shared, int round, std::int64_t count) {
+    Placed<float> sent(values(rank(), 0, round, count), device());
+    group.all_gather(sent.data(), shared.data(), equal_counts(ranks(), count), DType::fp32).synchronize();
+    for (int r = 0; r < ranks(); ++r)
+      EXPECT_EQ(read(shared.data() + r * count * static_cast<std::int64_t>(sizeof(float)), count),
+                values(r, 0, round, count));
+  }
 };
 
 TEST_F(NcclPushes, GathersOfAllSizesArriveInSharedAndOtherMemory) {
@@ -74,11 +82,7 @@ TEST_F(NcclPushes, MessagesInSeveralCopiesArriveWhole) {
   for (const std::size_t longest : {std::size_t{1} << 20, std::size_t{4000}, std::size_t{1} << 30}) {
     group->limit_copies(longest);
     const auto round = static_cast<int>(longest % 13);
-    Placed<float> sent(values(rank(), 0, round, count), device());
-    group->all_gather(sent.data(), shared.data(), equal_counts(ranks(), count), DType::fp32).synchronize();
-    for (int r = 0; r < ranks(); ++r)
-      EXPECT_EQ(read(shared.data() + r * count * static_cast<std::int64_t>(sizeof(float)), count),
-                values(r, 0, round, count));
+    expect_gathered(*group, shared, round, count);
   }
   group->share({});
 }
@@ -124,11 +128,7 @@ TEST_F(NcclPushes, NewSharedMemoryReplacesTheOld) {
     base::Buffer shared(static_cast<std::size_t>(count * ranks()) * sizeof(float), device());
     const bool shares = (round + rank()) % 3 != 0;
     EXPECT_EQ(group->share(shares ? all_of(shared) : std::span<std::byte>()), "");
-    Placed<float> sent(values(rank(), 0, round, count), device());
-    group->all_gather(sent.data(), shared.data(), equal_counts(ranks(), count), DType::fp32).synchronize();
-    for (int r = 0; r < ranks(); ++r)
-      EXPECT_EQ(read(shared.data() + r * count * static_cast<std::int64_t>(sizeof(float)), count),
-                values(r, 0, round, count));
+    expect_gathered(*group, shared, round, count);
     group->share({});
   }
 }
