@@ -109,13 +109,14 @@ void RunningProgram::wait(const Issued& issued) {
   }
   const double before = step_.statistics.exposed_seconds;
   const auto first = static_cast<std::ptrdiff_t>(step_.waits.on_device().size());
-  if (issued.done.state() == nullptr) return;  // a piece without peers
-  if (is_of_weights(issued))
+  const bool has_peers = issued.done.state() != nullptr;  // false: a piece without peers, which needs no wait
+  if (has_peers && is_of_weights(issued))
     step_.waits.until(issued.done, schedule::Activity::comm);
-  else
+  else if (has_peers)
     step_.waits.until_program(issued.done);
   if (issued.event < 0) return;
   const FencePairs& waits = step_.waits.on_device();
+  // Also called without peers, because all ranks of a class need the same positions of waits.
   if (!plans_.current())
     step_.measure.waited(issued.event, step_.recorder.last(), step_.statistics.exposed_seconds - before,
                          {waits.begin() + first, waits.end()});

@@ -20,7 +20,8 @@ class Measure {
   // Called when the event at this index of the trace is recorded. `waits` are the waits of compute's lane since the
   // step began.
   void event(std::size_t index, const StepStatistics& statistics, const FencePairs& waits);
-  // Called when compute has waited for a collective of the program. collective: the index of the collective's event.
+  // Called when compute has waited for a collective of the program. All ranks of a class call it for the same
+  // collectives. collective: the index of the collective's event.
   // behind: the index of the last event before the wait. seconds: the duration of the host's wait. waits: on a GPU, the
   // waits of compute's lane.
   void waited(int collective, int behind, double seconds, FencePairs waits);
