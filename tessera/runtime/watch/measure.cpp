@@ -1,6 +1,7 @@
 #include "tessera/runtime/watch/measure.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 
@@ -75,6 +76,10 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
     waited[static_cast<std::size_t>(it.collective)] = it.seconds + seconds_of(it.waits);
     agreed_.comm_waits[static_cast<std::size_t>(it.collective)] = it.behind;
   }
+  std::uint64_t positions = 0;
+  for (const int position : agreed_.comm_waits)
+    positions = positions * 1'000'003 + static_cast<std::uint64_t>(position);
+  agreement.compare(*parallel_.rank_class, positions, "the place of waits for collectives");
   std::vector<double> all = segments_;
   all.insert(all.end(), waited.begin(), waited.end());
   all.insert(all.end(), gathers_.begin(), gathers_.end());

@@ -34,7 +34,7 @@ class Measure {
   }
 
   // Replaces each cost by its maximum over the ranks of the class. Collective. The traces must have been compared
-  // before. Returns the minimum of `room` over these ranks.
+  // before. Throws Error if ranks waited at different positions. Returns the minimum of `room` over these ranks.
   std::int64_t agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room, Agreement& agreement);
   // Returns the costs of a schedule for the trace of the last agree().
   schedule::Costs costs(const schedule::Trace& trace, const schedule::Schedule& schedule,
