@@ -182,12 +182,12 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     const shard::Place place =
         place_of(options.layout.mesh, options.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
     const shard::ParameterTypes& types = shard::types_of(spec, options.types);
-    const auto [summed, updated] = predict::elements_of_rank(spec, options.types, cuts, place);
-    bytes += predict::adamw_bytes(updated, types);
+    const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.types, cuts, place);
+    bytes += predict::adamw_bytes(updated, types, gradient);
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;
-    if (!sum_squares) bytes += predict::gradient_norm_bytes(updated, types);
+    if (!sum_squares) bytes += shard::bytes_of(updated, gradient);
     if (cuts.parts == 1) continue;
     bytes += predict::ordered_sum_bytes(summed, cuts.parts, types, /*is_first=*/true);
     bytes += (microbatches - 1) * predict::ordered_sum_bytes(summed, cuts.parts, types);

@@ -67,8 +67,15 @@ class Operators {
   double seconds(const Work& work) const {
     return std::max(work.flops / rate(work), moves(work.bytes)) + input_.machine.operator_s;
   }
-  double gradient_norm(std::int64_t elements) const { return moves(gradient_norm_bytes(elements, input_.types)); }
-  double adamw(std::int64_t elements) const { return moves(adamw_bytes(elements, input_.types)); }
+  double gradient_norm(const std::vector<PlannedParameter>& parameters) const {
+    std::int64_t bytes = 0;
+    for (const PlannedParameter& parameter : parameters)
+      bytes += shard::bytes_of(parameter.state_elements, parameter.gradient_type(input_.types));
+    return moves(bytes);
+  }
+  double adamw(const PlannedParameter& parameter) const {
+    return moves(adamw_bytes(parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
+  }
   double ordered_sum(std::int64_t elements, int parts) const {
     return moves(ordered_sum_bytes(elements, parts, input_.types));
   }
@@ -171,11 +178,11 @@ class Placer {
         amaxes = at;
       if (event.kind != EventKind::publish) continue;
       const std::size_t updated = amaxes > 0 ? amaxes : at;
-      if (!published) add(updated, operators_.gradient_norm(all_shards()), "gradient norm");
+      if (!published) add(updated, operators_.gradient_norm(parameters_), "gradient norm");
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
       if (parameter.state_elements == 0) continue;  // a backward weight has no state
-      add(updated, operators_.adamw(parameter.state_elements), "adamw " + parameter.size.name);
+      add(updated, operators_.adamw(parameter), "adamw " + parameter.size.name);
     }
   }
 
@@ -222,12 +229,6 @@ class Placer {
     const double others = all - 1, given = static_cast<double>(event.bytes);
     const double received = is_piece ? given : event.op == "all_gather" ? others * given : others / all * given;
     return link.latency_s + (event.op.starts_with("all_reduce") ? 2 : 1) * received / link.bytes_per_second;
-  }
-
-  std::int64_t all_shards() const {
-    std::int64_t elements = 0;
-    for (const PlannedParameter& parameter : parameters_) elements += parameter.state_elements;
-    return elements;
   }
 
   void add(std::size_t at, double seconds, const std::string& what) {

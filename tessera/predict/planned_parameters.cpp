@@ -46,7 +46,8 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
                            .shard_elements = stored(layouts, cuts).shard,
                            .gradient_elements = spec.trainable ? stored(layouts, cuts).shard : 0,
-                           .state_elements = spec.trainable ? stored(layouts, cuts).state : 0};
+                           .state_elements = spec.trainable ? stored(layouts, cuts).state : 0,
+                           .written_by_layers = shard::writes_main_grad(spec, layouts, types, cuts)};
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
   if (by_rows) {
     planned.row_buffers = shard::messages_of(spec, layouts, cuts.parts).buffers(types.model);
@@ -67,8 +68,12 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
   if (!spec.trainable) return {};
   const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
   const shard::RankParts parts = shard::rank_parts(layouts, cuts, place);
-  RankElements elements{.summed = parts.local_storage.size, .updated = parts.local_state.size};
-  if (shard::exchanges_rows(spec, layouts, shard::types_of(spec, run_types), cuts)) elements.summed = 0;
+  const shard::ParameterTypes types = shard::types_of(spec, run_types);
+  const bool written_by_layers = shard::writes_main_grad(spec, layouts, types, cuts);
+  RankElements elements{.summed = parts.local_storage.size,
+                        .updated = parts.local_state.size,
+                        .gradient_type = written_by_layers ? types.wire : types.accumulator};
+  if (written_by_layers || shard::exchanges_rows(spec, layouts, types, cuts)) elements.summed = 0;
   return elements;
 }
 

@@ -15,6 +15,7 @@ struct PlannedParameter {
   std::int64_t stored_bytes = 0;    // bytes of all planes; maximum over the ranks
   // Elements whose gradient a rank sums, and elements that it updates; maximum over the ranks. 0 if frozen.
   std::int64_t gradient_elements = 0, state_elements = 0;
+  bool written_by_layers = false;  // result of shard::writes_main_grad()
   // The parameter that backward passes read instead, if there is one.
   schedule::ParameterId backward_weight = schedule::kNoParameter;
   // For a table whose rows travel by index (shard/rows/rows.h): bytes of buffers, and elements that a microbatch reads.
@@ -25,7 +26,12 @@ struct PlannedParameter {
 
   // Returns the number of elements of a microbatch's gradient that a rank sums.
   std::int64_t summed_elements() const {
+    if (written_by_layers) return 0;
     return row_buffers > 0 ? std::min(shard_elements, rows_read) : shard_elements;
+  }
+  // Returns the type of main_grad.
+  quant::DType gradient_type(const shard::ParameterTypes& types) const {
+    return written_by_layers ? types.wire : types.accumulator;
   }
 };
 
@@ -33,9 +39,10 @@ struct PlannedParameter {
 PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                                    const shard::Cuts& cuts);
 // The elements of a trained parameter that one rank sums in each microbatch, and the elements that it updates. `summed`
-// is 0 for a table whose rows travel by index, because the number depends on the tokens.
+// is 0 if layers write main_grad, and for a table whose rows travel by index, because the number depends on the tokens.
 struct RankElements {
   std::int64_t summed = 0, updated = 0;
+  quant::DType gradient_type = quant::DType::fp32;  // type of main_grad
 };
 RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::ParameterTypes& types,
                               const shard::Cuts& cuts, const shard::Place& place);

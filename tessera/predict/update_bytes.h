@@ -1,4 +1,4 @@
-// Counts the bytes that sums of gradients, the gradient norm and AdamW read and write.
+// Counts the bytes that sums of gradients and AdamW read and write. The gradient norm reads each gradient once.
 #pragma once
 #include <cstdint>
 
@@ -13,15 +13,12 @@ inline std::int64_t ordered_sum_bytes(std::int64_t elements, int parts, const sh
   return parts * types.wire_bytes(elements) + (is_first ? 1 : 2) * types.accumulator_bytes(elements);
 }
 
-inline std::int64_t gradient_norm_bytes(std::int64_t elements, const shard::ParameterTypes& types) {
-  return types.accumulator_bytes(elements);
-}
-
-// AdamW reads and writes the master and both moments, and reads the gradient. AdamW also writes the weight if it is
-// separate from the master.
-inline std::int64_t adamw_bytes(std::int64_t elements, const shard::ParameterTypes& types) {
+// AdamW reads and writes the master and both moments, and reads the gradient, whose type is `gradient`. AdamW also
+// writes the weight if it is separate from the master.
+inline std::int64_t adamw_bytes(std::int64_t elements, const shard::ParameterTypes& types, quant::DType gradient) {
   const bool has_master = types.model != types.accumulator;
-  return 7 * types.accumulator_bytes(elements) + (has_master ? shard::bytes_of(elements, types.model) : 0);
+  return 6 * types.accumulator_bytes(elements) + shard::bytes_of(elements, gradient) +
+         (has_master ? shard::bytes_of(elements, types.model) : 0);
 }
 
 }  // namespace tessera::predict

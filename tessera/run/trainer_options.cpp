@@ -12,12 +12,17 @@
 namespace tessera::run {
 namespace {
 
+bool has_one_microbatch(const TrainConfig& config) {
+  return !has_unused_places(config) && config.global_batch == config.micro_batch * config.gtp * config.dp;
+}
+
 runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   runtime::RuntimeOptions options;
   options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
   options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
   options.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
   options.zero = config.zero;
+  options.one_microbatch = has_one_microbatch(config);
   options.pushes = config.pushes;
   options.wire = wire_policy(config);
   options.products = product_policy(config);
@@ -87,6 +92,7 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
           .sequence_parallel = splits_tokens(config),
           .recompute = std::move(recompute),
           .runtime = {.zero = config.zero,
+                      .one_microbatch = has_one_microbatch(config),
                       .nodes = ranks_of_node(config),
                       .wire = wire_policy(config),
                       .products = product_policy(config),

@@ -30,6 +30,12 @@ void ParameterEntry::hold_staging(base::Buffer staging) {
   staging_ = demand_staging_.data();
 }
 
+void ParameterEntry::written() {
+  take_gradient();
+  parameter.next_sum(/*is_last=*/true);
+  sum_replicas();
+}
+
 std::byte* ParameterEntry::take_gradient() {
   produced_ = false;
   return std::exchange(staging_, nullptr);

@@ -3,7 +3,7 @@
 //
 // The functions are called in this order:
 //   gathered weight   set_gathered (by Replay) or hold_weight (by OnDemand), then consumed and released for each use
-//   gradient          in each microbatch: stage, produced, take_gradient (the reduction is then issued)
+//   gradient          in each microbatch: stage, produced, take_gradient (the reduction is then issued) or written
 //                     once a step, after the last reduction: sum_replicas
 #pragma once
 #include <memory>
@@ -64,6 +64,8 @@ class ParameterEntry {
   void produced(int microbatch) { produced_ = true, last_produced_ = microbatch; }
   // Only while is_produced() is true. Returns the staging of the gradient. The caller then issues the reduction.
   std::byte* take_gradient();
+  // Instead of take_gradient, if layers write main_grad: main_grad is then complete for work enqueued on compute.
+  void written();
   // Returns the buffer of hold_staging, or an empty buffer if Replay staged the gradient.
   base::Buffer take_staging() { return std::exchange(demand_staging_, {}); }
 

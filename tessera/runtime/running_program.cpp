@@ -93,8 +93,7 @@ void RunningProgram::fill_unproduced() {
     shard::ShardedParameter& parameter = entry->parameter;
     if (!parameter.spec.trainable || parameter.main_grad_written()) continue;
     ++step_.statistics.unproduced;
-    step_.parallel.kernels().fill(parameter.main_grad.data(), parameter.types.accumulator, 0,
-                                  parameter.shard_elements());
+    step_.parallel.kernels().fill(parameter.main_grad.data(), parameter.gradient_type(), 0, parameter.shard_elements());
     entry->sum_replicas();
   }
 }
@@ -190,7 +189,11 @@ std::byte* RunningProgram::staging_of(ParameterEntry& entry, ParameterId id) {
   const schedule::Event produce = step_.recorder.weight_event(EventKind::produce, Pass::backward, id);
   if (plans_.current() && !plans_.current()->is_next(produce)) plans_.depart(&produce);
   if (entry.staging()) return entry.staging();
-  if (plans_.current())
+  if (entry.parameter.written_by_layers) {
+    TESSERA_CHECK(!entry.parameter.main_grad_written(),
+                  "'{}' is produced in a second microbatch, but RuntimeOptions::one_microbatch is set", entry.name());
+    entry.stage(entry.parameter.main_grad.data());
+  } else if (plans_.current())
     entry.stage(plans_.current()->staging(id));
   else
     on_demand_.stage(entry);
@@ -202,7 +205,10 @@ void RunningProgram::produce(ParameterId id) {
   TESSERA_CHECK(entry.staging(), "'{}' is produced without grad_buffer", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::produce, Pass::backward, id));
   entry.produced(step_.recorder.microbatch());
-  if (!plans_.current() && entry.parameter.spec.produced_once) on_demand_.reduce(id);
+  if (entry.parameter.written_by_layers)
+    entry.written();
+  else if (!plans_.current() && entry.parameter.spec.produced_once)
+    on_demand_.reduce(id);
   end_event();
 }
 

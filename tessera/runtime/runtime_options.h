@@ -21,6 +21,9 @@ struct RuntimeOptions {
   bool scheduled = true;  // false: every step runs on demand
   // Whether the optimizer's state is sharded over replicas (ZeRO-1). Each replica then updates a part of the weights.
   bool zero = false;
+  // Whether every training step has one microbatch. If true, layers write some gradients directly to main_grad
+  // (shard::writes_main_grad).
+  bool one_microbatch = false;
   // By domain: the number of consecutive ranks that add their gradients among themselves first (reduction_tree.h). 1 or
   // a missing entry means sequential addition.
   std::vector<int> nodes = {};

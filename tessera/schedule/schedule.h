@@ -35,12 +35,13 @@ struct ParameterSize {
   // Bytes of the gathered weight; 0: the weight is not gathered, because the rank can read its shard directly.
   std::int64_t gathered = 0;
   std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the weight is not unpacked
-  std::int64_t staging = 0;   // bytes of the gradient's staging; 0: the parameter is frozen
-  std::int64_t scratch = 0;   // bytes of scratch for the exchange of the gradient, in use until the gradient is summed
-  Way gather;                 // way of the weight
-  Way reduce;                 // way of one microbatch's gradient
-  Way replicas;               // way of the sum over replicas, once a step
-  Way publish;                // way of the weights that other replicas have updated
+  // Bytes of the gradient's staging; 0: the parameter is frozen, or its gradient is written directly to main_grad.
+  std::int64_t staging = 0;
+  std::int64_t scratch = 0;  // bytes of scratch for the exchange of the gradient, in use until the gradient is summed
+  Way gather;                // way of the weight
+  Way reduce;                // way of one microbatch's gradient
+  Way replicas;              // way of the sum over replicas, once a step
+  Way publish;               // way of the weights that other replicas have updated
 
   // Whether the parameter may share a unit with other parameters. Its gather must have a single hop.
   bool joins() const { return !has_hop(gather, Activity::gather_compute); }

@@ -61,8 +61,13 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
     parameter.master =
         base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(parameter.local_state.size)), place.device);
   parameter.master.fill_zero();
+  parameter.written_by_layers = writes_main_grad(spec, layouts, types, cuts);
+  TESSERA_CHECK(!parameter.written_by_layers || parameter.local_storage == parameter.local_compute,
+                "parameter '{}': its layers write main_grad, but the storage layout is not the compute layout",
+                spec.name);
   if (spec.trainable)
-    parameter.main_grad = base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(elements)), place.device);
+    parameter.main_grad =
+        base::Buffer(static_cast<std::size_t>(bytes_of(elements, parameter.gradient_type())), place.device);
   parameter.main_grad.fill_zero();
   if (parameter.by_rows && spec.trainable)
     parameter.row_states = base::Buffer(static_cast<std::size_t>(elements / compute.shape.cols), place.device);

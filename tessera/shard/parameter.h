@@ -123,11 +123,12 @@ struct ShardedParameter : RankParts {
   std::vector<Plane> planes;  // the planes that gathers send; the first plane contains the weight's values or data
   base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
   base::Buffer tensor_scale;  // one fp32 number for the whole matrix, if the encoding has one; else empty
-  // local_storage.size elements of the accumulator type; empty for a frozen parameter. Written by reduce(),
-  // Replicas::sum, and RunningProgram::end_step (zeros, if no microbatch produced a gradient).
+  // local_storage.size elements of gradient_type(); empty for a frozen parameter. Written by reduce(), Replicas::sum,
+  // and RunningProgram::end_step (zeros, if no microbatch produced a gradient). If written_by_layers, layers write it.
   base::Buffer main_grad;
-  bool by_rows = false;     // result of exchanges_rows(); true: the table exchanges rows and is never gathered
-  base::Buffer row_states;  // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
+  bool written_by_layers = false;  // result of writes_main_grad()
+  bool by_rows = false;            // result of exchanges_rows(); true: the table exchanges rows and is never gathered
+  base::Buffer row_states;         // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
@@ -146,7 +147,8 @@ struct ShardedParameter : RankParts {
   const base::Buffer& weight() const { return planes.front().data; }
   // Return the addresses of this rank's state part in each buffer. The part is dense.
   std::byte* state_weight() { return planes.front().state_data(); }
-  std::byte* state_gradient() { return main_grad.data() + types.accumulator_bytes(state_offset); }
+  std::byte* state_gradient() { return main_grad.data() + bytes_of(state_offset, gradient_type()); }
+  quant::DType gradient_type() const { return written_by_layers ? types.wire : types.accumulator; }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 
   // The version number of the stored weight. A publish makes a new version and sets the fence after which this version
@@ -164,9 +166,10 @@ struct ShardedParameter : RankParts {
   };
   void begin_step() { main_grad_written_ = row_squares_written_ = false; }
   // Returns how the next sum writes main_grad, and records that the caller does this sum. `is_last`: the step has no
-  // later sum.
+  // later sum. If written_by_layers, there is no sum. The runtime then calls next_sum when layers have
+  // written main_grad.
   Sum next_sum(bool is_last) {
-    double* const squares = is_last ? row_squares_ : nullptr;
+    double* const squares = is_last && !written_by_layers ? row_squares_ : nullptr;
     row_squares_written_ = squares != nullptr;
     return {std::exchange(main_grad_written_, true), squares};
   }

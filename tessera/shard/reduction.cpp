@@ -18,6 +18,10 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
       tree_(tree_of(parameter.storage, cuts, parameter.storing_rank, parameter.place.duplicate)),
       way_(std::move(way)) {
   if (parameter.by_rows && !parameter.spec.trainable) return;  // a frozen table has no gradient and no group
+  if (parameter.written_by_layers) {
+    staging_type_ = parameter.gradient_type();
+    return;
+  }
   if (parameter.by_rows) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;

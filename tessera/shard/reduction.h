@@ -7,6 +7,8 @@
 // Fourth, each owner adds the ranks' gradients to main_grad in the order of reduction_tree.h. The first sum of a step
 // overwrites main_grad. For a table that exchanges rows (rows.h), only the rows that were read are sent, and every rank
 // receives them. The sums have the same bits.
+//
+// If layers write the gradient directly to main_grad (ShardedParameter::written_by_layers), there is no reduction.
 #pragma once
 #include <cstdint>
 #include <optional>

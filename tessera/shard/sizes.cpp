@@ -96,11 +96,21 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
     return size;
   }
   add_gather_buffers(spec, layouts, types, cuts, size);
-  if (spec.trainable) add_reduce_buffers(spec, layouts, types, cuts, size);
+  if (spec.trainable && !writes_main_grad(spec, layouts, types, cuts))
+    add_reduce_buffers(spec, layouts, types, cuts, size);
   return size;
 }
 
 }  // namespace
+
+// The accumulator type is that of the wire type, because kernels choose the order of the squares of a norm by the type
+// (ops::cuda::row_square_sums).
+bool writes_main_grad(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                      const Cuts& cuts) {
+  const bool is_one_rank = cuts.max_parts() == 1 && cuts.duplicates == 1 && cuts.replicas == 1 && !cuts.any_reduced();
+  return is_one_rank && cuts.one_microbatch && spec.trainable && spec.produced_once && !sums_compute(spec, layouts) &&
+         quant::accumulator_of(types.wire) == types.accumulator;
+}
 
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {

@@ -22,4 +22,9 @@ schedule::ParameterSize parameter_size(const ParameterSpec& spec, const Paramete
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 
+// Returns whether layers write the gradient directly to main_grad: a gradient of a step is one value, which one product
+// computes, and no rank adds another value to it. main_grad then has the wire type, and there is no staging and no sum.
+bool writes_main_grad(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                      const Cuts& cuts);
+
 }  // namespace tessera::shard

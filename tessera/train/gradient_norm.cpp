@@ -17,9 +17,9 @@ std::int64_t rows_of(const layout::LocalLayout& local) {
 // Writes the sums of squares of these rows of main_grad, one piece after another.
 void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayout& local, double* sums,
                      base::CudaStream stream) {
-  const quant::DType type = parameter.types.accumulator;
+  const quant::DType type = parameter.gradient_type();
   for (const layout::Piece& piece : local.pieces) {
-    const std::byte* data = parameter.state_gradient() + parameter.types.accumulator_bytes(piece.offset);
+    const std::byte* data = parameter.state_gradient() + shard::bytes_of(piece.offset, type);
     const layout::Box& box = piece.box;
     if (stream != nullptr)
       ops::cuda::row_square_sums(data, type, box.rows, box.cols, piece.stride, sums, stream);

@@ -55,7 +55,7 @@ ops::AdamWBuffers Optimizer::buffers_of(schedule::ParameterId id) {
           .weight = is_fused(parameter) ? parameter.state_weight() : nullptr,
           .weight_type = parameter.types.model,
           .gradient = parameter.state_gradient(),
-          .gradient_type = parameter.types.accumulator,
+          .gradient_type = parameter.gradient_type(),
           .exp_avg = moments(id).exp_avg.data(),
           .exp_avg_sq = moments(id).exp_avg_sq.data(),
           .count = parameter.state_elements(),

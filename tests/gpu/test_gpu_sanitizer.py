@@ -3,6 +3,7 @@
 
 $TESSERA is a program that was built with CUDA. The tests are skipped without a GPU that compute-sanitizer supports.
 """
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -29,6 +30,7 @@ RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=c
              "kernel_substring=nvjet", "--kernel-name-exclude", "kernel_substring=cutlass"]
 NOTHING_SEEN = r"(?m)^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)"
 LIMIT_S = 200
+PARTS = 4  # parts of a program's tests, which run at the same time
 # Without its cache libtorch allocates each tensor separately, so that memcheck detects accesses to freed tensors. Runs with
 # graphs need the cache, because a graph keeps the memory of its recording.
 WITHOUT_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -75,12 +77,16 @@ class Sanitizer(unittest.TestCase):
         return output
 
     def check_kernels(self, tool, left_out=""):
-        for name, (tests, least) in KERNELS.items():
-            with self.subTest(name):
-                program = pathlib.Path(TESSERA).resolve().parents[1] / "tests" / name
-                output = self.check(tool, program, f"--gtest_filter={tests}{left_out}", environment=WITHOUT_CACHE)
-                passed = re.search(r"(?m)^\[  PASSED  \] (\d+) test", output)
-                self.assertGreaterEqual(int(passed[1]) if passed else 0, least, output[-2000:])
+        def passed(name, part):
+            program = pathlib.Path(TESSERA).resolve().parents[1] / "tests" / name
+            output = self.check(tool, program, f"--gtest_filter={KERNELS[name][0]}{left_out}", environment={
+                **WITHOUT_CACHE, "GTEST_TOTAL_SHARDS": str(PARTS), "GTEST_SHARD_INDEX": str(part)})
+            return int(found[1]) if (found := re.search(r"(?m)^\[  PASSED  \] (\d+) test", output)) else 0
+
+        with concurrent.futures.ThreadPoolExecutor(PARTS) as pool:
+            for name, (_, least) in KERNELS.items():
+                with self.subTest(name):
+                    self.assertGreaterEqual(sum(pool.map(passed, [name] * PARTS, range(PARTS))), least)
 
     def test_kernels_stay_within_bounds(self):
         self.check_kernels(MEMCHECK)

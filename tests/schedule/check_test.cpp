@@ -132,6 +132,25 @@ TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
       Contains(HasSubstr("begins before the issue of reduction 0 of ['a'] in microbatch 0 (first 1, issue 7,")));
 }
 
+// A gradient without staging has no reduction. A second one in a step would overwrite it.
+TEST(CheckSteps, AGradientWithoutStagingIsProducedOnceAStep) {
+  for (const int microbatches : {1, 2}) {
+    oracle::Recorder step("a gradient without staging", {{"a", 2, 2}, {"b", 2, 0}});
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+      step.microbatch();
+      step.backward(0), step.backward(1);
+      step.produce(1);
+    }
+    step.publish(0), step.publish(1);
+    const oracle::Case made = step.take();
+    const std::vector<std::string> faults = check(made.trace, made.sizes, plan(made.trace, made.sizes, {}));
+    if (microbatches == 1)
+      EXPECT_THAT(faults, IsEmpty());
+    else
+      EXPECT_THAT(faults, Contains(HasSubstr("expected one produce in a step, because the gradient has no staging")));
+  }
+}
+
 // The consume of a recompute pass is a separate event. A gather for backward alone does not satisfy it.
 TEST(CheckSteps, ARecomputeConsumeNeedsItsOwnWeights) {
   const oracle::Case made = case_named("recompute");

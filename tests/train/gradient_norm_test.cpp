@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -245,7 +246,13 @@ TEST_F(GradientNormOnCuda, SumsAndPassesGiveTheSameBits) {
   for (const std::int64_t cols : {1, 3, 4, 129, 1000, 1024, 1025, 1028, 4096, 14336}) {
     const std::int64_t rows = 37;
     std::vector<float> host(static_cast<std::size_t>(rows * cols));
-    for (float& value : host) value = values(random);
+    std::vector<std::uint16_t> narrow;  // the values in bf16
+    for (float& value : host) {
+      narrow.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(values(random)) >> 16));
+      value = std::bit_cast<float>(static_cast<std::uint32_t>(narrow.back()) << 16);
+    }
+    base::Buffer narrow_gradient(narrow.size() * sizeof(std::uint16_t), device);
+    base::copy_bytes(narrow_gradient.data(), narrow.data(), narrow_gradient.size());
     base::Buffer gradient(host.size() * sizeof(float), device);
     base::copy_bytes(gradient.data(), host.data(), gradient.size());
     const auto squares_of = [&](auto work) {
@@ -264,6 +271,10 @@ TEST_F(GradientNormOnCuda, SumsAndPassesGiveTheSameBits) {
                                    squares);
     });
     EXPECT_EQ(by_pass, by_sum) << cols << " columns";
+    const auto by_narrow_pass = squares_of([&](double* squares) {
+      ops::cuda::row_square_sums(narrow_gradient.data(), quant::DType::bf16, rows, cols, cols, squares, lane->stream());
+    });
+    EXPECT_EQ(by_pass, by_narrow_pass) << cols << " columns";
     EXPECT_GT(by_sum.front(), 0);
   }
 }

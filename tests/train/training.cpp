@@ -158,6 +158,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
           .expert_bias_rate = options.expert_bias_rate,
           .cast_order = options.cast_order,
           .runtime = {.zero = options.zero,
+                      .one_microbatch = options.one_microbatch,
                       .nodes = options.nodes,
                       .coalesce_bytes = options.coalesce_bytes,
                       .replay = options.replay,
@@ -263,7 +264,7 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
     else
       collector.add("weight/" + name, parameter, storage, parameter.weight().data(), parameter.types.model);
     if (!parameter.spec.trainable) continue;
-    collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), accumulator);
+    collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), parameter.gradient_type());
     collector.add("exp_avg/" + name, parameter, state, moments.exp_avg.data(), accumulator);
     collector.add("exp_avg_sq/" + name, parameter, state, moments.exp_avg_sq.data(), accumulator);
   }

@@ -39,6 +39,7 @@ struct RunOptions {
   bool on_gpu = false;     // true: one rank on the first GPU
   bool graph = false;      // TrainerOptions::graph
   std::int64_t coalesce_bytes = 0;
+  bool one_microbatch = false;  // RuntimeOptions::one_microbatch
   runtime::ReplayOptions replay;
   CastOrder cast_order = CastOrder::fused;
   quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered

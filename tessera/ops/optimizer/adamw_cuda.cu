@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <vector>
+
 #include "tessera/ops/optimizer/adamw_element.h"
 #include "tessera/ops/packs.cuh"
 #include "tessera/quant/cuda/vectors.cuh"
@@ -200,21 +203,25 @@ __global__ void decide_kernel(const double* sum_of_squares, double limit, std::i
 
 void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip,
            base::CudaStream stream) {
-  Launch launch;
-  Types types{};
-  const auto flush = [&] {
-    if (launch.blocks > 0) run(launch, types, scalars, clip, stream);
-    launch.count = 0;
-    launch.blocks = 0;
-  };
+  std::vector<Types> kinds;
   for (const AdamWBuffers& shard : shards) {
     check_adamw(shard);
-    if (shard.count == 0) continue;
-    if (launch.count == kShards || types_of(shard) != types) flush();
-    types = types_of(shard);
-    append(launch, shard);
+    if (std::ranges::find(kinds, types_of(shard)) == kinds.end()) kinds.push_back(types_of(shard));
   }
-  flush();
+  for (const Types& types : kinds) {
+    Launch launch;
+    const auto flush = [&] {
+      if (launch.blocks > 0) run(launch, types, scalars, clip, stream);
+      launch.count = 0;
+      launch.blocks = 0;
+    };
+    for (const AdamWBuffers& shard : shards) {
+      if (shard.count == 0 || types_of(shard) != types) continue;
+      if (launch.count == kShards) flush();
+      append(launch, shard);
+    }
+    flush();
+  }
 }
 
 void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,

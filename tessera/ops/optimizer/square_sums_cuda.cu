@@ -1,28 +1,38 @@
+#include <algorithm>
+
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSteps = 4;  // packs of a thread that are loaded together
+constexpr int kThreads = 256;
+
+// The number of consecutive elements that a thread reads. Narrow types use the number of the type in which their sums
+// are added, so that equal values have equal sums in both types.
+template <typename T>
+constexpr int kElements = std::min(kPack<T>, kPack<float>);
+// The number of packs of a thread that are loaded together. It does not change the order.
+template <typename T>
+constexpr int kSteps = 4 * kPack<T> / kElements<T>;
 
 // kTeam threads (a warp or the block) sum a row, and the sums of the warps are added in order. ordered_sum_squares of
 // quant/device_kernels.h adds in the same order, so its results may replace the results of this kernel.
 template <bool kWhole, int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
                                                      std::int64_t stride, double* __restrict__ sums) {
-  constexpr int N = kPack<T>, kStep = kTeam * N;
+  constexpr int N = kElements<T>, kStep = kTeam * N;
   __shared__ double scratch[kWarp];
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam;
   if (row >= rows) return;
   const T* data = values + row * stride;
   double sum = 0;
-  for (std::int64_t start = threadIdx.x % kTeam * N; start < cols; start += kSteps * kStep) {
-    Pack<T, N> packs[kSteps];
+  for (std::int64_t start = threadIdx.x % kTeam * N; start < cols; start += kSteps<T> * kStep) {
+    Pack<T, N> packs[kSteps<T>];
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) packs[i] = load_pack<kWhole, N>(data, start + i * kStep, cols);
+    for (int i = 0; i < kSteps<T>; ++i) packs[i] = load_pack<kWhole, N>(data, start + i * kStep, cols);
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
+    for (int i = 0; i < kSteps<T>; ++i) {
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         const double value = packs[i][k];
@@ -47,11 +57,12 @@ void row_square_sums(const void* values, quant::DType type, std::int64_t rows, s
   if (rows == 0) return;
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
-    const bool whole = rows_whole<T>(cols, values) && (rows == 1 || stride % kPack<T> == 0);
+    constexpr int N = kElements<T>;
+    const bool whole = cols % N == 0 && is_aligned(values, N * sizeof(T)) && (rows == 1 || stride % N == 0);
     dispatch_bool(whole, [&](auto is_whole) {
       constexpr bool kWhole = decltype(is_whole)::value;
       const T* data = static_cast<const T*>(values);
-      if (cols <= kThreads * kPack<T>)
+      if (cols <= kThreads * N)
         row_sums<kWhole, kWarp>
             <<<blocks_for(rows, kThreads / kWarp), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
       else

@@ -75,10 +75,11 @@ MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& pre
     const predict::PlannedParameter& parameter = step.parameters[id];
     const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.config));
     const std::int64_t state = types.accumulator_bytes(parameter.state_elements);
-    const LastingBytes lasting{.weights = parameter.stored_bytes,
-                               .gradients = types.accumulator_bytes(parameter.gradient_elements),
-                               .masters = types.model != types.accumulator ? state : 0,
-                               .moments = 2 * state};
+    const LastingBytes lasting{
+        .weights = parameter.stored_bytes,
+        .gradients = shard::bytes_of(parameter.gradient_elements, parameter.gradient_type(types)),
+        .masters = types.model != types.accumulator ? state : 0,
+        .moments = 2 * state};
     LastingBytes& kind = parameter.size.domain == nn::kExpertDomain ? memory.experts : memory.dense;
     kind.weights += lasting.weights, kind.gradients += lasting.gradients;
     kind.masters += lasting.masters, kind.moments += lasting.moments;
@@ -153,6 +154,7 @@ predict::DryOptions dry_options_of(const StepPlanRequest& request) {
       request.recompute.empty() ? recompute_choice(config, *request.model) : request.recompute;
   predict::DryOptions options = dry_options(config, *request.model, nn::BlockRecompute(blocks));
   options.kind = request.kind;
+  if (request.replica) options.runtime.one_microbatch = false;  // the step is planned for any number of microbatches
   return options;
 }
 

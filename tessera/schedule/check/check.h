@@ -8,7 +8,7 @@
 // the checker requires:
 // - every consume and release finds the newest version of its unit's weights,
 // - every unpacking finds its packed bytes,
-// - every produce finds its staging,
+// - every produce finds its staging; a gradient without staging is produced once a step,
 // - every main_grad receives each produced gradient once.
 // The end of an interval counts as a write, because a debug mode writes NaN to the interval. Every wait is for work
 // that the host has enqueued before, so one rank alone cannot deadlock. together.h checks several ranks.

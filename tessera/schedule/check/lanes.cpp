@@ -200,6 +200,7 @@ void CheckedLanes::read_weights(int residency, int index) {
 
 void CheckedLanes::produce(int index) {
   const int reduction = taken_[static_cast<std::size_t>(index)];
+  if (reduction < 0) return;  // the gradient has no staging; compute writes it to main_grad and reads it there
   const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
   const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
   if (bytes == 0) return;

@@ -258,10 +258,19 @@ std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterS
                  at->second);
   }
   std::vector<int> taken(trace.size(), -1);
+  std::vector<bool> written(sizes.size(), false);
   for (int index = 0; index < schedule.body && !faults.full(); ++index) {
     const Event& event = trace[static_cast<std::size_t>(index)];
     if (event.kind != EventKind::produce) continue;
-    const int unit = unit_of[static_cast<std::size_t>(event.parameter)];
+    const auto parameter = static_cast<std::size_t>(event.parameter);
+    if (sizes[parameter].staging == 0) {
+      if (written[parameter])
+        faults.add("{}: expected one produce in a step, because the gradient has no staging, got a second",
+                   faults.event(index));
+      written[parameter] = true;
+      continue;
+    }
+    const int unit = unit_of[parameter];
     const auto at = by_key.find(key(unit, event.microbatch));
     if (unit == kNoUnit || at == by_key.end()) {
       faults.add("{}: expected one reduction of this gradient, got none", faults.event(index));

@@ -20,8 +20,9 @@ void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedu
 // Checks each residency and each reduction alone, their order, and the sizes of the arenas. The units must exist.
 void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
 void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
-// Returns, by event, the index of the reduction that takes the gradient produced at the event, and -1 for other events.
-// Adds a fault for each gradient that is not taken by exactly one reduction. The reductions must have passed
+// Returns, by event, the index of the reduction that takes the gradient produced at the event, and -1 for other events
+// and for gradients without staging. Adds a fault for each gradient with staging that is not taken by exactly one
+// reduction, and for each second gradient without staging in a step. The reductions must have passed
 // check_reductions.
 std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                                 CheckFaults& faults);
