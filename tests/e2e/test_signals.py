@@ -370,7 +370,7 @@ class GpuRanks(unittest.TestCase):
             self.finish(job)
             seconds, expected = time.monotonic() - start, (lines(whole), parts(whole, self.STEPS))
             stops = []
-            for moment in range(3):
+            for moment in range(2):
                 out = self.folder / f"{name}-{moment}"
                 job = self.start(out, 2, *flags)
                 wait_until(lambda: begins(out))

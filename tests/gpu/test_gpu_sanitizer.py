@@ -72,6 +72,7 @@ class Sanitizer(unittest.TestCase):
         if re.search(r"(?m)^=========.*Device not supported", output) and "[ RUN " not in output:
             self.skipTest("compute-sanitizer does not support this device")
         lines = [line for line in output.splitlines() if "=========" in line or "FAILED" in line] or output.splitlines()[-20:]
+        lines.append("the last test that began: " + (re.findall(r"(?m)^\[ RUN      \] (.*)", output) or ["none"])[-1])
         self.assertEqual(0, code, "\n".join(lines[:60]))
         self.assertRegex(output, NOTHING_SEEN)
         return output
