@@ -64,15 +64,19 @@ def eos_token_in(folder):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--input", type=pathlib.Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--input", type=pathlib.Path, nargs="+", required=True, metavar="FILE",
+                        help='text in UTF-8; in a file with the ending .jsonl, each line is a document with its text in the field "text"')
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257)")
+    parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257) [%(default)s]")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--eod-token", metavar="NAME",
                         help="token of --tokenizer that ends a document (default: eos_token of the tokenizer_config.json beside "
                              f"it, or {END_OF_TEXT})")
-    parser.add_argument("--split", choices=("file", "blank-lines"), default="file", help="one document per file or per block between blank lines; of a single document, the end of its text is held out")
-    parser.add_argument("--held-out", type=float, default=0.02, help="fraction at the end of the text that is held out for --valid")
+    parser.add_argument("--split", choices=("file", "blank-lines"), default="file",
+                        help="one document per file or per block between blank lines [%(default)s]")
+    parser.add_argument("--held-out", type=float, default=0.02,
+                        help="fraction of the text that is held out for --valid: the last documents that together have at least this "
+                             "fraction, or the end of a single document [%(default)s]")
     return parser.parse_args()
 
 
@@ -85,6 +89,8 @@ def prepare(arguments):
     if not arguments.tokenizer and arguments.eod_token not in (None, END_OF_TEXT):
         raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that this script trains has {END_OF_TEXT})")
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+    if sys.stderr.isatty():
+        print(f"{len(documents)} documents; {'' if tokenizer else 'training a tokenizer, then '}encoding", file=sys.stderr)
     vocab_size = 0 if tokenizer else arguments.vocab_size
     # Files beside a tokenizer.json belong to it.
     beside = arguments.tokenizer.parent if tokenizer and arguments.tokenizer.name == "tokenizer.json" else None

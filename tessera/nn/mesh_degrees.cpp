@@ -17,7 +17,8 @@ void check_expert_degrees(const MeshDegrees& degrees) {
         etp, ep, egtp, group, degrees.tp, degrees.gtp, replica);
   if (degrees.tp % etp != 0) throw InputError("--etp: got {}, expected a divisor of --tp {}", etp, degrees.tp);
   if (etp * ep % degrees.tp != 0)
-    throw InputError("--etp {} * --ep {} = {}, expected a multiple of --tp {}", etp, ep, etp * ep, degrees.tp);
+    throw InputError("--etp {} * --ep {} = {}, expected a multiple of --tp {}, such as --etp {}", etp, ep, etp * ep,
+                     degrees.tp, degrees.tp);
 }
 
 shard::RankLayout rank_layout(const MeshDegrees& degrees) {

@@ -1,6 +1,7 @@
 #include "tessera/predict/planned_replica.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/operation.h"
@@ -56,11 +57,14 @@ ReplicaParameters::ReplicaParameters(const DryStep& dry, const shard::ParameterT
     const shard::ParameterSpec& spec = dry.parameters[id];
     const shard::Cuts& cuts = dry.cuts[static_cast<std::size_t>(spec.domain)];
     const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
+    StoredPlane weight;  // not an initializer list, for which gcc 12 prints a wrong warning
+    weight.layouts = layouts;
+    weight.stored = stored_by(layouts, cuts);
     Different parameter{.types = shard::types_of(spec, types),
                         .is_cut = layouts.is_cut,
                         .is_trainable = spec.trainable,
                         .splits_state = layouts.is_cut && cuts.zero,
-                        .weight = {.spec = {}, .layouts = layouts, .stored = stored_by(layouts, cuts)},
+                        .weight = std::move(weight),
                         .planes = {}};
     for (const shard::PlaneSpec& plane : shard::planes_of(spec, types)) {
       const shard::ParameterLayouts of_plane = shard::plane_layouts(spec, plane, layouts);

@@ -122,9 +122,15 @@ RunFiles::RunFiles(const RunSetup& setup)
                    name_of(config.dtype), mesh_text(config), name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), config.seq_len, config.global_batch));
+  if (setup.valid)
+    note(fmt::format(
+        "held-out data: {} samples, read after {}", setup.valid->num_samples(),
+        config.eval_every > 0 ? fmt::format("each {} steps and the last step", config.eval_every) : "the last step"));
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
+  if (setup.first_step > config.steps && config.steps > 0)
+    note(fmt::format("the checkpoint is after the last step, {}: a greater --steps trains longer", config.steps));
 }
 
 void RunFiles::open() {

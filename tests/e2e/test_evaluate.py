@@ -4,10 +4,12 @@ every mesh, and refuses wrong inputs.
 """
 import json
 import math
+import os
+import subprocess
 import sys
 import unittest
 
-from program import ROOT, run, scratch, tessera, write_documents, write_tokens
+from program import ENVIRONMENT, ROOT, command, run, scratch, tessera, write_documents, write_tokens
 from summary import run_cases
 
 sys.path.append(str(ROOT / "tests" / "reference"))
@@ -48,6 +50,15 @@ class Evaluate(unittest.TestCase):
             self.assertEqual({"loss": trained, "perplexity": math.exp(trained), "tokens": 112, "samples": 7}, found)
             hf = self.folder / f"{model}-hf"
             self.assertEqual(found, evaluated(hf, self.short, "--seq-len", 16, "--micro-batch", 2))
+
+    def test_a_terminal_shows_the_size_first(self):
+        terminal, end = os.openpty()
+        self.addCleanup(os.close, terminal)
+        result = subprocess.run(command("evaluate", self.runs["llama-tiny-odd"], "--data", self.short, "--seq-len", 16, "--json"),
+                                stdout=subprocess.PIPE, stderr=end, text=True, check=True, env=ENVIRONMENT, timeout=120)
+        os.close(end)
+        self.assertEqual("evaluating 7 samples of 16 tokens\r\n", os.read(terminal, 1000).decode())
+        self.assertEqual(7, json.loads(result.stdout)["samples"])
 
     def test_has_the_same_bits_over_gtp_and_dp(self):
         for path in self.runs.values():

@@ -290,6 +290,13 @@ class Kept(Resume):
         tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in metrics(out)])
 
+    def test_a_run_without_steps_left_names_the_flag(self):
+        out = self.copy("complete")
+        said = "the checkpoint is after the last step, {}: a greater --steps trains longer"
+        steps = self.settings(out)["steps"]
+        self.assertIn(said.format(steps), tessera("train", "--resume", "latest", "--out", out).splitlines())
+        self.assertNotIn("the checkpoint is after", tessera("train", "--resume", "latest", "--steps", steps + 1, "--out", out))
+
     def test_a_converted_checkpoint_uses_the_mesh_of_the_command_line(self):
         tessera("convert", self.saved, self.folder / "kept-hf")
         tessera("convert", self.folder / "kept-hf", self.folder / "kept-converted")

@@ -15,10 +15,12 @@ namespace {
 TEST(TorchCasts, OfFp8GiveTheSameCodes) {
   for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 257) {
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
-    if (std::fabs(value) <= 448)
+    if (std::fabs(value) <= 448) {
       ASSERT_EQ(quant::E4M3::encode(value), c10::detail::fp8e4m3fn_from_fp32_value(value)) << std::hexfloat << value;
-    if (std::fabs(value) <= 57344)
+    }
+    if (std::fabs(value) <= 57344) {
       ASSERT_EQ(quant::E5M2::encode(value), c10::detail::fp8e5m2_from_fp32_value(value)) << std::hexfloat << value;
+    }
   }
 }
 

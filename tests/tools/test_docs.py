@@ -7,7 +7,7 @@ text in a sentence, that begins with a program. Each command has one of these tr
   run      The command runs in a folder that imitates the checkout: configs/, tools/ and tests/ are links, and data/ contains
            generated tokens. The commands of README run first, because later commands use its runs. Two things differ from
            the text: $TESSERA replaces `./run tessera` and `tessera`, and the numbers of steps are smaller (SHORT_STEPS, also
-           in names of checkpoints).
+           in names of checkpoints; 1 step of warm-up).
   flags    The command needs a GPU, another program, placeholders or more than a few seconds. Its subcommand and its flags must
            be in the program's --help. The command and the reason are printed.
   exists   The command is a script without such a --help. The file must exist.
@@ -171,6 +171,8 @@ def short_steps(words):
     for before, word in zip(["", *words], words):
         if before in ("--steps", "--schedule-steps"):
             word = SHORT_STEPS[word]
+        if before == "--warmup-steps":
+            word = "1"
         result.append(re.sub(r"step-(\d{8})", lambda match: f"step-{int(SHORT_STEPS[str(int(match[1]))]):08}", word))
     return result
 
@@ -210,6 +212,11 @@ def unknown_parts(command):
     return [word for word in checked if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)]
 
 
+def json_block(text):
+    """Returns the JSON object in a code block of a document."""
+    return re.search(r"^ +\{\n.*?^ +\}$", text, re.M | re.S)[0]
+
+
 class Commands(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -246,6 +253,7 @@ class Commands(unittest.TestCase):
             tokenizer = text_corpus.train_tokenizer(["water and stone"], 300)
             tokenizer.save(str(folder / "data" / "demo" / "tokenizer.json"))
         (folder / "my-model").symlink_to("hf-folder")  # README exports it, with a tokenizer
+        (folder / "my-small.json").write_text(json_block((ROOT / "docs" / "train-your-own.md").read_text()))
         (folder / "my-text.txt").write_text("\n\n".join(f"water and stone and water {i}\n" * 20 for i in range(60)))
         count = 0
         for command in self.commands:

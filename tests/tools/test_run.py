@@ -211,6 +211,19 @@ class Program(Checkout):
         self.assertEqual((0, "the program's help\n"), (result.returncode, result.stdout))
         self.assertEqual("[run] building cpu: tessera\n[1/1] Building everything\n", result.stderr)
 
+    def test_a_line_of_a_build_appears_before_the_build_ends(self):
+        self.put("cmake", """#!/bin/sh
+            echo '[1/2] Building one file'
+            for i in $(seq 200); do [ -e finish ] && echo '[2/2] Linking' && exit; sleep 0.05; done
+            echo 'no one has read the first line'""")
+        with subprocess.Popen([str(self.root / "run"), "tessera", "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True) as program:
+            seen = [program.stderr.readline() for _ in range(2)]
+            (self.root / "finish").write_text("")
+            seen.append(program.stderr.read())
+        self.assertEqual(["[run] building cpu: tessera\n", "[1/2] Building one file\n", "[2/2] Linking\n"], seen)
+        self.assertEqual(0, program.returncode)
+
     def test_a_failed_build_ends_the_command(self):
         self.put("cmake", "#!/bin/sh\necho 'error: missing file'\nexit 1\n")
         result = self.call("tessera", "--help")

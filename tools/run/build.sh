@@ -5,10 +5,15 @@
 # there is no output.
 build_quietly() { IS_QUIET=1 build "$@" >&2; }
 
-# work_alone TITLE: passes on a build's output under the title; prints nothing if the build has nothing to do.
+# work_alone TITLE: passes on a build's output under the title, line by line; prints nothing if the build has nothing to do. It
+# is not an awk program, because mawk reads 4 KB before it prints a line.
 work_alone() {
-  awk -v title="[run] $1" '/Re-checking globbed directories\.\.\.$/ || /^ninja: (no work to do|Entering directory)/ {next}
-    !shown++ {print title} {print; fflush()}'
+  local title="[run] $1" line
+  while IFS= read -r line || [[ -n "$line" ]]; do
+    [[ "$line" =~ (Re-checking globbed directories\.\.\.$)|(^ninja: (no work to do|Entering directory)) ]] && continue
+    printf '%s' "${title:+$title$'\n'}" "$line"$'\n'
+    title=""
+  done
 }
 
 build() {

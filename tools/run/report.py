@@ -43,14 +43,15 @@ def main():
     print(f"checkpoint        {last}")
     config = json.loads((out / "config.json").read_text())["config"]
     mesh, other = next_flags(summary, config)
-    print(f"""
-Next commands:
-  ./run tessera generate {out} --prompt Water      continue a text
-  ./run tessera plot {out}                         show the run again, or several runs together
-  ./run tessera inspect {last}                   show the content of the checkpoint
-  ./run tessera convert {last} {out}/hf          convert the model to a Hugging Face folder
-  ./run train --resume latest --out {out} {mesh} --steps 600 --schedule-steps 600    resume and train longer
-  ./run train {other:<34} train the same model with another sharding""")
+    print("\nNext commands:")
+    for aim, command in (
+            ("continue a text", f"tessera generate {out} --prompt Water"),
+            ("show the run again, or several runs together", f"tessera plot {out}"),
+            ("show the content of the checkpoint", f"tessera inspect {last}"),
+            ("convert the model to a Hugging Face folder", f"tessera convert {last} {out}/hf"),
+            ("resume and train longer", f"train --resume latest --out {out} {mesh} --steps 600 --schedule-steps 600"),
+            ("train the same model with another sharding", f"train {other}")):
+        print(f"  {aim}:\n    ./run {command}")
     return 0
 
 

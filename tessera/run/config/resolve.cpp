@@ -410,10 +410,10 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
-  check_experts(config, sizes);
-  if (has_unused_places(config)) check_reduced_groups(config);
   if (sizes.num_experts > 0 && has_unused_places(config))
     throw InputError("--dead: model '{}' has experts, which need a whole mesh in this version", config.model);
+  check_experts(config, sizes);
+  if (has_unused_places(config)) check_reduced_groups(config);
   config.has_experts = sizes.num_experts > 0;
   if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
   check_formats(config, model);

@@ -36,10 +36,11 @@ constexpr Commands kPlaces = Commands(Command::train) | Command::plan;
 constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
 
 constexpr std::array kSettings{
-    Setting{
-        "model", &C::model, kAny, kKept, "NAME|PATH",
-        "a name under configs/, or a Hugging Face config.json (with --resume: the checkpoint's; with --init: its own)",
-        kPlans | Command::bench_products},
+    Setting{"model", &C::model, kAny, kKept, "NAME|PATH",
+            "a name under configs/, or a Hugging Face config.json or its folder (with --resume: the checkpoint's; with "
+            "--init: "
+            "its own)",
+            kPlans | Command::bench_products},
     Setting{"init", &C::init, kAny, kKept, "FOLDER",
             "start from the weights of this Hugging Face folder (default: from random weights)"},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},

@@ -1,6 +1,7 @@
 #include "tessera/run/generate/evaluate.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <memory>
@@ -35,6 +36,11 @@ EvaluationInputs read_inputs(const EvaluateCommand& command, const comm::World& 
   return inputs;
 }
 
+// An evaluation may take minutes, so a person at a terminal sees its size first.
+void print_size(std::int64_t samples, std::int64_t seq_len) {
+  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "evaluating {} samples of {} tokens\n", samples, seq_len);
+}
+
 void print_result(double loss, const train::StepInput& input, std::int64_t samples, bool json) {
   const double perplexity = std::exp(loss);
   if (json) {
@@ -56,6 +62,7 @@ int evaluate(const EvaluateCommand& command) {
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
     const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());
+    if (world.rank() == 0) print_size(inputs.data->num_samples(), inputs.config.seq_len);
     const double loss = model->evaluate(input);
     if (world.rank() == 0) print_result(loss, input, inputs.data->num_samples(), command.json);
   });

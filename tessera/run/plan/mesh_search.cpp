@@ -146,12 +146,14 @@ StepSeconds seconds_of(const StepPlan& step) {
   return {.compute = p.compute_seconds,
           .gathers = p.gather_exposed_seconds,
           .gradients = p.reduce_exposed_seconds,
-          .activations = std::max(0.0, step.activations_seconds()),  // rounding must not give a negative number
+          .activations = step.activations_seconds(),
           .slowest = step.slowest_rank_seconds()};
 }
 
 void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& longer) {
-  const auto add = [&](double StepSeconds::*part) { longer.*part += times * (longer.*part - shorter.*part); };
+  const auto add = [&](double StepSeconds::*part) {
+    longer.*part = std::max(0.0, longer.*part + times * (longer.*part - shorter.*part));
+  };
   for (const auto part : {&StepSeconds::compute, &StepSeconds::gathers, &StepSeconds::gradients,
                           &StepSeconds::activations, &StepSeconds::slowest})
     add(part);

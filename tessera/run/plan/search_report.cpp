@@ -55,16 +55,28 @@ ordered_json mesh_json(const MeshPlan& mesh, double mfu) {
   return row;
 }
 
-std::string row_text(const MeshPlan& mesh, double mfu) {
+// The unit of the memory of all rows.
+struct MemoryUnit {
+  std::string_view name;
+  double bytes;
+};
+
+MemoryUnit memory_unit(const std::vector<MeshPlan>& meshes) {
+  std::int64_t largest = 0;
+  for (const MeshPlan& mesh : meshes) largest = std::max(largest, mesh.memory.total());
+  return largest < 1'000'000'000 ? MemoryUnit{"MB", 1e6} : MemoryUnit{"GB", 1e9};
+}
+
+std::string row_text(const MeshPlan& mesh, double mfu, const MemoryUnit& unit) {
   const StepSeconds& s = mesh.seconds;
   const MemoryUse& m = mesh.memory;
-  const auto gigabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  const auto in_unit = [&](std::int64_t bytes) { return static_cast<double>(bytes) / unit.bytes; };
   return fmt::format(
       "{:>10.1f} {:>10.0f} {:>6.3f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7.1f} {:>4}  {:>6.1f} {:>6.1f} {:>6.1f} "
-      "{:>6.1f} {:>6.1f}  {}\n",
+      "{:>6.1f} {:>6.1f} {:>6.1f}  {}\n",
       s.total() * 1e3, tokens_of(mesh.config) / s.total(), mfu, s.gathers * 1e3, s.gradients * 1e3, s.activations * 1e3,
-      gigabytes(m.total()), mesh.fits ? "yes" : "no", gigabytes(m.weights), gigabytes(m.gathered),
-      gigabytes(m.gradients), gigabytes(m.optimizer), gigabytes(m.activations), flags_text(mesh.config));
+      in_unit(m.total()), mesh.fits ? "yes" : "no", in_unit(m.weights), in_unit(m.gathered), in_unit(m.gradients),
+      in_unit(m.optimizer), in_unit(m.activations), in_unit(m.transfers + m.overhead), flags_text(mesh.config));
 }
 
 }  // namespace
@@ -84,16 +96,17 @@ ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshP
 std::string search_text(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes, std::size_t rows) {
   const TrainConfig& best = meshes.front().config;
   const Mfu mfu(request, meshes);
+  const MemoryUnit unit = memory_unit(meshes);
   std::string text = fmt::format(
       "{}: {}, {}, {} ranks of machine {}, {} sequences of {} tokens a step\n"
       "{} meshes, best first; exposed: time that operators wait for weights, gradients and activations\n\n"
-      "{:>10} {:>10} {:>6} {:>26} {:>7} {:>4}  {:>34}\n"
-      "{:>10} {:>10} {:>6} {:>8} {:>8} {:>8} {:>7} {:>4}  {:>6} {:>6} {:>6} {:>6} {:>6}  flags\n",
+      "{:>10} {:>10} {:>6} {:>26} {:>7} {:>4}  {:>41}\n"
+      "{:>10} {:>10} {:>6} {:>8} {:>8} {:>8} {:>7} {:>4}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}  flags\n",
       best.model, models::params_text(*request.model), name_of(best.dtype), best.ranks, request.machine.name,
-      best.global_batch, best.seq_len, meshes.size(), "", "", "", "exposed, ms", "", "", "memory of a rank, GB",
-      "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.", "GB", "fits", "weight", "gather", "grad.",
-      "optim.", "activ.");
-  for (std::size_t i = 0; i < std::min(rows, meshes.size()); ++i) text += row_text(meshes[i], mfu(meshes[i]));
+      best.global_batch, best.seq_len, meshes.size(), "", "", "", "exposed, ms", "", "",
+      fmt::format("memory of a rank, {}", unit.name), "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.",
+      "all", "fits", "weight", "gather", "grad.", "optim.", "activ.", "other");
+  for (std::size_t i = 0; i < std::min(rows, meshes.size()); ++i) text += row_text(meshes[i], mfu(meshes[i]), unit);
   if (meshes.size() > rows) text += fmt::format("  ... {} more (--rows)\n", meshes.size() - rows);
   return text + "\n" + reason_for(meshes) + "\n";
 }

@@ -1,5 +1,6 @@
 // Plans a step without tensors, ranks or a run, for `tessera plan`.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -91,7 +92,8 @@ struct StepPlan {
   // The two parts of prediction.comm_exposed_seconds: waits for the slowest rank, and waits for the program's
   // collectives.
   double slowest_rank_seconds() const { return costs.costs.end_seconds; }
-  double activations_seconds() const { return prediction.comm_exposed_seconds - slowest_rank_seconds(); }
+  // Not negative, although the difference of the two sums has a rounding error.
+  double activations_seconds() const { return std::max(0.0, prediction.comm_exposed_seconds - slowest_rank_seconds()); }
 };
 
 // Returns the predicted seconds of the operators' work in a step without recomputation, without the machine's costs of

@@ -18,6 +18,7 @@ namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -164,7 +165,16 @@ TEST(MeshSearch, JsonHasTheFiguresOfEachMesh) {
     const double flops = model_flops(search_meshes(request, 1).front().config, *request.model);
     EXPECT_NEAR(row["mfu"].get<double>(), flops / (step * 1e-3 * 2 * 1e9), 1e-9);
   }
-  EXPECT_THAT(search_text(request, search_meshes(request, 1), 1), HasSubstr("... 2 more (--rows)"));
+  EXPECT_THAT(search_text(request, search_meshes(request, 1), 1),
+              AllOf(HasSubstr("... 2 more (--rows)"), HasSubstr("memory of a rank, MB"), HasSubstr("activ.  other")));
+}
+
+TEST(MoreMicrobatches, AddTheDifferenceAndNeverANegativeTime) {
+  StepSeconds longer{.compute = 3, .gathers = 1, .gradients = 0.5, .activations = 0, .slowest = 0.25};
+  add_microbatches({.compute = 2, .gathers = 1, .gradients = 0.5, .activations = 1e-9, .slowest = 0.25}, 4, longer);
+  EXPECT_EQ(longer.compute, 7);
+  EXPECT_EQ(longer.gathers, 1);
+  EXPECT_EQ(longer.activations, 0);
 }
 
 // Products of 1216 - 128 weights (the embedding is read by index): 6 flops for each token and weight. Causal attention
