@@ -3,7 +3,8 @@
 
 The peer is FSDP2 (fsdp2.py), with resharding on and off. With --tp N above 1, the weights are sharded over N GPUs by
 tensor parallelism, and the peer is DTensor's tensor parallelism (tensor_parallel.py), with async on and off. For a
-model with experts, the peer is experts.py, which runs on one GPU.
+model with experts, the peer is experts.py: on one GPU without sharding, on N GPUs with FSDP2, resharding on and off.
+Tessera then runs twice: with the experts sharded like the other weights (egtp N), and with whole experts (ep N).
 The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the ratios of the
 step times and one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
 1 if Tessera failed. Example:
@@ -23,6 +24,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESSERA, ON, OFF, EXPERTS = "tessera", "FSDP2, resharding on", "FSDP2, resharding off", "PyTorch, experts"
+TESSERA_EP = "tessera, ep"
 TP_ON, TP_OFF = "DTensor TP, async on", "DTensor TP, async off"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
 OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
@@ -71,8 +73,8 @@ def parse_arguments(argv):
     options.gpus = options.gpus or count_gpus() or parser.error("nvidia-smi lists no GPU: expected --gpus N")
     if options.tp not in (1, options.gpus):
         parser.error(f"argument --tp: is {options.tp}, expected 1 or --gpus {options.gpus}")
-    if options.has_experts and options.gpus != 1:
-        parser.error(f"--gpus: got {options.gpus}, expected 1: {options.model} has experts, and its peer runs on one GPU")
+    if options.has_experts and options.tp != 1:
+        parser.error(f"--tp: got {options.tp}, expected 1: {options.model} has experts, and its peer has no tensor parallelism")
     return options, argv[cut + 1:]
 
 
@@ -97,8 +99,11 @@ def commands(options, extra):
             "--dtype", "bf16", "--json"]
     if options.has_experts:
         routing = ["--routing", options.routing]
-        return {TESSERA: ours + routing + extra,
-                EXPERTS: [options.python, ROOT / "bench" / "peers" / "experts.py", *task, *routing]}
+        if options.gpus == 1:
+            return {TESSERA: ours + routing + extra,
+                    EXPERTS: [options.python, ROOT / "bench" / "peers" / "experts.py", *task, *routing]}
+        return {TESSERA: [*ours, *routing, "--egtp", options.gpus, *extra], TESSERA_EP: [*ours, *routing, "--ep", options.gpus, *extra],
+                **dict(zip((ON, OFF), [[*command, *routing] for command in peer("experts.py", "--reshard")]))}
     if options.tp > 1:
         ours += ["--sequence-parallel", "on"]
         names, peers = (TP_ON, TP_OFF), peer("tensor_parallel.py", "--async")
@@ -206,6 +211,8 @@ def ratios(summary):
         return {}
     best = min(peers, key=lambda name: summary[name]["median_ms"])
     found = {"best_peer": best, "speed_to_best": summary[best]["median_ms"] / ours["median_ms"]}
+    if TESSERA_EP in summary:
+        found["ep_speed_to_best"] = summary[best]["median_ms"] / summary[TESSERA_EP]["median_ms"]
     if ON in summary:
         found["speed_to_resharding"] = summary[ON]["median_ms"] / ours["median_ms"]
         found["memory_to_resharding"] = ours["peak_memory_bytes"] / summary[ON]["peak_memory_bytes"]
@@ -219,12 +226,14 @@ def report(summary, failures):
         lines.append(f"{name:24}{row['median_ms']:11.1f}{row['p10_ms']:9.1f}{row['p90_ms']:9.1f}"
                      f"{row['tokens_per_second_per_gpu']:14.0f}{row['peak_memory_bytes'] / 1e9:10.1f}")
     lines += [f"{name}: failed {len(reasons)} times: {reasons[-1]}" for name, reasons in failures.items() if reasons]
-    lines += [f"{TESSERA}: {key} {summary[TESSERA][key]:.3f}" for key in OPTIONAL if key in summary.get(TESSERA, ())]
-    if "transport" in summary.get(TESSERA, ()):
-        lines.append(f"{TESSERA}: weights and gradients moved by {summary[TESSERA]['transport']}")
+    for name in (TESSERA, TESSERA_EP):
+        lines += [f"{name}: {key} {summary[name][key]:.3f}" for key in OPTIONAL if key in summary.get(name, ())]
+        if "transport" in summary.get(name, ()):
+            lines.append(f"{name}: weights and gradients moved by {summary[name]['transport']}")
     found = ratios(summary)
-    if found:
-        lines.append(f"{TESSERA} against the faster ({found['best_peer']}): {found['speed_to_best']:.3f} x")
+    for name, key in ((TESSERA, "speed_to_best"), (TESSERA_EP, "ep_speed_to_best")):
+        if key in found:
+            lines.append(f"{name} against the faster ({found['best_peer']}): {found[key]:.3f} x")
     if "speed_to_resharding" in found:
         lines.append(f"{TESSERA} against {ON}: {found['speed_to_resharding']:.3f} x, with "
                      f"{found['memory_to_resharding']:.3f} of its memory")
@@ -242,7 +251,7 @@ def main():
     print(json.dumps({"programs": summary, **ratios(summary), "gpus": options.gpus, "model": options.model,
                       "tp": options.tp, "layers": options.layers, "seq_len": options.seq_len, "micro_batch": options.micro_batch,
                       "rounds": options.rounds}))
-    return 1 if failures[TESSERA] else 0
+    return 1 if any(failures.get(name) for name in (TESSERA, TESSERA_EP)) else 0
 
 
 if __name__ == "__main__":

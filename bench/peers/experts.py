@@ -1,20 +1,28 @@
-"""Trains a model with experts on random tokens with PyTorch on one GPU, and prints one JSON line.
+"""Trains a model with experts on random tokens with PyTorch, and prints one JSON line.
 
 `tessera bench step` is compared with this program for Mixtral and Qwen3-MoE. It uses what makes PyTorch fast for experts:
 compiled blocks, grouped products over rows that are sorted by expert (no token is dropped), cuDNN's attention with grouped
-heads, one product for projections of the same input, and fused AdamW. Weights and AdamW's state are in bf16, which is less
-work than Tessera's fp32 states unless --masters on is given. The host never waits for the GPU between steps. Example:
+heads, one product for projections of the same input, and fused AdamW. The host never waits for the GPU between steps.
+
+On one GPU, weights and AdamW's state are in bf16, which is less work than Tessera's fp32 states unless --masters on is given.
+Under torchrun with several processes, FSDP2 shards all weights over the GPUs, the experts' by expert. Master weights and
+AdamW's state are then in fp32, gathers and reductions in bf16 (fsdp2.py). Examples:
   python3 bench/peers/experts.py --model mixtral-8x7b --layers 2 --routing skewed
+  torchrun --standalone --nproc-per-node 2 bench/peers/experts.py --model mixtral-8x7b --layers 4 --reshard off
 """
 import argparse
 import json
 import math
+import os
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.tensor import distribute_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import fsdp2
 from fsdp2 import cross_entropy, measure, read_config, rope_tables, rotate
 from quantiles import quantile
 
@@ -87,17 +95,27 @@ class Sparse(nn.Module):
         return self.output(self.norm(x))
 
 
+def skew_routers(model):
+    """Multiplies row e of each router by 1 / (e + 1), as Tessera does for skewed routing."""
+    for block in model.blocks:
+        divisors, weight = torch.arange(1, block.experts + 1, device="cuda", dtype=torch.float32).unsqueeze(1), block.router.weight
+        if isinstance(weight, nn.Parameter) and hasattr(weight, "to_local"):
+            weight.to_local().div_(distribute_tensor(divisors, weight.device_mesh, weight.placements).to_local())
+        else:
+            weight.div_(divisors)
+
+
 def sparse_model(config, routing):
-    """Returns a model in bf16. With skewed routing, row e of a router is multiplied by 1 / (e + 1), as Tessera does."""
+    """Returns a model in bf16 on one GPU."""
     with torch.device("cuda"):
         model = Sparse(config).bfloat16()
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() > 1 else weight.fill_(1)
-        for block in model.blocks:
-            if routing == "skewed":
-                block.router.weight.div_(torch.arange(1, block.experts + 1, device="cuda").unsqueeze(1))
-            block.compile()
+        if routing == "skewed":
+            skew_routers(model)
+    for block in model.blocks:
+        block.compile()
     return model
 
 
@@ -132,14 +150,32 @@ def parse_arguments():
     parser.add_argument("--model", default="mixtral-8x7b", help="a name under configs/, or a config.json")
     parser.add_argument("--layers", type=int, help="number of layers (default: the model's)")
     parser.add_argument("--routing", choices=("even", "skewed"), default="even", help="load of the experts")
-    parser.add_argument("--masters", choices=("on", "off"), default="off", help="update masters in fp32, as Tessera does")
+    parser.add_argument("--masters", choices=("on", "off"), default="off", help="one GPU: update masters in fp32, as Tessera does")
+    fsdp2.add_reshard(parser)
     for name, default in (("seq-len", 8192), ("micro-batch", 1), ("steps", 20), ("warmup", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
 
 
+def run_sharded(options):
+    """Runs one of several processes of torchrun."""
+    config = read_config(options)
+    fsdp2.begin_process()
+    model = fsdp2.sharded_model(Sparse, config, options.reshard == "on")
+    if options.routing == "skewed":
+        with torch.no_grad():
+            skew_routers(model)
+    measured = measure(fsdp2.training_step(model, config, options), options)
+    words = {"peer": "experts, FSDP2", "reshard": options.reshard, "routing": options.routing, "masters": "on"}
+    fsdp2.print_result(measured, options, words, options.micro_batch * options.seq_len)
+    dist.destroy_process_group()
+
+
 def main():
     options = parse_arguments()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        run_sharded(options)
+        return
     torch.manual_seed(0)
     times, memory, losses = measure(training_step(read_config(options), options), options)
     losses = losses.tolist()

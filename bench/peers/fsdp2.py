@@ -72,12 +72,12 @@ class Llama(nn.Module):
         return self.output(self.norm(x))
 
 
-def sharded_model(config, reshard):
-    """Returns a Llama on this process's GPU with one parameter group per block. reshard: whether the backward pass gathers
+def sharded_model(build, config, reshard):
+    """Returns build(config) on this process's GPU with one parameter group per block. reshard: whether the backward pass gathers
     parameters again.
     """
     with torch.device("meta"):
-        model = Llama(config)
+        model = build(config)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     fully_shard(model.embedding, mp_policy=policy, reshard_after_forward=reshard)
     model.embedding.set_unshard_in_backward(False)  # backward does not read the embedding
@@ -91,7 +91,7 @@ def sharded_model(config, reshard):
     with torch.no_grad():
         for weight in model.parameters():
             shard = weight.to_local()
-            shard.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() == 2 else shard.fill_(1)
+            shard.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() > 1 else shard.fill_(1)
     return model
 
 
@@ -107,9 +107,8 @@ def cross_entropy(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def training_step(config, options):
-    """Returns a function that runs one whole step and returns its loss as a tensor on the GPU."""
-    model = sharded_model(config, options.reshard == "on")
+def training_step(model, config, options):
+    """Returns a function that runs one whole step of a sharded model and returns its loss as a tensor on the GPU."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     tables = rope_tables(config, options.seq_len)
 
@@ -189,15 +188,25 @@ def print_result(measured, options, words, tokens):
                                   "loss": losses[-1]}), flush=True)
 
 
-def main():
-    parser = parser_of(__doc__)
-    parser.add_argument("--reshard", choices=("on", "off"), default="on", help="gather the weights again in backward")
-    options = parser.parse_args()
-    config = read_config(options)
+def begin_process():
+    """Selects the GPU of a process of torchrun and joins the other processes."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     torch.manual_seed(dist.get_rank())
-    print_result(measure(training_step(config, options), options), options, {"peer": "fsdp2", "reshard": options.reshard},
+
+
+def add_reshard(parser):
+    parser.add_argument("--reshard", choices=("on", "off"), default="on", help="gather the weights again in backward")
+
+
+def main():
+    parser = parser_of(__doc__)
+    add_reshard(parser)
+    options = parser.parse_args()
+    config = read_config(options)
+    begin_process()
+    model = sharded_model(Llama, config, options.reshard == "on")
+    print_result(measure(training_step(model, config, options), options), options, {"peer": "fsdp2", "reshard": options.reshard},
                  options.micro_batch * options.seq_len)
     dist.destroy_process_group()
 

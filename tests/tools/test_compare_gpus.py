@@ -108,6 +108,22 @@ class Compare(unittest.TestCase):
         for call in calls:
             self.assertIn("--routing skewed", " ".join(call))
 
+    def test_experts_on_several_gpus_are_compared_with_fsdp2(self):
+        ours = [result(10), result(8)] * 2  # two rounds: egtp, ep, peers; peers, ep, egtp
+        ours[2:] = reversed(ours[2:])
+        code, lines, summary, _ = self.compare(ours, [result(16)] * 2, [result(12)] * 2, "--model", "mixtral-8x7b", "--rounds", 2)
+        self.assertEqual(code, 0, lines)
+        self.assertEqual([compare_gpus.TESSERA, compare_gpus.TESSERA_EP, compare_gpus.ON, compare_gpus.OFF], list(summary["programs"]))
+        self.assertEqual((1.2, 1.5), (summary["speed_to_best"], summary["ep_speed_to_best"]))
+        calls = self.calls()
+        self.assertTrue(" ".join(calls[0]).endswith("--gtp 2 --dtype bf16 --json --routing even --egtp 2"), calls[0])
+        self.assertTrue(" ".join(calls[1]).endswith("--gtp 2 --dtype bf16 --json --routing even --ep 2"), calls[1])
+        for call, value in zip(calls[2:], ("on", "off")):
+            self.assertIn("--nproc-per-node 2", " ".join(call))
+            self.assertTrue(any(pathlib.Path(word) == ROOT / "bench/peers/experts.py" for word in call))
+            self.assertIn(f"--reshard {value} --routing even", " ".join(call))
+        self.assert_said(lines, "tessera, ep against the faster (FSDP2, resharding off)", "1.500 x")
+
     def test_ratios_use_medians_and_the_greatest_memory(self):
         code, lines, summary, _ = self.compare(
             [result(90, 7e9, mfu=0.5, transport="push"), result(100, 9e9, mfu=0.6, transport="push"),
