@@ -281,7 +281,7 @@ class Kept(Resume):
             del manifest["state"]["config"][key]
         write_manifest(manifest, self.step(out, 3))
         lines = tessera("train", "--resume", "latest", "--steps", 4, "--out", out)
-        self.assertIn("mesh of the command line: 1 ranks (tp 1 x gtp 1 x dp 1); the checkpoint stores no mesh", lines)
+        self.assertIn("mesh of the command line: 1 rank (tp 1 x gtp 1 x dp 1); the checkpoint stores no mesh", lines)
         self.assertEqual((1, 0), (self.settings(out)["ranks"], self.settings(out)["save_every"]))
 
     def test_a_last_line_of_metrics_without_its_newline_is_kept(self):

@@ -347,11 +347,11 @@ std::string unused_text(const TrainConfig& config) {
 
 std::string mesh_text(const TrainConfig& config) {
   const bool has_experts = config.has_experts || config.etp * config.ep * config.egtp > 1;
+  const std::string ranks = fmt::format("{} {}", config.ranks, config.ranks == 1 ? "rank" : "ranks");
   if (!has_experts)
-    return fmt::format("{} ranks (tp {} x gtp {} x dp {}{})", config.ranks, config.tp, config.gtp, config.dp,
-                       unused_text(config));
-  return fmt::format("{} ranks (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})",
-                     config.ranks, config.tp, config.gtp, config.dp, config.etp, config.ep, config.egtp,
+    return fmt::format("{} (tp {} x gtp {} x dp {}{})", ranks, config.tp, config.gtp, config.dp, unused_text(config));
+  return fmt::format("{} (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})", ranks, config.tp,
+                     config.gtp, config.dp, config.etp, config.ep, config.egtp,
                      config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
 }
 

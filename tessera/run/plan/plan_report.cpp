@@ -178,10 +178,11 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
   const TrainConfig& c = request.config;
   std::string text = fmt::format(
       "{}: {}, {}, {} of machine {}\n"
-      "{}: {} microbatches of {} x {} tokens, {} events, {} gathers, {} reductions\n",
+      "{}: {} {} of {} x {} tokens, {} events, {} gathers, {} reductions\n",
       c.model, models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
-      request.kind == schedule::StepKind::train ? "training step" : "evaluation", microbatches_of(c), c.micro_batch,
-      c.seq_len, step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
+      request.kind == schedule::StepKind::train ? "training step" : "evaluation", microbatches_of(c),
+      microbatches_of(c) == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len, step.trace.size(),
+      step.schedule.residencies.size(), step.schedule.reductions.size());
   text += fmt::format("recomputed activations: {}\n", recompute_text(recompute_choice(c, *request.model)));
   const MemoryUse& memory = step.memory;
   text += fmt::format(
