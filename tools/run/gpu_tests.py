@@ -1,0 +1,54 @@
+"""Prints every GPU test as a job for jobs.py: unit tests by layer, and each test of the scripts in tests/gpu and tests/e2e.
+
+    python3 tools/run/gpu_tests.py | python3 tools/run/jobs.py --gpus 2 --seconds 540 -
+
+Build the preset cuda first. --only of jobs.py selects tests, as in --only 'flags\\.|unit\\.ops'.
+"""
+import ast
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+UNITS = ("base", "quant", "ops", "comm_nccl", "shard", "runtime", "nn", "models", "train")
+# By script: the number of GPUs that its tests need, and how the names of its tests begin.
+SCRIPTS = {
+    "gpu/test_gpus.py": (2, "test_"), "gpu/test_gpu_rows.py": (2, "test_"), "gpu/test_gpu_flags.py": (1, "test_"),
+    "gpu/test_gpu_experts.py": (1, "test_"), "gpu/test_gpu_nodes.py": (1, "test_"), "gpu/test_gpu_generate.py": (1, "test_"),
+    "gpu/test_gpu_monitor.py": (1, "test_"), "gpu/test_gpu_sanitizer.py": (1, "test_"),
+    "e2e/test_signals.py": (1, "GpuRanks.test_"), "e2e/test_lost_ranks.py": (1, "LostRanks.test_ranks_on_gpus"),
+    "e2e/test_not_finite.py": (1, "NotFinite.test_every_step_is_skipped_on_gpus")}
+LIMIT_S = 200
+# Limits of tests that take longer than 130 s on an H100 or H200, and the number of GPUs of tests that need more than their script.
+LIMITS_S = {
+    "unit.ops": 300, "unit.train": 300, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 400,
+    "flags.activations_sent_as_fp8_codes": 300, "flags.products_in_chunks": 500, "flags.unused_places": 300,
+    "flags.formats_over_each_transport": 300, "nodes.suppressed_steps_are_repeated": 300, "nodes.two_nodes": 300,
+    "nodes.suppressed_steps_are_repeated_over_replicas": 300, "generate.tokens_in_fp32_are_those_of_cpus": 300,
+    "sanitizer.kernels_stay_within_bounds": 580, "sanitizer.kernels_have_no_races": 580}
+GPUS = {"gpus.four_gpus_give_the_bits_of_one_gpu": 4, "rows.meshes_of_four_gpus": 4}
+
+
+def tests_of(script):
+    """Returns the tests of a script, as Class.test."""
+    classes = [node for node in ast.parse((ROOT / "tests" / script).read_text()).body if isinstance(node, ast.ClassDef)]
+    return [f"{group.name}.{node.name}" for group in classes for node in group.body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def jobs():
+    """Yields the lines of the jobs. The layer units take their tests from CTest."""
+    for layer in UNITS:
+        yield line(f"unit.{layer}", 1, f"ctest --test-dir build/cuda --output-on-failure -R '^{layer}$'")
+    for script, (gpus, begin) in SCRIPTS.items():
+        prefix = pathlib.Path(script).stem.removeprefix("test_").removeprefix("gpu_")
+        for test in tests_of(script):
+            if begin in test:
+                yield line(f"{prefix}.{test.split('.test_')[1]}", gpus, f"python3 tests/{script} {test}")
+
+
+def line(name, gpus, command):
+    scratch = f"TEST_TMP=$PWD/build/cuda/scripts/{name} TESSERA=$PWD/build/cuda/apps/tessera"
+    return f"{name} {LIMITS_S.get(name, LIMIT_S)} {GPUS.get(name, gpus)} {scratch} {command}"
+
+
+if __name__ == "__main__":
+    print("\n".join(jobs()))
