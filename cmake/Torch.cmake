@@ -33,6 +33,7 @@ endif()
 # cuBLASLt: the library of libtorch's wheel if it is installed, so that a process loads only one.
 if(TESSERA_CUDA)
   find_file(TESSERA_CUBLASLT libcublasLt.so.13 REQUIRED
-    HINTS ${torch_dir}/../nvidia/cu13/lib ${torch_dir}/../nvidia/cublas/lib ${CUDAToolkit_LIBRARY_DIR})
+    HINTS ${torch_dir}/../nvidia/cu13/lib ${torch_dir}/../nvidia/cublas/lib ${CUDAToolkit_LIBRARY_DIR}
+    ${CUDAToolkit_BIN_DIR}/../lib64 ${CUDAToolkit_BIN_DIR}/../lib)
   target_link_libraries(Tessera::torch INTERFACE ${TESSERA_CUBLASLT})
 endif()
