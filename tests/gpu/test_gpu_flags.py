@@ -3,6 +3,7 @@
 tests/README.md lists the test of each flag.
 
 One GPU is enough, because ranks may share it. TESSERA_E2E_JOBS is the number of runs of one rank at a time (default 4).
+TESSERA_E2E=full transfers a million pieces in test_many_pieces.
 """
 import concurrent.futures
 import dataclasses
@@ -22,6 +23,7 @@ if gpu_ranks.GPUS < 1:
     sys.exit(77)
 
 JOBS = int(os.environ.get("TESSERA_E2E_JOBS", "4"))
+FULL = os.environ.get("TESSERA_E2E") == "full"
 STEPS = 6
 GRAPH = ("--cuda-graph", "on")
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
@@ -39,6 +41,7 @@ SIZES = {
               "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 256},
     "odd": {"hidden_size": 72, "intermediate_size": 332, "num_hidden_layers": 2, "num_attention_heads": 6,
             "num_key_value_heads": 2, "head_dim": 12}}
+SIZES["deep"] = SIZES["whole"] | {"num_hidden_layers": 8}
 # Relative bound of the difference to CPUs. Products add in another order, and in fp8 with fewer bits.
 LIKE = {"loss": 2e-3, "grad_norm": 3e-2}
 
@@ -158,6 +161,17 @@ class GpuFlags(unittest.TestCase):
                 with self.subTest(run.name()):
                     self.assertGreater(self.summary(run)["tp_pieces"], 0)
                     self.assertEqual((0, transport), tuple(self.summary(run)[key] for key in ("tp_fallbacks", "tp_transport")))
+
+    def test_many_pieces(self):
+        """Pieces of tokens arrive whole and in order beside products and pushes of weights. A wrong element of a piece would change
+        the weights, and therefore all later losses."""
+        steps, pieces_of_step = (2000 if FULL else 12), 510
+        whole = Run((2, 2, 1), (*SPLIT, "--tp-chunks", 4, *WHOLE), model="deep", steps=steps)
+        pieces = dataclasses.replace(whole, flags=(*SPLIT, "--tp-chunks", 4, *OVERLAP))
+        self.check_same([whole, pieces])
+        summary = self.summary(pieces)
+        self.assertEqual(("push", "push", 0), tuple(summary[key] for key in ("transport", "tp_transport", "tp_fallbacks")))
+        self.assertEqual(steps * pieces_of_step, summary["tp_pieces"])
 
     def test_unused_places(self):
         """Groups that shrink have the bits of the smaller mesh. Ranks that adopt parts of dead places are close to CPUs."""

@@ -20,7 +20,7 @@ LIMIT_S = 200
 # Limits of tests that take longer than 130 s on an H100 or H200, and the number of GPUs of tests that need more than their script.
 LIMITS_S = {
     "unit.ops": 300, "unit.train": 300, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 400,
-    "flags.activations_sent_as_fp8_codes": 300, "flags.products_in_chunks": 500, "flags.unused_places": 300,
+    "flags.activations_sent_as_fp8_codes": 300, "flags.products_in_chunks": 500, "flags.many_pieces": 400, "flags.unused_places": 300,
     "flags.formats_over_each_transport": 300, "nodes.suppressed_steps_are_repeated": 300, "nodes.two_nodes": 300,
     "nodes.suppressed_steps_are_repeated_over_replicas": 300, "generate.tokens_in_fp32_are_those_of_cpus": 300,
     "sanitizer.kernels_stay_within_bounds": 580, "sanitizer.kernels_have_no_races": 580}
