@@ -17,6 +17,7 @@ import formatting  # noqa: E402
 import headers  # noqa: E402
 import layers  # noqa: E402
 import limits  # noqa: E402
+import passed  # noqa: E402
 import repository  # noqa: E402
 import sources  # noqa: E402
 import state  # noqa: E402
@@ -46,6 +47,11 @@ class Checkout(unittest.TestCase):
     def found(self, check, name, content):
         return [(finding.line, finding.what) for finding in self.findings(check, **{name: content})
                 if finding.path == name]
+
+
+def english_example():
+    table = json.loads((ROOT / "tools" / "lint" / "english_patterns.json").read_text())
+    return next(row["example"] for row in table if not row.get("at")) + "\n"
 
 
 class English(Checkout):
@@ -276,6 +282,41 @@ class State(Checkout):
     def test_without_a_build_it_is_skipped_not_passed(self):
         with self.assertRaises(sources.Skip):
             self.findings(state.check)
+
+
+class PassedFiles(Checkout):
+    """A check reads a file again only if the file or the check has changed."""
+
+    def changed(self, *inputs, findings=()):
+        found = passed.Passed(self.root, "check", *inputs)
+        files = found.changed([pathlib.PurePosixPath(name) for name in ("a", "b")])
+        found.store([sources.Finding(name, 1, "") for name in findings])
+        return [str(path) for path in files]
+
+    def test_only_files_that_passed_are_left_out(self):
+        self.write("a", "one")
+        self.write("b", "two")
+        self.assertEqual(["a", "b"], self.changed(b"table", findings=["b"]))
+        self.assertEqual(["b"], self.changed(b"table"))
+        self.assertEqual([], self.changed(b"table"))
+        self.write("a", "three")
+        self.assertEqual(["a"], self.changed(b"table", findings=["a"]))
+        self.write("a", "one")
+        self.assertEqual(["a"], self.changed(b"table"))
+
+    def test_another_check_reads_every_file(self):
+        self.write("a", "one")
+        self.write("b", "two")
+        self.changed(b"table", b"tool")
+        self.assertEqual(["a", "b"], self.changed(b"tablet", b"ool"))
+        for damaged in ("", "{", "[]", '{"key": 1}'):
+            self.write(".cache/lint/check.json", damaged)
+            self.assertEqual(["a", "b"], self.changed(b"table", b"tool"), damaged)
+        self.assertEqual([], self.changed(b"table", b"tool"))
+
+    def test_a_finding_is_printed_again(self):
+        for _ in range(2):
+            self.assertNotEqual([], self.found(english.check, "a.md", english_example()))
 
 
 class Format(Checkout):

@@ -11,6 +11,7 @@ import re
 import tokenize
 from dataclasses import dataclass
 
+from passed import Passed
 from sources import CPP, Finding, read
 
 TABLE = pathlib.PurePosixPath("tools/lint/english_patterns.json")
@@ -141,9 +142,11 @@ def findings_in(path, text, rows):
 
 
 def check(root, files, _options):
-    rows = load((pathlib.Path(__file__).parent / TABLE.name).read_text(encoding="utf-8"))
-    findings = []
-    for path in files:
-        if path not in EXEMPT:
-            findings += findings_in(path, read(root, path), rows)
+    here = pathlib.Path(__file__)
+    table = (here.parent / TABLE.name).read_bytes()
+    passed = Passed(root, "english", here.read_bytes(), table)
+    rows, findings = load(table), []
+    for path in passed.changed([path for path in files if path not in EXEMPT]):
+        findings += findings_in(path, read(root, path), rows)
+    passed.store(findings)
     return findings

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from passed import Passed
 from sources import CPP, Finding, Skip
 
 REQUIREMENTS = "tools/run/requirements.txt"
@@ -40,9 +41,14 @@ def parse(output):
 
 
 def check(root, files, _options):
-    tool = find_clang_format(pinned_version(root))
-    paths = [path for path in files if path.suffix in CPP]
+    version = pinned_version(root)
+    tool = find_clang_format(version)
+    styles = [(root / path).read_bytes() for path in files if path.name == ".clang-format"]
+    passed = Passed(root, "format", version.encode(), *styles)
+    paths = passed.changed([path for path in files if path.suffix in CPP])
     shares = [paths[start::4] for start in range(4) if paths[start::4]]
     with ThreadPoolExecutor(2) as pool:
         outputs = list(pool.map(lambda share: run_format(tool, root, share), shares))
-    return [finding for output in outputs for finding in parse(output)]
+    findings = [finding for output in outputs for finding in parse(output)]
+    passed.store(findings)
+    return findings

@@ -265,7 +265,7 @@ def run_all(arguments):
     # Unit tests and scripts wait about half of their time. Tests that use GPUs or fill the machine run one at a time.
     alone = arguments.build[0].name == "cuda" or os.environ.get("TESSERA_E2E") == "full"
     has_lint = not arguments.units_only and (not arguments.names or "lint" in arguments.names)
-    total = run_together([units, *scripts, *[run_lint] * has_lint], 1 if alone else 6)
+    total = run_together([units, *[run_lint] * has_lint, *scripts], 1 if alone else 6)
     times.write_text(json.dumps(seconds, indent=1))
     return total
 
