@@ -191,6 +191,16 @@ class Experts(unittest.TestCase):
             for value, wanted in zip(other, found[0], strict=True):
                 self.assertAlmostEqual(value, wanted, delta=BOUND * wanted)
 
+    def test_coefficients_that_are_too_large(self):
+        """A gradient of a router's losses that exceeds the range of fp32 skips the step."""
+        config = json.loads((ROOT / "configs" / MODEL / "config.json").read_text())
+        path = self.folder / "large.json"
+        path.write_text(json.dumps(config | {"router_aux_loss_coef": 1e300}))
+        for name, model, z_loss in (("aux", path, 0), ("z", MODEL, 1e300)):
+            tessera("train", "--model", model, "--data", self.data, "--global-batch", 4, "--seq-len", 4, "--steps", 2, "--router-z-loss", z_loss,
+                    "--out", self.folder / f"large-{name}")
+            self.assertEqual([True, True], [line.get("skipped") for line in metrics(self.folder / f"large-{name}")])
+
     def test_parts_without_columns(self):
         """Experts of width 1 over etp 2 and 3: only the last etp rank has the column of an expert. With one token, most experts have no row."""
         for model, sizes in ((MODEL, {"intermediate_size": 1, "num_local_experts": 3, "num_experts_per_tok": 1}),
