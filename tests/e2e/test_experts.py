@@ -175,6 +175,17 @@ class Experts(unittest.TestCase):
         # Two blocks of 16 tokens with 2 choices. CPUs have memory for all choices.
         self.assertEqual((2 * 16 * 2, "local", 0), tuple(summary[key] for key in ("expert_room_rows", "expert_transport", "padded_products")))
 
+    def test_both_grids_and_the_load_are_shown(self):
+        """A run prints both grids in its first line, and the load with its progress. `inspect layout` prints the groups of both grids."""
+        mesh = mesh_flags((1, 4, 1, 1, 2, 2))
+        head, _, step = tessera("train", *self.start(), "--steps", 1, *mesh, "--out", self.folder / "shown").splitlines()[:3]
+        self.assertIn("(tp 1 x gtp 4 x dp 1; experts etp 1 x ep 2 x egtp 2 x edp 1 x dp 1)", head)
+        self.assertRegex(step, r"^step 1/1 .* expert load \d\.\d\d$")
+        lines = [" ".join(line.split()) for line in tessera("inspect", "layout", "--model", MODEL, *mesh).splitlines()]
+        for line in ("tp 1 x gtp 4 x dp 1", "etp 1 x ep 2 x egtp 2 x edp 1 x dp 1", "gather over gtp [0 1 2 3]", "gather over egtp [0 2] [1 3]",
+                     "program over etp, ep [0 1] [2 3]"):
+            self.assertIn(line, lines)
+
     def test_one_token_and_idle_owners(self):
         """Sequences of one repeated token: at least three of seven owners receive no row in any step. Results equal those of one rank."""
         data = write_documents(self.folder / "short", [[3] * 20])
