@@ -11,7 +11,8 @@ namespace tessera::models {
 namespace {
 using nlohmann::json;
 
-constexpr double kMaxParams = 1e18;  // the number of parameters fits into int64
+constexpr double kMaxParams = 1e18;          // the number of parameters fits into int64
+constexpr std::int64_t kMaxExperts = 65536;  // a folder of Hugging Face has three tensors for each expert of a layer
 
 void refuse_partial_rotation(const Fields& fields) {
   if (fields.number_or("partial_rotary_factor", 1) != 1)
@@ -144,6 +145,9 @@ void check_size(const DecoderConfig& c, const Fields& fields) {
   if (estimate_params(c) > kMaxParams)
     throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
                      estimate_params(c), kMaxParams);
+  if (c.experts && c.experts->count > kMaxExperts)
+    throw InputError("{}: the model would have {} experts in a layer, expected at most {}", fields.where(),
+                     c.experts->count, kMaxExperts);
 }
 
 void refuse_sliding_windows(const Fields& fields) {

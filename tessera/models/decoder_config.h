@@ -54,7 +54,8 @@ struct DecoderDefaults {
 // activation, another kind of RoPE, quantized weights. Ignores fields that do not change the model's arithmetic. Throws
 // InputError, see Fields.
 DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults);
-// Throws InputError for a model with more than 10^18 parameters. The message contains the number.
+// Throws InputError for a model with more than 10^18 parameters or 65,536 experts in a layer. The message contains the
+// number.
 void check_size(const DecoderConfig& config, const Fields& fields);
 // Throws InputError if the file enables sliding windows.
 void refuse_sliding_windows(const Fields& fields);

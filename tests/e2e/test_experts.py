@@ -175,6 +175,17 @@ class Experts(unittest.TestCase):
         # Two blocks of 16 tokens with 2 choices. CPUs have memory for all choices.
         self.assertEqual((2 * 16 * 2, "local", 0), tuple(summary[key] for key in ("expert_room_rows", "expert_transport", "padded_products")))
 
+    def test_both_grids_and_the_load_are_shown(self):
+        """A run prints both grids in its first line, and the load with its progress. `inspect layout` prints the groups of both grids."""
+        mesh = mesh_flags((1, 4, 1, 1, 2, 2))
+        head, _, step = tessera("train", *self.start(), "--steps", 1, *mesh, "--out", self.folder / "shown").splitlines()[:3]
+        self.assertIn("(tp 1 x gtp 4 x dp 1; experts etp 1 x ep 2 x egtp 2 x edp 1 x dp 1)", head)
+        self.assertRegex(step, r"^step 1/1 .* expert load \d\.\d\d$")
+        lines = [" ".join(line.split()) for line in tessera("inspect", "layout", "--model", MODEL, *mesh).splitlines()]
+        for line in ("tp 1 x gtp 4 x dp 1", "etp 1 x ep 2 x egtp 2 x edp 1 x dp 1", "gather over gtp [0 1 2 3]", "gather over egtp [0 2] [1 3]",
+                     "program over etp, ep [0 1] [2 3]"):
+            self.assertIn(line, lines)
+
     def test_one_token_and_idle_owners(self):
         """Sequences of one repeated token: at least three of seven owners receive no row in any step. Results equal those of one rank."""
         data = write_documents(self.folder / "short", [[3] * 20])
@@ -190,6 +201,16 @@ class Experts(unittest.TestCase):
         for other in found[1:]:
             for value, wanted in zip(other, found[0], strict=True):
                 self.assertAlmostEqual(value, wanted, delta=BOUND * wanted)
+
+    def test_coefficients_that_are_too_large(self):
+        """A gradient of a router's losses that exceeds the range of fp32 skips the step."""
+        config = json.loads((ROOT / "configs" / MODEL / "config.json").read_text())
+        path = self.folder / "large.json"
+        path.write_text(json.dumps(config | {"router_aux_loss_coef": 1e300}))
+        for name, model, z_loss in (("aux", path, 0), ("z", MODEL, 1e300)):
+            tessera("train", "--model", model, "--data", self.data, "--global-batch", 4, "--seq-len", 4, "--steps", 2, "--router-z-loss", z_loss,
+                    "--out", self.folder / f"large-{name}")
+            self.assertEqual([True, True], [line.get("skipped") for line in metrics(self.folder / f"large-{name}")])
 
     def test_parts_without_columns(self):
         """Experts of width 1 over etp 2 and 3: only the last etp rank has the column of an expert. With one token, most experts have no row."""
@@ -217,7 +238,9 @@ class Experts(unittest.TestCase):
                 ("--gtp", 8, "--ep", 8): ("--ep: got 8, expected at most 7",),
                 ("--tp", 2, "--gtp", 2, "--ep", 2, "--sequence-parallel", "off"): ("--sequence-parallel",),
                 ("--tp", 2, "--gtp", 2, "--sequence-parallel", "on"): ("--etp 1 * --ep 1 = 1", "a multiple of --tp 2, such as --etp 2"),
-                ("--tp", 2, "--gtp", 2, "--dead", "dp0.gtp1:0"): ("--dead", "has experts"),
+                ("--tp", 2, "--gtp", 2, "--dead", "dp0.gtp1:0"): ("--dead: model", "has experts"),
+                ("--gtp", 2, "--idle", "dp0.gtp1:0"): ("--idle: model", "has experts"),
+                ("--gtp", 2, "--ep", 2, "--idle", "dp0.gtp1:0"): ("--idle: got dp0.gtp1:0", "--ep 2"),
                 ("--gtp", 2, "--etp", 2): ("--etp: got 2", "--tp 1"),
                 ("--gtp", 2, "--reduce-order", "hierarchical"): ("--ranks-per-node",),
                 ("--dtype", "bf16", "--wire-rules", "layers.0.experts.down.weight=fp8"): ("layers.0.experts.down.weight", "no number format"),

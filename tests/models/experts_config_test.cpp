@@ -253,6 +253,16 @@ TEST(ExpertConfigs, RefuseASizeThatOverflows) {
               ::testing::ThrowsMessage<InputError>(HasSubstr("f: the model would have 1.8e+19 parameters")));
 }
 
+TEST(ExpertConfigs, RefuseMoreExpertsThanAListOfTensorsCanHold) {
+  json file = expert_sizes("mixtral");
+  file["num_local_experts"] = 65537;
+  EXPECT_THAT([&] { parse_experts(file); },
+              ::testing::ThrowsMessage<InputError>(
+                  HasSubstr("f: the model would have 65537 experts in a layer, expected at most 65536")));
+  file["num_local_experts"] = 65536;
+  EXPECT_NO_THROW(parse_experts(file));
+}
+
 TEST(ExpertConfigs, KnownModelsThatAreNotSupportedAreNamed) {
   EXPECT_THAT([] { parse_experts(expert_sizes("deepseek_v3")); },
               ::testing::ThrowsMessage<InputError>(

@@ -116,6 +116,7 @@ class Train(Checkout):
             result = self.train(flag)
             self.assertIn("the program's help", result.stdout)
             self.assertIn("--model llama-demo", result.stdout)
+            self.assertIn("With --model mixtral-demo, the flags of the mesh are --ranks 4 --tp 1 --gtp 4 --ep 2 --egtp 2.\n", result.stdout)
             self.assertEqual("", result.stderr)
             self.assertFalse((self.root / "runs").exists())
 

@@ -39,16 +39,19 @@ last_run_folder() {
   echo "$last"
 }
 
+# demo_mesh MODEL: the flags of the demo's mesh.
+demo_mesh() {
+  if [[ "$1" == mixtral-demo ]]; then echo --ranks 4 --tp 1 --gtp 4 --ep 2 --egtp 2; else echo --ranks 4 --tp 2 --gtp 2; fi
+}
+
 # Prints the demo's flags. If the run is too short for the usual warm-up, the warm-up is a tenth of the steps.
 demo_flags() {
-  local steps warmup=30 mesh="--ranks 4 --tp 2 --gtp 2"
-  # A model with experts needs sequence parallelism with --tp 2, so it takes another mesh.
-  if [[ "$(value_of_flag --model "$@")" == mixtral-demo ]]; then mesh="--ranks 4 --tp 1 --gtp 4 --ep 2 --egtp 2"; fi
+  local steps warmup=30
   steps="$(value_of_flag --schedule-steps "$@")"
   [[ -n "$steps" ]] || steps="$(value_of_flag --steps "$@")"
   if [[ "$steps" =~ ^[0-9]{1,9}$ ]] && ((steps < 10 * warmup)); then warmup=$((steps / 10)); fi
   echo --model llama-demo --data data/demo/train --valid data/demo/valid --backend local \
-    $mesh --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps $warmup
+    $(demo_mesh "$(value_of_flag --model "$@")") --seq-len 128 --micro-batch 4 --global-batch 16 --steps 300 --lr 2e-3 --warmup-steps $warmup
 }
 
 train_help() {
@@ -58,6 +61,7 @@ usage: ./run train [ARGS]
 Builds, prepares the demo's text once and calls `tessera train` with ARGS and these flags, unless ARGS have them:
 HELP
   demo_flags | fold -s -w 110 | sed 's/^/  /; s/ *$//'
+  echo "With --model mixtral-demo, the flags of the mesh are $(demo_mesh mixtral-demo)."
   cat <<'HELP'
 A new run is stored in the first free folder of runs/demo, runs/demo-2, ... With --resume none of these flags is passed;
 `--resume latest` without --out resumes the newest run of these folders; --init FOLDER replaces --model. Ctrl-C saves

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -62,9 +61,10 @@ class RouterLossFunction : public torch::autograd::Function<RouterLossFunction> 
     const double factor = gradients[0].item<double>();
     const at::Tensor probabilities = ctx->get_saved_variables()[0];
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type"].toInt());
-    const at::Tensor squares = at::empty({ctx->saved_data["layers"].toInt()}, probabilities.options().dtype(type));
+    const at::Tensor squares = at::full({ctx->saved_data["layers"].toInt()},
+                                        factor * ctx->saved_data["squares"].toDouble(), probabilities.options());
     return {at::mul(probabilities, factor * ctx->saved_data["scale"].toDouble()).to(type),
-            squares.fill_(factor * ctx->saved_data["squares"].toDouble()),
+            squares.to(type),  // infinite if the coefficient exceeds the range of the type
             {},
             {},
             {}};

@@ -215,6 +215,11 @@ std::int64_t nominal_replicas(const TrainConfig& config) {
 
 namespace {
 
+// Returns the flag that names the first unused places.
+const char* unused_flag(const TrainConfig& config) {
+  return config.dead.empty() ? "--idle" : "--dead";
+}
+
 // Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
 TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
@@ -229,8 +234,8 @@ TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t
   if (config.reduce_order == ReduceOrder::hierarchical)
     throw InputError("--reduce-order: got hierarchical with --dead {}, expected sequential", to_text(unused));
   if (config.etp * config.ep * config.egtp > 1)
-    throw InputError("--dead: got {} with --etp {} --ep {} --egtp {}, expected 1: experts need a whole mesh",
-                     to_text(unused), config.etp, config.ep, config.egtp);
+    throw InputError("{}: got {} with --etp {} --ep {} --egtp {}, expected 1: experts need a whole mesh",
+                     unused_flag(config), to_text(unused), config.etp, config.ep, config.egtp);
   if (config.cuda_graph)
     throw InputError(
         "--cuda-graph: got on with --dead {}, expected off: replicas of different sizes launch different "
@@ -411,7 +416,8 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
   if (sizes.num_experts > 0 && has_unused_places(config))
-    throw InputError("--dead: model '{}' has experts, which need a whole mesh in this version", config.model);
+    throw InputError("{}: model '{}' has experts, which need a whole mesh in this version", unused_flag(config),
+                     config.model);
   check_experts(config, sizes);
   if (has_unused_places(config)) check_reduced_groups(config);
   config.has_experts = sizes.num_experts > 0;

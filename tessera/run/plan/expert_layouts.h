@@ -12,7 +12,7 @@ namespace tessera::run {
 // One choice of degrees, with the predicted times of an average sparse layer for one microbatch on the busiest rank.
 struct ExpertLayout {
   std::int64_t etp = 1, ep = 1, egtp = 1;
-  // Time of the experts' matrix products; if ep is above 1, multiplied by StepPlanRequest::expert_load.
+  // Time of the experts' matrix products, multiplied by StepPlanRequest::expert_load, but at most by ep.
   double products_seconds = 0;
   double weights_seconds = 0;  // time of the weights' gathers in each pass, and of the reductions of their gradients
   double tokens_seconds = 0;   // time of dispatch and combine

@@ -159,11 +159,11 @@ predict::DryOptions dry_options_of(const StepPlanRequest& request) {
 }
 
 predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout) {
-  // A rank that owns all experts computes its own tokens, so all ranks are equally busy.
+  // One of ep owners receives at most all rows: ep times the mean.
   return {.machine = request.machine,
           .layout = layout,
           .types = types_of(request.config),
-          .expert_load = request.config.ep > 1 ? request.expert_load : 1,
+          .expert_load = std::min(request.expert_load, static_cast<double>(request.config.ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
 }
 
