@@ -1,5 +1,7 @@
 #include "tessera/models/config_fields.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -25,14 +27,14 @@ void Fields::fail(const char* name, const std::string& expected) const {
                    at == object_.end() ? "missing" : base::shown(*at), expected);
 }
 
-std::int64_t Fields::size(const char* name) const {
+std::int64_t Fields::size(const char* name, std::int64_t least) const {
   constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
   const json* value = find(name);
-  const auto expected = "an integer from 1 to 2147483647";
+  const std::string expected = fmt::format("an integer from {} to {}", least, kLargest);
   if (!value || !value->is_number_integer()) fail(name, expected);
   const bool fits = value->is_number_unsigned() ? value->get<std::uint64_t>() <= std::uint64_t{kLargest}
                                                 : value->get<std::int64_t>() <= kLargest;
-  if (!fits || value->get<std::int64_t>() < 1) fail(name, expected);
+  if (!fits || value->get<std::int64_t>() < least) fail(name, expected);
   return value->get<std::int64_t>();
 }
 

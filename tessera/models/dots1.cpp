@@ -37,14 +37,8 @@ std::int64_t routed_experts(const Fields& fields) {
   return count;
 }
 
-// Returns the value of a field that must be a number of at least 0. Returns 0 if the field is absent.
-std::int64_t count_or_zero(const Fields& fields, const char* name) {
-  const nlohmann::json* value = fields.find(name);
-  return value && *value == 0 ? 0 : fields.size_or(name, 0);
-}
-
 std::vector<bool> layers_after_dense(const Fields& fields, std::int64_t layers) {
-  const std::int64_t dense = count_or_zero(fields, "first_k_dense_replace");
+  const std::int64_t dense = fields.size_or("first_k_dense_replace", 0, 0);
   if (dense >= layers)
     fields.fail("first_k_dense_replace",
                 "less than num_hidden_layers " + std::to_string(layers) + ": at least one layer must have experts");
@@ -91,7 +85,7 @@ ModelConfigPtr parse_dots1(const Fields& fields) {
                                  .chosen_groups = fields.size_or("topk_group", 1),
                                  .weight_scale = fields.number_or("routed_scaling_factor", 1),
                                  .has_router_bias = true};
-  config.experts->shared_width = count_or_zero(fields, "n_shared_experts") * config.experts->width;
+  config.experts->shared_width = fields.size_or("n_shared_experts", 0, 0) * config.experts->width;
   check_experts(*config.experts, fields);
   check_groups(*config.experts, fields);
   check_size(config, fields);

@@ -42,6 +42,7 @@ void print_size(std::int64_t samples, std::int64_t seq_len) {
 }
 
 void print_result(double loss, const train::StepInput& input, std::int64_t samples, bool json) {
+  if (std::isnan(loss)) loss = std::abs(loss);  // fmt prints the sign of a NaN
   const double perplexity = std::exp(loss);
   if (json) {
     const nlohmann::ordered_json report = {
