@@ -6,6 +6,7 @@ Then run ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a
 import argparse
 import json
 import pathlib
+import re
 import sys
 
 import tokenizers
@@ -39,14 +40,20 @@ def document_of_line(line, where):
         raise ValueError(f'{where}: is not JSON ({error}), expected {{"text": ...}} on each line') from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise ValueError(f'{where}: has no text in the field "text", expected {{"text": ...}} on each line')
+    if re.search("[\ud800-\udfff]", value["text"]):
+        raise ValueError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff), expected text that UTF-8 can represent")
     return value["text"]
 
 
 def load_tokenizer(path):
+    """Loads a tokenizer. It neither truncates nor pads documents, even if its file has such settings."""
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises only Exception
         raise ValueError(f"--tokenizer {path}: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def eos_token_in(folder):
