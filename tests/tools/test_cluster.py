@@ -140,6 +140,7 @@ class Cluster(unittest.TestCase):
             self.assertIn(f"docker build -f tools/cluster/{name} ", text)
             self.assertIn(f"./run build {preset} tessera", text)
             self.assertIn(f"--install build/{preset} --prefix /opt/tessera", text)
+            self.assertIn(" python3 ", text.split("\nFROM ")[-1], "tessera generate needs Python")
             # Every path that the second stage copies is made in the first.
             for source in re.findall(r"COPY --from=build (\S+)", text):
                 self.assertTrue(source in ("/opt/tessera", "/opt/source/.venv") or f"venv {source}" in text, source)
