@@ -75,7 +75,7 @@ def parse_arguments():
                         help='text in UTF-8; in a file with the ending .jsonl, each line is a document with its text in the field "text"')
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
     parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257) [%(default)s]")
-    parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json instead of training one")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json, or the one of this folder, instead of training one")
     parser.add_argument("--eod-token", metavar="NAME",
                         help="token of --tokenizer that ends a document (default: eos_token of the tokenizer_config.json beside "
                              f"it, or {END_OF_TEXT})")
@@ -95,6 +95,8 @@ def prepare(arguments):
     documents = [document for path in arguments.input for document in read_documents(path, arguments.split)]
     if not arguments.tokenizer and arguments.eod_token not in (None, END_OF_TEXT):
         raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that this script trains has {END_OF_TEXT})")
+    if arguments.tokenizer and arguments.tokenizer.is_dir():
+        arguments.tokenizer /= "tokenizer.json"
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     if sys.stderr.isatty():
         print(f"{len(documents)} documents; {'' if tokenizer else 'training a tokenizer, then '}encoding", file=sys.stderr)

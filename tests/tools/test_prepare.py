@@ -135,9 +135,9 @@ class Prepare(unittest.TestCase):
         given = self.root / "given"
         given.mkdir()
         (given / "tokenizer.json").write_text((self.root / "a/tokenizer.json").read_text().replace("<|endoftext|>", "</s>"))
-        for number, token in enumerate(("</s>", {"content": "</s>"})):
+        for number, (token, name) in enumerate((("</s>", "given/tokenizer.json"), ({"content": "</s>"}, "given"))):
             (given / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
-            result = self.prepare_text("--tokenizer", "given/tokenizer.json", output=f"b{number}")
+            result = self.prepare_text("--tokenizer", name, output=f"b{number}")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / f"b{number}/train.bin").read_bytes())
         (given / "tokenizer_config.json").write_text("[]")
