@@ -42,6 +42,7 @@ int run_plot(const Arguments& arguments) {
   app.add_option("--columns", columns, "width of the plot in the terminal (default: that of the terminal)")
       ->check(CLI::Range(40, 1000));
   if (!parse(app, arguments)) return 0;
+  check_output("--svg", svg);
 
   std::vector<run::PlottedRun> runs;
   for (const std::string& path : paths) runs.push_back(run::read_plotted_run(path));

@@ -21,12 +21,19 @@ def scalars_of(line):
     return scalars
 
 
-def lines_of(path, ended, follow, seconds):
-    """Yields whole lines. With `follow` the function waits for more lines until the file `ended` is newer than the metrics."""
-    with open(path, encoding="utf-8") as file:
+def has_ended(run):
+    """Returns whether the summary is newer than the files of the last start (config.json) and of the last step."""
+    summary = run / "summary.json"
+    return summary.exists() and all(summary.stat().st_mtime_ns >= (run / name).stat().st_mtime_ns
+                                    for name in ("config.json", "metrics.jsonl"))
+
+
+def lines_of(run, follow, seconds):
+    """Yields whole lines of the metrics. With `follow` the function waits for more lines until the run has ended."""
+    with open(run / "metrics.jsonl", encoding="utf-8") as file:
         held = ""
         while True:
-            is_ended = ended.exists() and ended.stat().st_mtime >= path.stat().st_mtime
+            is_ended = has_ended(run)
             held += file.readline()
             if held.endswith("\n"):
                 yield held
@@ -55,7 +62,7 @@ def main():
     config = json.loads((arguments.run / "config.json").read_text()).get("config", {})
     run = wandb.init(project=arguments.project, id=arguments.id or arguments.run.resolve().name, resume="allow", config=config)
     done = run.step  # steps that an earlier call has copied
-    for line in lines_of(metrics, arguments.run / "summary.json", arguments.follow, arguments.seconds):
+    for line in lines_of(arguments.run, arguments.follow, arguments.seconds):
         scalars = scalars_of(line)
         step = int(scalars.pop("step"))
         if step > done or done == 0:

@@ -6,6 +6,7 @@ Then run ./run tessera train --data OUTPUT/train --valid OUTPUT/valid ... with a
 import argparse
 import json
 import pathlib
+import re
 import sys
 
 import tokenizers
@@ -39,14 +40,20 @@ def document_of_line(line, where):
         raise ValueError(f'{where}: is not JSON ({error}), expected {{"text": ...}} on each line') from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise ValueError(f'{where}: has no text in the field "text", expected {{"text": ...}} on each line')
+    if re.search("[\ud800-\udfff]", value["text"]):
+        raise ValueError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff), expected text that UTF-8 can represent")
     return value["text"]
 
 
 def load_tokenizer(path):
+    """Loads a tokenizer. It neither truncates nor pads documents, even if its file has such settings."""
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises only Exception
         raise ValueError(f"--tokenizer {path}: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def eos_token_in(folder):
@@ -68,7 +75,7 @@ def parse_arguments():
                         help='text in UTF-8; in a file with the ending .jsonl, each line is a document with its text in the field "text"')
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
     parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257) [%(default)s]")
-    parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json instead of training one")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json, or the one of this folder, instead of training one")
     parser.add_argument("--eod-token", metavar="NAME",
                         help="token of --tokenizer that ends a document (default: eos_token of the tokenizer_config.json beside "
                              f"it, or {END_OF_TEXT})")
@@ -88,6 +95,8 @@ def prepare(arguments):
     documents = [document for path in arguments.input for document in read_documents(path, arguments.split)]
     if not arguments.tokenizer and arguments.eod_token not in (None, END_OF_TEXT):
         raise ValueError(f"--eod-token {arguments.eod_token}: expected it with --tokenizer (a tokenizer that this script trains has {END_OF_TEXT})")
+    if arguments.tokenizer and arguments.tokenizer.is_dir():
+        arguments.tokenizer /= "tokenizer.json"
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     if sys.stderr.isatty():
         print(f"{len(documents)} documents; {'' if tokenizer else 'training a tokenizer, then '}encoding", file=sys.stderr)

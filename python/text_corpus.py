@@ -114,7 +114,7 @@ def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_to
     end = end_token(tokenizer, eod_token)
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     write_tokenizer_config(folder, tokenizer_folder, eod_token)
-    vocab_size = max(vocab_size, tokenizer.get_vocab_size())
+    vocab_size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))  # ids may have gaps
     train_counts = write_dataset(folder / "train", encode(tokenizer, train, end), vocab_size)
     meta = {"vocab_size": vocab_size, "train_documents": len(train), "train_tokens": int(train_counts.sum())}
     if valid:

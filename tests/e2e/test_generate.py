@@ -188,6 +188,15 @@ class Text(unittest.TestCase):
         self.assertEqual(expected, self.json_of(self.folder / "run", "--prompt-file", "-", "--tokens", 9, "--tp", 2,
                                                 text="rain\nfalls \u4e16\u754c".encode()))
 
+    def test_may_be_empty_if_the_tokenizer_adds_a_token(self):
+        folder = self.folder / "begins"
+        tessera("convert", self.folder / "run", folder)
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<|endoftext|> $A",
+                                                                            special_tokens=[("<|endoftext|>", 0)])
+        tokenizer.save(str(folder / "tokenizer.json"))
+        self.assertEqual([0], self.json_of(folder, "--prompt", "", "--tokens", 2)["prompt_ids"])
+
     def test_goes_with_runs_checkpoints_and_folders(self):
         run_folder, folder = self.folder / "run", self.folder
         expected = self.json_of(run_folder, "--prompt", "the dog", "--tokens", 12)
@@ -264,6 +273,7 @@ class Refusals(unittest.TestCase):
                 (source, ["--prompt-ids", ids_text([1] * 513)], "--prompt-ids: the prompt has 513 tokens, expected at most 512"),
                 (source, ["--prompt-ids", ids_text([1] * 512), "--tokens", 2], "--tokens: got 2 after a prompt of 512 tokens, expected at most 1"),
                 (source, [*ids, "--tokens", 0], "--tokens: got 0"),
+                (source, [*ids, "--tokens", 2**63 - 1], "--tokens: got 9223372036854775807 after a prompt of 1 tokens"),
                 (source, [*ids, "--top-p", 0], "--top-p: got 0"),
                 (source, [*ids, "--top-p", 1.01], "--top-p: got 1.01"),
                 (source, [*ids, "--top-p", "nan"], "--top-p: got nan"),

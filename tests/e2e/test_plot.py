@@ -109,6 +109,7 @@ class Plot(unittest.TestCase):
         self.assertIn("is not a run", self.refused(self.folder / "none"))
         self.assertIn("is not a run", self.refused(self.folder))
         self.assertIn("--columns", self.refused(self.out, "--columns", 3))
+        self.assertIn("--svg: got ", self.refused(self.out, "--svg", self.folder / "none" / "plot.svg"))
 
 
 if __name__ == "__main__":

@@ -178,6 +178,13 @@ TEST(Svg, InterruptsCurvesAtValuesThatAreNotFinite) {
   EXPECT_EQ(count(svg_of({run}), "<polyline"), 5u);
   EXPECT_EQ(count(svg_of({run}), "not-finite"), 1u);
   EXPECT_THAT(svg_of({run}), Not(HasSubstr("nan")));
+  run.steps[20].valid_loss = kNaN;
+  EXPECT_EQ(count(svg_of({run}), "not-finite"), 2u);
+}
+
+TEST(Svg, ShowsTheDigitsOfLargeSteps) {
+  const PlottedRun late{.name = "late", .steps = {step_of(1234567, 2), step_of(1234569, 2)}};
+  EXPECT_THAT(svg_of({late}), HasSubstr(">step 1234567<"));
 }
 
 TEST(Svg, ShowsASpikeAmongManySteps) {

@@ -92,6 +92,13 @@ class Cluster(unittest.TestCase):
             self.assertIn(text, self.call("hosts.sh", *arguments, code=2))
         self.assertEqual(self.lines(), [])
 
+    def test_hosts_accept_the_arguments_in_the_documents(self):
+        shown = [words for path in sorted((ROOT / "docs").glob("*.md"))
+                 for words in re.findall(r"`tools/cluster/hosts.sh ([^`]+)`", path.read_text())]
+        self.assertGreater(len(shown), 0)
+        for words in shown:
+            self.call("hosts.sh", *words.split())
+
     def test_slurm_starts_a_run(self):
         self.call("slurm.sh", "--steps", "5", "--out", "run", SLURM_JOB_NUM_NODES="3", SLURM_NTASKS_PER_NODE="4")
         self.assertIn("srun --nodes=3", self.lines())
@@ -104,6 +111,8 @@ class Cluster(unittest.TestCase):
     def test_slurm_resumes_a_run_with_a_checkpoint(self):
         (self.root / "run/checkpoints/step-00000002").mkdir(parents=True)
         self.call("slurm.sh", "--steps", "5", "--out", "run", SLURM_JOB_NUM_NODES="1")
+        self.assertTrue(self.lines()[-1].endswith(": train --backend nccl --resume latest --out run"), self.lines())
+        self.call("slurm.sh", "--steps", "5", "--out=run", SLURM_JOB_NUM_NODES="1")
         self.assertTrue(self.lines()[-1].endswith(": train --backend nccl --resume latest --out run"), self.lines())
 
     def test_slurm_submits_itself_again_before_the_time_limit(self):
@@ -131,6 +140,7 @@ class Cluster(unittest.TestCase):
             self.assertIn(f"docker build -f tools/cluster/{name} ", text)
             self.assertIn(f"./run build {preset} tessera", text)
             self.assertIn(f"--install build/{preset} --prefix /opt/tessera", text)
+            self.assertIn(" python3 ", text.split("\nFROM ")[-1], "tessera generate needs Python")
             # Every path that the second stage copies is made in the first.
             for source in re.findall(r"COPY --from=build (\S+)", text):
                 self.assertTrue(source in ("/opt/tessera", "/opt/source/.venv") or f"venv {source}" in text, source)

@@ -82,6 +82,24 @@ class LogToWandb(unittest.TestCase):
         steps = [json.loads(call)[1] for call in self.calls.read_text().splitlines() if '"log"' in call]
         self.assertEqual(steps, [1, 2, 3])
 
+    def test_follow_waits_for_a_resumed_run_without_a_new_step(self):
+        config = self.run_folder / "config.json"
+        self.metrics.write_text(line(1))
+        (self.run_folder / "summary.json").write_text("{}")  # of the first part of the run
+        config.write_text(config.read_text())  # a resumed run writes it when it starts
+        os.utime(self.run_folder / "summary.json", (1, 1))
+        os.utime(self.metrics, (1, 1))
+        program = subprocess.Popen(self.command("--follow", "--seconds", "0.05"), env=self.environment())
+        self.addCleanup(program.kill)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            program.wait(timeout=2)
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(line(2))
+        (self.run_folder / "summary.json").write_text("{}")
+        self.assertEqual(program.wait(timeout=20), 0)
+        steps = [json.loads(call)[1] for call in self.calls.read_text().splitlines() if '"log"' in call]
+        self.assertEqual(steps, [1, 2])
+
     def test_missing_parts_print_one_line(self):
         for remove, text in ((self.root / "modules/wandb.py", "pip install wandb"), (self.metrics, "has no metrics.jsonl")):
             self.metrics.write_text(line(1))

@@ -135,9 +135,9 @@ class Prepare(unittest.TestCase):
         given = self.root / "given"
         given.mkdir()
         (given / "tokenizer.json").write_text((self.root / "a/tokenizer.json").read_text().replace("<|endoftext|>", "</s>"))
-        for number, token in enumerate(("</s>", {"content": "</s>"})):
+        for number, (token, name) in enumerate((("</s>", "given/tokenizer.json"), ({"content": "</s>"}, "given"))):
             (given / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
-            result = self.prepare_text("--tokenizer", "given/tokenizer.json", output=f"b{number}")
+            result = self.prepare_text("--tokenizer", name, output=f"b{number}")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / f"b{number}/train.bin").read_bytes())
         (given / "tokenizer_config.json").write_text("[]")
@@ -145,13 +145,36 @@ class Prepare(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
         self.assertIn("tokenizer_config.json", result.stderr)
 
+    def test_a_given_tokenizer_neither_truncates_nor_pads(self):
+        self.prepare_text(output="a")
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.root / "a/tokenizer.json"))
+        tokenizer.enable_truncation(4)
+        tokenizer.enable_padding(length=9)
+        tokenizer.save(str(self.root / "short.json"))
+        self.assertEqual(self.prepare_text("--tokenizer", "short.json", output="b").returncode, 0)
+        self.assertEqual((self.root / "a/train.bin").read_bytes(), (self.root / "b/train.bin").read_bytes())
+
+    def test_the_ids_of_a_given_tokenizer_may_have_gaps(self):
+        self.prepare_text(output="a")
+        content = json.loads((self.root / "a/tokenizer.json").read_text())
+        vocabulary = content["model"]["vocab"]
+        first = int(read_dataset(self.root / "a/train")[0][0])
+        name = next(name for name, token in vocabulary.items() if token == first)
+        vocabulary[name] = len(vocabulary) + 100
+        (self.root / "gaps.json").write_text(json.dumps(content))
+        result = self.prepare_text("--tokenizer", "gaps.json", output="b")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(vocabulary[name] + 1, json.loads((self.root / "b/meta.json").read_text())["vocab_size"])
+        self.assertEqual(vocabulary[name], read_dataset(self.root / "b/train")[0][0])
+
     def test_files_that_are_not_text_are_refused(self):
         for name, content, words in (("a.txt", bytes(range(256)), ("a.txt", "byte 128 is not UTF-8")),
                                      ("b.txt", b"text\0text", ("b.txt", "byte 4 is 0")),
                                      ("c.gz", gzip.compress(b"text"), ("c.gz", "gzip")),
                                      ("d.jsonl", b'{"text": "a"}\nno json', ("d.jsonl: line 2", "JSON")),
                                      ("e.jsonl", b'{"content": "a"}', ("e.jsonl: line 1", '"text"')),
-                                     ("f.txt", b"", ("--held-out", "text"))):
+                                     ("f.txt", b"", ("--held-out", "text")),
+                                     ("g.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}', ("g.jsonl: line 2", "surrogate"))):
             (self.root / name).write_bytes(content)
             result = self.run_tool("prepare_text.py", "--input", name, "--output", "out")
             self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)

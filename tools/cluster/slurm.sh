@@ -21,6 +21,7 @@ value_of() {
   shift
   for word in "$@"; do
     [[ "$previous" == "$flag" ]] && echo "$word"
+    [[ "$word" == "$flag="* ]] && echo "${word#*=}"
     previous="$word"
   done
   return 0

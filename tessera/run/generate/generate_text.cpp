@@ -52,7 +52,7 @@ void check_positions(const infer::Generation& generation, const GenerateCommand&
   if (prompt > most)
     throw InputError("{}: the prompt has {} tokens, expected at most {} (max_position_embeddings of the model)",
                      flag_of_prompt(command.prompt), prompt, most);
-  if (infer::positions_of(generation) > most)
+  if (generation.tokens > most - prompt + 1)
     throw InputError(
         "--tokens: got {} after a prompt of {} tokens, expected at most {} (max_position_embeddings of the "
         "model is {})",

@@ -69,6 +69,12 @@ TrainConfig with_experts(const StepPlanRequest& request, TrainConfig config) {
   return config;
 }
 
+void check_degrees(const TrainConfig& asked) {
+  for (const auto& [name, degree] : {std::pair{"tp", asked.tp}, {"gtp", asked.gtp}, {"dp", asked.dp}})
+    if (asked.given.contains(name) && asked.ranks % degree != 0)
+      throw InputError("--ranks: got {}, expected a multiple of --{} {}", asked.ranks, name, degree);
+}
+
 // Returns tp, gtp and dp of every mesh that the request allows.
 std::vector<TrainConfig> dense_meshes(const StepPlanRequest& request) {
   const TrainConfig& asked = request.config;
@@ -175,6 +181,7 @@ MeshPlan plan_mesh(const StepPlanRequest& request) {
 
 std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads) {
   const TrainConfig& asked = request.config;
+  check_degrees(asked);
   const std::vector<TrainConfig> meshes = dense_meshes(request);
   if (meshes.empty())
     throw InputError(
@@ -193,7 +200,11 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads)
   std::vector<MeshPlan> found;
   for (std::optional<MeshPlan>& plan : plans)
     if (plan) found.push_back(*std::move(plan));
-  if (found.empty()) throw InputError("{}", refusals.front());
+  if (found.empty() && std::ranges::count(refusals, refusals.front()) == std::ssize(refusals))
+    throw InputError("{}", refusals.front());
+  if (found.empty())
+    throw InputError("--search: no mesh of --ranks {} is possible, for example tp {} x gtp {} x dp {}: {}", asked.ranks,
+                     meshes.front().tp, meshes.front().gtp, meshes.front().dp, refusals.front());
   std::ranges::stable_sort(found, is_better);
   return found;
 }
@@ -201,7 +212,8 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads)
 std::string reason_for(const std::vector<MeshPlan>& meshes) {
   const MeshPlan& best = meshes.front();
   const std::string first = degrees_text(best.config);
-  if (meshes.size() == 1) return fmt::format("{} is the only mesh that the flags allow.", first);
+  if (meshes.size() == 1)
+    return fmt::format("{}{} is the only mesh that the flags allow.", best.fits ? "" : "No mesh fits. ", first);
   const MeshPlan& next = meshes[1];
   const std::string second = degrees_text(next.config);
   if (best.fits && !next.fits)

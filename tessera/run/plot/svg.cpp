@@ -77,6 +77,13 @@ std::string line_of(const std::vector<Point>& points, const Frame& frame, const 
   return fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, path);
 }
 
+// Returns a tick on the axis at column x for a value that is not finite.
+std::string not_finite_tick(double x, const Frame& frame) {
+  return fmt::format(
+      "<line class=\"not-finite\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
+      frame.top + kPanel - 8, frame.top + kPanel, kNotFinite);
+}
+
 std::string curve_of(const std::vector<Point>& curve, const Frame& frame, const char* colour) {
   std::string text;
   std::vector<Point> stretch;
@@ -94,11 +101,14 @@ std::string curve_of(const std::vector<Point>& curve, const Frame& frame, const 
     ticks[std::floor(frame.x(point.step))] = true;
   }
   end_stretch();
-  for (const auto& [x, is_set] : ticks)
-    text += fmt::format(
-        "<line class=\"not-finite\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
-        frame.top + kPanel - 8, frame.top + kPanel, kNotFinite);
+  for (const auto& [x, is_set] : ticks) text += not_finite_tick(x, frame);
   return text;
+}
+
+std::string mark_of(const Point& mark, const Frame& frame, const char* colour) {
+  if (!std::isfinite(mark.value)) return not_finite_tick(frame.x(mark.step), frame);
+  return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"none\" stroke=\"{}\"/>\n", frame.x(mark.step),
+                     frame.y(mark.value), colour);
 }
 
 std::string panel_of(const Panel& panel, const Frame& frame) {
@@ -110,14 +120,11 @@ std::string panel_of(const Panel& panel, const Frame& frame) {
   text += text_at(kLeft, frame.top - 6, "start", panel.title + (frame.values.is_log ? ", logarithmic" : ""));
   text += text_at(kLeft - 6, frame.top + 10, "end", fmt::format("{:.5g}", frame.values.high));
   text += text_at(kLeft - 6, bottom, "end", fmt::format("{:.5g}", frame.values.low));
-  text += text_at(kLeft, bottom + 14, "start", fmt::format("step {:.5g}", std::ceil(frame.steps.low)));
+  text += text_at(kLeft, bottom + 14, "start", fmt::format("step {:.10g}", std::ceil(frame.steps.low)));
   text += text_at(kWidth - kRight, bottom + 14, "end", fmt::format("step {:.10g}", std::floor(frame.steps.high)));
   for (std::size_t run = 0; run < panel.curves.size(); ++run) {
     text += curve_of(panel.curves[run], frame, colour_of(run));
-    for (const Point& mark : panel.marks[run])
-      if (std::isfinite(mark.value))
-        text += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"none\" stroke=\"{}\"/>\n",
-                            frame.x(mark.step), frame.y(mark.value), colour_of(run));
+    for (const Point& mark : panel.marks[run]) text += mark_of(mark, frame, colour_of(run));
   }
   return text;
 }

@@ -66,6 +66,10 @@ TEST(MeshSearch, MeshesThatTheBatchDoesNotFillAreLeftOut) {
                 search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"tp", "1"}}), 1);
               }),
               HasSubstr("--global-batch 6 is not a multiple of --micro-batch 1 * gtp * dp"));
+  EXPECT_THAT(base::refusal([] {
+                search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"dp", "3"}}), 1);
+              }),
+              HasSubstr("--ranks: got 4, expected a multiple of --dp 3"));
 }
 
 TEST(MeshSearch, GivenDegreesAreKept) {
@@ -134,6 +138,7 @@ TEST(MeshSearch, TheReasonNamesTheLargestDifference) {
   EXPECT_EQ(reason_for({first, second}),
             "Only tp 2 x gtp 1 x dp 1 fits: a rank needs 1.00 KB, and 3.00 KB with tp 1 x gtp 2 x dp 1.");
   EXPECT_THAT(reason_for({first}), HasSubstr("the only mesh"));
+  EXPECT_THAT(reason_for({second}), HasSubstr("No mesh fits"));
 }
 
 TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
@@ -146,6 +151,10 @@ TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
   ASSERT_EQ(given.size(), 1u);
   EXPECT_EQ(given.front().config.ep, 2);
   EXPECT_EQ(given.front().config.egtp, 2);
+  EXPECT_THAT(base::refusal([] {
+                search_meshes(search_of({{"ranks", "4"}, {"global_batch", "4"}, {"ep", "3"}}, sparse_model()), 1);
+              }),
+              HasSubstr("--search: no mesh of --ranks 4 is possible, for example tp 1 x gtp 1 x dp 4: experts: "));
 }
 
 TEST(MeshSearch, JsonHasTheFiguresOfEachMesh) {
