@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -67,8 +68,9 @@ class Resume(unittest.TestCase):
         before = content(*looked_at)
         result = run("train", *flags, "--out", out, mpi_ranks=mpi_ranks, timeout=120)
         self.assertEqual(2, result.returncode, (flags, result.stderr))
+        # On a busy machine, mpirun may kill the other ranks so late that they print the same error with their rank.
         lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
-        self.assertEqual(1, len(lines), (flags, result.stderr))
+        self.assertEqual(1, len({re.sub(r"^tessera: (rank \d+: )?", "", line) for line in lines}), (flags, result.stderr))
         for word in expect:
             self.assertIn(str(word), lines[0])
         after = content(*looked_at)
