@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 import test_architectures as dense
-from program import metrics, scratch, tessera, write_tokens
+from program import ROOT, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 
 STEPS, BOUND = 20, dense.FP64
@@ -114,6 +114,27 @@ class TransformersExperts(unittest.TestCase):
     def test_qwen3_moe_with_plain_weights(self):
         self.check("qwen3-moe-plain", SIZES | AUX | {"model_type": "qwen3_moe", "num_experts": 10, "num_experts_per_tok": 4,
                                                "moe_intermediate_size": 13, "decoder_sparse_step": 2, "norm_topk_prob": False})
+
+    def test_curves(self):
+        """bench/peers/curves.py trains on the samples, the schedule and the optimizer of `tessera train`."""
+        folder = scratch("transformers-experts-curves")
+        config = SIZES | AUX | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 7, "num_experts_per_tok": 2}
+        (folder / "config.json").write_text(json.dumps(config))
+        data = str(write_tokens(folder / "tokens", config["vocab_size"]))
+        flags = ["--data", data, "--seq-len", "17", "--global-batch", "6", "--micro-batch", "2", "--seed", "7"]
+        tessera("train", "--model", folder / "config.json", *flags, "--steps", 1, "--out", folder / "first")
+        tessera("convert", folder / "first" / "checkpoints" / "step-00000001", folder / "hf")
+        flags += ["--steps", "6", "--lr", "2e-3", "--warmup-steps", "2", "--min-lr", "1e-4", "--clip", "0.5", "--valid", data, "--eval-every", "3"]
+        tessera("train", "--init", folder / "hf", "--dtype", "fp32", "--moe-aux", "pooled", *flags, "--out", folder / "ours")
+        result = subprocess.run([dense.PYTHON, ROOT / "bench" / "peers" / "curves.py", "--model", folder / "hf", *flags, "--device", "cpu"],
+                                capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(0, result.returncode, result.stderr[-3000:])
+        theirs = [json.loads(line) for line in result.stdout.splitlines()]
+        for line, other in zip(metrics(folder / "ours"), theirs, strict=True):
+            for key in ("loss", "aux_loss", "grad_norm", "valid_loss"):
+                self.assertEqual(key in line, key in other, key)
+                if key in line:
+                    self.assertAlmostEqual(line[key], other[key], delta=1e-5 * other[key], msg=(line["step"], key))
 
 
 if __name__ == "__main__":
