@@ -33,7 +33,9 @@ echo "sbatch $*" >>"$CALLS"
 """
 
 
-class Cluster(unittest.TestCase):
+class Imitated(unittest.TestCase):
+    """Calls scripts in a temporary folder, with the imitations first in PATH."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -64,6 +66,8 @@ class Cluster(unittest.TestCase):
             time.sleep(0.02)
         self.fail(f"no '{text}' in {self.lines()}")
 
+
+class Templates(Imitated):
     def test_hosts_start_one_process_for_each_gpu(self):
         self.call("hosts.sh", "--hosts", "one,two", "--gpus", "2", "--", "--out", "a folder", "--wire-rules", "layers.0.*=bf16")
         self.assertEqual(sorted(self.lines())[:4], [
@@ -146,6 +150,55 @@ class Cluster(unittest.TestCase):
                 self.assertTrue(source in ("/opt/tessera", "/opt/source/.venv") or f"venv {source}" in text, source)
         torch = re.search(r"^torch==(\S+)", (ROOT / "tools/run/requirements.txt").read_text(), re.M)[1]
         self.assertIn(f"torch=={torch}", (CLUSTER / "Dockerfile.cuda").read_text())
+
+
+# Imitations of the commands of offline.sh. apt-get creates a package in the current folder, and dpkg creates the folders of a package.
+APT_GET = """#!/usr/bin/env bash
+echo "apt-get $*" >>"$CALLS"
+[[ -z "${NO_NETWORK:-}" ]] || exit 100
+touch one.deb
+"""
+APT_CACHE = """#!/usr/bin/env bash
+printf 'libfmt-dev\\n  Depends: libfmt9\\nlibspdlog-dev\\n  Depends: libfmt-dev\\n  Depends: libspdlog1.10\\n'
+"""
+DPKG = """#!/usr/bin/env bash
+mkdir -p "$3/usr/include" "$3/usr/share/doc"
+"""
+CMAKE = """#!/usr/bin/env bash
+echo "cmake $* with $CPLUS_INCLUDE_PATH" >>"$CALLS"
+"""
+
+
+class Offline(Imitated):
+    def setUp(self):
+        super().setUp()
+        for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE), ("dpkg", DPKG), ("cmake", CMAKE)):
+            (self.root / name).write_text(text)
+            (self.root / name).chmod(0o755)
+
+    def test_pack_downloads_the_packages_and_their_shared_libraries(self):
+        self.call("offline.sh", "pack", "kit")
+        [line] = self.lines()
+        self.assertRegex(line, r"^apt-get download nlohmann-json3-dev .*libgmock-dev libfmt9 libspdlog1\.10$")
+        self.assertTrue((self.root / "kit/usr/include").is_dir())
+        self.assertFalse((self.root / "kit/usr/share/doc").exists())
+        self.assertIn("apt-get download failed", self.call("offline.sh", "pack", "other", code=2, NO_NETWORK="1"))
+        self.assertFalse((self.root / "other").exists())
+
+    def test_build_uses_the_packed_libraries(self):
+        (self.root / "kit/usr/include").mkdir(parents=True)
+        self.call("offline.sh", "build", "kit", "tessera", "test_ops", TESSERA_TORCH="/torch", CPLUS_INCLUDE_PATH="/mine")
+        libraries = self.root.resolve() / "kit/usr"
+        self.assertEqual([f"cmake --preset cuda -DTESSERA_TORCH=/torch -DCMAKE_PREFIX_PATH={libraries} -DXXHASH_INCLUDE={libraries}/include "
+                          f"with {libraries}/include:/mine",
+                          f"cmake --build build/cuda --target tessera test_ops with {libraries}/include:/mine"], self.lines())
+
+    def test_wrong_use_is_refused(self):
+        for arguments, message in ((["build", "nothing"], "nothing: expected a folder that 'pack' has written"),
+                                   (["pack"], "pack: expected a folder"), ([], "expected 'pack FOLDER' or 'build FOLDER [TARGET...]', got ''"),
+                                   (["unpack", "x"], "got 'unpack x'")):
+            self.assertIn(message, self.call("offline.sh", *arguments, code=2))
+        self.assertEqual([], self.lines())
 
 
 if __name__ == "__main__":

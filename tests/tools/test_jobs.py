@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests tools/run/jobs.py with jobs of the shell, and that gpu_tests.py lists every GPU test."""
+import os
 import pathlib
 import re
 import subprocess
@@ -22,11 +23,11 @@ class Jobs(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def run_jobs(self, text, *flags):
-        """Returns the exit code, the lines of stdout, the log and stderr."""
+    def run_jobs(self, text, *flags, gpus=""):
+        """Returns the exit code, the lines of stdout, the log and stderr. `gpus` is the value of CUDA_VISIBLE_DEVICES."""
         log = self.folder / "jobs.log"
         done = subprocess.run([sys.executable, ROOT / "tools" / "run" / "jobs.py", "-", "--log", log, *map(str, flags)], input=text,
-                              capture_output=True, text=True, check=False, timeout=60)
+                              capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus})
         return done.returncode, done.stdout.splitlines(), log.read_text() if log.exists() else "", done.stderr
 
     def test_the_exit_code_of_a_command_decides(self):
@@ -59,6 +60,22 @@ class Jobs(unittest.TestCase):
         self.assertEqual((["0", "1"], "0,1"), (sorted(seen[:2]), seen[2]))
         seconds = [float(re.search(r"\((.*) s\)", line)[1]) for line in lines[:-1]]
         self.assertTrue(all(0.5 <= value < 5 for value in seconds), seconds)
+
+    def test_jobs_share_the_listed_gpus(self):
+        show = f"echo $CUDA_VISIBLE_DEVICES >>{self.folder}/gpus; sleep 0.3"
+        _, lines, _, _ = self.run_jobs(f"a 9 1 {show}\nb 9 1 {show}\n", "--gpus", 2, gpus="5,GPU-7")
+        self.assertEqual("2 passed, 0 failed, 0 skipped", lines[-1])
+        self.assertEqual(["5", "GPU-7"], sorted((self.folder / "gpus").read_text().split()))
+        code, lines, _, errors = self.run_jobs("a 9 1 true\n", "--gpus", 3, gpus="5,GPU-7")
+        self.assertEqual((1, []), (code, lines))
+        self.assertIn("--gpus: got 3, expected at most the GPUs of CUDA_VISIBLE_DEVICES=5,GPU-7", errors)
+
+    def test_processes_that_a_command_leaves_behind_are_killed(self):
+        mark = self.folder / "mark"
+        _, lines, _, _ = self.run_jobs(f"a 9 1 (sleep 1; touch {mark}) >&- 2>&- &\n")
+        self.assertEqual("1 passed, 0 failed, 0 skipped", lines[-1])
+        time.sleep(1.2)
+        self.assertFalse(mark.exists())
 
     def test_a_job_without_gpus_runs_alone(self):
         def busy(name):

@@ -28,8 +28,9 @@ def find_clang_format(version):
 
 
 def run_format(tool, root, paths):
+    """Returns the warnings. Raises CalledProcessError if clang-format fails, so that no file counts as passed."""
     command = [tool, "--dry-run", *map(str, paths)]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stderr
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stderr
 
 
 def parse(output):

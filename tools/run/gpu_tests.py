@@ -17,13 +17,14 @@ SCRIPTS = {
     "e2e/test_signals.py": (1, "GpuRanks.test_"), "e2e/test_lost_ranks.py": (1, "LostRanks.test_ranks_on_gpus"),
     "e2e/test_not_finite.py": (1, "NotFinite.test_every_step_is_skipped_on_gpus")}
 LIMIT_S = 200
-# Limits of tests that take longer than 130 s on an H100 or H200, and the number of GPUs of tests that need more than their script.
+# Limits of tests that take longer than 130 s on an H100 or H200.
 LIMITS_S = {
     "unit.ops": 300, "unit.train": 300, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 400,
     "flags.activations_sent_as_fp8_codes": 300, "flags.products_in_chunks": 500, "flags.many_pieces": 400, "flags.unused_places": 300,
     "flags.formats_over_each_transport": 300, "nodes.suppressed_steps_are_repeated": 300, "nodes.two_nodes": 300,
     "nodes.suppressed_steps_are_repeated_over_replicas": 300, "generate.tokens_in_fp32_are_those_of_cpus": 300,
     "sanitizer.kernels_stay_within_bounds": 580, "sanitizer.kernels_have_no_races": 580}
+# Tests that need more GPUs than the other tests of their script.
 GPUS = {"gpus.four_gpus_give_the_bits_of_one_gpu": 4, "rows.meshes_of_four_gpus": 4}
 
 
@@ -35,7 +36,7 @@ def tests_of(script):
 
 
 def jobs():
-    """Yields the lines of the jobs. The layer units take their tests from CTest."""
+    """Yields the line of each job. CTest runs the unit tests."""
     for layer in UNITS:
         yield line(f"unit.{layer}", 1, f"ctest --test-dir build/cuda --output-on-failure -R '^{layer}$'")
     for script, (gpus, begin) in SCRIPTS.items():

@@ -3,7 +3,7 @@
     python3 tools/run/gpu_tests.py | python3 tools/run/jobs.py --gpus 2 --seconds 540 --log jobs.log -
 
 A line of the file (- for stdin) is a job: NAME LIMIT_S GPUS COMMAND. The command runs in bash, in the folder of the checkout, and
-sees only its own GPUs (CUDA_VISIBLE_DEVICES). A job with 0 GPUs runs alone. Jobs start in the order of the file, each
+sees only its own GPUs (CUDA_VISIBLE_DEVICES). If this variable is set for jobs.py, the jobs share the GPUs that it lists. A job with 0 GPUs runs alone. Jobs start in the order of the file, each
 as soon as enough GPUs are free. A job fails if its command ends with another code than 0 or does not end within
 LIMIT_S seconds; the command and all processes that it started are then killed. After --seconds no job starts, and
 running jobs are killed. A job that needs more GPUs than --gpus does not start. The last line is `N passed, N failed, N skipped`; a skipped job did not start, or its command
@@ -119,10 +119,12 @@ class Runner:
 
     def start(self, job):
         gpus = self.free()[:job.gpus]
+        listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = listed.split(",") if listed else [str(gpu) for gpu in range(self.gpus)]
         output = self.folder / f"{job.name}.txt"
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(names[gpu] for gpu in gpus)
         with open(output, "wb") as stream:
             process = subprocess.Popen(["bash", "-c", job.command], stdout=stream, stderr=subprocess.STDOUT,
                                        stdin=subprocess.DEVNULL, cwd=ROOT, env=environment, start_new_session=True)
@@ -156,6 +158,9 @@ def main():
     parser.add_argument("--only", default="", help="expression that the name of a job must contain")
     parser.add_argument("--log", type=pathlib.Path, default=ROOT / "build" / "jobs.log", help="receives all output (build/jobs.log)")
     arguments = parser.parse_args()
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if listed and arguments.gpus > len(listed.split(",")):
+        sys.exit(f"jobs.py: --gpus: got {arguments.gpus}, expected at most the GPUs of CUDA_VISIBLE_DEVICES={listed}")
     try:
         text = sys.stdin.read() if arguments.file == "-" else pathlib.Path(arguments.file).read_text()
         jobs = parse_jobs(text, arguments.file, arguments.only)
