@@ -100,6 +100,14 @@ class Evaluate(unittest.TestCase):
         self.assertEqual(f"loss {found['loss']:.6f}, perplexity {found['perplexity']:.4f}: 112 tokens in 7 samples\n",
                          tessera("evaluate", self.runs["llama-tiny-odd"], "--data", self.short, "--seq-len", 16))
 
+    def test_shows_a_loss_that_is_not_finite(self):
+        out = self.folder / "not-finite"
+        tessera("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--global-batch", 4, "--steps", 1,
+                "--lr", 1e38, "--lr-schedule", "constant", "--out", out)
+        flags = ["evaluate", out, "--data", self.short, "--seq-len", 16]
+        self.assertEqual("loss nan, perplexity nan: 112 tokens in 7 samples\n", tessera(*flags))
+        self.assertEqual({"loss": "NaN", "perplexity": "NaN", "tokens": 112, "samples": 7}, json.loads(tessera(*flags, "--json")))
+
     def test_refuses_wrong_inputs(self):
         path = self.runs["llama-tiny-odd"]
         (self.folder / "bad.bin").write_bytes(b"")

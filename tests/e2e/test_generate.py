@@ -273,7 +273,7 @@ class Refusals(unittest.TestCase):
                 (source, ["--prompt-ids", ids_text([1] * 513)], "--prompt-ids: the prompt has 513 tokens, expected at most 512"),
                 (source, ["--prompt-ids", ids_text([1] * 512), "--tokens", 2], "--tokens: got 2 after a prompt of 512 tokens, expected at most 1"),
                 (source, [*ids, "--tokens", 0], "--tokens: got 0"),
-                (source, [*ids, "--tokens", 2**63 - 1], "--tokens: got 9223372036854775807 after a prompt of 1 tokens"),
+                (source, ["--prompt-ids", "1,2,3", "--tokens", 2**63 - 1], "--tokens: got 9223372036854775807 after a prompt of 3 tokens"),
                 (source, [*ids, "--top-p", 0], "--top-p: got 0"),
                 (source, [*ids, "--top-p", 1.01], "--top-p: got 1.01"),
                 (source, [*ids, "--top-p", "nan"], "--top-p: got nan"),
