@@ -93,11 +93,28 @@ TEST(Processes, RemainingRanksAreKilledAfterAFailure) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 
-// Sends this process the signal after the given time.
-std::jthread send_later(std::chrono::milliseconds time, int signal) {
-  return std::jthread([=, parent = getpid()] {
+// Blocks SIGTERM in this thread, and in threads that it starts. SIGTERM then neither ends this process before
+// run_processes waits for signals, nor while another thread than the waiting one could receive it.
+class BlockedSigterm {
+ public:
+  BlockedSigterm() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+  }
+  ~BlockedSigterm() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSigterm(const BlockedSigterm&) = delete;
+  BlockedSigterm& operator=(const BlockedSigterm&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+// Sends this process SIGTERM after the given time. SIGTERM must be blocked.
+std::jthread send_sigterm(std::chrono::milliseconds time) {
+  return std::jthread([=] {
     std::this_thread::sleep_for(time);
-    kill(parent, signal);
+    kill(getpid(), SIGTERM);
   });
 }
 // In a rank: acts as a program that ends normally after a request to stop.
@@ -112,7 +129,8 @@ int end_well() {
 
 TEST(Processes, ARequestToStopReachesRanksThatStillBlockIt) {
   AS_A_RANK(end_well);
-  const std::jthread sender = send_later(20ms, SIGTERM);
+  const BlockedSigterm blocked;
+  const std::jthread sender = send_sigterm(20ms);
   EXPECT_EQ(run(2), 0);
 }
 
@@ -129,7 +147,8 @@ TEST(Processes, ASecondRequestKillsRanksThatDoNotEnd) {
     return 0;
   });
   const auto start = std::chrono::steady_clock::now();
-  const std::jthread first = send_later(100ms, SIGTERM), second = send_later(1000ms, SIGTERM);
+  const BlockedSigterm blocked;
+  const std::jthread first = send_sigterm(100ms), second = send_sigterm(1000ms);
   testing::internal::CaptureStderr();
   EXPECT_EQ(run(2), 128 + SIGKILL);
   const std::string lines = testing::internal::GetCapturedStderr();
