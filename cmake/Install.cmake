@@ -2,7 +2,7 @@
 # reads. libtorch is not copied. docs/library.md shows how to use the package.
 include(CMakePackageConfigHelpers)
 get_property(layers GLOBAL PROPERTY tessera_layers)
-set(targets ${layers} tessera_options tessera_log tessera_xxhash)
+set(targets ${layers} tessera_options tessera_xxhash)
 if(TESSERA_CUDA)
   list(APPEND targets tessera_cuda tessera_nccl)
 endif()

@@ -39,6 +39,9 @@ if(PROJECT_IS_TOP_LEVEL)
     "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-missing-field-initializers>>")
 endif()
 target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+# These options do not change results. Without them sqrt and selections are not vectorised.
+target_compile_options(tessera_options INTERFACE
+  $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno$<SEMICOLON>-fno-trapping-math>>)
 if(TESSERA_ARCH)
   target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TESSERA_ARCH}>)
 endif()

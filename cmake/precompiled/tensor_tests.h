@@ -3,4 +3,4 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cmake/precompiled/tensors_json.h"
+#include "cmake/precompiled/tensors.h"

@@ -72,9 +72,8 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
 
   const at::ScalarType type = ops::to_scalar_type(context.program.parameters().types().model);
-  rope_ = ops::make_rope_table(options.max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type);
-  const at::Device device = ops::to_device(context.program.device());
-  rope_ = {rope_.cosine.to(device), rope_.sine.to(device)};
+  rope_ = ops::make_rope_table(options.max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type,
+                               ops::to_device(context.program.device()));
   anchor_ = at::zeros({}).requires_grad_();
   context.program.parameters().add_backward_weights();
 }

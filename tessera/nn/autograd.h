@@ -1,4 +1,5 @@
-// Stores pointers to modules in an autograd context. A module must outlive the autograd graphs that hold its pointer.
+// Autograd functions keep pointers to modules, and the number of parts of a summed matrix, in their contexts. A module
+// must outlive the autograd graphs that hold its pointer.
 #pragma once
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -25,6 +26,19 @@ template <typename T>
 T* saved_pointer(AutogradContext* ctx, const char* name) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): save_pointer stored this integer
   return reinterpret_cast<T*>(static_cast<std::intptr_t>(ctx->saved_data[name].toInt()));
+}
+
+// For an autograd function whose first argument is the list of a matrix's parts (SummedParts): saves the number of
+// parts.
+inline void save_parts(AutogradContext* ctx, at::TensorList parts) {
+  ctx->saved_data["parts"] = static_cast<std::int64_t>(parts.size());
+}
+// Returns the result of such a function's backward: `gradient` for each part, followed by `others`.
+inline variable_list gradients_with_parts(AutogradContext* ctx, const at::Tensor& gradient,
+                                          const variable_list& others) {
+  variable_list result(static_cast<std::size_t>(ctx->saved_data["parts"].toInt()), gradient);
+  result.insert(result.end(), others.begin(), others.end());
+  return result;
 }
 
 }  // namespace tessera::nn

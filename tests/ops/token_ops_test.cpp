@@ -305,6 +305,15 @@ TEST(RopeTable, ScalesFrequenciesAsLlama3) {
   EXPECT_GT(divided, 0);
 }
 
+TEST(Rope, ADryTableHasOnlyShapes) {
+  const RopeTable table = make_rope_table(std::int64_t{1} << 40, 6, 10000.0, {}, at::kBFloat16, at::kMeta);
+  for (const at::Tensor& each : {table.cosine, table.sine}) {
+    EXPECT_TRUE(each.is_meta());
+    EXPECT_EQ(each.sizes(), (at::IntArrayRef{std::int64_t{1} << 40, 3}));
+    EXPECT_EQ(each.scalar_type(), at::kFloat);
+  }
+}
+
 TEST(Rope, RejectsOddHeadsAndPositionsOutsideTheTable) {
   EXPECT_THROW(make_rope_table(4, 5, 10000.0, {}, at::kFloat), Error);
   const RopeTable table = make_rope_table(4, 6, 10000.0, {}, at::kFloat);

@@ -8,7 +8,7 @@
 # with PyTorch 2.11. MPI is optional there.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-PACKAGES=(nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev)
+PACKAGES=(nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev)
 
 fail() {
   echo "offline.sh: $1" >&2
@@ -20,7 +20,7 @@ pack() {
   temporary="$(mktemp -d)"
   trap 'rm -rf "$temporary"' RETURN
   # CMake's files of these packages name the shared libraries, which are packages of their own.
-  libraries="$(apt-cache depends "${PACKAGES[@]}" | awk '/Depends: lib(fmt|spdlog|xxhash)[0-9]/ {print $2}')"
+  libraries="$(apt-cache depends "${PACKAGES[@]}" | awk '/Depends: lib(fmt|xxhash)[0-9]/ {print $2}')"
   # shellcheck disable=SC2086
   (cd "$temporary" && apt-get download "${PACKAGES[@]}" $libraries >&2) ||
     fail "apt-get download failed: are its lists up to date (apt-get update)?"

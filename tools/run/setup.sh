@@ -23,7 +23,6 @@ missing_required_packages() {
   tool mpirun || echo openmpi-bin
   header nlohmann/json.hpp || echo nlohmann-json3-dev
   header CLI/CLI.hpp || echo libcli11-dev
-  header spdlog/spdlog.h || echo libspdlog-dev
   header fmt/format.h || echo libfmt-dev
   header xxhash.h || library libxxhash.so.0 || echo libxxhash-dev
   header gtest/gtest.h || echo libgtest-dev

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tessera/nn/autograd.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/tensor.h"
 
@@ -31,16 +32,6 @@ class SumFunction : public torch::autograd::Function<SumFunction> {
 at::Tensor sum_of(Context& context, const SummedParts& matrix) {
   const at::TensorList parts = matrix.parts();
   return parts.size() == 1 ? parts[0] : SumFunction::apply(parts, &context);
-}
-
-void save_parts(AutogradContext* ctx, at::TensorList parts) {
-  ctx->saved_data["parts"] = static_cast<std::int64_t>(parts.size());
-}
-
-variable_list gradients_with_parts(AutogradContext* ctx, const at::Tensor& gradient, const variable_list& others) {
-  variable_list result(static_cast<std::size_t>(ctx->saved_data["parts"].toInt()), gradient);
-  result.insert(result.end(), others.begin(), others.end());
-  return result;
 }
 
 }  // namespace tessera::nn

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/nn/autograd.h"
 #include "tessera/nn/context.h"
 
 namespace tessera::nn {
@@ -28,10 +27,5 @@ class SummedParts {
 
 // Returns the sum as one matrix, with autograd. Enqueues a pass over memory if there are several parts.
 at::Tensor sum_of(Context& context, const SummedParts& matrix);
-
-// For an autograd function whose first argument is the list of a matrix's parts. save_parts saves the number of parts.
-// gradients_with_parts returns the result of backward: `gradient` for each part, followed by `others`.
-void save_parts(AutogradContext* ctx, at::TensorList parts);
-variable_list gradients_with_parts(AutogradContext* ctx, const at::Tensor& gradient, const variable_list& others);
 
 }  // namespace tessera::nn

@@ -48,6 +48,8 @@ RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double 
   TESSERA_CHECK(positions >= 0, "rope: {} positions: expected 0 or more", positions);
   const at::ScalarType type = accumulator_type(model_type);
   const std::int64_t half = head_dim / 2;
+  if (device.is_meta())
+    return {.cosine = make({positions, half}, type, device), .sine = make({positions, half}, type, device)};
   RopeTable table{.cosine = make({positions, half}, type), .sine = make({positions, half}, type)};
   dispatch_accumulator(to_dtype(type), [&](auto element) {
     using A = decltype(element);

@@ -15,7 +15,7 @@ struct RopeScaling {  // parameters of "rope_type": "llama3" in a Hugging Face c
 struct RopeTable {
   at::Tensor cosine, sine;  // [positions, head_dim / 2], in the accumulator type of the model's type
 };
-// Computes angles in fp64. Throws Error if head_dim is odd.
+// Computes angles in fp64, unless the device has no memory (work.h). Throws Error if head_dim is odd.
 RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double theta,
                           const std::optional<RopeScaling>& scaling, at::ScalarType model_type,
                           at::Device device = at::kCPU);
