@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 import test_architectures as dense
-from program import ROOT, metrics, scratch, tessera, write_tokens
+from program import ROOT, TESSERA, metrics, scratch, tessera, write_tokens
 from summary import run_cases
 
 STEPS, BOUND = 20, dense.FP64
@@ -135,6 +135,26 @@ class TransformersExperts(unittest.TestCase):
                 self.assertEqual(key in line, key in other, key)
                 if key in line:
                     self.assertAlmostEqual(line[key], other[key], delta=1e-5 * other[key], msg=(line["step"], key))
+
+    def test_curve_seeds(self):
+        """bench/peers/curve_seeds.py prints the held-out losses of both programs for each seed."""
+        folder = scratch("transformers-experts-seeds")
+        config = SIZES | AUX | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 7, "num_experts_per_tok": 2}
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text(json.dumps(config))
+        data = str(write_tokens(folder / "tokens", config["vocab_size"]))
+        command = [dense.PYTHON, ROOT / "bench" / "peers" / "curve_seeds.py", "--out", folder / "runs", "--tessera", TESSERA, "--models", folder / "model",
+                   "--seeds", "3", "4", "--", "--data", data, "--valid", data, "--seq-len", "17", "--global-batch", "6", "--micro-batch", "2", "--steps",
+                   "2", "--lr", "1e-3", "--warmup-steps", "1"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(0, result.returncode, result.stderr[-3000:])
+        lines = [line.split() for line in result.stdout.splitlines() if line.startswith("step 2 ")]
+        self.assertEqual(["tessera", "transformers"], [line[2] for line in lines])
+        for seed, column in ((3, 5), (4, 6)):
+            last = metrics(folder / "runs" / f"tessera-model-fp32-{seed}")[-1]
+            self.assertEqual(f"{last['valid_loss']:.4f}", lines[0][column])
+        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual((1, True), (again.returncode, "expected a new folder" in again.stderr), again.stderr)
 
 
 if __name__ == "__main__":
