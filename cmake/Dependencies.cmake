@@ -10,6 +10,8 @@ find_path(fmt_include fmt/format.h HINTS ${fmt_includes} REQUIRED NO_CACHE)
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fmt_first)
 file(CREATE_LINK ${fmt_include}/fmt ${CMAKE_CURRENT_BINARY_DIR}/fmt_first/fmt COPY_ON_ERROR SYMBOLIC)
 target_include_directories(tessera_options SYSTEM INTERFACE $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}/fmt_first>)
+# Programs that use an installed Tessera may include libtorch's version, whose code is in no library.
+target_compile_definitions(tessera_options INTERFACE $<INSTALL_INTERFACE:FMT_HEADER_ONLY>)
 # Only the header of xxHash is needed. If the header is missing, or with -DXXHASH_INCLUDE=OFF, the build uses the shared
 # library, which most systems install for other programs, with the declarations in cmake/xxhash.
 find_path(XXHASH_INCLUDE xxhash.h)

@@ -21,6 +21,17 @@ target_link_libraries(network PRIVATE Tessera::train)
 PROGRAM = """#include "tessera/layout/layout.h"
 int main() { return static_cast<int>(tessera::layout::even_part(10, 1, 3).size()); }
 """
+# Links libtorch, whose headers contain a version of fmt.
+MESSAGE = """cmake_minimum_required(VERSION 3.25)
+project(message LANGUAGES CXX)
+find_package(Tessera REQUIRED)
+add_executable(message message.cpp)
+target_link_libraries(message PRIVATE Tessera::ops)
+"""
+MESSAGE_PROGRAM = """#include <cstdio>
+#include "tessera/base/error.h"
+int main() { std::puts(tessera::Error("{} of {}", 1.5, "two").what()); }
+"""
 
 
 def call(*words, code=0, **options):
@@ -75,6 +86,15 @@ class Install(unittest.TestCase):
         (configs / "llama-tiny").rename(configs / "only-installed")
         self.addCleanup((configs / "only-installed").rename, configs / "llama-tiny")
         self.assertIn("layers", call(self.prefix / "bin/tessera", "inspect", "layout", "--model", "only-installed"))
+
+    def test_programs_format_messages(self):
+        source = self.folder / "message"
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text(MESSAGE)
+        (source / "message.cpp").write_text(MESSAGE_PROGRAM)
+        self.configure(source, "message-built", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        call(self.cmake, "--build", self.folder / "message-built")
+        self.assertEqual("1.5 of two\n", call(self.folder / "message-built/message"))
 
     def test_another_version_of_torch_is_refused(self):
         torch = self.folder / "torch"
