@@ -13,6 +13,10 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# These options do not change results. Without them sqrt and selections are not vectorised. They are not options of
+# programs that use Tessera.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno> $<$<COMPILE_LANGUAGE:CXX>:-fno-trapping-math>)
+
 find_program(CCACHE ccache)
 if(CCACHE)
   # ccache stores files that use a precompiled header only with these settings.
@@ -39,9 +43,6 @@ if(PROJECT_IS_TOP_LEVEL)
     "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-missing-field-initializers>>")
 endif()
 target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
-# These options do not change results. Without them sqrt and selections are not vectorised.
-target_compile_options(tessera_options INTERFACE
-  $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno$<SEMICOLON>-fno-trapping-math>>)
 if(TESSERA_ARCH)
   target_compile_options(tessera_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${TESSERA_ARCH}>)
 endif()
