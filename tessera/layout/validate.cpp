@@ -47,10 +47,24 @@ void validate_piece(const Piece& piece, Shape shape, std::int64_t size, Place pl
   }
 }
 
-// Returns whether two pieces share elements of the buffer. Compares each row of the piece with fewer rows with the
-// nearest row of the other piece.
+std::int64_t floor_div(std::int64_t value, std::int64_t by) {
+  return value >= 0 ? value / by : -((by - 1 - value) / by);
+}
+
+// For pieces with one stride. Row i of `a` and row i + m of `b` share elements if -b.cols < distance + m * stride <
+// a.cols, where `distance` is the difference of the offsets. Returns whether both pieces have such rows for some m.
+bool share_rows(const Piece& a, const Piece& b) {
+  const std::int64_t distance = b.offset - a.offset;
+  const std::int64_t first = floor_div(-b.box.cols - distance, a.stride) + 1;
+  const std::int64_t last = floor_div(a.box.cols - distance - 1, a.stride);
+  return std::max(first, 1 - a.box.rows) <= std::min(last, b.box.rows - 1);
+}
+
+// Returns whether two pieces share elements of the buffer. If their strides differ, compares each row of the piece with
+// fewer rows with the nearest row of the other piece.
 bool share_buffer(const Piece& a, const Piece& b) {
   if (local_end(a) <= b.offset || local_end(b) <= a.offset) return false;
+  if (a.stride == b.stride) return share_rows(a, b);
   const Piece& few = a.box.rows <= b.box.rows ? a : b;
   const Piece& many = a.box.rows <= b.box.rows ? b : a;
   for (std::int64_t row = 0; row < few.box.rows; ++row) {
