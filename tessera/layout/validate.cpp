@@ -47,12 +47,14 @@ void validate_piece(const Piece& piece, Shape shape, std::int64_t size, Place pl
   }
 }
 
+// A piece of one row may have any stride, so a sum with `by` could overflow.
 std::int64_t floor_div(std::int64_t value, std::int64_t by) {
-  return value >= 0 ? value / by : -((by - 1 - value) / by);
+  return value / by - (value % by < 0 ? 1 : 0);
 }
 
-// For pieces with one stride. Row i of `a` and row i + m of `b` share elements if -b.cols < distance + m * stride <
-// a.cols, where `distance` is the difference of the offsets. Returns whether both pieces have such rows for some m.
+// For two pieces with the same stride. Row i of `a` and row i + m of `b` share elements if -b.cols < distance + m *
+// stride < a.cols, where `distance` is the difference of the offsets. Returns whether both pieces have such rows for
+// some m.
 bool share_rows(const Piece& a, const Piece& b) {
   const std::int64_t distance = b.offset - a.offset;
   const std::int64_t first = floor_div(-b.box.cols - distance, a.stride) + 1;

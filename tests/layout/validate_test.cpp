@@ -76,6 +76,15 @@ TEST(Validate, SurvivesNumbersThatWouldOverflow) {
   }
 }
 
+TEST(Validate, ComparesRowsWithTheLargestStride) {
+  const std::int64_t max = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t offset : {0, 1, 3, 4}) {
+    const Layout layout{.shape = {2, 4},
+                        .ranks = {{.pieces = {{{0, 1, 0, 4}, 0, max}, {{1, 1, 0, 4}, offset, max}}, .size = 8}}};
+    EXPECT_EQ(refusal(layout).empty(), offset == 4) << offset;
+  }
+}
+
 TEST(Validate, InterleavedPiecesAreFine) {
   // Accepts two blocks of columns side by side in one local matrix, and one row in the gap of another piece.
   const Layout layout{
