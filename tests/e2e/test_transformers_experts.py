@@ -137,7 +137,7 @@ class TransformersExperts(unittest.TestCase):
                     self.assertAlmostEqual(line[key], other[key], delta=1e-5 * other[key], msg=(line["step"], key))
 
     def test_curve_seeds(self):
-        """bench/peers/curve_seeds.py prints the held-out losses of both programs for each seed."""
+        """bench/peers/curve_seeds.py prints a row for each program. test_curve_seeds.py tests the rest of it."""
         folder = scratch("transformers-experts-seeds")
         config = SIZES | AUX | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 7, "num_experts_per_tok": 2}
         (folder / "model").mkdir()
@@ -150,11 +150,7 @@ class TransformersExperts(unittest.TestCase):
         self.assertEqual(0, result.returncode, result.stderr[-3000:])
         lines = [line.split() for line in result.stdout.splitlines() if line.startswith("step 2 ")]
         self.assertEqual(["tessera", "transformers"], [line[2] for line in lines])
-        for seed, column in ((3, 5), (4, 6)):
-            last = metrics(folder / "runs" / f"tessera-model-fp32-{seed}")[-1]
-            self.assertEqual(f"{last['valid_loss']:.4f}", lines[0][column])
-        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        self.assertEqual((1, True), (again.returncode, "expected a new folder" in again.stderr), again.stderr)
+        self.assertEqual([9, 9], [len(line) for line in lines])  # with two seeds and the mean
 
 
 if __name__ == "__main__":
