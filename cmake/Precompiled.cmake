@@ -1,5 +1,6 @@
 # tessera_precompile(TARGET KIND): parses cmake/precompiled/KIND.h once instead of for every file of TARGET. The first target
-# of a kind compiles the header, and later targets reuse it. They need the same compile flags.
+# of a kind compiles the header, and later targets reuse it. They need the same compile flags, except the
+# level of optimization.
 function(tessera_precompile TARGET KIND)
   get_property(owner GLOBAL PROPERTY tessera_precompiled_${KIND})
   if(owner)

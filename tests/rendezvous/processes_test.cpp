@@ -93,8 +93,8 @@ TEST(Processes, RemainingRanksAreKilledAfterAFailure) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 
-// Blocks SIGTERM in this thread, and in threads that it starts. SIGTERM then neither ends this process before
-// run_processes waits for signals, nor while another thread than the waiting one could receive it.
+// Blocks SIGTERM in this thread, and in threads that it starts later. Otherwise SIGTERM would end this process if it
+// arrived before run_processes blocks it, or if the thread that sends it also received it.
 class BlockedSigterm {
  public:
   BlockedSigterm() {

@@ -3,11 +3,12 @@
     python3 tools/run/gpu_tests.py | python3 tools/run/jobs.py --gpus 2 --seconds 540 --log jobs.log -
 
 A line of the file (- for stdin) is a job: NAME LIMIT_S GPUS COMMAND. The command runs in bash, in the folder of the checkout, and
-sees only its own GPUs (CUDA_VISIBLE_DEVICES). If this variable is set for jobs.py, the jobs share the GPUs that it lists. A job with 0 GPUs runs alone. Jobs start in the order of the file, each
-as soon as enough GPUs are free. A job fails if its command ends with another code than 0 or does not end within
-LIMIT_S seconds; the command and all processes that it started are then killed. After --seconds no job starts, and
-running jobs are killed. A job that needs more GPUs than --gpus does not start. The last line is `N passed, N failed, N skipped`; a skipped job did not start, or its command
-ended with 77. The exit code is 0 only if no job failed and every job started.
+sees only its own GPUs (CUDA_VISIBLE_DEVICES). If this variable is set for jobs.py, the jobs share the GPUs that it lists. A job
+with 0 GPUs runs alone. Jobs start in the order of the file, each as soon as enough GPUs are free. A job fails if its command ends
+with another code than 0 or does not end within LIMIT_S seconds; the command and all processes that it started are then killed.
+After --seconds no job starts, and running jobs are killed. A job that needs more GPUs than --gpus does not start. The last line
+is `N passed, N failed, N skipped`; a skipped job did not start, or its command ended with 77. The exit code is 0 only if no job
+failed and every job started.
 """
 import argparse
 import os
@@ -25,7 +26,7 @@ SKIPPED = 77
 SHOWN_LINES = 20  # of the output of a failed job, on stdout; the log contains the whole output
 
 
-class BadJob(ValueError):
+class BadInput(ValueError):
     pass
 
 
@@ -56,21 +57,21 @@ def parse_job(line, where):
         name, limit, gpus, command = words
         job = Job(name, float(limit), int(gpus), command)
     except ValueError:
-        raise BadJob(f"{where}: expected NAME LIMIT_S GPUS COMMAND, got '{line.strip()}'") from None
+        raise BadInput(f"{where}: expected NAME LIMIT_S GPUS COMMAND, got '{line.strip()}'") from None
     if not (job.limit_s > 0 and job.gpus >= 0 and re.fullmatch(r"[\w.-]+", job.name)):
-        raise BadJob(f"{where}: expected a name of letters, digits, '.', '_' and '-', a limit above 0 and a number of GPUs "
+        raise BadInput(f"{where}: expected a name of letters, digits, '.', '_' and '-', a limit above 0 and a number of GPUs "
                      f"of at least 0, got '{line.strip()}'")
     return job
 
 
 def parse_jobs(text, name, only=""):
     """Returns the jobs of a text whose names contain a match of the expression `only`. `name` is the name of the text in
-    messages. Raises BadJob for a line that is not a job, and for a name that occurs twice."""
+    messages. Raises BadInput for a line that is not a job, and for a name that occurs twice."""
     jobs = {}
     for number, line in enumerate(text.splitlines(), 1):
         job = parse_job(line, f"{name}:{number}")
         if job and job.name in jobs:
-            raise BadJob(f"{name}:{number}: expected names that differ, got '{job.name}' twice")
+            raise BadInput(f"{name}:{number}: expected names that differ, got '{job.name}' twice")
         if job and re.search(only, job.name):
             jobs[job.name] = job
     return list(jobs.values())
@@ -79,7 +80,7 @@ def parse_jobs(text, name, only=""):
 @dataclass
 class Runner:
     """Runs jobs for at most `seconds` seconds. The folder receives a file for the output of each job."""
-    gpus: int
+    gpus: list  # names as in CUDA_VISIBLE_DEVICES
     seconds: float
     folder: pathlib.Path
     started: float = field(default_factory=time.monotonic)
@@ -91,7 +92,7 @@ class Runner:
         waiting = list(jobs)
         try:
             while waiting or self.running:
-                for job in [job for job in waiting if job.gpus > self.gpus or self.left() <= 0]:
+                for job in [job for job in waiting if job.gpus > len(self.gpus) or self.left() <= 0]:
                     waiting.remove(job)
                     yield job, "not started", 0.0, None
                 while waiting and self.fits(waiting[0]):
@@ -110,7 +111,8 @@ class Runner:
         return self.started + self.seconds - time.monotonic()
 
     def free(self):
-        return sorted(set(range(self.gpus)) - {gpu for running in self.running for gpu in running.gpus})
+        used = {gpu for running in self.running for gpu in running.gpus}
+        return [gpu for gpu in self.gpus if gpu not in used]
 
     def fits(self, job):
         if any(running.job.gpus == 0 for running in self.running):
@@ -119,12 +121,10 @@ class Runner:
 
     def start(self, job):
         gpus = self.free()[:job.gpus]
-        listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        names = listed.split(",") if listed else [str(gpu) for gpu in range(self.gpus)]
         output = self.folder / f"{job.name}.txt"
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(names[gpu] for gpu in gpus)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         with open(output, "wb") as stream:
             process = subprocess.Popen(["bash", "-c", job.command], stdout=stream, stderr=subprocess.STDOUT,
                                        stdin=subprocess.DEVNULL, cwd=ROOT, env=environment, start_new_session=True)
@@ -140,6 +140,17 @@ class Runner:
         if code is None:
             return f"failed: no end after {time.monotonic() - running.start:.0f} s"
         return {0: "passed", SKIPPED: "skipped"}.get(code, f"failed: code {code}")
+
+
+def gpu_names(count):
+    """Returns the first GPUs that CUDA_VISIBLE_DEVICES lists, or 0 to count - 1."""
+    if count < 0:
+        raise BadInput(f"--gpus: got {count}, expected 0 or more")
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = listed.split(",") if listed else [str(gpu) for gpu in range(count)]
+    if count > len(names):
+        raise BadInput(f"--gpus: got {count}, expected at most the GPUs of CUDA_VISIBLE_DEVICES={listed}")
+    return names[:count]
 
 
 def kill(process):
@@ -158,13 +169,11 @@ def main():
     parser.add_argument("--only", default="", help="expression that the name of a job must contain")
     parser.add_argument("--log", type=pathlib.Path, default=ROOT / "build" / "jobs.log", help="receives all output (build/jobs.log)")
     arguments = parser.parse_args()
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if listed and arguments.gpus > len(listed.split(",")):
-        sys.exit(f"jobs.py: --gpus: got {arguments.gpus}, expected at most the GPUs of CUDA_VISIBLE_DEVICES={listed}")
     try:
+        gpus = gpu_names(arguments.gpus)
         text = sys.stdin.read() if arguments.file == "-" else pathlib.Path(arguments.file).read_text()
         jobs = parse_jobs(text, arguments.file, arguments.only)
-    except (BadJob, OSError, re.error) as error:
+    except (BadInput, OSError, re.error) as error:
         sys.exit(f"jobs.py: {error}")
     if not jobs:
         sys.exit(f"jobs.py: {arguments.file} has no job whose name contains '{arguments.only}'")
@@ -173,7 +182,7 @@ def main():
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     all_started = True
     with open(arguments.log, "w") as log:
-        for job, status, seconds, output in Runner(arguments.gpus, arguments.seconds, folder).run(jobs):
+        for job, status, seconds, output in Runner(gpus, arguments.seconds, folder).run(jobs):
             line = f"{job.name}: {status} ({seconds:.1f} s)"
             text = output.read_text(errors="replace") if output else ""
             log.write(f"==== {line}\n$ {job.command}\n{text}\n")
