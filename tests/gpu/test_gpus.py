@@ -173,7 +173,7 @@ class Gpus(unittest.TestCase):
         self.check_dead_rank("dead", "--gtp", 2)
 
     def test_a_dead_rank_ends_a_graph(self):
-        for mesh in ("--gtp", "--tp"):  # over pushes, over NCCL only
+        for mesh in ("--gtp", "--tp"):  # weights are pushed; pieces of tokens are pushed
             self.check_dead_rank(f"dead-graph{mesh}", mesh, 2, "--cuda-graph", "on")
 
     def check_dead_rank(self, name, *flags):
@@ -188,14 +188,18 @@ class Gpus(unittest.TestCase):
                 os.kill(int(children[-1]), signal.SIGKILL)
                 begin = time.monotonic()
                 errors = program.communicate(timeout=60)[1]
-                self.assertLess(time.monotonic() - begin, limit + 10)
+                took = time.monotonic() - begin
             finally:
                 program.kill()  # the ranks end with the program
         self.assertEqual(128 + signal.SIGKILL, program.returncode)
         lines = [line for line in errors.splitlines() if line.startswith("tessera:")]
-        self.assertEqual(2, len(lines), errors)
+        self.assertEqual(4, len(lines), errors)
+        self.assertIn("rank 1 has ended during the run", lines[0])
+        self.assertIn("to continue from step", lines[1])
         self.assertIn("ended by signal 9", "\n".join(lines))
         self.assertRegex("\n".join(lines), r"rank 0: .*(time limit|remote process exited).*; rank 1: no answer")
+        # The program kills ranks that have not ended 10 s after the limit.
+        self.assertLess(took, limit + 15, errors)
         while time.monotonic() - begin < limit + 20 and any(map(operator.gt, work_on_gpus(), busy)):
             time.sleep(0.5)
         self.assertFalse(any(map(operator.gt, work_on_gpus(), busy)), f"{work_on_gpus()} MiB, before {busy}")

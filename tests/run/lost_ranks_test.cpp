@@ -105,7 +105,7 @@ TEST(LostRanks, NameTheCheckpointAndAreWritten) {
   LostRanks lost = lost_ranks(config, lost_model(), {1}, {.program = "tessera"});
   EXPECT_THAT(lost_ranks_text(lost), HasSubstr("tessera: rank 1 has ended during the run; dead places: dp0.gtp1:0\n"
                                                "tessera: to continue from step 0 (no checkpoint is complete) with 1 "
-                                               "ranks:\n  tessera train --resume latest"));
+                                               "rank:\n  tessera train --resume latest"));
   // A run that has started from another run's checkpoint and has saved none starts from there again.
   lost = lost_ranks(config, lost_model(), {1}, {.program = "tessera"}, "b/checkpoints/step-00000004");
   EXPECT_THAT(lost.command, HasSubstr("--resume b/checkpoints/step-00000004 --out"));

@@ -61,6 +61,23 @@ class Jobs(unittest.TestCase):
         seconds = [float(re.search(r"\((.*) s\)", line)[1]) for line in lines[:-1]]
         self.assertTrue(all(0.5 <= value < 5 for value in seconds), seconds)
 
+    def test_jobs_that_passed_before_are_left_out(self):
+        self.run_jobs("a 9 1 true\nb 9 1 false\nc 9 1 exit 77\n")
+        earlier = self.folder / "earlier.log"
+        (self.folder / "jobs.log").rename(earlier)
+        code, lines, log, _ = self.run_jobs("a 9 1 false\nb 9 1 true\nc 9 1 true\nd 9 1 true\n", "--not-passed-in", earlier, earlier)
+        self.assertEqual((0, "3 passed, 0 failed, 0 skipped"), (code, lines[-1]))
+        self.assertEqual(["b", "c", "d"], re.findall(r"(?m)^==== (\w+):", log))
+        code, lines, _, _ = self.run_jobs("a 9 1 false\n", "--not-passed-in", earlier)
+        self.assertEqual((0, ["0 passed, 0 failed, 0 skipped"]), (code, lines))
+        code, _, _, errors = self.run_jobs("a 9 1 true\n", "--not-passed-in", self.folder / "missing.log")
+        self.assertEqual(1, code)
+        self.assertIn("missing.log", errors)
+
+    def test_the_first_jobs_start_before_the_others(self):
+        _, _, log, _ = self.run_jobs("a 9 1 true\nb1 9 1 true\nc 9 1 true\nb2 9 1 true\n", "--first", "^b")
+        self.assertEqual(["b1", "b2", "a", "c"], re.findall(r"(?m)^==== (\w+):", log))
+
     def test_jobs_share_the_listed_gpus(self):
         show = f"echo $CUDA_VISIBLE_DEVICES >>{self.folder}/gpus; sleep 0.3"
         _, lines, _, _ = self.run_jobs(f"a 9 1 {show}\nb 9 1 {show}\n", "--gpus", 2, gpus="5,GPU-7")

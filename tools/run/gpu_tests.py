@@ -19,7 +19,7 @@ SCRIPTS = {
 LIMIT_S = 200
 # Limits of tests that take longer than 130 s on an H100 or H200.
 LIMITS_S = {
-    "unit.ops": 300, "unit.train": 300, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 400,
+    "unit.ops": 300, "unit.nn": 300, "unit.train": 300, "gpus.a_step_allocates_no_memory_and_does_not_synchronize": 400, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 400,
     "flags.activations_sent_as_fp8_codes": 300, "flags.products_in_chunks": 500, "flags.many_pieces": 400, "flags.unused_places": 300,
     "flags.formats_over_each_transport": 300, "nodes.suppressed_steps_are_repeated": 300, "nodes.two_nodes": 300,
     "nodes.suppressed_steps_are_repeated_over_replicas": 300, "generate.tokens_in_fp32_are_those_of_cpus": 300,

@@ -4,7 +4,8 @@
 
 A line of the file (- for stdin) is a job: NAME LIMIT_S GPUS COMMAND. The command runs in bash, in the folder of the checkout, and
 sees only its own GPUs (CUDA_VISIBLE_DEVICES). If this variable is set for jobs.py, the jobs share the GPUs that it lists. A job
-with 0 GPUs runs alone. Jobs start in the order of the file, each as soon as enough GPUs are free. A job fails if its command ends
+with 0 GPUs runs alone. Jobs start in the order of the file (--first changes the order), each as soon as enough GPUs are free. With
+--not-passed-in LOG, jobs that passed in an earlier run do not run again. A job fails if its command ends
 with another code than 0 or does not end within LIMIT_S seconds; the command and all processes that it started are then killed.
 After --seconds no job starts, and running jobs are killed. A job that needs more GPUs than --gpus does not start. The last line
 is `N passed, N failed, N skipped`; a skipped job did not start, or its command ended with 77. The exit code is 0 only if no job
@@ -75,6 +76,11 @@ def parse_jobs(text, name, only=""):
         if job and re.search(only, job.name):
             jobs[job.name] = job
     return list(jobs.values())
+
+
+def passed_in(text):
+    """Returns the names of the jobs that passed according to the text of a log."""
+    return set(re.findall(r"(?m)^==== (\S+): passed \(", text))
 
 
 @dataclass
@@ -167,15 +173,21 @@ def main():
     parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (1)")
     parser.add_argument("--seconds", type=float, default=3600, help="time for all jobs (3600)")
     parser.add_argument("--only", default="", help="expression that the name of a job must contain")
+    parser.add_argument("--first", default="", help="expression; jobs whose names contain a match start before the others")
+    parser.add_argument("--not-passed-in", type=pathlib.Path, nargs="+", default=[], metavar="LOG",
+                        help="logs of earlier runs; leaves out the jobs that passed in one of them")
     parser.add_argument("--log", type=pathlib.Path, default=ROOT / "build" / "jobs.log", help="receives all output (build/jobs.log)")
     arguments = parser.parse_args()
     try:
         gpus = gpu_names(arguments.gpus)
         text = sys.stdin.read() if arguments.file == "-" else pathlib.Path(arguments.file).read_text()
-        jobs = parse_jobs(text, arguments.file, arguments.only)
+        passed = set().union(*(passed_in(log.read_text(errors="replace")) for log in arguments.not_passed_in))
+        selected = parse_jobs(text, arguments.file, arguments.only)
+        jobs = [job for job in selected if job.name not in passed]
+        jobs.sort(key=lambda job: not re.search(arguments.first, job.name))
     except (BadInput, OSError, re.error) as error:
         sys.exit(f"jobs.py: {error}")
-    if not jobs:
+    if not selected:
         sys.exit(f"jobs.py: {arguments.file} has no job whose name contains '{arguments.only}'")
     arguments.log.parent.mkdir(parents=True, exist_ok=True)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jobs-"))

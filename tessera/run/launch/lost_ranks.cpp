@@ -176,9 +176,9 @@ std::string lost_ranks_text(const LostRanks& lost) {
   if (!lost.config)
     return text + fmt::format("tessera: the run cannot continue without {}: {}\n", is_one ? "it" : "them", lost.reason);
   return text +
-         fmt::format("tessera: to continue {} with {} ranks{}:\n  {}\n",
+         fmt::format("tessera: to continue {} with {} {}{}:\n  {}\n",
                      lost.checkpoint.empty() ? "from step 0 (no checkpoint is complete)" : "from " + lost.checkpoint,
-                     lost.config->ranks,
+                     lost.config->ranks, lost.config->ranks == 1 ? "rank" : "ranks",
                      lost.launcher.empty() ? "" : fmt::format(" (add the other options of {})", lost.launcher),
                      lost.command);
 }
