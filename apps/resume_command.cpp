@@ -3,12 +3,25 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/base/error.h"
 #include "tessera/run/launch/lost_ranks.h"
 
 namespace tessera::apps {
+namespace {
+
+int rank_of(const std::string& text) {
+  int rank = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size())
+    throw InputError("--lost: got '{}', expected numbers of ranks such as 5,6", text);
+  return rank;
+}
+
+}  // namespace
 
 int run_resume_command(const Arguments& arguments) {
   CLI::App app(
@@ -16,10 +29,12 @@ int run_resume_command(const Arguments& arguments) {
       "RUN/resume-without.json",
       "tessera resume-command");
   std::string run;
-  std::vector<int> ranks;
+  std::vector<std::string> lost_ranks;
   app.add_option("run", run, "folder of the run")->required();
-  app.add_option("--lost", ranks, "numbers of the ranks that have ended, such as 5,6")->required()->delimiter(',');
+  app.add_option("--lost", lost_ranks, "numbers of the ranks that have ended, such as 5,6")->required()->delimiter(',');
   if (!parse(app, arguments)) return 0;
+  std::vector<int> ranks;
+  for (const std::string& text : lost_ranks) ranks.push_back(rank_of(text));
   std::ranges::sort(ranks);
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   const run::LostRanks lost = run::lost_ranks_of_run(run, ranks, program_invocation_name);

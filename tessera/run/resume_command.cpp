@@ -46,7 +46,7 @@ namespace {
 bool is_in_command(const TrainConfig& config, const Setting& setting, const ResumeChanges* changes) {
   static constexpr std::string_view elsewhere[] = {"resume", "out", "trace_step"};
   if (changes != nullptr && changes->kept.contains(std::string(setting.name))) return true;
-  if (changes != nullptr && setting.on_resume == OnResume::mesh)
+  if (changes != nullptr && (setting.on_resume == OnResume::mesh || setting.on_resume == OnResume::places))
     return setting.name != "ranks" && value_of(config, setting) != value_of(TrainConfig(), setting);
   return setting.on_resume == OnResume::command_line && config.given.contains(std::string(setting.name)) &&
          std::ranges::find(elsewhere, setting.name) == std::end(elsewhere);

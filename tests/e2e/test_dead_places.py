@@ -114,6 +114,19 @@ class DeadPlaces(unittest.TestCase):
                 self.assertEqual(expected, found)
                 self.assertEqual(ranks == 4, f"place {dead.replace(':', '.gtp0:')} is dead" in text, text)
 
+    def test_mpi_processes_for_all_places(self):
+        """The number of replicas follows from the number of processes, also if the unused places are whole replicas, and one process
+        may remain."""
+        for number, (words, processes, mesh) in enumerate([
+                (("--tp", 2, "--dead", "dp0:0"), 2, "1 rank (tp 2 x gtp 1 x dp 1, dead dp0.gtp0:0)"),
+                (("--dp", 2, "--dead", "dp0:0"), 2, "1 rank (tp 1 x gtp 1 x dp 2, dead dp0.gtp0:0)"),
+                (("--dead", "dp1:0"), 3, "2 ranks (tp 1 x gtp 1 x dp 3, dead dp1.gtp0:0)"),
+                (("--tp", 2, "--dead", "dp0:0,1"), 4, "2 ranks (tp 2 x gtp 1 x dp 2, dead dp0.gtp0:0,1)")]):
+            with self.subTest(words):
+                text = tessera("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--steps", 2, "--global-batch", 6,
+                               "--backend", "mpi", *words, "--out", self.folder / f"all-{number}", mpi_ranks=processes)
+                self.assertIn(mesh, text)
+
     def test_other_numbers_of_processes_are_refused(self):
         result = run(*self.flags((1, 2, 2), "--dead", "dp0.gtp0:0", "--backend", "mpi"), "--out", self.folder / "two", mpi_ranks=2)
         self.assertIn("2 processes were started, expected 3 active ranks or all 4 places of tp 1 x gtp 2 x dp 2 (--dead dp0.gtp0:0)",
@@ -128,6 +141,15 @@ class DeadPlaces(unittest.TestCase):
         self.assertIn("mesh of the checkpoint: 3 ranks (tp 1 x gtp 2 x dp 2, dead dp0.gtp1:0)", text)
         text = tessera("train", "--resume", "latest", "--steps", STEPS, "--tp", 1, "--gtp", 1, "--dp", 2, "--out", out)
         self.assertIn("mesh of the command line: 2 ranks (tp 1 x gtp 1 x dp 2); the checkpoint's was 3 ranks", text)
+        self.assertEqual(self.bits_of((1, 1, 2)), bits(out))
+
+    def test_a_resumed_run_changes_only_the_unused_places(self):
+        self.train("places", (1, 2, 2), "--schedule-steps", STEPS, steps=6)
+        out = self.folder / "places"
+        text = tessera("train", "--resume", "latest", "--steps", 12, "--dead", "dp0.gtp1:0", "--out", out)
+        self.assertIn("mesh of the command line: 3 ranks (tp 1 x gtp 2 x dp 2, dead dp0.gtp1:0); the checkpoint's was 4 ranks", text)
+        text = tessera("train", "--resume", "latest", "--steps", STEPS, "--idle", "dp1.gtp0:0", "--out", out)
+        self.assertIn("mesh of the command line: 2 ranks (tp 1 x gtp 2 x dp 2, dead dp0.gtp1:0, idle dp1.gtp0:0)", text)
         self.assertEqual(self.bits_of((1, 1, 2)), bits(out))
 
     def test_the_layout_lists_the_slots_of_each_group(self):

@@ -92,10 +92,28 @@ class LostRanks(unittest.TestCase):
         self.assertFalse((out / "resume-without.json").exists())
         self.expect_bounds_of_the_uniform_run(out)
         for words, expected in ((("--lost", 7), "--lost: got rank 7, expected one below 7"), ((), "--lost is required"),
-                                (("--lost", "x"), "--lost")):
+                                (("--lost", "x"), "--lost: got 'x'"), (("--lost", ""), "--lost: got ''")):
             refused = run("resume-command", out, *words)
             self.assertEqual((2, 1), (refused.returncode, len(refused.stderr.splitlines())), refused.stderr)
             self.assertIn(expected, refused.stderr)
+
+    def test_the_command_has_the_settings_that_the_checkpoint_does_not_have(self):
+        """A run that was resumed with other settings has not saved a checkpoint yet."""
+        out = self.folder / "changed"
+        tessera(*self.flags(), "--out", out)
+        config = json.loads((out / "config.json").read_text())
+        config["config"] |= {"steps": STEPS + 2, "save_every": 5, "zero": False, "lr": 1e-3}
+        (out / "config.json").write_text(json.dumps(config))
+        text = tessera("resume-command", out, "--lost", 5)
+        words = shlex.split(text.splitlines()[-1])
+        self.assertEqual("train --resume latest --out".split(), words[1:5])
+        for flag, value in (("--steps", str(STEPS + 2)), ("--save-every", "5"), ("--zero", "off"), ("--lr", "0.001"), ("--dead", "dp1.gtp0:1")):
+            self.assertEqual(value, words[words.index(flag) + 1], text)
+        self.assertFalse({"--seed", "--model", "--data", "--global-batch"} & set(words), text)
+        tessera(*words[1:])
+        self.assertEqual(STEPS + 2, metrics(out)[-1]["step"])
+        kept = json.loads((out / "config.json").read_text())["config"]
+        self.assertEqual((STEPS + 2, 5, False, 1e-3), tuple(kept[key] for key in ("steps", "save_every", "zero", "lr")))
 
     def test_a_folder_without_a_run_is_refused(self):
         refused = run("resume-command", self.folder, "--lost", 0)

@@ -145,7 +145,7 @@ find_cmake() {
       return
     fi
   done
-  fail "no cmake of 3.25 or newer (looked for cmake on PATH and in .venv/bin)"
+  fail "no cmake of 3.25 or newer (looked for cmake on PATH and in .venv/bin): install the Debian package cmake"
 }
 
 # torch's own commands need Python packages that are not in .venv.

@@ -111,8 +111,10 @@ std::string train_help() {
                       "the same settings as JSON, with underscores for dashes (micro_batch); flags override it");
   text +=
       "\n--model, --data, --steps and --out have no default and must be given; with --resume, all but --out may come\n"
-      "from the checkpoint. --ranks, --tp, --gtp and --dp also come from it; if one of them is given, only flags "
-      "count.\nAn on|off flag without a value means on. Not built yet:";
+      "from the checkpoint. --ranks, --tp, --gtp, --dp, --etp, --ep and --egtp also come from it; if one of them is\n"
+      "given, only flags count. Otherwise the unused places (--dead, --idle, --tp-spares, --reduced-batch) also come\n"
+      "from it, each unless it is given.\n"
+      "An on|off flag without a value means on. Not built yet:";
   for (const ReservedSetting& setting : reserved_settings()) text += " " + flag_of(setting.name);
   return text + ".\n";
 }

@@ -104,6 +104,23 @@ PlaceMap with_requested_spares(const PlaceMap& dead, const TrainConfig& config) 
   return with_spares(dead, *spares, tp);
 }
 
+nlohmann::json read_map(const std::string& file, std::string_view flag) {
+  try {
+    return base::read_json_file(file);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", flag, error.what());
+  }
+}
+
+// Returns the flags that leave places without a rank, such as "--dead and --tp-spares".
+std::string flags_of_places(const TrainConfig& config) {
+  std::vector<std::string_view> flags;
+  if (!config.dead.empty()) flags.emplace_back("--dead");
+  if (!config.idle.empty()) flags.emplace_back("--idle");
+  if (!config.tp_spares.empty()) flags.emplace_back("--tp-spares");
+  return fmt::format("{}", fmt::join(flags, " and "));
+}
+
 }  // namespace
 
 PlaceMap parse_slots(std::string_view text, std::string_view flag) {
@@ -124,7 +141,7 @@ PlaceMap parse_slots(std::string_view text, std::string_view flag) {
 
 PlaceMap read_slots(const std::string& text, std::string_view flag) {
   if (!text.ends_with(".json")) return parse_slots(text, flag);
-  const nlohmann::json file = base::read_json_file(text);
+  const nlohmann::json file = read_map(text, flag);
   const std::string where = fmt::format("{} {}", flag, text);
   if (!file.is_object()) throw InputError("{}: expected an object {{\"dp0.gtp1\": [0, 3]}}", where);
   PlaceMap slots;
@@ -174,8 +191,8 @@ PlaceMap inactive_slots(const TrainConfig& config) {
     known = std::move(both);
   }
   if (count(inactive) == config.tp * config.gtp * config.dp)
-    throw InputError("{}: no place of tp {} x gtp {} x dp {} is left", idle.empty() ? "--dead" : "--dead and --idle",
-                     config.tp, config.gtp, config.dp);
+    throw InputError("{}: no place of tp {} x gtp {} x dp {} is left", flags_of_places(config), config.tp, config.gtp,
+                     config.dp);
   return inactive;
 }
 
@@ -196,12 +213,16 @@ std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config) {
   return places;
 }
 
+std::int64_t replicas_of_processes(const TrainConfig& config, int processes) {
+  const std::int64_t part = config.tp * config.gtp;
+  return processes % part == 0 ? processes / part : 0;
+}
+
 StartedRank started_rank(TrainConfig config, int rank, int processes) {
   const StartedRank all{.rank = rank, .size = processes};
   if (config.dead.empty() && config.idle.empty()) return all;
-  const std::int64_t part = config.tp * config.gtp;
-  if (config.dp == 0) config.dp = processes / part;
-  if (config.dp == 0 || part * config.dp != processes) return all;
+  if (config.dp == 0) config.dp = replicas_of_processes(config, processes);
+  if (config.tp * config.gtp * config.dp != processes) return all;
   const PlaceMap unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
   std::vector<int> places = places_of(unused, config);
   std::ranges::sort(places);

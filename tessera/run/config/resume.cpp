@@ -23,37 +23,44 @@ bool is_given(const TrainConfig& command, const Setting& setting) {
   return command.given.contains(std::string(setting.name));
 }
 
-bool is_mesh_given(const TrainConfig& command) {
-  return std::ranges::any_of(settings(), [&](const Setting& setting) {
-    return setting.on_resume == OnResume::mesh && is_given(command, setting);
-  });
+bool is_any_given(const TrainConfig& command, OnResume kind) {
+  return std::ranges::any_of(
+      settings(), [&](const Setting& setting) { return setting.on_resume == kind && is_given(command, setting); });
 }
 
-bool is_kept(const Setting& setting, const TrainConfig& command, bool keeps_mesh) {
+// The parts of the stored mesh that a resumed run keeps.
+struct KeptMesh {
+  bool shape = false;   // tp, gtp, dp, etp, ep and egtp, and each setting of unused places that is not given
+  bool places = false;  // also all unused places, and therefore the number of ranks
+};
+
+bool is_kept(const Setting& setting, const TrainConfig& command, const KeptMesh& mesh) {
   if (setting.on_resume == OnResume::command_line || is_given(command, setting)) return false;
-  return setting.on_resume != OnResume::mesh || keeps_mesh;
+  if (setting.name == "ranks") return mesh.places;
+  return mesh.shape || (setting.on_resume != OnResume::mesh && setting.on_resume != OnResume::places);
 }
 
-// Returns whether a setting has no meaning under these settings. Any value other than its default would be refused.
+}  // namespace
+
 bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
   if (setting == "ranks_per_node") return config.reduce_order != ReduceOrder::hierarchical;
   if (setting == "activation_budget") return config.recompute != RecomputeSetting::automatic;
   return is_of_missing_products(config, setting);
 }
 
-}  // namespace
-
 MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where, bool has_trained) {
   TrainConfig before;
   apply_json(before, stored, where);
-  MergedConfig merged{.config = command, .changes = {}, .keeps_mesh = !is_mesh_given(command), .stored_mesh = {}};
+  MergedConfig merged{.config = command, .changes = {}, .keeps_mesh = false, .stored_mesh = {}};
   if (before.given.contains("ranks")) merged.stored_mesh = mesh_text(before);
-  merged.keeps_mesh = merged.keeps_mesh && !merged.stored_mesh.empty();
+  const bool keeps_shape = !merged.stored_mesh.empty() && !is_any_given(command, OnResume::mesh);
+  merged.keeps_mesh = keeps_shape && !is_any_given(command, OnResume::places);
+  const KeptMesh kept_mesh{.shape = keeps_shape, .places = merged.keeps_mesh};
   for (const Setting& setting : settings()) {
     const json old_value = value_of(before, setting);
     if (setting.on_resume == OnResume::fixed && is_given(command, setting) && has_trained)
       refuse_other_value(setting, old_value, value_of(command, setting), where);
-    if (!is_kept(setting, command, merged.keeps_mesh) || old_value.is_null()) continue;
+    if (!is_kept(setting, command, kept_mesh) || old_value.is_null()) continue;
     if (setting.name == "schedule_steps" && old_value == 0) continue;
     set_from_json(merged.config, setting, old_value, where);
   }

@@ -12,7 +12,7 @@ namespace tessera::run {
 struct MergedConfig {
   TrainConfig config;                // not resolved yet
   std::vector<std::string> changes;  // differences from the stored run, one line each: "--gtp: 2 -> 3"
-  bool keeps_mesh = false;           // whether the mesh equals the stored mesh
+  bool keeps_mesh = false;           // whether the mesh, with its unused places, equals the stored mesh
   std::string stored_mesh;           // mesh_text of the stored run; empty if the run did not store its ranks
 };
 
@@ -21,8 +21,11 @@ struct MergedConfig {
 // determines the value of each setting:
 //   kept          The value of the command line if it sets the setting, otherwise the stored value. Examples: rate
 //                 schedule, optimizer, model, data, steps, backend, zero, recompute, save_every.
-//   mesh          If the command line sets a setting of the mesh (ranks, tp, gtp, dp), all values of the command line,
-//                 including defaults. Otherwise all stored values.
+//   mesh          If the command line sets a setting of the mesh (ranks, tp, gtp, dp, etp, ep, egtp), all values of the
+//                 command line, including defaults. Otherwise all stored values. If the command line only changes the
+//                 unused places, ranks is not stored: it follows from the mesh and the places.
+//   places        (dead, idle, tp_spares, reduced_batch) Like mesh if the command line sets a setting of the mesh.
+//                 Otherwise like kept.
 //   command_line  The value of the command line, including defaults. Examples: threads, budgets, keep, trace_step,
 //                 timeout_s, out.
 //   fixed         The stored value (dtype, seed, seq_len, global_batch). Another value on the command line is an
@@ -33,6 +36,9 @@ struct MergedConfig {
 // setting. Throws InputError, which names `where`, if `stored` is not an object of settings.
 MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,
                           bool has_trained = true);
+
+// Returns whether a setting has no meaning under the settings in `config`. Then only its default is accepted.
+bool is_without_meaning(const TrainConfig& config, std::string_view setting);
 
 // Returns a text like "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)". If the meshes differ, the text contains
 // the command line's mesh and the checkpoint's mesh. `config` has resolved ranks.

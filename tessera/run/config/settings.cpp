@@ -25,7 +25,7 @@ constexpr Range kPositive{.low = 0, .open_low = true};
 constexpr Range kBelowOne{.low = 0, .high = 1, .open_high = true};
 constexpr Range kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 64};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
-                   kFixed = OnResume::fixed;
+                   kUnused = OnResume::places, kFixed = OnResume::fixed;
 using C = TrainConfig;
 constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
@@ -63,13 +63,13 @@ constexpr std::array kSettings{
     Setting{"ep", &C::ep, kRanks, kMesh, "N", "experts: ranks that own different experts", kPlans},
     Setting{"egtp", &C::egtp, kRanks, kMesh, "N", "experts: ranks that shard the weights of each part", kPlans},
     Setting{
-        "dead", &C::dead, kAny, kMesh, "PLACES",
+        "dead", &C::dead, kAny, kUnused, "PLACES",
         "dead places, such as dp0.gtp1:0,3;dp2:1 (replica, gtp rank, tp slots; without gtp: gtp 0), or a .json file",
         kPlaces},
-    Setting{"idle", &C::idle, kAny, kMesh, "PLACES", "live places that do not take part, as --dead", kPlaces},
-    Setting{"tp_spares", &C::tp_spares, kAny, kMesh, "auto|N",
+    Setting{"idle", &C::idle, kAny, kUnused, "PLACES", "live places that do not take part, as --dead", kPlaces},
+    Setting{"tp_spares", &C::tp_spares, kAny, kUnused, "auto|N",
             "tp groups with dead slots use N slots less than --tp (auto: the most dead slots of a group)", kPlaces},
-    Setting{"reduced_batch", &C::reduced_batch, kAny, kMesh, "auto|N",
+    Setting{"reduced_batch", &C::reduced_batch, kAny, kUnused, "auto|N",
             "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)",
             kPlaces},
     Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once",

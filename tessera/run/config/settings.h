@@ -34,8 +34,9 @@ struct Range {
 enum class OnResume {
   command_line,  // the default; for settings of one call of the program
   kept,          // the stored value, which a flag may change; for settings of the computation
-  mesh,   // the stored value; if any flag of the mesh is given, the values of the command line for the whole mesh
-  fixed,  // the stored value, and a flag with another value is refused; for settings of samples and weights
+  mesh,    // the stored value; if any flag of the mesh is given, the values of the command line for the whole mesh
+  places,  // unused places of the mesh: the stored value, unless a flag of the mesh is given
+  fixed,   // the stored value, and a flag with another value is refused; for settings of samples and weights
 };
 
 // The subcommands, and the benchmarks of `tessera bench`, that take settings as flags. `train` takes every setting.

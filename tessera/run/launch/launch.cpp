@@ -75,9 +75,9 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
 }
 
 // Throws InputError if a launcher other than MPI's started the processes, because each process would train alone.
-void check_mpi_processes(const comm::World& world) {
-  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
-  if (world.size() > 1 || launch.size == 1) return;
+// `ranks` is the number of processes that have a rank.
+void check_mpi_processes(const comm::World& world, const rendezvous::Launch& launch, int ranks) {
+  if (world.size() > 1 || ranks == 1) return;
   const bool by_srun = launch.launcher == "srun";
   throw InputError(
       "--backend: got mpi, but MPI has 1 process where {} started {}: expected `{} tessera train ...` for ranks on "
@@ -114,7 +114,7 @@ int launch_mpi(const TrainConfig& command, const TrainConfig& known, const std::
     fmt::print("{}\n", started.text);
     return 0;
   }
-  check_mpi_processes(*world);
+  check_mpi_processes(*world, launched, started.size);
   try {
     RankWatch watch;
     train_with_processes(*world, command, configs, stop_requested, watch);
@@ -167,11 +167,19 @@ int launch_nccl(const TrainConfig& command, const TrainConfig& known, const std:
       run, [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested, watch); });
 }
 
+// Returns the number of replicas if a launcher has started a process for each place, otherwise 0.
+std::int64_t replicas_of_launcher(const TrainConfig& known) {
+  const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
+  const bool is_launched = !launched.launcher.empty() && !launched.is_self_started;
+  return is_launched && known.backend != Backend::local ? replicas_of_processes(known, launched.size) : 0;
+}
+
 }  // namespace
 
-int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
+int launch(TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested) {
-  const TrainConfig known = with_stored_ranks(command);
+  TrainConfig known = with_stored_ranks(command);
+  if (known.dp == 0 && has_unused_places(known)) command.dp = known.dp = replicas_of_launcher(known);
   const bool check = environment.check_collectives;
   check_launcher(known.backend);
   if (known.backend == Backend::mpi) return launch_mpi(command, known, configs, check, stop_requested);

@@ -14,7 +14,7 @@ namespace tessera::run {
 // resumed checkpoint. The exit code is also 0 if the run stops early because `stop_requested` returned true (loop.h).
 // User errors throw the same InputError on every rank, before any file is written. Failures during the run throw Error.
 // Under MPI, such a failure instead ends the process of every reachable rank, and each process prints one line.
-int launch(const TrainConfig& command, const std::filesystem::path& configs, const base::Environment& environment,
+int launch(TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested);
 
 // Throws InputError if a launcher started several processes but the ranks of `backend` are not processes. The message

@@ -14,6 +14,7 @@
 #include "tessera/rendezvous/rank_text.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/resume_command.h"
 #include "tessera/run/run_directory.h"
@@ -109,9 +110,27 @@ rendezvous::Launch launch_of(const TrainConfig& after, rendezvous::Launch launch
   return launch;
 }
 
-std::set<std::string> changed_settings(const TrainConfig& before, const TrainConfig& after) {
+// Returns the settings that the checkpoint stores. If it stores none, or cannot be read, a resumed run takes all
+// settings from the command line and its defaults.
+TrainConfig stored_settings(const fs::path& checkpoint) {
+  TrainConfig stored;
+  try {
+    const nlohmann::json state = checkpoint::load_manifest(checkpoint::resolve_checkpoint(checkpoint)).state;
+    if (state.is_object() && state.contains("config")) apply_json(stored, state["config"], checkpoint.string());
+  } catch (const InputError&) {
+    return {};
+  }
+  return stored;
+}
+
+// Returns the settings of the run that a resumed run would otherwise take from the stored settings, with other values.
+std::set<std::string> changed_settings(const TrainConfig& stored, const TrainConfig& run) {
   std::set<std::string> changed;
-  if (before.reduce_order != after.reduce_order) changed.insert("reduce_order");
+  for (const Setting& setting : settings()) {
+    const bool is_kept = setting.on_resume == OnResume::kept || setting.on_resume == OnResume::fixed;
+    if (is_kept && value_of(stored, setting) != value_of(run, setting) && !is_without_meaning(run, setting.name))
+      changed.insert(std::string(setting.name));
+  }
   return changed;
 }
 
@@ -161,7 +180,7 @@ LostRanks lost_ranks(const TrainConfig& config, const models::ModelConfig& model
     lost.reason = error.what();
     return lost;
   }
-  changes.kept = changed_settings(config, *lost.config);
+  changes.kept = changed_settings(lost.checkpoint.empty() ? config : stored_settings(lost.checkpoint), *lost.config);
   changes.before = devices_text(config, *lost.config, place);
   const rendezvous::Launch launch = launch_of(*lost.config, place.launch);
   lost.command = resume_command(*lost.config, place.program, launch, changes);

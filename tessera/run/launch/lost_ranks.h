@@ -42,7 +42,8 @@ struct CommandPlace {
 
 // Returns how a run continues without the ranks `ranks`. `started_from` is the checkpoint from which the run resumed,
 // or empty. This checkpoint is used if the run has not saved a checkpoint. Throws InputError if a rank does not exist,
-// or if two checkpoints have the same step.
+// or if two checkpoints have the same step. The command sets every setting that a resumed run would take from that
+// checkpoint with another value.
 LostRanks lost_ranks(const TrainConfig& config, const models::ModelConfig& model, const std::vector<int>& ranks,
                      const CommandPlace& place, const std::filesystem::path& started_from = {});
 

@@ -11,9 +11,11 @@
 namespace tessera::run {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
 TrainConfig mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string dead, std::string idle = "",
@@ -69,9 +71,10 @@ TEST(PlaceMaps, AreReadFromFiles) {
            {R"({"dp0": [-1]})", "'dp0' has the tp slot -1"},
            {R"({"dp0": [0.5]})", "'dp0' has the tp slot 0.5"},
            {R"({"dp0": [1], "gtp0.dp0": [1]})", "place dp0.gtp0:1 is named twice"},
-           {"{", "map.json"}})
+           {"{", "--dead: "}})
     EXPECT_THAT([&] { read(content); }, ThrowsMessage<InputError>(HasSubstr(words))) << content;
-  EXPECT_THAT([&] { read_slots(folder / "none.json", "--dead"); }, ThrowsMessage<InputError>(HasSubstr("none.json")));
+  EXPECT_THAT([&] { read_slots(folder / "none.json", "--dead"); },
+              ThrowsMessage<InputError>(AllOf(StartsWith("--dead: "), HasSubstr("none.json"))));
 }
 
 TEST(UniformSpares, AreTheGreatestCountAndTheHighestLiveSlots) {
@@ -100,6 +103,7 @@ TEST(InactiveSlots, ThatDoNotFitAreRefused) {
            {mesh(2, 1, 2, "dp0:0", "dp0:0"), "--idle: place dp0.gtp0:0 is also named by --dead"},
            {mesh(2, 1, 1, "dp0:0,1"), "--dead: no place of tp 2 x gtp 1 x dp 1 is left"},
            {mesh(2, 1, 1, "dp0:0", "dp0:1"), "--dead and --idle: no place"},
+           {mesh(2, 1, 2, "dp0:0;dp1:0", "", "2"), "--dead and --tp-spares: no place of tp 2 x gtp 1 x dp 2"},
            {mesh(1, 1, 2, "dp0:0", "", "auto"), ""},
            {mesh(2, 1, 2, "", "", "1"), "--tp-spares: got 1 without --dead"},
            {mesh(2, 1, 2, "dp0:0", "", "3"), "--tp-spares: got 3, expected auto or 1 to --tp 2"},
@@ -136,6 +140,9 @@ TEST(StartedRanks, LeaveOutUnusedPlaces) {
   EXPECT_TRUE(started(0, 5).takes_part()) << "a process for each active place";
   EXPECT_EQ(started(3, 5).rank, 3);
   EXPECT_EQ(started(3, 5).size, 5);
+  EXPECT_EQ(replicas_of_processes(config, 8), 2);
+  EXPECT_EQ(replicas_of_processes(config, 5), 0);
+  EXPECT_EQ(replicas_of_processes(mesh(1, 1, 0, "dp1:0"), 3), 3);
 }
 
 }  // namespace

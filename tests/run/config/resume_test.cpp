@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <tuple>
 
 #include "tessera/models/llama.h"
 #include "tessera/run/config/resolve.h"
@@ -63,6 +64,24 @@ TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
     EXPECT_EQ(mesh_note(given, resolved), "mesh of the command line: " + mesh_text(resolved) +
                                               "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
   }
+}
+
+TEST(Resume, KeepsTheMeshIfOnlyUnusedPlacesAreGiven) {
+  const json before = stored({"--dp", "3", "--dead", "dp0:1", "--tp-spares", "auto", "--reduced-batch", "auto"});
+  const auto merged = [&](std::vector<std::string> flags) {
+    for (const char* word : {"--out", "o"}) flags.emplace_back(word);
+    const MergedConfig result = merge_stored(parse(flags), before, "c");
+    EXPECT_FALSE(result.keeps_mesh);
+    return resolve_ranks(resolve_settings(result.config), std::nullopt);
+  };
+  const TrainConfig other = merged({"--dead", "dp2:0"});
+  EXPECT_EQ(std::tuple(other.ranks, other.tp, other.gtp, other.dp), std::tuple(11, 2, 2, 3));
+  EXPECT_EQ(std::tuple(other.dead, other.tp_spares, other.reduced_batch), std::tuple("dp2.gtp0:0", "auto", "auto"));
+  const TrainConfig more = merged({"--idle", "dp1:0,1"});
+  EXPECT_EQ(std::tuple(more.ranks, more.dead, more.idle), std::tuple(9, "dp0.gtp0:1", "dp1.gtp0:0,1"));
+  // With a flag of the mesh, the stored places do not count.
+  const TrainConfig new_mesh = merged({"--tp", "2"});
+  EXPECT_EQ(std::tuple(new_mesh.ranks, new_mesh.gtp, new_mesh.dead), std::tuple(2, 1, ""));
 }
 
 TEST(Resume, KeepsHowTheRunIsComputed) {
