@@ -40,8 +40,8 @@ def command_of(options, program, model, dtype, seed, folder):
     flags = ["--model", model, "--dtype", dtype, "--seed", str(seed), *options.flags]
     if program == "transformers":
         return [sys.executable, str(ROOT / "bench/peers/curves.py"), *flags]
-    has_experts = "num_experts_per_tok" in (pathlib.Path(model) / "config.json").read_text()
-    pooled = ["--moe-aux", "pooled"] if has_experts else []  # as curves.py
+    has_loss = "router_aux_loss_coef" in (pathlib.Path(model) / "config.json").read_text()
+    pooled = ["--moe-aux", "pooled"] if has_loss else []  # as curves.py
     return [options.tessera, "train", "--backend", options.backend, *flags, *pooled, "--out", str(folder)]
 
 

@@ -39,8 +39,10 @@ void add_router(std::vector<HfTensor>& list, const DecoderConfig& c, const std::
   list.back().is_wide = true;
   list.back().may_be_quantized = false;
   if (!c.experts->has_router_bias) return;
+  list.back().keeps_fp32 = true;
   add_vector(list, ours + "router.bias", {{hf + "gate.e_score_correction_bias", c.experts->count}});
   list.back().is_wide = true;
+  list.back().keeps_fp32 = true;
 }
 
 void add_shared_expert(std::vector<HfTensor>& list, const DecoderConfig& c, const std::string& ours,

@@ -21,7 +21,8 @@ struct HfTensor {
   // The dims of Tessera's tensor. Empty: the dims follow from the tensor's parts, which are stacked along the first
   // dimension.
   std::vector<std::int64_t> whole = {};
-  bool is_wide = false;  // whether Tessera stores the tensor in the accumulator's type (ParameterSpec::is_wide)
+  bool is_wide = false;     // whether Tessera stores the tensor in the accumulator's type (ParameterSpec::is_wide)
+  bool keeps_fp32 = false;  // whether transformers stores the tensor in fp32 in a folder of another type
 };
 
 // How a folder stores experts. `separate`: a tensor for each matrix of each expert. `fused`: one tensor for all experts

@@ -1,5 +1,7 @@
 #include "tessera/nn/mesh_degrees.h"
 
+#include <numeric>
+
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -18,7 +20,7 @@ void check_expert_degrees(const MeshDegrees& degrees) {
   if (degrees.tp % etp != 0) throw InputError("--etp: got {}, expected a divisor of --tp {}", etp, degrees.tp);
   if (etp * ep % degrees.tp != 0)
     throw InputError("--etp {} * --ep {} = {}, expected a multiple of --tp {}, such as --etp {}", etp, ep, etp * ep,
-                     degrees.tp, degrees.tp);
+                     degrees.tp, degrees.tp / std::gcd(degrees.tp, ep));
 }
 
 shard::RankLayout rank_layout(const MeshDegrees& degrees) {

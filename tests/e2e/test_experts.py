@@ -5,12 +5,14 @@ not fit are refused.
 At fixed tp, etp, ep and dp, runs have the same bits for every gtp, egtp, budget, recompute policy and transport. By default a few
 combinations run. TESSERA_E2E=full runs all of them.
 """
+import itertools
 import json
 import os
 import sys
 import unittest
 
 from program import MPIRUN, ROOT, bits, metrics, run, scratch, tessera, write_documents, write_tokens
+from stored_tensors import tensor_hashes
 from summary import run_cases
 
 sys.path.append(str(ROOT / "tests" / "reference"))
@@ -148,14 +150,23 @@ class Experts(unittest.TestCase):
             self.assertAlmostEqual(whole["loss"], line["loss"], delta=BOUND * whole["loss"])
 
     def test_folders_of_weights(self):
-        """Exporting a checkpoint and importing the result keeps the weights."""
-        for model in (MODEL, QWEN, DOTS):
-            tessera("train", *self.start(model), "--steps", 1, "--out", self.folder / f"run-{model}")
-            tessera("convert", self.folder / f"run-{model}", self.folder / f"hf-{model}")
-            tessera("convert", self.folder / f"hf-{model}", self.folder / f"again-{model}")
-            tessera("convert", self.folder / f"again-{model}", self.folder / f"hf2-{model}")
+        """Exporting a checkpoint and importing the result keeps the weights, also the fp32 routers of a bf16 model."""
+        for model, dtype in itertools.product((MODEL, QWEN, DOTS), ("fp32", "bf16")):
+            run, hf, again, hf2 = (self.folder / f"{name}-{model}-{dtype}" for name in ("run", "hf", "again", "hf2"))
+            tessera("train", *self.start(model), "--dtype", dtype, "--steps", 2, "--out", run)
+            tessera("convert", run, hf)
+            tessera("convert", hf, again)
+            tessera("convert", again, hf2)
             for file in ("model.safetensors", "config.json"):
-                self.assertEqual((self.folder / f"hf-{model}" / file).read_bytes(), (self.folder / f"hf2-{model}" / file).read_bytes())
+                self.assertEqual((hf / file).read_bytes(), (hf2 / file).read_bytes(), (model, dtype))
+            weights = [{name: value for name, value in tensor_hashes(folder).items() if name.startswith("weight/")} for folder in (run, again)]
+            self.assertEqual(*weights, (model, dtype))
+        tessera("convert", self.folder / f"run-{DOTS}-bf16", self.folder / "rounded", "--dtype", "bf16")
+        header = (self.folder / "rounded" / "model.safetensors").read_bytes()
+        types = {name: tensor["dtype"] for name, tensor in json.loads(header[8:8 + int.from_bytes(header[:8], "little")]).items() if
+                 name != "__metadata__"}
+        self.assertEqual({"BF16", "F32"}, set(types.values()))
+        self.assertEqual({name for name in types if ".gate." in name}, {name for name, dtype in types.items() if dtype == "F32"})
 
     def test_counts_and_masked_tokens(self):
         """The counts include only unmasked tokens: in every sparse layer, the counts of all experts add up to k for each
@@ -238,6 +249,7 @@ class Experts(unittest.TestCase):
                 ("--gtp", 8, "--ep", 8): ("--ep: got 8, expected at most 7",),
                 ("--tp", 2, "--gtp", 2, "--ep", 2, "--sequence-parallel", "off"): ("--sequence-parallel",),
                 ("--tp", 2, "--gtp", 2, "--sequence-parallel", "on"): ("--etp 1 * --ep 1 = 1", "a multiple of --tp 2, such as --etp 2"),
+                ("--tp", 4, "--ep", 2, "--sequence-parallel", "on"): ("--etp 1 * --ep 2 = 2", "a multiple of --tp 4, such as --etp 2"),
                 ("--tp", 2, "--gtp", 2, "--dead", "dp0.gtp1:0"): ("--dead: model", "has experts"),
                 ("--gtp", 2, "--idle", "dp0.gtp1:0"): ("--idle: model", "has experts"),
                 ("--gtp", 2, "--ep", 2, "--idle", "dp0.gtp1:0"): ("--idle: got dp0.gtp1:0", "--ep 2"),
@@ -254,9 +266,11 @@ class Experts(unittest.TestCase):
             self.assertEqual(2, result.returncode, (flags, result.stderr))
             for word in words:
                 self.assertIn(word, result.stderr, flags)
-        result = run("train", *self.start(DOTS), "--steps", 1, "--router-z-loss", 0.1, "--out", self.folder / "refused")
-        self.assertEqual(2, result.returncode, result.stderr)
-        self.assertIn("--router-z-loss: got 0.1, expected 0: the routers of model 'dots1-tiny-odd' have sigmoid scores", result.stderr)
+        for flags, words in ((("--router-z-loss", 0.1), "--router-z-loss: got 0.1, expected 0: the routers of model 'dots1-tiny-odd' have sigmoid scores"),
+                             (("--moe-aux", "pooled"), "--moe-aux: got pooled, expected layer: the routers of model 'dots1-tiny-odd' have no auxiliary")):
+            result = run("train", *self.start(DOTS), "--steps", 1, *flags, "--out", self.folder / "refused")
+            self.assertEqual(2, result.returncode, result.stderr)
+            self.assertIn(words, result.stderr)
         for flags in (["--ep", 2, "--gtp", 2], ["--egtp", 2, "--gtp", 2], ["--etp", 2, "--tp", 2], ["--expert-counts", 2],
                       ["--router-z-loss", 0.1], ["--moe-aux", "pooled"], ["--expert-capacity", 2], ["--expert-bias-rate", 0.1]):
             result = run("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--steps", 1, *flags, "--out", self.folder / "refused")

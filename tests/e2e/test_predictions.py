@@ -56,6 +56,19 @@ class Predictions(unittest.TestCase):
                     missed.append("memory")
                 self.assertEqual(row["missed"], ", ".join(missed))
 
+    def test_the_times_of_experts_are_those_of_the_plan(self):
+        lines = (pathlib.Path(ROOT) / "docs/experts.md").read_text().split("\n## Which mesh\n", 1)[1].split("\n## ", 1)[0].splitlines()
+        table = {cells[0].strip(): cells[1:] for cells in (line.strip("|").split("|") for line in lines if line.startswith("|"))}
+        for column, model in enumerate(("mixtral-8x7b", "qwen3-30b-a3b")):
+            experts = json.loads(tessera("plan", "--model", model, "--machine", "h200", "--dtype", "bf16", "--seq-len", 8192, "--gtp", 4,
+                                         "--egtp", 4, "--json"))["experts"]
+            layouts = {(layout["ep"], layout["egtp"]): layout for layout in experts["layouts"]}
+            for row, layout, key in (("products", (1, 4), "products_ms"), ("weights over egtp 4", (1, 4), "weights_ms"),
+                                     ("tokens over ep 4", (4, 1), "tokens_ms")):
+                self.assertAlmostEqual(layouts[layout][key], float(table[row][column].split()[0]), delta=0.051, msg=f"{row}, {model}")
+            named = [f"--{name} {experts['recommended'][name]}" for name in ("ep", "egtp") if experts["recommended"][name] > 1]
+            self.assertIn(" ".join(named), table["recommended"][column])
+
     def test_the_order_of_meshes_is_the_measured_order(self):
         """Steps of 4 sequences on 4 H200 (gtp 4, gtp 2 x dp 2, tp 2 x gtp 2), and of 2 sequences on 2 H100 (gtp 2, tp 2)."""
         four = [(mesh["tp"], mesh["gtp"], mesh["dp"]) for mesh in search("h200", 32, "--ranks", 4, "--global-batch", 4) if mesh["fits"]]

@@ -27,6 +27,9 @@ void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (config.expert_bias_rate > 0 && !sizes.has_router_bias)
     throw InputError("--expert-bias-rate: got {}, expected 0: the routers of model '{}' have no biases",
                      config.expert_bias_rate, config.model);
+  if (config.moe_aux != nn::MoeAux::layer && sizes.has_sigmoid_scores)
+    throw InputError("--moe-aux: got pooled, expected layer: the routers of model '{}' have no auxiliary loss",
+                     config.model);
   if (config.router_z_loss > 0 && sizes.has_sigmoid_scores)
     throw InputError("--router-z-loss: got {}, expected 0: the routers of model '{}' have sigmoid scores",
                      config.router_z_loss, config.model);

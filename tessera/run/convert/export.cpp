@@ -1,8 +1,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <span>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folder.h"
@@ -29,12 +32,18 @@ struct Shard {
 // The type and the number format of the exported tensors.
 struct ExportTypes {
   quant::DType dtype;
-  quant::Format format = quant::Format::bf16;  // format of quantized tensors
+  quant::Format format = quant::Format::bf16;      // format of quantized tensors
+  std::map<std::string, quant::DType> other = {};  // by name in the folder: types of tensors that do not have `dtype`
+
+  quant::DType type_of(const HfTensor& tensor) const {
+    const auto found = other.find(tensor.hf_name);
+    return found == other.end() ? dtype : found->second;
+  }
 
   bool quantizes(const HfTensor& tensor) const { return format != quant::Format::bf16 && tensor.may_be_quantized; }
   std::vector<checkpoint::SafetensorsTensor> entries(const HfTensor& tensor) const {
     if (quantizes(tensor)) return format_tensors(format, tensor.hf_name, {tensor.box.rows, tensor.box.cols});
-    return {{tensor.hf_name, dtype, tensor.dims}};
+    return {{tensor.hf_name, type_of(tensor), tensor.dims}};
   }
   std::int64_t bytes(const HfTensor& tensor) const {
     std::int64_t sum = 0;
@@ -65,11 +74,12 @@ std::string shard_name(std::size_t index, std::size_t count) {
 
 void write_tensor(const checkpoint::CheckpointReader& reader, const HfTensor& tensor, const ExportTypes& types,
                   checkpoint::SafetensorsWriter& writer, NonFiniteCounts& non_finite) {
+  const quant::DType dtype = types.type_of(tensor);
   if (!types.quantizes(tensor))
-    return read_rows(reader, source_of(reader, tensor.name, types.dtype), tensor.box, types.dtype,
+    return read_rows(reader, source_of(reader, tensor.name, dtype), tensor.box, dtype,
                      [&](const std::byte* data, std::int64_t elements) {
-                       non_finite.count(tensor.hf_name, data, types.dtype, elements);
-                       writer.write(data, elements * static_cast<std::int64_t>(quant::size_of(types.dtype)));
+                       non_finite.count(tensor.hf_name, data, dtype, elements);
+                       writer.write(data, elements * static_cast<std::int64_t>(quant::size_of(dtype)));
                      });
   std::vector<quant::bfloat16> values;
   read_rows(reader, source_of(reader, tensor.name, quant::DType::bf16), tensor.box, quant::DType::bf16,
@@ -130,6 +140,32 @@ void check_weights(const checkpoint::CheckpointReader& reader, const models::Mod
                      stored, expected);
 }
 
+// Returns whether bf16 represents all values of a tensor that is stored in fp32.
+bool fits_bf16(const checkpoint::CheckpointReader& reader, const HfTensor& tensor) {
+  bool fits = true;
+  read_rows(reader, reader.tensor(tensor.name, checkpoint::Kind::weight), tensor.box, quant::DType::fp32,
+            [&](const std::byte* data, std::int64_t elements) {
+              const std::span values(reinterpret_cast<const float*>(data), static_cast<std::size_t>(elements));
+              fits = fits && std::ranges::all_of(values, [](float value) {
+                       return std::isnan(value) || static_cast<float>(quant::bfloat16(value)) == value;
+                     });
+            });
+  return fits;
+}
+
+// Returns the types of the tensors that are stored in fp32 in a bf16 model, and that an export in bf16 does not round:
+// those that transformers stores in fp32, and, without --dtype, those whose values bf16 does not represent.
+std::map<std::string, quant::DType> types_of_wide(const checkpoint::CheckpointReader& reader,
+                                                  const std::vector<HfTensor>& tensors, quant::DType dtype,
+                                                  bool is_given) {
+  std::map<std::string, quant::DType> types;
+  if (dtype != quant::DType::bf16) return types;
+  for (const HfTensor& tensor : tensors)
+    if (tensor.is_wide && (tensor.keeps_fp32 || (!is_given && !fits_bf16(reader, tensor))))
+      types[tensor.hf_name] = quant::DType::fp32;
+  return types;
+}
+
 // Returns a note for the user about the folder, or an empty string.
 std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& types) {
   for (const HfTensor& tensor : tensors)
@@ -156,8 +192,9 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
     throw InputError("format: got {}, expected bf16: number formats of experts are not supported in this version",
                      name_of(format));
   const quant::DType stored = reader.tensor(tensors.front().name, checkpoint::Kind::weight).dtype;
-  const ExportTypes types{.dtype = options.format ? quant::DType::bf16 : options.dtype.value_or(stored),
-                          .format = format};
+  const quant::DType dtype = options.format ? quant::DType::bf16 : options.dtype.value_or(stored);
+  const ExportTypes types{
+      .dtype = dtype, .format = format, .other = types_of_wide(reader, tensors, dtype, options.dtype.has_value())};
   const std::vector<Shard> shards = make_shards(tensors, types, options.max_shard_bytes);
 
   checkpoint::PartialFolder folder(target);
