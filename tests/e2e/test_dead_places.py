@@ -121,6 +121,7 @@ class DeadPlaces(unittest.TestCase):
                 (("--tp", 2, "--dead", "dp0:0"), 2, "1 rank (tp 2 x gtp 1 x dp 1, dead dp0.gtp0:0)"),
                 (("--dp", 2, "--dead", "dp0:0"), 2, "1 rank (tp 1 x gtp 1 x dp 2, dead dp0.gtp0:0)"),
                 (("--dead", "dp1:0"), 3, "2 ranks (tp 1 x gtp 1 x dp 3, dead dp1.gtp0:0)"),
+                (("--tp", 2, "--dead", "dp1:0,1"), 2, "2 ranks (tp 2 x gtp 1 x dp 2, dead dp1.gtp0:0,1)"),
                 (("--tp", 2, "--dead", "dp0:0,1"), 4, "2 ranks (tp 2 x gtp 1 x dp 2, dead dp0.gtp0:0,1)")]):
             with self.subTest(words):
                 text = tessera("train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 16, "--steps", 2, "--global-batch", 6,

@@ -214,12 +214,16 @@ std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config) {
 }
 
 std::int64_t replicas_of_processes(const TrainConfig& config, int processes) {
-  const std::int64_t part = config.tp * config.gtp;
-  return processes % part == 0 ? processes / part : 0;
+  const std::int64_t part = config.tp * config.gtp, replicas = processes / part;
+  if (processes % part != 0) return 0;
+  for (const std::string& text : {config.dead, config.idle})
+    for (const auto& [group, slots] : parse_slots(text, "--dead"))
+      if (group.dp >= replicas) return 0;
+  return replicas;
 }
 
 StartedRank started_rank(TrainConfig config, int rank, int processes) {
-  const StartedRank all{.rank = rank, .size = processes};
+  StartedRank all{.rank = rank, .size = processes};
   if (config.dead.empty() && config.idle.empty()) return all;
   if (config.dp == 0) config.dp = replicas_of_processes(config, processes);
   if (config.tp * config.gtp * config.dp != processes) return all;

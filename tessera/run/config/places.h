@@ -65,7 +65,7 @@ struct StartedRank {
   bool takes_part() const { return text.empty(); }
 };
 // Returns the number of replicas if each of `processes` processes was started for a place and --dp is not given.
-// Returns 0 if a replica of tp * gtp places does not divide this number.
+// Returns 0 if a replica of tp * gtp places does not divide `processes`, or if --dead or --idle names a later replica.
 std::int64_t replicas_of_processes(const TrainConfig& config, int processes);
 // Returns the rank of process `rank` of `processes`. A launcher may start one process for each active place, or one for
 // each place. In the second case, the processes of places without a rank have no rank. In all other cases, returns

@@ -143,6 +143,7 @@ TEST(StartedRanks, LeaveOutUnusedPlaces) {
   EXPECT_EQ(replicas_of_processes(config, 8), 2);
   EXPECT_EQ(replicas_of_processes(config, 5), 0);
   EXPECT_EQ(replicas_of_processes(mesh(1, 1, 0, "dp1:0"), 3), 3);
+  EXPECT_EQ(replicas_of_processes(mesh(2, 1, 0, "dp2:0,1"), 4), 0);  // 4 active places of 3 replicas
 }
 
 }  // namespace
