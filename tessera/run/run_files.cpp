@@ -130,7 +130,7 @@ RunFiles::RunFiles(const RunSetup& setup)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
   if (setup.first_step > config.steps && config.steps > 0)
-    note(fmt::format("the checkpoint is after the last step, {}: a greater --steps trains longer", config.steps));
+    note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", config.steps));
 }
 
 void RunFiles::open() {
@@ -143,7 +143,9 @@ void RunFiles::open() {
     checkpoint::restore_set_aside(*setup_.checkpoint);
     checkpoint::set_aside_after(directory_.checkpoints(), setup_.first_step - 1);
   }
-  write_json_atomically(directory_.config(), ordered_json(stored_state(setup_)));
+  ordered_json state(stored_state(setup_));
+  state["first_step"] = setup_.first_step;
+  write_json_atomically(directory_.config(), state);
   if (!setup_.tokenizer.empty() && !holds_tokenizer(directory_.tokenizer()))
     copy_tokenizer(setup_.tokenizer, directory_.tokenizer());
   metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.config.dtype);

@@ -247,6 +247,14 @@ class Kept(Resume):
             self.assertEqual(mesh, tuple(settings[key] for key in ("ranks", "tp", "gtp", "dp")), name)
             self.assertEqual(1, sum(said in line for line in lines), (name, lines))
 
+    def test_a_plan_is_compared_with_the_steps_since_the_resume(self):
+        out = self.folder / "planned"
+        tessera("train", *self.start, "--gtp", 2, "--steps", 5, "--out", out)
+        tessera("train", "--resume", "latest", "--gtp", 1, "--steps", 7, "--out", out)
+        measured = json.loads(tessera("plan", "--measured", out, "--json"))["measured"]
+        rows = {row["name"]: (row["predicted"], row["measured"]) for row in measured["rows"]}
+        self.assertEqual((1, (0, 0)), (measured["steps"], rows["gathered_bytes"]))
+
     def test_settings_of_the_computation_are_kept(self):
         flags = {"zero": "off", "sequence_parallel": "on", "recompute": "auto", "activation_budget": "1GB", "embedding": "gather",
                  "save_every": 1}
@@ -294,7 +302,7 @@ class Kept(Resume):
 
     def test_a_run_without_steps_left_names_the_flag(self):
         out = self.copy("complete")
-        said = "the checkpoint is after the last step, {}: a greater --steps trains longer"
+        said = "the checkpoint is at or after the last step, {}: a greater --steps trains longer"
         steps = self.settings(out)["steps"]
         self.assertIn(said.format(steps), tessera("train", "--resume", "latest", "--out", out).splitlines())
         self.assertNotIn("the checkpoint is after", tessera("train", "--resume", "latest", "--steps", steps + 1, "--out", out))

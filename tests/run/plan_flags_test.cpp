@@ -194,6 +194,18 @@ TEST(PlanMeasured, ARunWithinTheWarmUpHasItsLastStep) {
   }
 }
 
+TEST(PlanMeasured, StepsBeforeTheLastResumeAreLeftOut) {
+  const base::TempFolder folder;
+  write_run(folder, [](int step) { return 1.0 * step; });  // 6 steps
+  nlohmann::json state = base::read_json_file(folder / "config.json");
+  state["first_step"] = 5;
+  std::ofstream(folder / "config.json") << state;
+  EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 6);  // step 5 is a first step
+  state["first_step"] = 7;
+  std::ofstream(folder / "config.json") << state;
+  EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step from 7 on"));
+}
+
 // Steps with a graph do not measure waits.
 TEST(PlanMeasured, ValuesThatStepsDoNotMeasureAreIgnored) {
   const base::TempFolder folder;

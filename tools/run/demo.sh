@@ -7,10 +7,11 @@ prepare_demo_data() {
   "$PYTHON" python/prepare_demo.py --output data/demo || fail "preparing the demo's text failed"
 }
 
-# A machine with its own torch may lack tokenizers. In that case these two wheels are installed into .venv.
+# On a machine with its own torch, .venv uses the packages of the machine. If it lacks numpy or tokenizers, these wheels
+# are installed into .venv.
 ensure_data_tools() {
-  "$PYTHON" -c 'import numpy, tokenizers' 2>/dev/null && return
-  [[ -x .venv/bin/python ]] || echo_run python3 -m venv .venv || fail "could not make .venv for numpy and tokenizers"
+  [[ -x .venv/bin/python ]] || echo_run python3 -m venv --system-site-packages .venv ||
+    fail "could not make .venv for numpy and tokenizers"
   PYTHON="$ROOT/.venv/bin/python"
   "$PYTHON" -c 'import numpy, tokenizers' 2>/dev/null && return
   say "installing numpy and tokenizers into .venv"

@@ -23,7 +23,8 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kWarmUp = 3;  // number of first steps, which record and allocate
 
-std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
+// Returns the metrics of the steps from `first_step` on, without the first steps among them.
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& path, std::int64_t first_step) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw InputError("{}: cannot be read, expected the metrics of a run", path.string());
   std::vector<StepMetrics> steps;
@@ -31,6 +32,10 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
   while (std::getline(file, line))
     if (!file.eof())  // an incomplete line is skipped, because the run may be writing it
       steps.push_back(parse_metrics_line(line, fmt::format("{}:{}", path.string(), steps.size() + 1)));
+  std::erase_if(steps, [&](const StepMetrics& metrics) { return metrics.step < first_step; });
+  if (steps.empty() && first_step > 1)
+    throw InputError("{}: holds no step from {} on, expected at least one since the run was resumed", path.string(),
+                     first_step);
   if (steps.empty()) throw InputError("{}: holds no step, expected at least one", path.string());
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() - 1)));
   return steps;
@@ -71,7 +76,8 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   apply_json(run.config, stored["config"], where);
   run.config.given = {"global_batch"};  // the file holds every setting, whether a user gave it or not
   run.model = models::parse_model_config(stored["model"], where);
-  const std::vector<StepMetrics> steps = read_metrics(directory.metrics());
+  const std::vector<StepMetrics> steps =
+      read_metrics(directory.metrics(), integer_in(stored, "first_step").value_or(1));
   run.steps = static_cast<std::int64_t>(steps.size());
   run.step_ms = median(steps, &StepMetrics::step_ms);
   run.exposed_comm_ms = median(steps, &StepMetrics::exposed_comm_ms);

@@ -98,6 +98,18 @@ fs::path tokenizer_of_data(const std::vector<std::string>& blend) {
   return {};
 }
 
+bool have_other_vocabularies(const fs::path& one, const fs::path& other) {
+  const auto vocabulary = [](const fs::path& folder) {
+    try {
+      return base::read_json_file(folder / "tokenizer.json").at("model").at("vocab");
+    } catch (const std::exception&) {
+      return json();
+    }
+  };
+  const json first = vocabulary(one), second = vocabulary(other);
+  return !first.is_null() && !second.is_null() && first != second;
+}
+
 TextTokens text_tokens_of(const fs::path& folder) {
   for (const char* name : {kGenerationConfig, "config.json"}) {
     const fs::path path = folder / name;

@@ -20,6 +20,9 @@ std::filesystem::path tokenizer_of(const std::filesystem::path& model_folder);
 // Returns the folder of the first data set in `blend` whose folder contains a tokenizer, or an empty path.
 std::filesystem::path tokenizer_of_data(const std::vector<std::string>& blend);
 
+// Returns whether the vocabularies of two tokenizers differ. Returns false if one of them has no valid tokenizer.json.
+bool have_other_vocabularies(const std::filesystem::path& one, const std::filesystem::path& other);
+
 // The tokens that begin and end a text.
 struct TextTokens {
   std::optional<std::int64_t> begin;
