@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "tessera/base/json_file.h"
 #include "tessera/run/metrics/metrics.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/schedule/events_json.h"
