@@ -16,7 +16,10 @@ from text_corpus import END_OF_TEXT, split_blank_lines, write_aside, write_corpu
 
 def read_documents(path, split):
     """Reads one document per line from the field "text" of a .jsonl file. Any other file is UTF-8 text, split according to --split."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"--input {path}: {error.strerror}") from None
     if data.startswith(b"\x1f\x8b"):
         raise ValueError(f"--input {path}: is compressed by gzip, expected UTF-8 text (gunzip it first)")
     try:
@@ -50,7 +53,7 @@ def load_tokenizer(path):
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises only Exception
-        raise ValueError(f"--tokenizer {path}: {error}") from None
+        raise ValueError(f"--tokenizer {path}: is not a tokenizer.json: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

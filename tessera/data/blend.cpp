@@ -21,7 +21,9 @@ double parse_weight(const std::string& word, const std::string& where) {
   const char* end = word.data() + word.size();
   const auto [stopped, error] = std::from_chars(word.data(), end, weight);
   if (error != std::errc{} || stopped != end || !std::isfinite(weight) || weight <= 0)
-    throw InputError("{}: weight '{}': expected a number above 0 (W1 PREFIX1 W2 PREFIX2 ...)", where, word);
+    throw InputError(
+        "{}: weight '{}': expected a number above 0: several sets need weights (W1 PREFIX1 W2 PREFIX2 ...)", where,
+        word);
   return weight;
 }
 

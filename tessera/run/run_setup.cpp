@@ -124,16 +124,6 @@ std::filesystem::path tokenizer_to_carry(const RunSetup& setup) {
   return folder.empty() ? tokenizer_of_data(setup.config.data) : folder;
 }
 
-// Returns a warning if the data was prepared with another tokenizer than that of the model, otherwise an empty string.
-std::string tokenizer_warning(const RunSetup& setup) {
-  const std::filesystem::path data = tokenizer_of_data(setup.config.data);
-  if (data.empty() || data == setup.tokenizer || !have_other_vocabularies(data, setup.tokenizer)) return "";
-  return fmt::format(
-      "warning: the tokenizer beside --data differs from that of the model: {} and {} have other vocabularies, so the "
-      "model reads other words than it was trained on",
-      data.string(), setup.tokenizer.string());
-}
-
 // Throws InputError unless the launcher started as many ranks as the kept mesh has.
 void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
@@ -182,7 +172,8 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
   for (const std::string& warning : warnings_of(setup.config)) setup.notes.push_back(warning);
   if (places.part == 0)
-    if (const std::string warning = tokenizer_warning(setup); !warning.empty()) setup.notes.push_back(warning);
+    if (const std::string warning = tokenizer_warning(setup.config.data, setup.tokenizer); !warning.empty())
+      setup.notes.push_back("warning: " + warning);
   return setup;
 }
 

@@ -39,6 +39,10 @@ TEST(Vocabularies, AreCompared) {
   EXPECT_TRUE(have_other_vocabularies(folder / "a", folder / "c"));
   EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "d"));
   EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "none"));
+  EXPECT_EQ(tokenizer_warning({folder / "b/train"}, folder / "a"), "");
+  EXPECT_EQ(tokenizer_warning({"none/train"}, folder / "a"), "");
+  EXPECT_TRUE(
+      tokenizer_warning({folder / "c/train"}, folder / "a").starts_with("the tokenizer beside --data differs from"));
 }
 
 TEST(TokenizerFolder, IsThatOfTheCheckpointOrOfItsRun) {

@@ -62,11 +62,12 @@ usage: ./run train [ARGS]
 Builds, prepares the demo's text once and calls `tessera train` with ARGS and these flags, unless ARGS have them:
 HELP
   demo_flags | fold -s -w 110 | sed 's/^/  /; s/ *$//'
+  echo "In a run of fewer than 300 steps, --warmup-steps is a tenth of the steps."
   echo "With --model mixtral-demo, the flags of the mesh are $(demo_mesh mixtral-demo)."
   cat <<'HELP'
 A new run is stored in the first free folder of runs/demo, runs/demo-2, ... With --resume none of these flags is passed;
 `--resume latest` without --out resumes the newest run of these folders; --init FOLDER replaces --model. Ctrl-C saves
-a checkpoint and ends the run.
+a checkpoint and ends the run. The flags of `tessera train` follow; the program is built first.
 
 HELP
   build_quietly cpu tessera

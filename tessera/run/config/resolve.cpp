@@ -39,8 +39,8 @@ void check_rates(const TrainConfig& config) {
   if (config.lr_schedule == train::RateShape::cosine && config.min_lr > config.lr)
     throw InputError("--min-lr: got {}, expected at most --lr {}", config.min_lr, config.lr);
   if (config.schedule_steps > 0 && config.warmup_steps > config.schedule_steps)
-    throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {}", config.warmup_steps,
-                     config.schedule_steps);
+    throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {} (default: --steps)",
+                     config.warmup_steps, config.schedule_steps);
 }
 
 void check_dependants(const TrainConfig& config) {

@@ -51,7 +51,8 @@ bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
 MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where, bool has_trained) {
   TrainConfig before;
   apply_json(before, stored, where);
-  MergedConfig merged{.config = command, .changes = {}, .keeps_mesh = false, .stored_mesh = {}};
+  MergedConfig merged{
+      .config = command, .changes = {}, .keeps_mesh = false, .stored_mesh = {}, .has_trained = has_trained};
   if (before.given.contains("ranks")) merged.stored_mesh = mesh_text(before);
   const bool keeps_shape = !merged.stored_mesh.empty() && !is_any_given(command, OnResume::mesh);
   merged.keeps_mesh = keeps_shape && !is_any_given(command, OnResume::places);
@@ -80,9 +81,10 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
 }
 
 std::string mesh_note(const MergedConfig& merged, const TrainConfig& config) {
-  if (merged.keeps_mesh) return "mesh of the checkpoint: " + mesh_text(config);
-  const std::string stored =
-      merged.stored_mesh.empty() ? "the checkpoint stores no mesh" : "the checkpoint's was " + merged.stored_mesh;
+  const std::string_view from = merged.has_trained ? "checkpoint" : "run";
+  if (merged.keeps_mesh) return fmt::format("mesh of the {}: {}", from, mesh_text(config));
+  const std::string stored = merged.stored_mesh.empty() ? fmt::format("the {} stores no mesh", from)
+                                                        : fmt::format("the {}'s was {}", from, merged.stored_mesh);
   return fmt::format("mesh of the command line: {}; {}", mesh_text(config), stored);
 }
 

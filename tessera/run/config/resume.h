@@ -14,6 +14,7 @@ struct MergedConfig {
   std::vector<std::string> changes;  // differences from the stored run, one line each: "--gtp: 2 -> 3"
   bool keeps_mesh = false;           // whether the mesh, with its unused places, equals the stored mesh
   std::string stored_mesh;           // mesh_text of the stored run; empty if the run did not store its ranks
+  bool has_trained = true;  // whether the settings are those of a checkpoint; false: of a run without checkpoints
 };
 
 // Merges the settings of a stored run with a new command line. `command`: the result of parse_train_flags, not

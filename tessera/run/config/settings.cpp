@@ -111,7 +111,7 @@ constexpr std::array kSettings{
     Setting{"tp_wire_format", &C::tp_wire_format, kAny, kKept, "bf16|fp8",
             "format of the activations that sequence parallelism gathers for fp8 products", kPlans},
     Setting{"lr", &C::lr, kNotNegative, kKept, "X", "highest learning rate"},
-    Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate at the end of a cosine schedule"},
+    Setting{"min_lr", &C::min_lr, kNotNegative, kKept, "X", "learning rate of the last step of a cosine schedule"},
     Setting{"warmup_steps", &C::warmup_steps, kCountOrZero, kKept, "N", "steps of linear warm-up"},
     Setting{"lr_schedule", &C::lr_schedule, kAny, kKept, "constant|cosine", "shape after the warm-up"},
     Setting{"beta1", &C::beta1, kBelowOne, kKept, "X", "AdamW: decay of the first moment"},

@@ -11,6 +11,7 @@
 #include "tessera/run/batches.h"
 #include "tessera/run/generate/frozen_run.h"
 #include "tessera/run/run_directory.h"
+#include "tessera/run/tokenizer/tokenizer_files.h"
 
 namespace tessera::run {
 namespace {
@@ -41,6 +42,10 @@ void print_size(std::int64_t samples, std::int64_t seq_len) {
   if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "evaluating {} samples of {} tokens\n", samples, seq_len);
 }
 
+void print_warning(const std::string& text) {
+  if (!text.empty()) fmt::print(stderr, "tessera: warning: {}\n", text);
+}
+
 void print_result(double loss, const train::StepInput& input, std::int64_t samples, bool json) {
   if (std::isnan(loss)) loss = std::abs(loss);  // fmt prints the sign of a NaN
   const double perplexity = std::exp(loss);
@@ -63,6 +68,7 @@ int evaluate(const EvaluateCommand& command) {
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
     const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());
+    if (world.rank() == 0) print_warning(tokenizer_warning({command.data}, tokenizer_of(inputs.stored.folder)));
     if (world.rank() == 0) print_size(inputs.data->num_samples(), inputs.config.seq_len);
     const double loss = model->evaluate(input);
     if (world.rank() == 0) print_result(loss, input, inputs.data->num_samples(), command.json);

@@ -1,5 +1,7 @@
 #include "tessera/run/tokenizer/tokenizer_files.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -108,6 +110,15 @@ bool have_other_vocabularies(const fs::path& one, const fs::path& other) {
   };
   const json first = vocabulary(one), second = vocabulary(other);
   return !first.is_null() && !second.is_null() && first != second;
+}
+
+std::string tokenizer_warning(const std::vector<std::string>& blend, const fs::path& tokenizer) {
+  const fs::path data = tokenizer_of_data(blend);
+  if (data.empty() || data == tokenizer || !have_other_vocabularies(data, tokenizer)) return "";
+  return fmt::format(
+      "the tokenizer beside --data differs from that of the model: {} and {} have other vocabularies, so the model "
+      "reads other words than it was trained on",
+      data.string(), tokenizer.string());
 }
 
 TextTokens text_tokens_of(const fs::path& folder) {

@@ -22,6 +22,9 @@ std::filesystem::path tokenizer_of_data(const std::vector<std::string>& blend);
 
 // Returns whether the vocabularies of two tokenizers differ. Returns false if one of them has no valid tokenizer.json.
 bool have_other_vocabularies(const std::filesystem::path& one, const std::filesystem::path& other);
+// Returns a warning if the data sets in `blend` were prepared with another tokenizer than that of the model, whose
+// folder is `tokenizer`. Otherwise returns an empty string.
+std::string tokenizer_warning(const std::vector<std::string>& blend, const std::filesystem::path& tokenizer);
 
 // The tokens that begin and end a text.
 struct TextTokens {
