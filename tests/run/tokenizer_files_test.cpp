@@ -39,6 +39,7 @@ TEST(Vocabularies, AreCompared) {
   EXPECT_TRUE(have_other_vocabularies(folder / "a", folder / "c"));
   EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "d"));
   EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "none"));
+  for (const char* data : {"b/train.idx", "c/train.idx"}) write(folder / data, "");
   EXPECT_EQ(tokenizer_warning({folder / "b/train"}, folder / "a"), "");
   EXPECT_EQ(tokenizer_warning({"none/train"}, folder / "a"), "");
   EXPECT_TRUE(
