@@ -95,6 +95,22 @@ class Evaluate(unittest.TestCase):
                 self.assertEqual(sum(int((sample["targets"] >= 0).sum()) for sample in samples), found["tokens"])
                 self.assertEqual(112 - masked, found["tokens"])  # one target is the first token of a document
 
+    def test_data_of_another_tokenizer_has_a_warning(self):
+        data = {}
+        for name, vocabulary in (("same", {"a": 0, "b": 1}), ("other", {"a": 1, "b": 0})):
+            folder = self.folder / name
+            folder.mkdir()
+            data[name] = write_tokens(folder / "tokens", 131)
+            (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"vocab": vocabulary}}))
+        flags = ["--seq-len", 16, "--global-batch", 4, "--steps", 1]
+        tessera("train", "--model", "llama-tiny-odd", "--data", data["same"], *flags, "--out", self.folder / "own")
+        tessera("convert", self.folder / "own", self.folder / "own-hf")
+        for name, count in (("same", 0), ("other", 1)):
+            text = tessera("train", "--init", self.folder / "own-hf", "--data", data[name], *flags, "--out", self.folder / f"from-{name}")
+            self.assertEqual(count, text.count("warning: the tokenizer beside --data differs from that of the model"), text)
+            result = run("evaluate", self.folder / "own", "--data", data[name], "--seq-len", 16)
+            self.assertEqual((0, count), (result.returncode, result.stderr.count("tessera: warning: the tokenizer beside --data differs")))
+
     def test_shows_the_result_as_text(self):
         found = evaluated(self.runs["llama-tiny-odd"], self.short, "--seq-len", 16)
         self.assertEqual(f"loss {found['loss']:.6f}, perplexity {found['perplexity']:.4f}: 112 tokens in 7 samples\n",

@@ -182,6 +182,15 @@ class Prepare(unittest.TestCase):
                 self.assertIn(word, result.stderr)
             self.assertEqual([], list(self.root.glob("out*")), name)
 
+    def test_messages_name_the_flag_of_a_file(self):
+        (self.root / "model.json").write_text('{"vocab_size": 9}')
+        (self.root / "text.txt").write_text("text")
+        for flags, words in ((("--input", "absent.txt"), "--input absent.txt: No such file"),
+                             (("--input", "text.txt", "--tokenizer", "model.json"), "--tokenizer model.json: is not a tokenizer.json")):
+            result = self.run_tool("prepare_text.py", *flags, "--output", "out")
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn(words, result.stderr)
+
     def test_a_full_disk_leaves_nothing(self):
         (self.root / "in.txt").write_text(text(3000))
         def limit():

@@ -153,8 +153,9 @@ bool fits_bf16(const checkpoint::CheckpointReader& reader, const HfTensor& tenso
   return fits;
 }
 
-// Returns the types of the tensors that are stored in fp32 in a bf16 model, and that an export in bf16 does not round:
-// those that transformers stores in fp32, and, without --dtype, those whose values bf16 does not represent.
+// Returns the tensors that stay in fp32 in an export in bf16, with this type. These are the tensors that transformers
+// stores in fp32. Without --dtype (`is_given` is false), they are also the routers whose values bf16 does not
+// represent.
 std::map<std::string, quant::DType> types_of_wide(const checkpoint::CheckpointReader& reader,
                                                   const std::vector<HfTensor>& tensors, quant::DType dtype,
                                                   bool is_given) {

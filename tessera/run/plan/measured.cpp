@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kWarmUp = 3;  // number of first steps, which record and allocate
 
-// Returns the metrics of the steps from `first_step` on, without the first steps among them.
+// Returns the metrics of the steps from `first_step` on, without the first kWarmUp of these steps.
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& path, std::int64_t first_step) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw InputError("{}: cannot be read, expected the metrics of a run", path.string());

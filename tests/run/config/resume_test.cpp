@@ -56,6 +56,8 @@ TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
   const TrainConfig config = resolve_ranks(resolve_settings(kept.config), std::nullopt);
   EXPECT_EQ(mesh_text(config), "12 ranks (tp 2 x gtp 2 x dp 3)");
   EXPECT_EQ(mesh_note(kept, config), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  const MergedConfig without_checkpoint = merge_stored(parse({"--out", "o"}), before, "c", false);
+  EXPECT_EQ(mesh_note(without_checkpoint, config), "mesh of the run: 12 ranks (tp 2 x gtp 2 x dp 3)");
   for (const char* flag : {"--ranks", "--tp", "--gtp", "--dp"}) {
     const MergedConfig given = merge_stored(parse({flag, "2", "--out", "o"}), before, "c");
     EXPECT_FALSE(given.keeps_mesh);
