@@ -255,8 +255,10 @@ class Loop {
     if (!last_skipped_) return;
     finish_down_to(0);
     write_line();
-    throw Error("step {}: the gradient was not finite for {} steps in a row (loss {}, norm {})", last_skipped_->step,
-                kMaxSkipped, last_skipped_->loss, last_skipped_->grad_norm);
+    throw Error(
+        "step {}: the gradient was not finite for {} steps in a row (loss {}, norm {}): try a lower --lr, more "
+        "--warmup-steps, or other data; weights that are imported must be finite",
+        last_skipped_->step, kMaxSkipped, last_skipped_->loss, last_skipped_->grad_norm);
   }
 
   bool is_evaluated_after(std::int64_t step) const {

@@ -158,6 +158,7 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
   if (!repeats) {
     parallel_.compute->synchronize();
     graph_ = nullptr;  // frees the memory of the old graph before the next capture
+    graph_time_.captured();
     graph_ = std::make_unique<StepGraph>(runtime_, std::vector<models::Batch>(batches.begin(), batches.end()), scale,
                                          [&](const StepGraph::Batches& on_device) {
                                            std::vector<at::Tensor> losses =
@@ -166,21 +167,21 @@ const std::vector<at::Tensor>& Trainer::launch_graph(std::span<const models::Bat
                                            return losses;
                                          });
   }
-  graph_->launch(batches, repeats, longest_step());
+  graph_->launch(batches, repeats, expected_graph_time());
   ++graph_steps_;
   return graph_->losses();
 }
 
-std::chrono::milliseconds Trainer::longest_step() const {
-  double longest = longest_seconds_;
+std::chrono::milliseconds Trainer::expected_graph_time() const {
+  GraphTime time = graph_time_;
   base::Fence from = counted_from_;
   for (int i = 0; i < pending_; ++i) {
-    const base::Fence& end = steps_[static_cast<std::size_t>((oldest_ + i) % kMaxPending)].end;
-    if (!end.done()) break;
-    longest = std::max(longest, end.seconds_since(from));
-    from = end;
+    const Pending& pending = steps_[static_cast<std::size_t>((oldest_ + i) % kMaxPending)];
+    if (!pending.end.done()) break;
+    time.add(pending.end.seconds_since(from), pending.graph);
+    from = pending.end;
   }
-  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(longest));
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(time.seconds()));
 }
 
 StepResult Trainer::train_step(const StepInput& input, double lr) {
@@ -202,11 +203,13 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   optimizer_.begin_update(lr);
   set_number(input.step, pending);
   runtime_.program().begin_step(schedule::StepKind::train, input.microbatches);
+  pending.graph = 0;
   if (options_.graph && !waits_for_scales() && runtime_.graph().can_be_graph()) {
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch)
       pin(input.batch(microbatch), microbatch, pending);
     const std::span<const models::Batch> batches(pending.samples.data(), static_cast<std::size_t>(input.microbatches));
     pending.summed = pending.losses.start(launch_graph(batches, scale), parallel_, input.microbatches_by_replica);
+    pending.graph = graph_time_.graph();
   } else {
     const auto batches = [&](int microbatch) {
       if (!parallel_.is_asynchronous()) return input.batch(microbatch);
@@ -229,9 +232,10 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
 StepResult Trainer::finish_step() {
   TESSERA_CHECK(pending_ > 0, "no step is pending");
   const base::Fence end = steps_[static_cast<std::size_t>(oldest_)].end;
+  const int graph = steps_[static_cast<std::size_t>(oldest_)].graph;
   StepResult result = finish_oldest();
   result.seconds = end.seconds_since(counted_from_);
-  longest_seconds_ = std::max(longest_seconds_, result.seconds);
+  graph_time_.add(result.seconds, graph);
   is_repeating_ = result.suppressed.has_value();
   if (!is_repeating_) {
     counted_from_ = end;

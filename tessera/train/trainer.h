@@ -18,6 +18,7 @@
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/gradient_norm.h"
+#include "tessera/train/graph_time.h"
 #include "tessera/train/loss_sum.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/router_bias.h"
@@ -133,6 +134,7 @@ class Trainer {
     std::vector<models::Batch> samples;
     runtime::PendingStep step;
     base::Fence end;  // a timed fence, done when compute has finished the step
+    int graph = 0;    // the number of the graph that the step launched, see GraphTime; 0: none
     double host_seconds = 0;
   };
   // Copies a microbatch to pinned memory, from which a GPU can copy while the host continues.
@@ -159,8 +161,8 @@ class Trainer {
   // Returns whether delayed scaling does not have amaxes of any step yet. If true, the host must read whether a step
   // was skipped before it enqueues the next step.
   bool waits_for_scales() const { return scales_.size() > 0 && !scales_.are_known(); }
-  // Returns the longest time among the steps that have ended so far.
-  std::chrono::milliseconds longest_step() const;
+  // Returns GraphTime::seconds() of the steps that have ended so far.
+  std::chrono::milliseconds expected_graph_time() const;
   // Launches the current step as a graph. Captures a new graph if the step does not fit the current graph. Returns the
   // losses.
   const std::vector<at::Tensor>& launch_graph(std::span<const models::Batch> batches, double scale);
@@ -172,9 +174,9 @@ class Trainer {
   base::Buffer number_;  // with dropout: the number of the current step, in device memory
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
-  base::Fence counted_from_;    // a timed fence at which StepResult::seconds of the oldest pending step starts
-  double longest_seconds_ = 0;  // longest time among the steps that finish_step returned
-  bool is_repeating_ = false;   // whether the last step that finish_step returned was suppressed
+  base::Fence counted_from_;   // a timed fence at which StepResult::seconds of the oldest pending step starts
+  GraphTime graph_time_;       // of the steps that finish_step returned
+  bool is_repeating_ = false;  // whether the last step that finish_step returned was suppressed
   const int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
 
   TrainerOptions options_;

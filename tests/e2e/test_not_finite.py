@@ -121,6 +121,7 @@ class NotFinite(unittest.TestCase):
         result, skipped, stretches = self.train_on("in-a-row", 90)
         self.assertEqual(1, result.returncode, result.stderr)
         self.assertIn(f"step {len(skipped)}: the gradient was not finite for 10 steps in a row", result.stderr)
+        self.assertIn("try a lower --lr", result.stderr)
         self.assertGreater(len(stretches), 1)
         self.assertEqual((10, True), (stretches[-1], skipped[-1]))
         self.assertLess(max(stretches[:-1]), 10)

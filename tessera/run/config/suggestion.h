@@ -1,4 +1,4 @@
-// Suggestions for misspelled names of flags and settings.
+// Suggestions for names of flags and settings that are misspelled, or that other training programs use.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,8 +6,9 @@
 
 namespace tessera::run {
 
-// Returns ": did you mean 'X'?", where X is the candidate nearest to `name`. Returns "" if the nearest candidate is
-// more than two edits away (three for long names).
+// Returns ": did you mean 'X'?", where X is the candidate that has the meaning of `name` in other training programs, or
+// the candidate nearest to `name`. Returns "" if neither exists: the nearest candidate is more than two edits away
+// (three for long names).
 std::string suggestion(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace tessera::run

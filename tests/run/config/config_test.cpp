@@ -99,6 +99,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadFlags{{"--stepz", "3"}, {"--stepz", "did you mean '--steps'"}}, BadFlags{{"--gpt=2"}, {"--gpt", "'--gtp'"}},
         BadFlags{{"--micro_batch", "3"}, {"--micro_batch", "'--micro-batch'"}},
+        BadFlags{{"--learning-rate", "1"}, {"unknown flag --learning-rate", "did you mean '--lr'"}},
+        BadFlags{{"--max_grad_norm=1"}, {"--max_grad_norm", "'--clip'"}},
         BadFlags{{"--xyzzy"}, {"unknown flag --xyzzy"}}, BadFlags{{"word"}, {"'word'"}}, BadFlags{{"-x"}, {"-x"}},
         BadFlags{{"--steps"}, {"--steps"}}, BadFlags{{"--data"}, {"--data"}},
         BadFlags{{"--out", ""}, {"--out", "\"\""}}, BadFlags{{"--steps", "3", "--steps", "4"}, {"--steps"}},
@@ -176,6 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
     Table, BadConfigFiles,
     ::testing::Values(BadFile{"{\"stps\": 3}", {"'stps'", "did you mean 'steps'"}},
                       BadFile{"{\"micro-batch\": 3}", {"'micro-batch'", "'micro_batch'"}},
+                      BadFile{"{\"learning_rate\": 3}", {"'learning_rate'", "did you mean 'lr'"}},
                       BadFile{"{\"steps\": \"3\"}", {"'steps'", "\"3\"", "integer"}},
                       BadFile{"{\"steps\": 3.0}", {"'steps'", "3.0"}}, BadFile{"{\"lr\": \"1\"}", {"'lr'", "number"}},
                       BadFile{"{\"lr\": true}", {"'lr'", "true"}}, BadFile{"{\"model\": 3}", {"'model'", "3"}},
