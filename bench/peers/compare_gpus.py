@@ -27,7 +27,7 @@ TESSERA, ON, OFF, EXPERTS = "tessera", "FSDP2, resharding on", "FSDP2, reshardin
 TESSERA_EP = "tessera, ep"
 TP_ON, TP_OFF = "DTensor TP, async on", "DTensor TP, async off"
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
-OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio")
+OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio", "expert_load")
 GRACE_S = 60  # between SIGTERM and SIGKILL; torchrun ends its processes in half of this time
 
 

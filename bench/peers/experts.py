@@ -95,8 +95,12 @@ class Sparse(nn.Module):
         return self.output(self.norm(x))
 
 
-def skew_routers(model):
-    """Multiplies row e of each router by 1 / (e + 1), as Tessera does for skewed routing."""
+def set_routing(model, routing):
+    """Changes the initial values as Tessera's benchmark does. With embeddings that are 1000 times as large as usual, tokens choose
+    experts independently of each other. Skewed routing also multiplies row e of each router by 1 / (e + 1)."""
+    model.embedding.weight.mul_(1000)
+    if routing == "even":
+        return
     for block in model.blocks:
         divisors, weight = torch.arange(1, block.experts + 1, device="cuda", dtype=torch.float32).unsqueeze(1), block.router.weight
         if isinstance(weight, nn.Parameter) and hasattr(weight, "to_local"):
@@ -112,8 +116,7 @@ def sparse_model(config, routing):
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() > 1 else weight.fill_(1)
-        if routing == "skewed":
-            skew_routers(model)
+        set_routing(model, routing)
     for block in model.blocks:
         block.compile()
     return model
@@ -162,9 +165,8 @@ def run_sharded(options):
     config = read_config(options)
     fsdp2.begin_process()
     model = fsdp2.sharded_model(Sparse, config, options.reshard == "on")
-    if options.routing == "skewed":
-        with torch.no_grad():
-            skew_routers(model)
+    with torch.no_grad():
+        set_routing(model, options.routing)
     measured = measure(fsdp2.training_step(model, config, options), options)
     words = {"peer": "experts, FSDP2", "reshard": options.reshard, "routing": options.routing, "masters": "on"}
     fsdp2.print_result(measured, options, words, options.micro_batch * options.seq_len)

@@ -203,7 +203,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   train::Trainer trainer(world, run::trainer_options(config, *bench.model));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
-  if (bench.routing == Routing::skewed) skew_routers(trainer.runtime());
+  if (bench.model->sizes().num_experts > 0) set_routing(trainer.runtime(), bench.routing);
 
   const std::int64_t tokens = config.micro_batch * config.seq_len;
   const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().losses->size());

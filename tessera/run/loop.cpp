@@ -16,6 +16,7 @@
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"
+#include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/metrics/gpu_monitor.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
@@ -95,6 +96,7 @@ class Loop {
 
  private:
   void start() {
+    require_equal(*trainer_.parallel().world, equal_on_all_ranks(setup_));
     if (!setup_.checkpoint && setup_.config.init.empty())
       return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
     if (!setup_.checkpoint) {

@@ -105,7 +105,6 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
 }
 
 void check_stored(const RunSetup& setup, const json& state, const std::string& where) {
-  if (state.contains("model")) require_same_model(state["model"], *setup.model, where);
   if (state.contains("data")) require_same_data(state["data"], setup.data->fingerprint(), where);
   if (setup.config.steps < setup.first_step - 1)
     throw InputError("--steps: got {}, expected at least {}, the step of checkpoint {}", setup.config.steps,
@@ -160,6 +159,7 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   if (setup.checkpoint || state.contains("config")) setup.notes.push_back(mesh_note(merged, setup.config));
   setup.model =
       setup.checkpoint ? model_of(setup.config, state, where, places) : model_to_start(setup, state, where, places);
+  if (setup.checkpoint && state.contains("model")) require_same_model(state["model"], *setup.model, where);
   setup.config = resolve_model(setup.config, *setup.model);
   check_budgets(setup.config, setup.model);
   if (setup.config.recompute == RecomputeSetting::automatic)

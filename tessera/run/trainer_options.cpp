@@ -85,6 +85,11 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
                                 nn::BlockRecompute recompute) {
   shard::RankLayout layout = nn::rank_layout(mesh_of(config));
   const int last = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1;
+  // Calls that may throw come before the aggregate, because g++ 12 destroys members of an aggregate that are not yet
+  // constructed if a later member throws.
+  const nn::ProductOptions products = product_options(config);
+  shard::FormatPolicy wire = wire_policy(config), formats = product_policy(config), backward = backward_policy(config);
+  std::vector<int> nodes = ranks_of_node(config);
   return {.model = builder_of(config, model),
           .layout = layout,
           .rank = std::min(last, layout.mesh.world_size() - 1),
@@ -93,11 +98,11 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
           .recompute = std::move(recompute),
           .runtime = {.zero = config.zero,
                       .one_microbatch = has_one_microbatch(config),
-                      .nodes = ranks_of_node(config),
-                      .wire = wire_policy(config),
-                      .products = product_policy(config),
-                      .wire_backward = backward_policy(config)},
-          .products = product_options(config),
+                      .nodes = std::move(nodes),
+                      .wire = std::move(wire),
+                      .products = std::move(formats),
+                      .wire_backward = std::move(backward)},
+          .products = products,
           .dropout = dropout_options(config),
           .sequences = config.micro_batch,
           .seq_len = config.seq_len,
@@ -106,17 +111,22 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
 }
 
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
+  // As in dry_options, calls that may throw come first.
+  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
+  nn::BlockRecompute recompute(recompute_choice(config, model));
+  runtime::RuntimeOptions runtime = runtime_options(config);
+  const nn::ProductOptions products = product_options(config);
   return {
       .model = builder_of(config, model),
-      .layout = nn::rank_layout(mesh_of(config)),
+      .layout = std::move(layout),
       .types = types_of(config),
       .sequence_parallel = splits_tokens(config),
-      .recompute = nn::BlockRecompute(recompute_choice(config, model)),
+      .recompute = std::move(recompute),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
       .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
-      .runtime = runtime_options(config),
-      .products = product_options(config),
+      .runtime = std::move(runtime),
+      .products = products,
       .dropout = dropout_options(config),
       .expert_room = expert_room_of(config),
       .graph = config.cuda_graph};

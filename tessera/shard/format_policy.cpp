@@ -134,8 +134,8 @@ void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where) {
   for (const FormatRule& rule : rules)
     if (std::ranges::none_of(names, [&](const std::string& name) { return matches(rule, name); }))
-      throw InputError("{}: got {}={}, expected the name of a matrix: {}", where, rule.pattern, name_of(rule.format),
-                       patterns_of(names));
+      throw InputError("{}: got {}={}, expected the name of a matrix with a number format: {}", where, rule.pattern,
+                       name_of(rule.format), patterns_of(names));
 }
 
 }  // namespace tessera::shard

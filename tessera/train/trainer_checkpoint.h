@@ -19,7 +19,7 @@ void check_state(const checkpoint::CheckpointReader& reader);
 
 // Loads this rank's weights, masters and moments from a checkpoint of any layout. If the checkpoint has no moments (an
 // imported checkpoint), the moments become zero. If it has no masters, the masters are made from the weights. Throws
-// InputError.
+// InputError, also for a parameter without gradients whose values are not finite.
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);
 
 // A source from which a trainer's tensors are read.
@@ -29,7 +29,8 @@ struct TensorSource {
   std::function<void(const checkpoint::LoadTensor& request, bool is_counted)> read;
 };
 // Reads this rank's part of every weight, master and moment. If the source has no moments, they do not change. If the
-// source has no masters, they are made from the weights. Throws the errors of source.read.
+// source has no masters, they are made from the weights. Throws the errors of source.read. Throws InputError for a
+// parameter without gradients, such as a router's bias, whose values are not finite.
 void load_tensors(Trainer& trainer, const TensorSource& source);
 
 }  // namespace tessera::train

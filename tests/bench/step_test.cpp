@@ -92,6 +92,31 @@ TEST(StepBenchmark, ReportsTheRowsAndTheTransportOfExperts) {
   EXPECT_FALSE(step_json(small_bench(1, 1), reports_of(small_bench(1, 1)).front()).contains("expert_room_rows"));
 }
 
+// The counts of 8 experts have a mean of at least 64 and a standard deviation of about 7, if tokens choose
+// independently.
+TEST(StepBenchmark, HasTheLoadOfItsRouting) {
+  models::DecoderConfig sizes = small_sizes();
+  sizes.vocab_size = 1024;
+  sizes.num_layers = 4;
+  sizes.max_position_embeddings = 256;
+  sizes.experts = models::ExpertsConfig{.count = 8, .per_token = 2, .width = 8, .sparse = {true, true, true, true}};
+  for (const int gtp : {1, 2}) {
+    SCOPED_TRACE(gtp);
+    StepBench bench = small_bench(1, gtp);
+    bench.model = std::make_shared<models::MixtralConfig>(sizes);
+    bench.config.has_experts = true;
+    bench.config.ep = gtp;
+    bench.config.seq_len = 256;
+    bench.config.global_batch = gtp;
+    const double even = reports_of(bench).front().expert_load.value();
+    EXPECT_LT(even, 1.5);
+    bench.routing = Routing::skewed;
+    const double skewed = reports_of(bench).front().expert_load.value();
+    EXPECT_GT(skewed, 1.6);
+    EXPECT_LT(skewed, 3);
+  }
+}
+
 TEST(StepBenchmark, AllRanksReportTheSameSteps) {
   const std::vector<StepReport> reports = reports_of(small_bench(1, 3));
   for (const StepReport& report : reports) {

@@ -7,7 +7,9 @@ combinations run. TESSERA_E2E=full runs all of them.
 """
 import itertools
 import json
+import math
 import os
+import struct
 import sys
 import unittest
 
@@ -25,6 +27,17 @@ FULL = os.environ.get("TESSERA_E2E") == "full"
 MODEL, QWEN, DOTS = "mixtral-tiny-odd", "qwen3-moe-tiny-odd", "dots1-tiny-odd"
 STEPS = 20 if FULL else 4
 BOUND = 1e-9  # as in test_reference_training.py
+
+
+def set_number(path, name, index, value):
+    """Sets an element of an fp32 tensor of a safetensors file."""
+    data = bytearray(path.read_bytes())
+    size = struct.unpack("<Q", data[:8])[0]
+    tensor = json.loads(data[8:8 + size])[name]
+    assert tensor["dtype"] == "F32", tensor
+    begin = 8 + size + tensor["data_offsets"][0] + 4 * index
+    data[begin:begin + 4] = struct.pack("<f", value)
+    path.write_bytes(data)
 
 
 def mesh_flags(mesh):
@@ -261,6 +274,8 @@ class Experts(unittest.TestCase):
                 ("--expert-exact", "on"): ("unknown flag --expert-exact",),
                 ("--expert-bias-rate", 0.1): ("--expert-bias-rate: got 0.1, expected 0", "have no biases"),
                 ("--expert-capacity", -1): ("--expert-capacity", "-1"),
+                ("--expert-bias-rate", 1.5): ("--expert-bias-rate: got 1.5", "at most 1"),
+                ("--dtype", "bf16", "--wire-rules", "*experts*=bf16"): ("a matrix with a number format: ", "layers.*.attention.qkv.weight, output.weight\n"),
         }.items():
             result = run("train", *self.start(), "--steps", 1, *flags, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, (flags, result.stderr))
@@ -278,6 +293,29 @@ class Experts(unittest.TestCase):
             self.assertIn("has no experts", result.stderr)
             self.assertIn(f"{flags[0]}:", result.stderr)
         self.assertFalse((self.folder / "refused").exists())
+
+    def test_a_bias_that_is_not_finite_is_refused(self):
+        """All tokens would choose the same experts, and no gradient would show it."""
+        self.train("finite", (1, 1, 1, 1, 1, 1), model=DOTS, steps=0)
+        for number, value in enumerate((math.nan, -math.inf)):
+            folder = self.folder / f"bias-{number}"
+            tessera("convert", self.folder / "finite", folder)
+            set_number(folder / "model.safetensors", "model.layers.1.mlp.gate.e_score_correction_bias", 3, value)
+            result = run("convert", folder, self.folder / f"bias-{number}.checkpoint")
+            self.assertIn("e_score_correction_bias", result.stdout + result.stderr)
+            for source in (("--init", folder), ("--resume", self.folder / f"bias-{number}.checkpoint")):
+                for mesh in ((1, 1, 1, 1, 1, 1), (1, 4, 1, 1, 2, 2)):
+                    result = run("train", *self.start(DOTS)[2:], *source, *mesh_flags(mesh), "--steps", 2, "--out", self.folder / "refused-bias")
+                    self.assertEqual(2, result.returncode, result.stderr)
+                    self.assertRegex(result.stderr, r"layers\.1\.router\.bias: 1 of \d+ values are NaN or infinite")
+
+    def test_another_model_on_resume_is_named(self):
+        self.train("dots", (1, 1, 1, 1, 1, 1), model=DOTS, steps=1)
+        for model in (QWEN, "llama-tiny-odd"):
+            result = run("train", "--resume", "latest", "--out", self.folder / "dots", "--model", model, "--data", self.data, "--steps", 2)
+            self.assertEqual(2, result.returncode, result.stderr)
+            self.assertIn("model", result.stderr)
+            self.assertNotIn("--expert-bias-rate", result.stderr)
 
     def test_number_formats_of_dense_weights(self):
         """Dense weights are gathered in the format. Experts stay in bf16, also in products."""

@@ -176,6 +176,15 @@ class Messages(unittest.TestCase):
             self.check(*self.train, "--steps", 1, mpi_ranks=2, expect=["got local, expected mpi", "mpirun started 2 processes"])
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_ranks_with_different_flags(self):
+        one = command(*self.train, "--steps", 1, "--backend", "mpi", "--gtp", 2, "--out", self.folder / "different")
+        line = [MPIRUN, "--oversubscribe", "-n", "1", *one, "--seed", "5", ":", "-n", "1", *one, "--seed", "6"]
+        result = subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120)
+        lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
+        self.assertEqual((2, ["tessera: rank 1: --seed: got 6, expected 5 as on rank 0: start all ranks with the same flags and files"]),
+                         (result.returncode, lines), result.stderr)
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_a_flag_is_named_once_under_mpi(self):
         for flags, flag in ((("--out", self.text), "--out: "), (("--init", self.made), "--init: ")):
             result = run(*self.train, "--steps", 1, "--backend", "mpi", *flags, *(() if "--out" in flags else ("--out", "x")), mpi_ranks=2)

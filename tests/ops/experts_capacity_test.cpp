@@ -1,6 +1,7 @@
 // The capacity of experts: which choices are dropped.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -23,6 +24,18 @@ TEST(ExpertCapacity, RoundsUpTheFactorTimesTheMean) {
   EXPECT_EQ(capacity_of(1.25, 16, 2, 8), 5);
   EXPECT_EQ(capacity_of(0.001, 16, 2, 8), 1);
   EXPECT_EQ(capacity_of(1e300, 16, 2, 8), 16);
+}
+
+// Factors are decimal numbers: n hundredths times t tokens and k choices by e experts, compared in integers.
+TEST(ExpertCapacity, IsExactForDecimalFactors) {
+  for (std::int64_t n = 1; n <= 400; ++n)
+    for (const std::int64_t tokens : {7, 100, 1000, 8192})
+      for (const std::int64_t experts : {3, 8, 10, 60}) {
+        const std::int64_t k = 2, exact = (n * tokens * k + 100 * experts - 1) / (100 * experts);
+        EXPECT_EQ(capacity_of(static_cast<double>(n) / 100, tokens, k, experts),
+                  std::clamp<std::int64_t>(exact, 1, tokens))
+            << n << " hundredths, " << tokens << " tokens, " << experts << " experts";
+      }
 }
 
 TEST(ExpertCapacity, KeepsTheLargestWeightsThenTheFirstTokens) {

@@ -1,5 +1,6 @@
 """A dots1 in numpy and fp64: the routing of DeepSeek-V3 in a Llama with norms of heads (docs/numerics.md)."""
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class Dots1(Mixtral):
         kept = np.ones_like(s["chosen"], bool)
         if not self.capacity:
             return kept
-        most = max(1, math.ceil(self.capacity * len(kept) * self.k / self.experts))
+        most = max(1, math.ceil(Fraction(str(self.capacity)) * len(kept) * self.k / self.experts))
         for expert in range(self.experts):
             tokens, slots = np.nonzero(s["chosen"] == expert)
             dropped = np.argsort(-s["weights"][tokens, slots], kind="stable")[most:]

@@ -270,7 +270,7 @@ TEST(Mfu, IsInTheLineAndInTensorBoardIfKnown) {
     const Scalars scalars = scalars_of(metrics);
     return std::ranges::any_of(scalars, [](const auto& scalar) { return scalar.first == "mfu"; });
   };
-  EXPECT_THAT(metrics_line(metrics), testing::HasSubstr("\"mfu\": null"));
+  EXPECT_THAT(metrics_line(metrics), ::testing::HasSubstr("\"mfu\": null"));
   EXPECT_EQ(parse_metrics_line(metrics_line(metrics), "m").mfu, std::nullopt);
   EXPECT_FALSE(has_scalar());
   metrics.mfu = 0.4375;

@@ -140,12 +140,12 @@ TEST(FormatPolicies, RefuseInvalidRules) {
   EXPECT_TRUE(parse_format_rules("", "--wire-rules").empty());
   const std::vector<std::string> names{"a.up", "a.down"};
   EXPECT_NO_THROW(check_rules(parse_format_rules("a.*=fp8,*up=bf16", ""), names, "--wire-rules"));
-  EXPECT_THAT(
-      [&] { check_rules(parse_format_rules("a.*=fp8,b=bf16", ""), names, "--wire-rules"); },
-      ThrowsMessage<InputError>(HasSubstr("--wire-rules: got b=bf16, expected the name of a matrix: a.up, a.down")));
+  EXPECT_THAT([&] { check_rules(parse_format_rules("a.*=fp8,b=bf16", ""), names, "--wire-rules"); },
+              ThrowsMessage<InputError>(HasSubstr(
+                  "--wire-rules: got b=bf16, expected the name of a matrix with a number format: a.up, a.down")));
   const std::vector<std::string> layers{"layers.0.up", "layers.1.up", "layers.10.up2", "9"};
   EXPECT_THAT([&] { check_rules(parse_format_rules("b=bf16", ""), layers, "--wire-rules"); },
-              ThrowsMessage<InputError>(HasSubstr("a matrix: layers.*.up, layers.*.up2, *")));
+              ThrowsMessage<InputError>(HasSubstr("format: layers.*.up, layers.*.up2, *")));
 }
 
 double wire_bytes_per_element(Format format, std::int64_t rows, std::int64_t cols) {

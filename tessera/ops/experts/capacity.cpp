@@ -35,7 +35,10 @@ void drop_in_block(std::int32_t* choices, const A* weights, std::int64_t count, 
 }  // namespace
 
 std::int64_t capacity_of(double factor, std::int64_t tokens, std::int64_t k, std::int64_t experts) {
-  const double rows = factor * static_cast<double>(tokens) * static_cast<double>(k) / static_cast<double>(experts);
+  // Without this tolerance, 1.1 * 100 / 10 would be rounded up to 12, because 1.1 has no exact binary representation.
+  constexpr double kTolerance = 1e-12;
+  const double rows =
+      factor * static_cast<double>(tokens) * static_cast<double>(k) / static_cast<double>(experts) * (1 - kTolerance);
   const auto all = static_cast<double>(tokens);  // a token chooses an expert at most once
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::min(rows, all))));
 }

@@ -97,8 +97,7 @@ struct TrainConfig {
   // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
   // (nn/parallel/token_chunks.h).
   std::string tp_chunks = "auto";
-  // Whether tp ranks exchange these tokens in pieces while products run. Absent: true with sequence parallelism and tp
-  // <= 8.
+  // Whether tp ranks exchange these tokens in pieces while products run. Absent: has_long_pieces.
   std::optional<bool> tp_overlap;
   nn::MoeAux moe_aux = nn::MoeAux::layer;
   double router_z_loss = 0;        // coefficient of the router's z-loss
@@ -128,7 +127,9 @@ struct TrainConfig {
   std::string out;                        // folder of the run
 
   std::set<std::string> given;  // keys that a flag or the --config file sets; not a setting
-  bool has_experts = false;     // whether the model has experts; set by resolve_model; not a setting
+  // Set by resolve_model; not settings:
+  bool has_experts = false;      // whether the model has experts
+  bool has_long_pieces = false;  // whether tokens travel in pieces by default (tp_tokens.h)
 };
 
 }  // namespace tessera::run

@@ -137,7 +137,7 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   check_products(config, products);
   std::vector<std::string> names;
   for (const auto& [name, formats] : weight_formats(config, model))
-    if (formats.is_matrix) names.push_back(name);
+    if (formats.takes_rules) names.push_back(name);
   shard::check_rules(shard::parse_format_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
   shard::check_rules(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
                      "--wire-rules-backward");
@@ -157,16 +157,6 @@ void check_graph(const TrainConfig& config) {
                      config.debug_delays);
 }
 
-std::int64_t tp_chunks_of(const TrainConfig& config) {
-  if (config.tp_chunks == "auto") return nn::kAutomaticChunks;
-  std::int64_t chunks = 0;
-  const char* end = config.tp_chunks.data() + config.tp_chunks.size();
-  const auto [next, error] = std::from_chars(config.tp_chunks.data(), end, chunks);
-  if (error != std::errc() || next != end || chunks < 1)
-    throw InputError("--tp-chunks: got {}, expected auto or a number above 0", config.tp_chunks);
-  return chunks;
-}
-
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
   if (config.tp > 1) config.sequence_parallel = splits_tokens(config);
@@ -179,10 +169,7 @@ TrainConfig resolve_settings(TrainConfig config) {
   parse_budget(config.gather_budget, "--gather-budget");
   parse_budget(config.reduce_budget, "--reduce-budget");
   parse_byte_size(config.coalesce, "--coalesce");
-  if (tp_chunks_of(config) != nn::kAutomaticChunks && !splits_tokens(config))
-    throw InputError("--tp-chunks: got {}, expected it with --tp above 1 and --sequence-parallel on", config.tp_chunks);
-  if (overlaps_tp(config) && !splits_tokens(config))
-    throw InputError("--tp-overlap: got on, expected it with --tp above 1 and --sequence-parallel on");
+  check_tp_tokens(config);
   return config;
 }
 
@@ -299,7 +286,7 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
                           .has_backward_weight = spec.backward.has_value(),
                           .product = spec.product,
-                          .is_matrix = spec.dims.size() == 2};
+                          .takes_rules = spec.dims.size() == 2 && spec.takes_formats};
   }
   return formats;
 }
@@ -415,6 +402,8 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
+  check_tp_tokens(config);
+  config.has_long_pieces = has_long_pieces(config, sizes);
   if (sizes.num_experts > 0 && has_unused_places(config))
     throw InputError("{}: model '{}' has experts, which need a whole mesh in this version", unused_flag(config),
                      config.model);

@@ -57,7 +57,8 @@ struct WeightFormats {
   // Whether backward passes read a separate backward weight, which is also stored and sent.
   bool has_backward_weight = false;
   quant::Format product = quant::Format::bf16;  // format in products
-  bool is_matrix = true;                        // false for vectors, which have no number formats
+  // Whether rules of number formats may name the parameter. False for vectors, routers and the weights of experts.
+  bool takes_rules = true;
 };
 // Returns the number formats of every parameter by name. Matrices have the formats of the policies. Other parameters
 // have Format::bf16, which means the type of --dtype here. `config` has tp and seq_len filled in. Throws InputError for
@@ -66,16 +67,14 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 // Returns true if the setting has no effect because `config` has no products to which it applies. Some settings apply
 // only to fp8 products, others only to products whose tokens tp ranks exchange.
 bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
-// Returns the largest number of chunks of a product (nn::ProductOptions::tp_chunks). Throws InputError if --tp-chunks
-// is neither auto nor a positive number.
-std::int64_t tp_chunks_of(const TrainConfig& config);
 // Returns how the embedding is read: the number of tokens in a microbatch, and the lookup. `config` has seq_len filled
 // in.
 shard::RowReads embedding_reads(const TrainConfig& config);
 
 // Step 3: the model. Fills in seq_len and checks that it is at most the model's longest sequence. Parallel degrees need
 // not divide any size of the model. Throws InputError for --embedding rows if the table is also the output layer's
-// weight. Throws InputError for a rule of number formats that does not match a parameter of the model.
+// weight. Throws InputError for a rule of number formats that does not match a parameter of the model. Throws the
+// errors of check_tp_tokens (tp_tokens.h).
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model);
 
 // Returns one line for each setting that is allowed but deserves a warning at the start of the run.

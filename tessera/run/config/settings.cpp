@@ -21,6 +21,8 @@ constexpr Range kCount{.low = 1, .high = kMax32};
 constexpr Range kCountOrZero{.low = 0, .high = kMax32};
 constexpr Range kRanks{.low = 1, .high = kMaxRanks};
 constexpr Range kNotNegative{.low = 0};
+constexpr Range kTextOrNumber{.low = 0};  // a text such as "auto"; JSON may contain a number instead
+constexpr Range kShare{.low = 0, .high = 1};
 constexpr Range kPositive{.low = 0, .open_low = true};
 constexpr Range kBelowOne{.low = 0, .high = 1, .open_high = true};
 constexpr Range kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 64};
@@ -67,9 +69,9 @@ constexpr std::array kSettings{
         "dead places, such as dp0.gtp1:0,3;dp2:1 (replica, gtp rank, tp slots; without gtp: gtp 0), or a .json file",
         kPlaces},
     Setting{"idle", &C::idle, kAny, kUnused, "PLACES", "live places that do not take part, as --dead", kPlaces},
-    Setting{"tp_spares", &C::tp_spares, kAny, kUnused, "auto|N",
+    Setting{"tp_spares", &C::tp_spares, kTextOrNumber, kUnused, "auto|N",
             "tp groups with dead slots use N slots less than --tp (auto: the most dead slots of a group)", kPlaces},
-    Setting{"reduced_batch", &C::reduced_batch, kAny, kUnused, "auto|N",
+    Setting{"reduced_batch", &C::reduced_batch, kTextOrNumber, kUnused, "auto|N",
             "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)",
             kPlaces},
     Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once",
@@ -126,20 +128,21 @@ constexpr std::array kSettings{
             Commands(Command::train) | Command::evaluate},
     Setting{"recompute", &C::recompute, kAny, kKept, "none|selective|full|auto", "activations to recompute in backward",
             kPlans},
-    Setting{"activation_budget", &C::activation_budget, kAny, kKept, "BYTES",
+    Setting{"activation_budget", &C::activation_budget, kTextOrNumber, kKept, "BYTES",
             "bytes of activations that --recompute auto may keep", kPlans},
     Setting{"sequence_parallel", &C::sequence_parallel, kAny, kKept, "on|off",
             "shard activations outside the tensor-parallel parts by tokens (default: on with --tp above 1)", kPlans},
-    Setting{"tp_chunks", &C::tp_chunks, kAny, kKept, "auto|N",
+    Setting{"tp_chunks", &C::tp_chunks, kTextOrNumber, kKept, "auto|N",
             "sequence parallelism: products are computed in at most N chunks of tokens (auto: by size)", kPlans},
-    Setting{"tp_overlap", &C::tp_overlap, kAny, kRun, "on|off",
-            "sequence parallelism: tokens travel in pieces beside the products (default: on with --tp up to 8)",
-            kPlans},
+    Setting{
+        "tp_overlap", &C::tp_overlap, kAny, kRun, "on|off",
+        "sequence parallelism: tokens travel in pieces beside the products (default: on if the pieces are long enough)",
+        kPlans},
     Setting{"moe_aux", &C::moe_aux, kAny, kKept, "layer|pooled", "experts: auxiliary loss by layer, or pooled", kSteps},
     Setting{"router_z_loss", &C::router_z_loss, kNotNegative, kKept, "X", "experts: coefficient of the z loss", kSteps},
     Setting{"expert_room", &C::expert_room, kPositive, kRun, "X", "experts on GPUs: memory for X times the even load",
             kPlans},
-    Setting{"expert_bias_rate", &C::expert_bias_rate, kNotNegative, kKept, "X",
+    Setting{"expert_bias_rate", &C::expert_bias_rate, kShare, kKept, "X",
             "experts: change of a router's bias in each step (default: 0.001 for routers with biases)", kPlans},
     Setting{"expert_capacity", &C::expert_capacity, kNotNegative, kKept, "X",
             "experts: drop rows of an expert beyond this multiple of the mean in a microbatch; 0: drop none", kPlans},
@@ -152,11 +155,11 @@ constexpr std::array kSettings{
     Setting{"zero", &C::zero, kAny, kKept, "on|off", "shard the optimizer state over replicas (ZeRO-1)", kPlans},
     Setting{"embedding", &C::embedding, kAny, kKept, "auto|gather|rows",
             "gather the table over gtp, or exchange the rows of the tokens; auto: by bytes", kPlans},
-    Setting{"gather_budget", &C::gather_budget, kAny, kRun, "BYTES|min|auto",
+    Setting{"gather_budget", &C::gather_budget, kTextOrNumber, kRun, "BYTES|min|auto",
             "memory for gathered weights, such as 2GB", kBudgets},
-    Setting{"reduce_budget", &C::reduce_budget, kAny, kRun, "BYTES|min|auto", "memory for gradients in flight",
+    Setting{"reduce_budget", &C::reduce_budget, kTextOrNumber, kRun, "BYTES|min|auto", "memory for gradients in flight",
             kBudgets},
-    Setting{"coalesce", &C::coalesce, kAny, kRun, "BYTES",
+    Setting{"coalesce", &C::coalesce, kTextOrNumber, kRun, "BYTES",
             "combine neighbouring weights into transfers of up to this size", kPlans},
     Setting{"deterministic", &C::deterministic, kAny, kRun, "on|off",
             "on GPUs: sums without atomics; every repetition and gtp degree gives the same bits (slower)", kSteps},
@@ -298,6 +301,10 @@ struct Place {  // arguments of the following overloads, except the value
 };
 
 void put(std::string& to, const json& value, const Place& at) {
+  if (at.range.low == 0 && value.is_number_unsigned()) {
+    to = value.dump();
+    return;
+  }
   if (!value.is_string() || (value.get_ref<const std::string&>().empty() && !at.may_be_empty))
     refuse(at.where, value, at.may_be_empty ? "a text" : "a non-empty text");
   to = value.get<std::string>();

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/rank_text.h"
 #include "tessera/run/config/parse.h"

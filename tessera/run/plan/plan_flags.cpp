@@ -102,6 +102,7 @@ TrainConfig searched_config(TrainConfig config, const models::ModelConfig& model
   alone.reduce_order = ReduceOrder::sequential;
   alone.ranks_per_node = 0;
   alone.tp_wire_format = quant::Format::bf16;
+  tp_chunks_of(config);  // refuses a bad value
   alone.tp_chunks = "auto";
   alone.tp_overlap.reset();
   alone.global_batch = alone.micro_batch;

@@ -186,8 +186,20 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFile{"{\"mask_documents\": 1}", {"'mask_documents'", "on or off"}},
                       BadFile{"{\"dtype\": 16}", {"'dtype'", "16"}}, BadFile{"{\"pp\": 2}", {"'pp'", "not built yet"}},
                       BadFile{"{\"config\": \"x\"}", {"'config'"}},
+                      BadFile{"{\"tp_chunks\": -2}", {"'tp_chunks'", "-2"}},
+                      BadFile{"{\"coalesce\": 1.5}", {"'coalesce'", "1.5"}},
                       BadFile{"{\"tp\": 1, \"tp\": 2}", {"\"tp\"", "twice"}}, BadFile{"[1]", {"[1]", "object"}},
                       BadFile{"{", {"JSON"}}, BadFile{"", {"empty"}}));
+
+TEST(ConfigFile, MayContainNumbersForTextsLikeAutoOrANumber) {
+  const base::TempFile file(
+      "{\"tp\": 2, \"tp_chunks\": 2, \"gather_budget\": 4096, \"coalesce\": 0, \"activation_budget\": 5}");
+  const TrainConfig config = parse({"--config", file.path()});
+  EXPECT_EQ(config.tp_chunks, "2");
+  EXPECT_EQ(config.gather_budget, "4096");
+  EXPECT_EQ(config.coalesce, "0");
+  EXPECT_EQ(config.activation_budget, "5");
+}
 
 TEST(Settings, RoundTripThroughJson) {
   const TrainConfig config = parse({"--model",

@@ -1,0 +1,55 @@
+// Ranks of a run with different settings.
+#include "tessera/run/launch/equal_ranks.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/local/world.h"
+#include "tests/run/config/config_test_support.h"
+
+namespace tessera::run {
+namespace {
+
+using nlohmann::json;
+
+// Returns the message of each rank, or "" for no error.
+std::array<std::string, 3> messages(const std::array<json, 3>& values) {
+  std::array<std::string, 3> found;
+  comm::run_local(3, {}, [&](comm::World& world) {
+    const auto all = world.make_group("all", {{0, 1, 2}});
+    const auto rank = static_cast<std::size_t>(world.rank());
+    try {
+      require_equal(*all, values[rank]);
+    } catch (const InputError& error) {
+      found[rank] = error.what();
+    }
+  });
+  return found;
+}
+
+TEST(EqualRanks, OfEqualValuesAreAccepted) {
+  EXPECT_THAT(messages({json{{"--lr", 1e-3}}, json{{"--lr", 1e-3}}, json{{"--lr", 1e-3}}}), ::testing::Each(""));
+}
+
+TEST(EqualRanks, NameTheFirstDifferenceOnEveryRank) {
+  const json first{{"--lr", 1e-3}, {"--seed", 1}}, other{{"--lr", 2e-3}, {"--seed", 2}};
+  EXPECT_THAT(
+      messages({first, first, other}),
+      ::testing::Each("rank 2: --lr: got 0.002, expected 0.001 as on rank 0: start all ranks with the same flags and "
+                      "files"));
+  EXPECT_THAT(messages({first, other, other}), ::testing::Each(::testing::HasSubstr("rank 1: --lr")));
+}
+
+TEST(EqualRanks, NameAMissingValue) {
+  const json first{{"the data", 1}, {"the held-out data", 7}}, other{{"the data", 1}};
+  EXPECT_THAT(messages({first, other, first}),
+              ::testing::Each(::testing::HasSubstr("rank 1: the held-out data: got ")));
+  EXPECT_THAT(messages({other, first, other}),
+              ::testing::Each(::testing::HasSubstr("rank 1: the held-out data: got 7")));
+}
+
+}  // namespace
+}  // namespace tessera::run
