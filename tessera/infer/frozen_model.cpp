@@ -11,6 +11,7 @@
 #include "tessera/ops/device/stream_scope.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/host_view.h"
+#include "tessera/train/untrained_values.h"
 
 namespace tessera::infer {
 namespace {
@@ -51,6 +52,7 @@ FrozenModel::~FrozenModel() {
 
 void FrozenModel::load(const ReadWeight& read) {
   runtime_.wait_until_idle();
+  const std::vector<schedule::ParameterId> biases = model_->router_biases().ids;
   for (schedule::ParameterId id = 0; id < runtime_.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime_.parameter(id);
     const auto bytes = static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), parameter.types.model));
@@ -61,6 +63,8 @@ void FrozenModel::load(const ReadWeight& read) {
           .dims = parameter.spec.dims,
           .local = parameter.local_state,
           .data = host.data()});
+    if (std::ranges::find(biases, id) != biases.end())
+      train::require_finite(parameter.spec.name, parameter.types.model, host.data(), parameter.state_elements());
     host.write_back();
     runtime_.program().publish(id);
   }

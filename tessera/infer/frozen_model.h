@@ -39,7 +39,7 @@ class FrozenModel {
 
   // A function that reads the boxes of a request into host memory. If the function throws, load() passes on the error.
   using ReadWeight = std::function<void(const checkpoint::LoadTensor& request)>;
-  // Reads this rank's part of every weight.
+  // Reads this rank's part of every weight. Throws InputError for the bias of a router whose values are not finite.
   void load(const ReadWeight& read);
 
   // Returns the mean loss over the input's tokens. Collective.

@@ -1,7 +1,5 @@
 #include "tessera/train/trainer_checkpoint.h"
 
-#include <ATen/ops/isfinite.h>
-
 #include <bit>
 #include <optional>
 #include <utility>
@@ -9,8 +7,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/typed_json.h"
-#include "tessera/ops/aten_types.h"
 #include "tessera/train/host_view.h"
+#include "tessera/train/untrained_values.h"
 
 namespace tessera::train {
 namespace {
@@ -37,17 +35,6 @@ base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const sh
   return weight;
 }
 
-// Throws InputError for a value that is not finite. A parameter without gradients, such as the bias of a router, has no
-// path to the gradient's norm, so no step would be skipped.
-void require_finite(const shard::ShardedParameter& parameter, quant::DType type, void* data, std::int64_t elements) {
-  const std::int64_t others =
-      elements - at::isfinite(ops::view_of(data, {elements}, type, at::kCPU)).sum().item<std::int64_t>();
-  if (others > 0)
-    throw InputError(
-        "{}: {} of {} values are NaN or infinite, expected numbers: training would not change or show them",
-        parameter.spec.name, others, elements);
-}
-
 void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSource& source) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   const bool is_counted = !shard::counted_part(parameter).pieces.empty();
@@ -69,7 +56,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
                  .local = parameter.local_state,
                  .data = host.data()},
                 is_counted);
-    if (!parameter.spec.trainable) require_finite(parameter, type, host.data(), elements);
+    if (!parameter.spec.trainable) require_finite(parameter.spec.name, type, host.data(), elements);
     host.write_back();
   });
   if (parameter.spec.encoding || parameter.spec.backward) WeightCast(trainer.runtime()).cast({&id, 1});

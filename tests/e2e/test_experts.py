@@ -309,6 +309,11 @@ class Experts(unittest.TestCase):
                     self.assertEqual(2, result.returncode, result.stderr)
                     self.assertRegex(result.stderr, r"layers\.1\.router\.bias: 1 of \d+ values are NaN or infinite")
 
+            for words in (("generate", folder, "--prompt-ids", "1,2", "--tokens", 2), ("evaluate", folder, "--data", self.data, "--seq-len", 16)):
+                result = run(*words)
+                self.assertEqual(2, result.returncode, result.stderr)
+                self.assertIn("layers.1.router.bias: 1 of ", result.stderr)
+
     def test_another_model_on_resume_is_named(self):
         self.train("dots", (1, 1, 1, 1, 1, 1), model=DOTS, steps=1)
         for model in (QWEN, "llama-tiny-odd"):

@@ -172,7 +172,7 @@ class Refused(Resume):
                      ("state", "data", 0, "tokens"): ([],)}
         for key, values in {"ranks": (0, 7, 10**9, "x"), "tp": (1.5, 0, "x"), "gtp": (-1, 0), "dp": ([], 0), "backend": ("x", 3, []),
                             "zero": (3, "x"), "recompute": ("x", 1), "embedding": ("x", 1), "save_every": (-1, "x"),
-                            "activation_budget": (3, ""), "sequence_parallel": ("x", 1), "steps": ("x", -5)}.items():
+                            "activation_budget": (3.5, ""), "sequence_parallel": ("x", 1), "steps": ("x", -5)}.items():
             values_of["state", "config", key] = values
         for key, values in {"name": ("x", 3), "kind": ("x",), "dtype": ("bf16", "x"), "shape": ([3], 3),
                             "pieces": ([[0, 0, 0, 2**62, 2**62, 2**62]], [], 3)}.items():

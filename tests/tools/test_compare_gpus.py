@@ -101,7 +101,7 @@ class Compare(unittest.TestCase):
     def test_a_model_with_experts_has_a_peer_of_its_own(self):
         code, lines, summary, _ = self.compare([result(10, expert_load=1.5)], [result(12)], [], "--gpus", 1, "--model", "mixtral-8x7b",
                                                "--routing", "skewed")
-        self.assertIn("tessera: expert_load 1.5", lines)
+        self.assertIn("tessera: expert_load 1.500", lines)
         self.assertEqual(code, 0)
         self.assertEqual(list(summary["programs"]), ["tessera", compare_gpus.EXPERTS])
         self.assertAlmostEqual(summary["speed_to_best"], 1.2)
