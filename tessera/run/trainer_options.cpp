@@ -85,8 +85,8 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
                                 nn::BlockRecompute recompute) {
   shard::RankLayout layout = nn::rank_layout(mesh_of(config));
   const int last = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1;
-  // Calls that may throw come before the aggregate, because g++ 12 destroys the members of a nested aggregate twice if a
-  // later initializer throws.
+  // Calls that may throw come before the aggregate, because g++ 12 destroys the members of a nested aggregate twice if
+  // a later initializer throws.
   const nn::ProductOptions products = product_options(config);
   shard::FormatPolicy wire = wire_policy(config), formats = product_policy(config), backward = backward_policy(config);
   std::vector<int> nodes = ranks_of_node(config);

@@ -175,6 +175,16 @@ class Messages(unittest.TestCase):
                        expect=["--resume: 1 process was started", "2 ranks (tp 1 x gtp 2 x dp 1)", "mpirun -n 2", "--gtp"])
             self.check(*self.train, "--steps", 1, mpi_ranks=2, expect=["got local, expected mpi", "mpirun started 2 processes"])
 
+    def test_tokens_of_tp_in_commands_without_a_run(self):
+        tiny = ("--model", "llama-tiny-odd")
+        for words in (("plan", *tiny), ("bench", "schedule"), ("bench", "step", *tiny, "--steps", 1), ("inspect", "layout", *tiny)):
+            for bad in ("abc", 0, 2.5):
+                self.check(*words, "--tp", 2, "--seq-len", 16, "--tp-chunks", bad, expect=[f"--tp-chunks: got {bad}, expected auto or a number above 0"])
+            for flags in (("--tp", 2, "--sequence-parallel", "off"), ()):
+                self.check(*words, *flags, "--seq-len", 16, "--tp-chunks", 2, expect=["--tp-chunks: got 2", "--sequence-parallel on"])
+                self.check(*words, *flags, "--seq-len", 16, "--tp-overlap", "on", expect=["--tp-overlap: got on", "--sequence-parallel on"])
+        self.check("plan", "--search", *tiny, "--ranks", 4, "--global-batch", 8, "--tp-chunks", "abc", expect=["--tp-chunks: got abc"])
+
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_ranks_with_different_flags(self):
         one = command(*self.train, "--steps", 1, "--backend", "mpi", "--gtp", 2, "--out", self.folder / "different")
