@@ -1,5 +1,7 @@
 #include "tessera/bench/routing.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -10,7 +12,6 @@
 #include "tessera/train/weight_cast.h"
 
 namespace tessera::bench {
-
 namespace {
 
 // The factor by which the embeddings are larger than their usual initial values, whose standard deviation is 0.02. The
@@ -26,13 +27,17 @@ void scale_rows(runtime::Runtime& runtime, std::string_view name, const std::fun
     shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.name.ends_with(name)) continue;
     const quant::DType type = parameter.types.accumulator;
-    for (const layout::Piece& piece : parameter.local_state.pieces)
-      for (std::int64_t row = 0; row < piece.box.rows; ++row) {
-        const auto at = static_cast<std::size_t>(piece.offset + row * piece.stride);
-        ops::view_of(parameter.state_master() + at * quant::size_of(type), {piece.box.cols}, type,
-                     ops::to_device(parallel.device))
-            .mul_(factor(piece.box.row + row));
-      }
+    for (const layout::Piece& piece : parameter.local_state.pieces) {
+      if (piece.box.rows == 0 || piece.box.cols == 0) continue;
+      std::byte* first = parameter.state_master() + static_cast<std::size_t>(piece.offset) * quant::size_of(type);
+      const at::Tensor rows = ops::view_of(first, {(piece.box.rows - 1) * piece.stride + piece.box.cols}, type,
+                                           ops::to_device(parallel.device))
+                                  .as_strided({piece.box.rows, piece.box.cols}, {piece.stride, 1});
+      at::Tensor factors = at::empty({piece.box.rows, 1}, at::kDouble);
+      for (std::int64_t row = 0; row < piece.box.rows; ++row)
+        factors.mutable_data_ptr<double>()[row] = factor(piece.box.row + row);
+      rows.mul_(factors.to(rows.options()));
+    }
     cast.cast({&id, 1});
     runtime.program().publish(id);
   }

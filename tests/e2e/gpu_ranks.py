@@ -1,7 +1,7 @@
 """Starts ranks on GPUs. If there are more ranks than GPUs, ranks share a GPU. Results then have the same bits, but take longer.
 
-NCCL refuses two ranks of a group on one GPU of a host. Therefore each rank has its own NCCL_HOSTID, and NCCL sends messages over
-sockets. Pushes depend on the name of the host, so ranks that share a GPU also push. `nodes` > 0 also sets the names of hosts.
+NCCL refuses two ranks of a group on one GPU of a host. Ranks that share a GPU therefore have their own NCCL_HOSTID, and NCCL sends
+messages over sockets. Pushes depend on the name of the host, so ranks that share a GPU also push. `nodes` > 0 also sets the names of hosts.
 """
 import contextlib
 import os
@@ -46,8 +46,9 @@ class Ranks:
         for rank, errors in enumerate(self.errors):
             host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
             variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
-                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"{port}-{rank}",
-                         "NCCL_SOCKET_IFNAME": "lo"}
+                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_SOCKET_IFNAME": "lo"}
+            if ranks > GPUS:
+                variables["NCCL_HOSTID"] = f"{port}-{rank}"
             with open(os.devnull, "wb") as nothing:
                 output = errors if program else nothing
                 if SERVER and line[0] == TESSERA and not host and environment is None:
