@@ -69,6 +69,23 @@ class Predictions(unittest.TestCase):
             named = [f"--{name} {experts['recommended'][name]}" for name in ("ep", "egtp") if experts["recommended"][name] > 1]
             self.assertIn(" ".join(named), table["recommended"][column])
 
+    def test_pieces_are_the_default_where_the_plan_is_faster_with_them(self):
+        """Checks the table of docs/performance.md. A change in brackets: pieces are not the default."""
+        text = (pathlib.Path(ROOT) / "docs/performance.md").read_text().split("| change of the step, size of a piece |", 1)[1].split("\n\n", 1)[0]
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+        self.assertEqual(5, len(rows))
+        for name, *cells in rows:
+            model, tp = re.fullmatch(r"Llama-3-(\d+B), tp (\d)", name).groups()
+            for tokens, cell in zip((1024, 2048, 4096, 8192), cells, strict=True):
+                bracket, change = re.match(r"(\(?)([-+][\d.]+) %", cell).groups()
+                flags = ("--model", f"llama3-{model.lower()}", "--layers", 8, "--dtype", "bf16", "--machine", "h200", "--tp", tp, "--seq-len", tokens)
+                on, off, default = (json.loads(tessera("plan", *flags, *more, "--json"))["predicted"]["step_ms"]
+                                    for more in (("--tp-overlap", "on"), ("--tp-overlap", "off"), ()))
+                with self.subTest(name, tokens=tokens):
+                    self.assertAlmostEqual(float(change), 100 * (on / off - 1), delta=0.5)
+                    self.assertEqual(off if bracket else on, default)
+                    self.assertLessEqual(default, 1.01 * min(on, off))
+
     def test_the_order_of_meshes_is_the_measured_order(self):
         """Steps of 4 sequences on 4 H200 (gtp 4, gtp 2 x dp 2, tp 2 x gtp 2), and of 2 sequences on 2 H100 (gtp 2, tp 2)."""
         four = [(mesh["tp"], mesh["gtp"], mesh["dp"]) for mesh in search("h200", 32, "--ranks", 4, "--global-batch", 4) if mesh["fits"]]
