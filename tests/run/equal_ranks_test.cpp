@@ -30,11 +30,11 @@ std::array<std::string, 3> messages(const std::array<json, 3>& values) {
   return found;
 }
 
-TEST(EqualRanks, OfEqualValuesAreAccepted) {
+TEST(RanksOfARun, MayHaveEqualValues) {
   EXPECT_THAT(messages({json{{"--lr", 1e-3}}, json{{"--lr", 1e-3}}, json{{"--lr", 1e-3}}}), ::testing::Each(""));
 }
 
-TEST(EqualRanks, NameTheFirstDifferenceOnEveryRank) {
+TEST(RanksOfARun, AllNameTheFirstDifference) {
   const json first{{"--lr", 1e-3}, {"--seed", 1}}, other{{"--lr", 2e-3}, {"--seed", 2}};
   EXPECT_THAT(
       messages({first, first, other}),
@@ -43,7 +43,7 @@ TEST(EqualRanks, NameTheFirstDifferenceOnEveryRank) {
   EXPECT_THAT(messages({first, other, other}), ::testing::Each(::testing::HasSubstr("rank 1: --lr")));
 }
 
-TEST(EqualRanks, NameAMissingValue) {
+TEST(RanksOfARun, AllNameAMissingValue) {
   const json first{{"the data", 1}, {"the held-out data", 7}}, other{{"the data", 1}};
   EXPECT_THAT(messages({first, other, first}),
               ::testing::Each(::testing::HasSubstr("rank 1: the held-out data: got ")));

@@ -402,7 +402,6 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
-  check_tp_tokens(config);
   config.has_long_pieces = has_long_pieces(config, sizes);
   if (sizes.num_experts > 0 && has_unused_places(config))
     throw InputError("{}: model '{}' has experts, which need a whole mesh in this version", unused_flag(config),

@@ -15,8 +15,8 @@ namespace tessera::run {
 using nlohmann::json;
 
 json equal_on_all_ranks(const RunSetup& setup) {
-  constexpr std::array<std::string_view, 10> kMayDiffer = {"model", "init",      "data",    "valid",      "resume",
-                                                           "out",   "timeout_s", "threads", "peak_flops", "config"};
+  constexpr std::array<std::string_view, 7> kMayDiffer = {"model",  "init", "data",      "valid",
+                                                          "resume", "out",  "peak_flops"};
   json all = json::object();
   for (const Setting& setting : settings())
     if (std::ranges::find(kMayDiffer, setting.name) == kMayDiffer.end())

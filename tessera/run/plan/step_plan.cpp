@@ -10,6 +10,7 @@
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/shares.h"
+#include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/plan/replica_kinds.h"
 #include "tessera/run/plan/traffic.h"
 #include "tessera/run/recompute_choice.h"
@@ -168,6 +169,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 }
 
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model) {
+  check_tp_tokens(config);
   if (!config.grad_wire) config.grad_wire = config.dtype;
   // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
   // backend.

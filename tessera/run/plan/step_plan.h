@@ -101,7 +101,7 @@ struct StepPlan {
 double limit_seconds(const StepPlanRequest& request);
 
 // Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
-// rank computes one microbatch per step. Throws the errors of resolve_ranks and resolve_model.
+// rank computes one microbatch per step. Throws the errors of check_tp_tokens, resolve_ranks and resolve_model.
 TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& model);
 
 // Returns the number of microbatches of a step. If places are unused, returns the largest number of any replica.
