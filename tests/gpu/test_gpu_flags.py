@@ -48,7 +48,7 @@ LIKE = {"loss": 2e-3, "grad_norm": 3e-2}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training run. `mesh` is (tp, gtp, dp)."""
+    """A training run. `mesh` is (tp, gtp, dp). Few microbatches are fast, because ranks that share a GPU wait long for each other."""
     mesh: tuple
     flags: tuple = ()
     model: str = "whole"
@@ -56,6 +56,7 @@ class Run:
     backend: str = "nccl"
     steps: int = STEPS
     unused: int = 0  # places of the mesh without a rank
+    micro_batch: int = 3  # of 12 samples
 
     def plus(self, *flags, **changes):
         return dataclasses.replace(self, flags=(*self.flags, *flags), **changes)
@@ -64,7 +65,7 @@ class Run:
         return self.mesh[0] * self.mesh[1] * self.mesh[2] - self.unused
 
     def name(self):
-        words = [self.backend, self.model, *self.mesh, self.steps, self.nodes, *self.flags]
+        words = [self.backend, self.model, *self.mesh, self.steps, self.nodes, self.micro_batch, *self.flags]
         return "_".join(str(word).strip("-") for word in words).translate(str.maketrans("/*=,", "+x--"))
 
 
@@ -85,7 +86,7 @@ class GpuFlags(unittest.TestCase):
     def train(self, run):
         tp, gtp, dp = run.mesh
         flags = ["--model", self.model(run), *self.flags, "--tp", tp, "--gtp", gtp, "--dp", dp, "--steps", run.steps,
-                 "--out", self.folder / run.name(), *run.flags]
+                 "--micro-batch", run.micro_batch, "--out", self.folder / run.name(), *run.flags]
         if run.backend == "local":
             tessera("train", "--backend", "local", *flags)
         else:
@@ -147,27 +148,43 @@ class GpuFlags(unittest.TestCase):
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one.plus(*UNSPLIT), split, dataclasses.replace(split, model="odd"))
 
+    def check_pieces(self, run):
+        """Checks how the pieces of a run with --tp-overlap on were transferred."""
+        summary = self.summary(run)
+        with self.subTest(run.name()):
+            self.assertGreater(summary["tp_pieces"], 0)
+            self.assertEqual((0, "nccl" if "off" in run.flags else "push"), (summary["tp_fallbacks"], summary["tp_transport"]))
+
     def test_products_in_chunks(self):
         """Products in chunks of tokens have the same bits in every mesh, in graphs, and with overlapping transfers."""
-        for formats in ((), FP8, ("--gemm-format", "fp8_block")):
+        cut = Run((2, 1, 1), (*SPLIT, "--tp-chunks", 2))
+        chunks, pieces = cut.plus(*WHOLE), cut.plus(*OVERLAP)
+        exchanged = pieces.plus("--pushes", "off")
+        self.check_same([chunks, chunks.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), pieces, pieces.plus(*GRAPH, *POISON),
+                         pieces.plus("--debug-delays", 3, mesh=(2, 2, 1)), exchanged])
+        odd = chunks.plus(model="odd")
+        self.check_same([odd, pieces.plus(model="odd")])
+        self.check_like_cpus(chunks, odd)
+        self.check_pieces(pieces)
+        self.check_pieces(exchanged)
+
+    def test_products_in_formats_and_chunks(self):
+        """Chunks in fp8 also arrive as fp8 codes."""
+        for formats, codes in ((FP8, [CODES]), (("--gemm-format", "fp8_block"), [])):
             cut = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
             chunks, pieces = cut.plus(*WHOLE), cut.plus(*OVERLAP)
-            self.check_same([chunks, chunks.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), pieces, pieces.plus(*GRAPH, *POISON),
-                             pieces.plus("--debug-delays", 3, mesh=(2, 2, 1)), pieces.plus("--pushes", "off")])
-            odd = dataclasses.replace(chunks, model="odd")
-            self.check_same([odd, dataclasses.replace(pieces, model="odd")])
-            self.check_like_cpus(chunks, odd)
-            for run, transport in ((pieces, "push"), (pieces.plus("--pushes", "off"), "nccl")):
-                with self.subTest(run.name()):
-                    self.assertGreater(self.summary(run)["tp_pieces"], 0)
-                    self.assertEqual((0, transport), tuple(self.summary(run)[key] for key in ("tp_fallbacks", "tp_transport")))
+            self.check_same([chunks, pieces, pieces.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), *(pieces.plus(*flags, *GRAPH) for flags in codes)])
+            odd = chunks.plus(model="odd")
+            self.check_same([odd, pieces.plus(model="odd")])
+            self.check_like_cpus(chunks)
+            self.check_pieces(pieces)
 
     def test_many_pieces(self):
         """Pieces of tokens arrive whole and in order beside products and pushes of weights. A wrong element of a piece would change
         the weights, and therefore all later losses. With TESSERA_E2E=full, graphs move a million pieces."""
         pieces_of_step = 510
         for steps, more in ((12, ()), *([(2000, GRAPH)] if FULL else [])):
-            whole = Run((2, 2, 1), (*SPLIT, "--tp-chunks", 4, *WHOLE, *more), model="deep", steps=steps)
+            whole = Run((2, 2, 1), (*SPLIT, "--tp-chunks", 4, *WHOLE, *more), model="deep", steps=steps, micro_batch=1)
             pieces = dataclasses.replace(whole, flags=(*SPLIT, "--tp-chunks", 4, *OVERLAP, *more))
             self.check_same([whole, pieces])
             summary = self.summary(pieces)
@@ -177,13 +194,13 @@ class GpuFlags(unittest.TestCase):
     def test_unused_places(self):
         """Groups that shrink have the bits of the smaller mesh. Ranks that adopt parts of dead places are close to CPUs."""
         for more in ((), ("--pushes", "off"), FP8):
-            small = Run((1, 1, 2), more)
+            small = Run((1, 1, 2), more, micro_batch=1)
             self.check_same([small, dataclasses.replace(small.plus("--dead", "dp0.gtp1:0"), mesh=(1, 2, 2), unused=1)])
         slot = ("--dead", "dp0:1", "--reduced-batch", "auto")
-        self.check_like_cpus(Run((2, 1, 2), (*slot, *UNSPLIT), unused=1), Run((2, 1, 2), (*slot, *SPLIT, "--pushes", "off"), unused=1),
-                             Run((2, 1, 2), (*slot, *FP8), model="odd", unused=1))
+        adopted = Run((2, 1, 2), slot, unused=1, micro_batch=1)
+        self.check_like_cpus(adopted.plus(*UNSPLIT), adopted.plus(*SPLIT, "--pushes", "off"), adopted.plus(*FP8, model="odd"))
         spares = ("--dead", "dp0:0", "--idle", "dp1:2", "--tp-spares", "auto")
-        self.check_like_cpus(Run((3, 1, 2), spares, model="odd", unused=2))
+        self.check_like_cpus(Run((3, 1, 2), spares, model="odd", unused=2, micro_batch=1))
 
     def test_wire_formats_over_tp(self):
         for wire in ("mxfp8", "nvfp4"):
@@ -194,9 +211,11 @@ class GpuFlags(unittest.TestCase):
     def test_recomputation(self):
         """Every policy gives the same bits: in bf16, in fp8 and with head norms, with and without a graph."""
         policies = [("--recompute", policy) for policy in ("none", "selective", "full")]
-        policies += [("--recompute", "auto", "--activation-budget", budget) for budget in ("300KB", "10MB")]
-        for one in (Run((1, 1, 1)), Run((1, 1, 1), FP8), Run((1, 1, 1), model="qwen3-tiny-odd")):
-            self.check_same([one.plus(*policy, *graph) for policy in policies for graph in ((), GRAPH)])
+        policies += [("--recompute", "auto", "--activation-budget", budget) for budget in ("900KB", "30MB")]
+        plain = Run((1, 1, 1))
+        self.check_same([plain.plus(*policy, *graph) for policy in policies for graph in ((), GRAPH)])
+        for one in (plain.plus(*FP8), plain.plus(model="qwen3-tiny-odd")):
+            self.check_same([one.plus(*policies[0]), one.plus(*policies[1]), *(one.plus(*policy, *GRAPH) for policy in policies[1:])])
         one = Run((2, 1, 1), (*FP8, *SPLIT, *CODES))
         self.check_same([one.plus(*policies[0]), one.plus(*policies[1]), one.plus(*policies[2], *GRAPH)])
 
@@ -254,7 +273,7 @@ class GpuFlags(unittest.TestCase):
 
     def test_optimizer_settings(self):
         one = Run((1, 1, 1), ("--clip", 0.5, "--weight-decay", 0.3, "--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-6, "--lr", 3e-3,
-                              "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "cosine", "--micro-batch", 2))
+                              "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "cosine"), micro_batch=2)
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
         self.check_like_cpus(one)
 

@@ -16,14 +16,15 @@ SCRIPTS = {
     "gpu/test_gpu_monitor.py": (1, "test_"), "gpu/test_gpu_sanitizer.py": (1, "test_"),
     "e2e/test_signals.py": (1, "GpuRanks.test_"), "e2e/test_lost_ranks.py": (1, "LostRanks.test_ranks_on_gpus"),
     "e2e/test_not_finite.py": (1, "NotFinite.test_every_step_is_skipped_on_gpus")}
-LIMIT_S = 200
-# Limits of tests that take longer than 130 s on an H100 or H200.
+# A test takes up to three times as long on a slow host, and beside tests on other GPUs of the host.
+LIMIT_S = 300
+# Limits of tests that take longer than 100 s on a fast host.
 LIMITS_S = {
-    "unit.ops": 300, "unit.nn": 300, "unit.train": 300, "gpus.a_step_allocates_no_memory_and_does_not_synchronize": 400, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 400,
-    "flags.activations_sent_as_fp8_codes": 300, "flags.products_in_chunks": 500, "flags.many_pieces": 400, "flags.unused_places": 300,
-    "flags.formats_over_each_transport": 300, "nodes.suppressed_steps_are_repeated": 300, "nodes.two_nodes": 300,
-    "nodes.suppressed_steps_are_repeated_over_replicas": 300, "generate.tokens_in_fp32_are_those_of_cpus": 300,
-    "sanitizer.kernels_stay_within_bounds": 580, "sanitizer.kernels_have_no_races": 580}
+    "unit.ops": 400, "unit.nn": 400, "unit.train": 400, "gpus.a_step_allocates_no_memory_and_does_not_synchronize": 500,
+    "rows.meshes_of_four_gpus": 500, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 500, "flags.activations_sent_as_fp8_codes": 500,
+    "flags.products_over_tp": 400, "flags.products_in_chunks": 400, "flags.products_in_formats_and_chunks": 400, "flags.many_pieces": 400,
+    "flags.unused_places": 400, "sanitizer.tokens_split_over_tp_stay_within_bounds": 400, "sanitizer.kernels_stay_within_bounds": 580,
+    "sanitizer.kernels_have_no_races": 580}
 # Tests that need more GPUs than the other tests of their script.
 GPUS = {"gpus.four_gpus_give_the_bits_of_one_gpu": 4, "rows.meshes_of_four_gpus": 4}
 
