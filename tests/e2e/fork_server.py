@@ -19,8 +19,11 @@ class Forked:
         if self.returncode is None:
             if not select.select([self.connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            self.returncode = os.waitstatus_to_exitcode(int.from_bytes(self.connection.recv(4, socket.MSG_WAITALL), sys.byteorder))
+            status = self.connection.recv(4, socket.MSG_WAITALL)
             self.connection.close()
+            if len(status) < 4:
+                raise ConnectionError(f"the fork server ended before process {self.pid}")
+            self.returncode = os.waitstatus_to_exitcode(int.from_bytes(status, sys.byteorder))
         return self.returncode
 
     def poll(self):

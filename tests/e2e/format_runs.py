@@ -31,7 +31,7 @@ class FormatRuns:
 
     def flags(self, name, mesh, wire, *more, dtype="bf16"):
         tp, gtp, dp = mesh
-        return ["train", "--model", self.model, "--data", self.data, "--global-batch", 24, "--seq-len", 32, "--seed", 7,
+        return ["train", "--model", self.model, "--data", self.data, "--global-batch", 12, "--seq-len", 32, "--seed", 7,
                 "--dtype", dtype, "--wire-format", wire, "--tp", tp, "--gtp", gtp, "--dp", dp, "--out", self.folder / name,
                 *more]
 

@@ -37,7 +37,7 @@ class Budgets(unittest.TestCase):
 
     def shape(self, tp, gtp, recompute):
         """Returns the flags that a run and its plan share."""
-        return ["--model", "llama-tiny-odd", "--micro-batch", 1, "--global-batch", 24, "--seq-len", 32, "--ranks", tp * gtp,
+        return ["--model", "llama-tiny-odd", "--micro-batch", 1, "--global-batch", 12, "--seq-len", 32, "--ranks", tp * gtp,
                 "--tp", tp, "--gtp", gtp, "--sequence-parallel", "on" if tp > 1 else "off", "--recompute", recompute]
 
     @functools.lru_cache(maxsize=None)

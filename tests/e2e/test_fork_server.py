@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
-from program import SERVER, TESSERA, scratch, write_tokens
+from fork_server import ForkServer
+from program import ENVIRONMENT, FORK_SERVER, SERVER, TESSERA, scratch, write_tokens
 from summary import run_cases
 
 if SERVER is None:
@@ -43,6 +45,21 @@ class Forks(unittest.TestCase):
         self.assertEqual(-signal.SIGKILL, process.wait(60))
         self.assertEqual(-signal.SIGKILL, process.poll())
         process.kill()  # has no effect
+
+    def test_processes_end_with_the_server(self):
+        server = ForkServer(TESSERA, FORK_SERVER, ENVIRONMENT)
+        self.addCleanup(server.folder.cleanup)
+        with open(os.devnull, "wb") as nothing:
+            process = server.start([TESSERA, *map(str, self.endless())], nothing, nothing)
+        self.assertIsNone(process.poll())
+        server.program.stdin.close()
+        self.assertEqual(0, server.program.wait(10))
+        with self.assertRaisesRegex(ConnectionError, "the fork server ended"):
+            process.wait(10)
+        end = time.monotonic() + 10
+        while os.path.exists(f"/proc/{process.pid}/exe") and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertFalse(os.path.exists(f"/proc/{process.pid}/exe"))
 
     def test_a_time_limit_ends_the_process(self):
         with self.assertRaises(subprocess.TimeoutExpired):

@@ -16,7 +16,7 @@ class Formats(FormatRuns, unittest.TestCase):
     def test_layouts_do_not_change_the_result(self):
         for turn, wire in enumerate(FORMATS):
             losses = []
-            for runs in ([(1, 1, 1), (1, 3, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 4, 1)],
+            for runs in ([(1, 1, 1), (1, 3, 1, *POISON), (1, 6, 1, "--debug-delays", 3), (1, 4, 1)],
                          [(2, 1, 1), (2, 2, 1, "--tp-overlap", "off"), (2, 3, 1, *POISON)],
                          [(1, 1, 2), (1, 2, 2, "--zero", "off"), (1, 2, 2), (1, 3, 2, *POISON)]):
                 same = chosen(runs, turn)
@@ -46,7 +46,7 @@ class Formats(FormatRuns, unittest.TestCase):
         """The backward weight is cast from the same masters in every layout."""
         for turn, (wire, backward) in enumerate((("nvfp4", "mxfp8"), ("bf16", "fp8"), ("fp8_block", "bf16"))):
             flags = ("--wire-format-backward", backward)
-            for runs in ([(1, 1, 1), (1, 4, 1, *POISON), (1, 8, 1, "--debug-delays", 3), (1, 3, 1)],
+            for runs in ([(1, 1, 1), (1, 4, 1, *POISON), (1, 6, 1, "--debug-delays", 3), (1, 3, 1)],
                          [(2, 1, 1), (2, 3, 1, *POISON)],
                          [(1, 1, 2), (1, 2, 2), (1, 2, 2, "--zero", "off"), (1, 3, 2, *POISON)]):
                 same = chosen(runs, turn)

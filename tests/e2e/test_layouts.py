@@ -40,8 +40,8 @@ class Layouts(unittest.TestCase):
         plan = tessera("plan", "--model", MODEL, "--tp", tp, "--gtp", gtp, "--dp", dp, "--seq-len", SEQUENCE, "--json", *flags)
         return json.loads(plan)["memory_bytes"]["activations"]
 
-    def common(self, *flags, model=MODEL):
-        return ["--model", model, "--data", self.data, "--global-batch", 24, "--seq-len", SEQUENCE,
+    def common(self, *flags, model=MODEL, batch=12):
+        return ["--model", model, "--data", self.data, "--global-batch", batch, "--seq-len", SEQUENCE,
                 "--seed", 7, *flags]
 
     def cases(self, name, dtype):
@@ -64,7 +64,7 @@ class Layouts(unittest.TestCase):
     def check_class(self, name):
         tp, dp, sequence_parallel = CLASSES[name]
         for dtype in ("fp32", "bf16"):
-            flags = self.common("--steps", STEPS, "--dtype", dtype, "--sequence-parallel", sequence_parallel)
+            flags = self.common("--steps", STEPS, "--dtype", dtype, "--sequence-parallel", sequence_parallel, batch=12 * dp)
             expected = self.train(f"{name}-{dtype}", (tp, 1, dp), *flags)
             cases = self.cases(name, dtype)
 

@@ -120,7 +120,7 @@ class Products(FormatRuns, unittest.TestCase):
         lines = metrics(self.folder / "counted")
         self.assertEqual("fp8", summary["gemm_format"])
         self.assertEqual({"bf16", "fp8", "fp8_block"}, set(summary["flops"]))
-        tokens, hidden, inner, heads = 24 * 32, 72, 332, 12
+        tokens, hidden, inner, heads = 12 * 32, 72, 332, 12
         down = 2 * 3 * tokens * hidden * inner
         layer = 2 * 3 * tokens * (hidden * (6 + 2 * 2) * heads + 6 * heads * hidden + hidden * 2 * inner) + down
         self.assertEqual({"fp8": 2.0 * layer - down, "fp8_block": down, "bf16": 2 * 3 * tokens * hidden * 131},

@@ -1,8 +1,8 @@
 // A library for LD_PRELOAD that runs a program many times but loads its libraries once, because libtorch takes 0.2 s to
 // load. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each
 // request runs main() in a fork, with the arguments, the folder and the files of the request. Its environment is the
-// server's, with the request's changes. The server ends when its standard input closes. tests/e2e/program.py is the
-// client.
+// server's, with the request's changes. The server ends when its standard input closes, and the processes that it has
+// started end with it. tests/e2e/program.py is the client.
 //
 // A request starts with one message that contains three files (standard input, output and error) and the 4-byte length
 // of the text. The text follows as zero-terminated strings: the folder, the changed variables (NAME=VALUE), an empty
@@ -10,6 +10,7 @@
 // (4 bytes).
 #include <dlfcn.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -88,11 +89,19 @@ int run_main(Request& request) {
   std::exit(code);  // exits while the strings exist
 }
 
+// Forks. The new process is killed when its parent ends.
+pid_t fork_with_parent() {
+  const pid_t parent = getpid();
+  const pid_t process = fork();
+  if (process == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)) _exit(1);
+  return process;
+}
+
 // Runs in a separate process and handles one request from its first byte to the reply.
 [[noreturn]] void serve_one(int socket) {
   std::optional<Request> request = receive(socket);
   if (!request) _exit(1);
-  const pid_t process = fork();
+  const pid_t process = fork_with_parent();
   if (process == 0) {
     close(socket);
     _exit(run_main(*request));
@@ -120,7 +129,7 @@ int serve(const char* path) {
     if ((waited[0].revents & POLLIN) == 0) continue;
     const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) continue;
-    if (fork() == 0) {
+    if (fork_with_parent() == 0) {
       close(listener);
       serve_one(connection);
     }

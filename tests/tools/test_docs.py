@@ -150,8 +150,8 @@ def treatment(command):
     if is_tessera(words):
         if "--prompt" in words and not tokenizers:
             return "flags", "needs the Python package tokenizers"
-        slow = [name for name in ("kernels", "step") if f"bench {name}" in command.text]
-        return ("flags", "measures for many seconds") if slow else ("run", "")
+        slow = [name for name in ("bench kernels", "bench step", "--dead-share") if name in command.text]
+        return ("flags", "takes many seconds") if slow else ("run", "")
     if words[0] == "./run":
         return "flags", "sets up, builds or tests everything"
     if words[0] == "tools/compare/compare_commits.py":
