@@ -20,9 +20,9 @@ class Forked:
             if not select.select([self.connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
             status = self.connection.recv(4, socket.MSG_WAITALL)
-            self.connection.close()
             if len(status) < 4:
                 raise ConnectionError(f"the fork server ended before process {self.pid}")
+            self.connection.close()
             self.returncode = os.waitstatus_to_exitcode(int.from_bytes(status, sys.byteorder))
         return self.returncode
 

@@ -54,12 +54,16 @@ class Forks(unittest.TestCase):
         self.assertIsNone(process.poll())
         server.program.stdin.close()
         self.assertEqual(0, server.program.wait(10))
-        with self.assertRaisesRegex(ConnectionError, "the fork server ended"):
-            process.wait(10)
         end = time.monotonic() + 10
-        while os.path.exists(f"/proc/{process.pid}/exe") and time.monotonic() < end:
+        while (runs := os.path.exists(f"/proc/{process.pid}/exe")) and time.monotonic() < end:
             time.sleep(0.05)
-        self.assertFalse(os.path.exists(f"/proc/{process.pid}/exe"))
+        if runs:
+            os.kill(process.pid, signal.SIGKILL)
+        self.assertFalse(runs, "the process runs without its server")
+        for _ in range(2):
+            with self.assertRaisesRegex(ConnectionError, "the fork server ended"):
+                process.wait(10)
+        process.connection.close()
 
     def test_a_time_limit_ends_the_process(self):
         with self.assertRaises(subprocess.TimeoutExpired):

@@ -48,7 +48,9 @@ LIKE = {"loss": 2e-3, "grad_norm": 3e-2}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training run. `mesh` is (tp, gtp, dp). Few microbatches are fast, because ranks that share a GPU wait long for each other."""
+    """A training run. `mesh` is (tp, gtp, dp).
+
+    A step has few microbatches. Each one has transfers over tp, which are slow between ranks that share a GPU."""
     mesh: tuple
     flags: tuple = ()
     model: str = "whole"
@@ -56,7 +58,7 @@ class Run:
     backend: str = "nccl"
     steps: int = STEPS
     unused: int = 0  # places of the mesh without a rank
-    micro_batch: int = 3  # of 12 samples
+    micro_batch: int = 3  # samples; a step has 12
 
     def plus(self, *flags, **changes):
         return dataclasses.replace(self, flags=(*self.flags, *flags), **changes)
@@ -148,12 +150,12 @@ class GpuFlags(unittest.TestCase):
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one.plus(*UNSPLIT), split, dataclasses.replace(split, model="odd"))
 
-    def check_pieces(self, run):
-        """Checks how the pieces of a run with --tp-overlap on were transferred."""
+    def check_pieces(self, run, transport):
+        """Checks that a run with --tp-overlap on transferred its pieces by `transport` (push or nccl)."""
         summary = self.summary(run)
         with self.subTest(run.name()):
             self.assertGreater(summary["tp_pieces"], 0)
-            self.assertEqual((0, "nccl" if "off" in run.flags else "push"), (summary["tp_fallbacks"], summary["tp_transport"]))
+            self.assertEqual((0, transport), (summary["tp_fallbacks"], summary["tp_transport"]))
 
     def test_products_in_chunks(self):
         """Products in chunks of tokens have the same bits in every mesh, in graphs, and with overlapping transfers."""
@@ -165,19 +167,19 @@ class GpuFlags(unittest.TestCase):
         odd = chunks.plus(model="odd")
         self.check_same([odd, pieces.plus(model="odd")])
         self.check_like_cpus(chunks, odd)
-        self.check_pieces(pieces)
-        self.check_pieces(exchanged)
+        self.check_pieces(pieces, "push")
+        self.check_pieces(exchanged, "nccl")
 
     def test_products_in_formats_and_chunks(self):
-        """Chunks in fp8 also arrive as fp8 codes."""
-        for formats, codes in ((FP8, [CODES]), (("--gemm-format", "fp8_block"), [])):
+        """Tests both scalings of fp8: one scale for a matrix, whose codes can also be sent, and a scale for each tile."""
+        for formats, codes in ((FP8, CODES), (("--gemm-format", "fp8_block"), ())):
             cut = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
             chunks, pieces = cut.plus(*WHOLE), cut.plus(*OVERLAP)
-            self.check_same([chunks, pieces, pieces.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), *(pieces.plus(*flags, *GRAPH) for flags in codes)])
+            self.check_same([chunks, pieces, pieces.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), pieces.plus(*codes, *GRAPH)])
             odd = chunks.plus(model="odd")
             self.check_same([odd, pieces.plus(model="odd")])
             self.check_like_cpus(chunks)
-            self.check_pieces(pieces)
+            self.check_pieces(pieces, "push")
 
     def test_many_pieces(self):
         """Pieces of tokens arrive whole and in order beside products and pushes of weights. A wrong element of a piece would change
