@@ -104,6 +104,10 @@ bool Fence::wait_for(std::chrono::nanoseconds limit) const {
   return is_done;
 }
 
+void Fence::wait_until_done() const {
+  while (!wait_for(std::chrono::hours(1))) continue;
+}
+
 std::exception_ptr Fence::error() const {
   return state_ == nullptr ? nullptr : state_->error();
 }

@@ -288,8 +288,7 @@ class CudaLane final : public Lane {
 void CudaLane::wait(const Fence& fence) {
   const auto* other = dynamic_cast<const CudaFence*>(fence.state());
   if (other == nullptr) {
-    while (!fence.wait_for(std::chrono::hours(1))) {
-    }
+    fence.wait_until_done();
     if (const auto error = fence.error()) faults_->fail(faults_->begin_work(), error);
     return;
   }

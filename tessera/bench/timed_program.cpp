@@ -21,6 +21,11 @@ base::Buffer zeros(std::int64_t bytes) {
 
 }  // namespace
 
+// After an error, collectives may still be in flight.
+TimedProgram::~TimedProgram() {
+  for (const auto& [event, transfer] : in_flight_) transfer.done.wait_until_done();
+}
+
 // Waits for the compute time that precedes the next event of the step.
 void TimedProgram::compute() {
   const std::size_t event = trace().size();
@@ -113,16 +118,16 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   const bool is_cut = gathers || collective.kind == ProgramCollectiveKind::reduce_scatter ||
                       collective.kind == ProgramCollectiveKind::scatter_piece;
   const std::int64_t own = is_cut ? size * counts[static_cast<std::size_t>(group_rank(collective.domain))] : 0;
-  std::pair<base::Buffer, base::Buffer> memory(zeros(gathers || !is_cut ? own : all),
-                                               zeros(gathers || !is_cut ? all : own));
+  InFlight memory{.in = zeros(gathers || !is_cut ? own : all), .out = zeros(gathers || !is_cut ? all : own)};
   ProgramCollective real = collective;
-  real.in = memory.first.data();
-  real.out = memory.second.data();
+  real.in = memory.in.data();
+  real.out = memory.out.data();
   Issued issued = program_.issue(real);
+  memory.done = issued.done;
+  in_flight_.emplace(issued.event, std::move(memory));
   const int event = DryRun::issue(collective).event;
   TESSERA_CHECK(issued.event == event, "a collective is event {} of the step but event {} of its dry run", issued.event,
                 event);
-  in_flight_.emplace(event, std::move(memory));
   return issued;
 }
 

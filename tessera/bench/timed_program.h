@@ -17,6 +17,7 @@ class TimedProgram final : public runtime::DryRun {
   // the runtime and its groups must outlive the program.
   TimedProgram(runtime::Runtime& runtime, const std::vector<double>& segments)
       : DryRun(runtime.parameters()), runtime_(runtime), program_(runtime.program()), segments_(segments) {}
+  ~TimedProgram() override;
 
   void begin_step(schedule::StepKind kind, int microbatches) override;
   void begin_microbatch() override;
@@ -45,8 +46,11 @@ class TimedProgram final : public runtime::DryRun {
   runtime::Runtime& runtime_;
   runtime::Program& program_;
   const std::vector<double>& segments_;
-  // By event of a collective: the collective's input and output.
-  std::map<int, std::pair<base::Buffer, base::Buffer>> in_flight_;
+  struct InFlight {
+    base::Buffer in, out;
+    base::Fence done;
+  };
+  std::map<int, InFlight> in_flight_;  // by event of a collective
 };
 
 }  // namespace tessera::bench

@@ -6,7 +6,6 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "tessera/ops/device/stream_scope.h"
 #include "tessera/train/evaluation.h"
@@ -46,8 +45,7 @@ FrozenModel::~FrozenModel() {
     parallel_.drain();
     return;
   }
-  const base::Fence last = parallel_.compute->record();
-  while (!last.wait_for(std::chrono::seconds(1))) continue;
+  parallel_.compute->record().wait_until_done();
 }
 
 void FrozenModel::load(const ReadWeight& read) {

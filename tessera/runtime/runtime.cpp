@@ -89,10 +89,7 @@ ScheduleStatistics Runtime::schedule_statistics() const {
 }
 
 std::vector<TimelineSpan> Runtime::timeline() const {
-  for (comm::Communicator* group : step_.parallel.made(shard::Via::replicas)) {
-    const base::Fence exchanged = group->lane().record();
-    while (!exchanged.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit of its own
-  }
+  for (comm::Communicator* group : step_.parallel.made(shard::Via::replicas)) group->lane().record().wait_until_done();
   return step_.timeline.spans();
 }
 

@@ -1,7 +1,6 @@
 #include "tessera/shard/cast_masters.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/encoded.h"
@@ -85,8 +84,7 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
 
 DistributedCast::~DistributedCast() {
   if (!encoder_) return;
-  const base::Fence last = lane_.record();
-  while (!last.wait_for(std::chrono::seconds(1))) continue;  // the lane's operations have time limits
+  lane_.record().wait_until_done();  // the lane's operations have time limits
 }
 
 void DistributedCast::compute_amax() {

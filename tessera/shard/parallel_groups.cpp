@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
@@ -150,10 +149,7 @@ void ParallelGroups::cancel() const {
 }
 
 void ParallelGroups::drain() const {
-  for (base::Lane* lane : lanes()) {
-    const base::Fence last = lane->record();
-    while (!last.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit
-  }
+  for (base::Lane* lane : lanes()) lane->record().wait_until_done();  // every operation has a time limit
 }
 
 }  // namespace tessera::shard

@@ -89,8 +89,7 @@ Trainer::~Trainer() {
     return;
   }
   // The graph must end before the communicators: NCCL cannot destroy a communicator that a graph uses.
-  const base::Fence last = parallel_.compute->record();
-  while (!last.wait_for(std::chrono::seconds(1))) continue;
+  parallel_.compute->record().wait_until_done();
   graph_ = nullptr;
 }
 

@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/runtime/dry_run.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/nn/layer_check.h"
 
@@ -227,34 +228,55 @@ TEST(SumOf, GivesEachPartTheGradientOfTheSum) {
   });
 }
 
-// Rank 1 fails after it has begun piece 1 and before it begins piece 2.
-TEST(TpCollectives, ARankThatFailsBetweenItsPiecesEndsTheWaitsOfTheOthers) {
-  std::mutex mutex;
-  std::vector<std::string> errors;
-  const auto gather = [&](Context& context) {
-    const at::Tensor own = own_rows(context, part_of_sum(0, at::kFloat)).contiguous();
-    const at::Tensor whole = part_of_sum(0, at::kFloat);
-    const std::vector<std::int64_t> counts{10, 10, 15};
-    std::vector<runtime::Issued> issued;
-    for (const int piece : {1, 2}) {
-      if (context.tp_rank() == 1 && piece == 2) throw Error("this rank ends here");
-      issued.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
-                                              .in = own.const_data_ptr(),
-                                              .out = whole.mutable_data_ptr(),
-                                              .counts = counts,
-                                              .piece = piece}));
-    }
-    try {
-      for (const runtime::Issued& piece : issued) context.program.wait(piece);
-    } catch (const Error& error) {
-      const std::lock_guard lock(mutex);
-      errors.emplace_back(error.what());
-      throw;
-    }
-  };
-  EXPECT_THAT([&] { on_tp_ranks({.tp = 3, .sequence_parallel = true}, gather); },
-              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("this rank ends here")));
-  EXPECT_THAT(errors, ::testing::UnorderedElementsAre(::testing::HasSubstr("rank 1"), ::testing::HasSubstr("rank 1")));
+// The program of a rank that fails before it begins piece 2 of a transfer.
+class EndsBeforePiece2 final : public runtime::DryRun {
+ public:
+  explicit EndsBeforePiece2(runtime::Program& program) : DryRun(program.parameters()), program_(program) {}
+  runtime::Issued issue(const runtime::ProgramCollective& collective) override {
+    if (collective.piece == 2) throw Error("this rank ends here");
+    return program_.issue(collective);
+  }
+  void wait(const runtime::Issued& issued) override { program_.wait(issued); }
+  runtime::TransferMemory take_transfer(std::int64_t bytes) override { return program_.take_transfer(bytes); }
+
+ private:
+  runtime::Program& program_;
+};
+
+// Rank 1 has begun piece 1, so its tensors must stay allocated until the others have begun piece 1 and the piece has
+// ended. The others wait for piece 2 and learn which rank has failed.
+TEST(TpCollectives, ARankThatFailsBetweenItsPiecesKeepsTheirMemoryAndEndsTheWaitsOfTheOthers) {
+  for (const bool gathers : {true, false}) {
+    std::mutex mutex;
+    std::vector<std::string> errors;
+    std::atomic<int> others_began = 0;
+    const auto transfer = [&](Context& context) {
+      const bool fails = context.tp_rank() == 1;
+      EndsBeforePiece2 failing(context.program);
+      Context used{.program = fails ? failing : context.program, .sequence_parallel = true};
+      used.products.tp_overlap = true;
+      if (!fails) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        ++others_began;
+      }
+      try {
+        const at::Tensor whole = part_of_sum(0, at::kFloat);
+        if (gathers)
+          enter_tp(used, own_rows(used, whole), kTokens, schedule::Pass::forward);
+        else
+          leave_tp(used, whole, schedule::Pass::forward);
+      } catch (const Error& error) {
+        if (fails) EXPECT_EQ(others_began, 2);
+        const std::lock_guard lock(mutex);
+        if (!fails) errors.emplace_back(error.what());
+        throw;
+      }
+    };
+    EXPECT_THAT([&] { on_tp_ranks({.tp = 3, .sequence_parallel = true}, transfer); },
+                ::testing::ThrowsMessage<Error>(::testing::HasSubstr("this rank ends here")));
+    EXPECT_THAT(errors,
+                ::testing::UnorderedElementsAre(::testing::HasSubstr("rank 1"), ::testing::HasSubstr("rank 1")));
+  }
 }
 
 // A collective's memory must stay allocated while other ranks still send, even if the call that started it fails.

@@ -4,7 +4,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -42,13 +41,16 @@ at::Tensor rows_of_rank(const Context& context, const at::Tensor& all, int rank)
   return all.narrow(0, rows.begin, rows.size());
 }
 
-// Waits until pieces in flight have finished or failed. Such pieces exist only after an error.
-void finish_pieces(const std::vector<runtime::Issued>& pieces, std::size_t awaited) {
-  for (; awaited < pieces.size(); ++awaited)
-    while (!pieces[awaited].done.wait_for(std::chrono::seconds(1))) continue;  // every operation has a time limit
+}  // namespace
+
+BegunPieces::~BegunPieces() {
+  for (; awaited_ < size(); ++awaited_)
+    pieces_[static_cast<std::size_t>(awaited_)].done.wait_until_done();  // every operation has a time limit
 }
 
-}  // namespace
+void BegunPieces::await(int pieces) {
+  for (; awaited_ < pieces; ++awaited_) program_.wait(pieces_[static_cast<std::size_t>(awaited_)]);
+}
 
 bool travels_in_pieces(const Context& context) {
   return context.products.tp_overlap && context.sequence_parallel && context.has_tp();
@@ -56,94 +58,82 @@ bool travels_in_pieces(const Context& context) {
 
 GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
                                const TokenReader& reader)
-    : context_(context), own_(own.contiguous()) {
+    : context_(context), own_(own.contiguous()), pieces_(context.program) {
   TransferMatrix all = transfer_matrix(context, tokens, own);
   all_ = std::move(all.matrix);
   const std::vector<std::int64_t> counts = elements_by_rank(context, tokens, own.size(1));
   // The other places of the tp group have no rank.
   if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);
   for (int piece = 1; piece < context.program.nominal_size(); ++piece)
-    pieces_.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
-                                             .in = own_.const_data_ptr(),
-                                             .out = all_.mutable_data_ptr(),
-                                             .counts = counts,
-                                             .type = ops::to_dtype(own.scalar_type()),
-                                             .pass = pass,
-                                             .piece = piece,
-                                             .weight = reader.weight,
-                                             .is_for_wgrad = reader.is_wgrad,
-                                             .offset = all.offset}));
-}
-
-GatherInPieces::~GatherInPieces() {
-  finish_pieces(pieces_, awaited_);
-}
-
-void GatherInPieces::await(std::size_t pieces) {
-  while (awaited_ < pieces) context_.program.wait(pieces_[awaited_++]);
+    pieces_.begin({.kind = runtime::ProgramCollectiveKind::gather_piece,
+                   .in = own_.const_data_ptr(),
+                   .out = all_.mutable_data_ptr(),
+                   .counts = counts,
+                   .type = ops::to_dtype(own.scalar_type()),
+                   .pass = pass,
+                   .piece = piece,
+                   .weight = reader.weight,
+                   .is_for_wgrad = reader.is_wgrad,
+                   .offset = all.offset});
 }
 
 at::Tensor GatherInPieces::rows(const TokenChunk& chunk, bool is_last) {
-  if (is_last) await(pieces_.size());
+  if (is_last) pieces_.await(pieces_.size());
   const int size = context_.tp_size(), rank = context_.tp_rank();
   if (chunk.tokens == context_.split.part(all_.size(0), rank, size)) return own_;
-  std::size_t last = 1;  // the first piece also copies this rank's own rows
+  int last = 1;  // the first piece also copies this rank's own rows
   for (std::int64_t source = chunk.ranks.begin; source < chunk.ranks.end; ++source)
-    last = std::max(last, static_cast<std::size_t>((rank - source + size) % size));
-  await(std::min(last, pieces_.size()));
+    last = std::max(last, static_cast<int>((rank - source + size) % size));
+  pieces_.await(std::min(last, pieces_.size()));
   return all_.narrow(0, chunk.tokens.begin, chunk.tokens.size());
 }
 
 at::Tensor GatherInPieces::take() {
-  await(pieces_.size());
+  pieces_.await(pieces_.size());
   own_ = at::Tensor();
   return std::exchange(all_, at::Tensor());
 }
 
-ScatterInPieces::ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass, schedule::ParameterId writer)
+ScatterInPieces::ScatterInPieces(Context& context, const at::Tensor& part, schedule::Pass pass,
+                                 schedule::ParameterId writer)
     : context_(context),
       pass_(pass),
       writer_(writer),
       part_(part.contiguous()),
       counts_(elements_by_rank(context, part.size(0), part.size(1))),
-      written_(static_cast<std::size_t>(context.tp_size())) {
+      written_(static_cast<std::size_t>(context.tp_size())),
+      pieces_(context.program) {
   const std::int64_t own = context.tokens_of(context.tp_rank(), part_.size(0));
   for (int rank = 0; rank < context.tp_size(); ++rank)
     parts_.push_back(rank == context.tp_rank() ? TransferMatrix{.matrix = rows_of_rank(context, part_, rank)}
                                                : transfer_matrix(context, own, part_));
 }
 
-ScatterInPieces::~ScatterInPieces() {
-  finish_pieces(pieces_, 0);
-}
-
 void ScatterInPieces::written(const layout::Range& ranks) {
   for (std::int64_t rank = ranks.begin; rank < ranks.end; ++rank) written_[static_cast<std::size_t>(rank)] = true;
   const int size = context_.tp_size();
-  while (static_cast<int>(pieces_.size()) + 1 < context_.program.nominal_size()) {
-    const int piece = static_cast<int>(pieces_.size()) + 1;
+  while (pieces_.size() + 1 < context_.program.nominal_size()) {
+    const int piece = pieces_.size() + 1;
     const bool has_peers = piece < size;
     if (has_peers && !written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
     const TransferMatrix received =
         has_peers ? parts_[static_cast<std::size_t>((context_.tp_rank() - piece + size) % size)] : TransferMatrix{};
-    pieces_.push_back(context_.program.issue({.kind = runtime::ProgramCollectiveKind::scatter_piece,
-                                              .in = part_.const_data_ptr(),
-                                              .out = has_peers ? received.matrix.mutable_data_ptr() : nullptr,
-                                              .counts = counts_,
-                                              .type = ops::to_dtype(part_.scalar_type()),
-                                              .pass = pass_,
-                                              .piece = piece,
-                                              .weight = writer_,
-                                              .offset = received.offset}));
+    pieces_.begin({.kind = runtime::ProgramCollectiveKind::scatter_piece,
+                   .in = part_.const_data_ptr(),
+                   .out = has_peers ? received.matrix.mutable_data_ptr() : nullptr,
+                   .counts = counts_,
+                   .type = ops::to_dtype(part_.scalar_type()),
+                   .pass = pass_,
+                   .piece = piece,
+                   .weight = writer_,
+                   .offset = received.offset});
   }
 }
 
 std::vector<at::Tensor> ScatterInPieces::await() {
   const int expected = context_.program.nominal_size() - 1;
-  TESSERA_CHECK(static_cast<int>(pieces_.size()) == expected, "a sum over tp has begun {} pieces, expected {}",
-                pieces_.size(), expected);
-  for (const runtime::Issued& piece : pieces_) context_.program.wait(piece);
-  pieces_.clear();
+  TESSERA_CHECK(pieces_.size() == expected, "a sum over tp has begun {} pieces, expected {}", pieces_.size(), expected);
+  pieces_.await(expected);
   std::vector<int> ranks;
   std::vector<at::Tensor> parts;
   for (TransferMatrix& part : parts_) {

@@ -24,13 +24,33 @@ struct TransferMatrix {
 // Returns whether tokens of this context are exchanged in pieces.
 bool travels_in_pieces(const Context& context);
 
+// The pieces of a transfer that have begun, in their order. After an error, compute may not have waited for all of
+// them. The destructor then waits until these pieces have finished or failed, because peers use the transfer's memory
+// until then. An owner declares its tensors first, so that they are freed after the pieces.
+class BegunPieces {
+ public:
+  explicit BegunPieces(runtime::Program& program) : program_(program) {}
+  ~BegunPieces();
+  BegunPieces(const BegunPieces&) = delete;
+  BegunPieces& operator=(const BegunPieces&) = delete;
+
+  void begin(const runtime::ProgramCollective& piece) { pieces_.push_back(program_.issue(piece)); }
+  int size() const { return static_cast<int>(pieces_.size()); }
+  // Makes compute wait for the first `pieces` pieces.
+  void await(int pieces);
+
+ private:
+  runtime::Program& program_;
+  std::vector<runtime::Issued> pieces_;
+  int awaited_ = 0;  // number of pieces for which compute already waits
+};
+
 // The gather of enter_tp in pieces. The constructor starts all pieces.
 class GatherInPieces final : public PendingResult {
  public:
   // own: this rank's rows of a matrix with `tokens` rows.
   GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
                  const TokenReader& reader);
-  ~GatherInPieces() override;
 
   // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
   // read the rows. A chunk that contains only this rank's own rows needs no wait. The last chunk waits for every piece,
@@ -39,12 +59,9 @@ class GatherInPieces final : public PendingResult {
   at::Tensor take() override;
 
  private:
-  void await(std::size_t pieces);
-
   Context& context_;
   at::Tensor own_, all_;
-  std::vector<runtime::Issued> pieces_;
-  std::size_t awaited_ = 0;  // number of pieces for which compute already waits
+  BegunPieces pieces_;
 };
 
 // The sum of leave_tp in pieces. Each rank receives the other ranks' parts of its own tokens. The sum adds all parts in
@@ -53,8 +70,7 @@ class ScatterInPieces final : public PendingResult {
  public:
   // part: this rank's part of the sum for all tokens. The caller may write `part` after this call. writer: as in
   // start_leave_tp.
-  ScatterInPieces(Context& context, at::Tensor part, schedule::Pass pass, schedule::ParameterId writer);
-  ~ScatterInPieces() override;
+  ScatterInPieces(Context& context, const at::Tensor& part, schedule::Pass pass, schedule::ParameterId writer);
 
   // Called when the work that writes the parts of tokens of `ranks` is enqueued on compute. Starts, in order, all
   // pieces whose rows are complete.
@@ -75,7 +91,7 @@ class ScatterInPieces final : public PendingResult {
   std::vector<std::int64_t> counts_;   // by rank: number of elements of its tokens
   std::vector<bool> written_;          // by rank: whether the part of its tokens is written
   std::vector<TransferMatrix> parts_;  // by rank: its part of the sum for this rank's tokens
-  std::vector<runtime::Issued> pieces_;
+  BegunPieces pieces_;
 };
 
 }  // namespace tessera::nn
