@@ -44,11 +44,12 @@ class Forked:
 
 
 class ForkServer:
-    """`library` is the preloaded library. The server's environment is `environment`, and it ends with this process."""
+    """`library` is the preloaded library; run_in_fork is beside it. The server's environment is `environment`, and it ends with this process."""
 
     def __init__(self, program, library, environment):
         self.folder = tempfile.TemporaryDirectory()
         self.path = f"{self.folder.name}/socket"
+        self.client = library.with_name("run_in_fork")
         variables = {**environment, "LD_PRELOAD": str(library), "TESSERA_TEST_SERVER": self.path}
         self.program = subprocess.Popen([program], env=variables, stdin=subprocess.PIPE)
 
@@ -63,6 +64,11 @@ class ForkServer:
                 if self.program.poll() is not None:
                     raise
                 time.sleep(0.01)
+
+    def command(self, line):
+        """Returns the words that run the words of `line` in a fork, in the folder and environment of whoever runs them."""
+        self.connect().close()  # waits until the server runs
+        return [str(self.client), self.path, *line]
 
     def start(self, line, output, errors, variables=()):
         """Starts the program with the words of `line`. `variables` (a dict) are added to its environment."""

@@ -33,9 +33,12 @@ def scratch(name):
     return folder
 
 
+def launcher(mpi_ranks):
+    return [MPIRUN, "--oversubscribe", "-n", str(mpi_ranks)] if mpi_ranks else []
+
+
 def command(*arguments, mpi_ranks=None):
-    launcher = [MPIRUN, "--oversubscribe", "-n", str(mpi_ranks)] if mpi_ranks else []
-    return [*launcher, TESSERA, *map(str, arguments)]
+    return [*launcher(mpi_ranks), TESSERA, *map(str, arguments)]
 
 
 # Runs the program in forks of one process, because libtorch takes long to load. None: without the preloaded library.
@@ -49,9 +52,12 @@ def starts_itself(line):
 
 
 def run(*arguments, mpi_ranks=None, timeout=1200):
-    line = command(*arguments, mpi_ranks=mpi_ranks)
-    if mpi_ranks is None and SERVER and not starts_itself(line):
-        return SERVER.run(line, timeout)
+    line = command(*arguments)
+    if SERVER and not starts_itself(line):
+        if mpi_ranks is None:
+            return SERVER.run(line, timeout)
+        line = SERVER.command(line)
+    line = [*launcher(mpi_ranks), *line]
     return subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=timeout)
 
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Tests the server that forks the program for other tests: variables of a process, results, signals, time limits."""
+"""Tests the server that forks the program for other tests, and its client: variables of a process, results, signals, time limits."""
+import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -18,19 +20,24 @@ if SERVER is None:
 
 
 class Forks(unittest.TestCase):
+    def setUp(self):
+        self.folder = scratch("fork-server")
+
     def start(self, *words, **variables):
         self.errors = tempfile.TemporaryFile("w+")
         self.addCleanup(self.errors.close)
         with open(os.devnull, "wb") as nothing:
             return SERVER.start([TESSERA, *map(str, words)], nothing, self.errors, variables)
 
-    def endless(self):
-        folder = scratch("fork-server")
-        return ("train", "--model", "llama-tiny-odd", "--data", write_tokens(folder / "tokens", 131), "--steps", 10**6, "--seq-len", 32,
-                "--global-batch", 64, "--out", folder / "run")
+    def run_of(self, steps):
+        return ("train", "--model", "llama-tiny-odd", "--data", write_tokens(self.folder / "tokens", 131), "--steps", steps, "--seq-len", 32,
+                "--global-batch", 64)
+
+    def endless(self, out="run"):
+        return (*self.run_of(10**6), "--out", self.folder / out)
 
     def test_variables_reach_only_their_process(self):
-        train = ("train", "--model", "llama-tiny-odd", "--data", "missing", "--out", scratch("fork-server") / "none")
+        train = ("train", "--model", "llama-tiny-odd", "--data", "missing", "--out", self.folder / "none")
         for variables, expected in (({"RANK": "0", "WORLD_SIZE": "words"}, "WORLD_SIZE"), ({}, "missing")):
             self.assertEqual(2, self.start(*train, **variables).wait(60))
             self.errors.seek(0)
@@ -46,6 +53,51 @@ class Forks(unittest.TestCase):
         self.assertEqual(-signal.SIGKILL, process.poll())
         process.kill()  # has no effect
 
+    def ends(self, pid):
+        """Waits up to 10 s for the end of a process, and kills it. Returns whether it ended before."""
+        end = time.monotonic() + 10
+        while (runs := os.path.exists(f"/proc/{pid}/exe")) and time.monotonic() < end:
+            time.sleep(0.05)
+        if runs:
+            os.kill(pid, signal.SIGKILL)
+        return not runs
+
+    def start_client(self, *words, **variables):
+        return subprocess.Popen(SERVER.command([TESSERA, *map(str, words)]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                cwd=self.folder, env={**ENVIRONMENT, **variables})
+
+    def fork_of(self, client, out):
+        """Waits until the run writes its metrics to `out`, and returns the process."""
+        log = out / "metrics.jsonl"
+        while client.poll() is None:
+            for folder in pathlib.Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    if any(file.resolve() == log for file in (folder / "fd").iterdir()):
+                        return int(folder.name)
+            time.sleep(0.02)
+        raise AssertionError(f"the run ended with {client.returncode}: {client.stderr.read()}")
+
+    def test_the_client_passes_variables_the_folder_and_the_result(self):
+        client = self.start_client("train", "--model", "llama-tiny-odd", "--data", "missing", "--out", "none", RANK="0", WORLD_SIZE="words")
+        self.assertIn("WORLD_SIZE", client.communicate(timeout=60)[1])
+        self.assertEqual(2, client.returncode)
+        client = self.start_client(*self.run_of(2), "--out", "here")
+        output, errors = client.communicate(timeout=60)
+        self.assertEqual(0, client.returncode, errors)
+        self.assertIn("step 2/2", output + errors)
+        self.assertTrue((self.folder / "here" / "metrics.jsonl").exists())
+
+    def test_the_client_passes_signals_and_its_end(self):
+        # SIGTERM ends a run after its step, with code 0.
+        for to_fork, number, code in ((False, signal.SIGTERM, 0), (False, signal.SIGKILL, -signal.SIGKILL), (True, signal.SIGKILL, -signal.SIGKILL)):
+            out = f"run-{to_fork}-{number}"
+            client = self.start_client(*self.endless(out))
+            process = self.fork_of(client, self.folder / out)
+            os.kill(process if to_fork else client.pid, number)
+            client.communicate(timeout=60)
+            self.assertEqual(code, client.returncode, (to_fork, number))
+            self.assertTrue(self.ends(process), "the fork runs without its client")
+
     def test_processes_end_with_the_server(self):
         server = ForkServer(TESSERA, FORK_SERVER, ENVIRONMENT)
         self.addCleanup(server.folder.cleanup)
@@ -54,12 +106,7 @@ class Forks(unittest.TestCase):
         self.assertIsNone(process.poll())
         server.program.stdin.close()
         self.assertEqual(0, server.program.wait(10))
-        end = time.monotonic() + 10
-        while (runs := os.path.exists(f"/proc/{process.pid}/exe")) and time.monotonic() < end:
-            time.sleep(0.05)
-        if runs:
-            os.kill(process.pid, signal.SIGKILL)
-        self.assertFalse(runs, "the process runs without its server")
+        self.assertTrue(self.ends(process.pid), "the process runs without its server")
         for _ in range(2):
             with self.assertRaisesRegex(ConnectionError, "the fork server ended"):
                 process.wait(10)

@@ -1,8 +1,8 @@
 // A library for LD_PRELOAD that runs a program many times but loads its libraries once, because libtorch takes 0.2 s to
 // load. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each
 // request runs main() in a fork, with the arguments, the folder and the files of the request. Its environment is the
-// server's, with the request's changes. The server ends when its standard input closes, and the processes that it has
-// started end with it. tests/e2e/program.py is the client.
+// server's, with the request's changes. A fork is killed when its client closes the connection. The server ends when its
+// standard input closes, and its forks end with it. The clients are tests/e2e/fork_server.py and run_in_fork.cpp.
 //
 // A request starts with one message that contains three files (standard input, output and error) and the 4-byte length
 // of the text. The text follows as zero-terminated strings: the folder, the changed variables (NAME=VALUE), an empty
@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -97,6 +99,20 @@ pid_t fork_with_parent() {
   return process;
 }
 
+// Waits for the end of a child process and returns its wait status. Kills it if the other side closes `connection`.
+int wait_for_end(pid_t process, int connection) {
+  std::array<pollfd, 2> waited{{{.fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0)), .events = POLLIN, .revents = 0},
+                                {.fd = connection, .events = POLLRDHUP, .revents = 0}}};
+  int status = 0;
+  while (waitpid(process, &status, WNOHANG) == 0) {
+    poll(waited.data(), waited.size(), waited[0].fd < 0 ? 10 : -1);  // old kernels have no file for a process
+    if (std::exchange(waited[1].revents, 0) == 0) continue;
+    kill(process, SIGKILL);
+    waited[1].fd = -1;
+  }
+  return status;
+}
+
 // Runs in a separate process and handles one request from its first byte to the reply.
 [[noreturn]] void serve_one(int socket) {
   std::optional<Request> request = receive(socket);
@@ -107,10 +123,9 @@ pid_t fork_with_parent() {
     _exit(run_main(*request));
   }
   const auto number = static_cast<std::int32_t>(process);
-  int status = 0;
-  if (write(socket, &number, sizeof number) != sizeof number) _exit(1);
-  while (waitpid(process, &status, 0) < 0) continue;
-  _exit(write(socket, &status, sizeof status) == sizeof status ? 0 : 1);
+  if (send(socket, &number, sizeof number, MSG_NOSIGNAL) != sizeof number) _exit(1);  // kills the fork
+  const int status = wait_for_end(process, socket);
+  _exit(send(socket, &status, sizeof status, MSG_NOSIGNAL) == sizeof status ? 0 : 1);
 }
 
 int serve(const char* path) {
