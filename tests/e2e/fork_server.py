@@ -66,7 +66,7 @@ class ForkServer:
                 time.sleep(0.01)
 
     def command(self, line):
-        """Returns the words that run the words of `line` in a fork, in the folder and environment of whoever runs them."""
+        """Returns the words that run the words of `line` in a fork, in the folder and environment of the process that runs them."""
         self.connect().close()  # waits until the server runs
         return [str(self.client), self.path, *line]
 
@@ -80,10 +80,10 @@ class ForkServer:
         connection.sendall(text)
         return Forked(connection, int.from_bytes(connection.recv(4, socket.MSG_WAITALL), sys.byteorder))
 
-    def run(self, line, timeout):
+    def run(self, line, timeout, variables=()):
         """Like subprocess.run with captured text."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            process = self.start(line, output, errors)
+            process = self.start(line, output, errors, variables)
             try:
                 code = process.wait(timeout)
             except subprocess.TimeoutExpired:

@@ -51,14 +51,18 @@ def starts_itself(line):
     return "nccl" in line or "bench" in line
 
 
-def run(*arguments, mpi_ranks=None, timeout=1200):
+def forked(line):
+    """Returns words that run the program with the words of `line`, if possible in a fork."""
+    return SERVER.command(line) if SERVER and not starts_itself(line) else line
+
+
+def run(*arguments, mpi_ranks=None, timeout=1200, **variables):
+    """Runs the program, with changes of its environment. Variables that libraries read when they are loaded have no effect."""
     line = command(*arguments)
-    if SERVER and not starts_itself(line):
-        if mpi_ranks is None:
-            return SERVER.run(line, timeout)
-        line = SERVER.command(line)
-    line = [*launcher(mpi_ranks), *line]
-    return subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=timeout)
+    if mpi_ranks is None and SERVER and not starts_itself(line):
+        return SERVER.run(line, timeout, variables)
+    return subprocess.run([*launcher(mpi_ranks), *forked(line)], capture_output=True, text=True, check=False,
+                          env={**ENVIRONMENT, **variables}, timeout=timeout)
 
 
 def tessera(*arguments, mpi_ranks=None):

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from program import ENVIRONMENT, MPIRUN, ROOT, command, run, scratch, tessera, write_tokens
+from program import ENVIRONMENT, MPIRUN, ROOT, command, forked, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
@@ -124,7 +124,7 @@ class BadInput(unittest.TestCase):
     def test_two_runs_in_one_folder(self):
         out = self.folder / "shared"
         start = ["train", "--model", "llama-tiny-odd", "--data", self.data, "--seq-len", 32, "--steps", 10**6, "--out", out]
-        with subprocess.Popen(command(*start), stdout=subprocess.DEVNULL) as job:
+        with subprocess.Popen(forked(command(*start)), stdout=subprocess.DEVNULL) as job:
             try:
                 for _ in range(300):
                     if (out / "metrics.jsonl").exists():

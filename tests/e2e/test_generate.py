@@ -12,7 +12,7 @@ import subprocess
 import sys
 import unittest
 
-from program import ENVIRONMENT, ROOT, command, run, scratch, tessera, write_tokens
+from program import ENVIRONMENT, ROOT, command, forked, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 sys.path.append(str(ROOT / "tests" / "reference"))
@@ -160,7 +160,7 @@ class Text(unittest.TestCase):
         cls.tokenizer = tokenizers.Tokenizer.from_file(str(cls.folder / "data" / "tokenizer.json"))
 
     def generate(self, path, *flags, text=None, python=sys.executable):
-        return subprocess.run(command("generate", path, *flags), input=text, capture_output=True, check=False,
+        return subprocess.run(forked(command("generate", path, *flags)), input=text, capture_output=True, check=False,
                               env={**ENVIRONMENT, "TESSERA_PYTHON": str(python)}, timeout=300)
 
     def json_of(self, *arguments, **options):

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, ROOT, command, metrics, run, scratch, tessera, write_tokens
+from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, ROOT, command, forked, metrics, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
@@ -31,8 +31,7 @@ class Messages(unittest.TestCase):
         out = self.folder / "out"
         if arguments[0] == "train" and "--out" not in arguments:
             arguments = (*arguments, "--out", out)
-        result = subprocess.run(command(*arguments, mpi_ranks=mpi_ranks), capture_output=True, text=True, check=False,
-                                env={**ENVIRONMENT, **variables}, timeout=120)
+        result = run(*arguments, mpi_ranks=mpi_ranks, timeout=120, **variables)
         self.assertEqual(code, result.returncode, result.stderr)
         lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
         self.assertEqual(1, len(lines), result.stderr)
@@ -187,7 +186,7 @@ class Messages(unittest.TestCase):
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_ranks_with_different_flags(self):
-        one = command(*self.train, "--steps", 1, "--backend", "mpi", "--gtp", 2, "--out", self.folder / "different")
+        one = forked(command(*self.train, "--steps", 1, "--backend", "mpi", "--gtp", 2, "--out", self.folder / "different"))
         line = [MPIRUN, "--oversubscribe", "-n", "1", *one, "--seed", "5", ":", "-n", "1", *one, "--seed", "6"]
         result = subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120)
         lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]

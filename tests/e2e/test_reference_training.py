@@ -7,17 +7,12 @@ first steps of AdamW amplify differences of tiny gradients by at most about 1e4,
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "tools"), str(ROOT / "tests" / "reference"), str(ROOT / "python")]
-TESSERA = os.environ.get("TESSERA", str(ROOT / "build" / "cpu" / "apps" / "tessera"))
 SCRATCH = pathlib.Path(os.environ.get("TEST_TMP") or ROOT / "build" / "reference-training")
-if not os.path.exists(TESSERA):
-    print(f"skipped: {TESSERA} is not built")
-    sys.exit(77)
 try:
     import numpy as np
 except ImportError as reason:
@@ -25,17 +20,11 @@ except ImportError as reason:
     sys.exit(77)
 
 from indexed_dataset import write_dataset  # noqa: E402
+from program import tessera  # noqa: E402
 from summary import run_cases  # noqa: E402
 from train_reference import parse_arguments, train  # noqa: E402
 
 STEPS, BOUND = 5, 1e-9
-
-
-def tessera(*arguments):
-    result = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise AssertionError(f"tessera {arguments[0]} ended with {result.returncode}: {result.stderr[-2000:]}")
-    return result.stdout
 
 
 class ReferenceTraining(unittest.TestCase):

@@ -1,8 +1,8 @@
 // A library for LD_PRELOAD that runs a program many times but loads its libraries once, because libtorch takes 0.2 s to
 // load. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each
 // request runs main() in a fork, with the arguments, the folder and the files of the request. Its environment is the
-// server's, with the request's changes. A fork is killed when its client closes the connection. The server ends when its
-// standard input closes, and its forks end with it. The clients are tests/e2e/fork_server.py and run_in_fork.cpp.
+// server's, with the request's changes. A fork is killed when its client closes the connection. The server ends when
+// its standard input closes, and its forks end with it. The clients are tests/e2e/fork_server.py and run_in_fork.cpp.
 //
 // A request starts with one message that contains three files (standard input, output and error) and the 4-byte length
 // of the text. The text follows as zero-terminated strings: the folder, the changed variables (NAME=VALUE), an empty
@@ -101,8 +101,9 @@ pid_t fork_with_parent() {
 
 // Waits for the end of a child process and returns its wait status. Kills it if the other side closes `connection`.
 int wait_for_end(pid_t process, int connection) {
-  std::array<pollfd, 2> waited{{{.fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0)), .events = POLLIN, .revents = 0},
-                                {.fd = connection, .events = POLLRDHUP, .revents = 0}}};
+  std::array<pollfd, 2> waited{
+      {{.fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0)), .events = POLLIN, .revents = 0},
+       {.fd = connection, .events = POLLRDHUP, .revents = 0}}};
   int status = 0;
   while (waitpid(process, &status, WNOHANG) == 0) {
     poll(waited.data(), waited.size(), waited[0].fd < 0 ? 10 : -1);  // old kernels have no file for a process
@@ -160,6 +161,7 @@ int serve_or_run(int count, char** arguments, char** variables) {
 }  // namespace
 
 // The startup code of the program calls this function with the program's main().
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the C library gives the name
 extern "C" int __libc_start_main(Main main, int count, char** arguments, void (*init)(), void (*fini)(),
                                  void (*rtld_fini)(), void* stack_end) {
   program_main = main;

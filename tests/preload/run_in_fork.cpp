@@ -1,6 +1,6 @@
-// Runs a program in a fork of its server (fork_server.cpp): run_in_fork SOCKET PROGRAM [ARGUMENT...]. mpirun starts this
-// small program instead of the program itself. The fork has this program's folder, environment and files. Signals are
-// passed on, and this program ends as the fork ends.
+// Runs a program in a fork of its server (fork_server.cpp): run_in_fork SOCKET PROGRAM [ARGUMENT...]. mpirun starts
+// this small program instead of the program itself. The fork has this program's folder, environment and files. Signals
+// are passed on, and this program ends as the fork ends.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>

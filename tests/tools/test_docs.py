@@ -27,7 +27,7 @@ from dataclasses import dataclass
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "e2e"), str(ROOT / "tools" / "lint")]
 
-from program import TESSERA, write_tokens  # noqa: E402
+from program import TESSERA, forked, write_tokens  # noqa: E402
 from sources import repository_files  # noqa: E402
 from summary import run_cases  # noqa: E402
 
@@ -187,7 +187,7 @@ def help_for(words):
     if is_tessera(words):
         arguments = arguments_of(words)
         names = arguments[:2] if arguments and arguments[0] == "bench" else arguments[:1]
-        return help_of(TESSERA, *[name for name in names if not name.startswith("-")], "--help")
+        return help_of(*forked([TESSERA, *[name for name in names if not name.startswith("-")], "--help"]))
     if words[0] == "./run":
         return help_of("bash", "run", "help")
     if words[0].startswith("tools/") or words[0].startswith("bench/"):
@@ -261,7 +261,7 @@ class Commands(unittest.TestCase):
                 continue
             words = short_steps(command.words())
             if is_tessera(words):
-                words = [TESSERA, *arguments_of(words)]
+                words = forked([TESSERA, *arguments_of(words)])
             if words[0] == ".venv/bin/python":
                 words[0] = sys.executable
             with self.subTest(command=str(command)):
