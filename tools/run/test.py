@@ -103,7 +103,7 @@ def run_units(build, names):
     report.unlink(missing_ok=True)
     is_sanitized = build.name in ("cpu-asan", "cpu-tsan")
     limit = SANITIZED_LIMIT_S if is_sanitized else BINARY_LIMIT_S
-    command = [find_ctest(build), "--test-dir", str(build), "--output-on-failure", "-j2", "--timeout", str(limit),
+    command = [find_ctest(build), "--test-dir", str(build), "--output-on-failure", "-j3", "--timeout", str(limit),
                "--no-tests=ignore", "--test-output-size-passed", "10000000", "--test-output-size-failed", "10000000",
                "--output-junit", str(report), "--quiet", "-O", str(report.with_suffix(".log"))]
     if names:

@@ -2,7 +2,7 @@
 # run_stopped.sh SCENARIO PROGRAM LAUNCHER...: runs one scenario of failures.cpp in which rank 1 stops while MPI itself
 # waits. Passes if another rank prints the error, all ranks end, and the launcher ends with an error: that rank's exit
 # code 1, or a signal. Open MPI 4's mpirun may crash after it has ended ranks that were in MPI_Init or MPI_Finalize. It
-# may also wait forever there. A launcher that still runs after 40 s without ranks is therefore killed.
+# may also wait forever there. A launcher that still runs 3 s after its last rank has ended is therefore killed.
 scenario=$1
 program=$2
 shift 2
@@ -13,7 +13,15 @@ said=$(mktemp)
 "$@" "$program" "$scenario" unused >"$said" 2>&1 &
 launcher=$!
 tries=200
-while runs -p "$launcher" && [ "$tries" -gt 0 ]; do
+started=no
+alone=0  # consecutive tries in which the launcher runs without its ranks
+while runs -p "$launcher" && [ "$tries" -gt 0 ] && [ "$alone" -lt 15 ]; do
+  if runs --ppid "$launcher"; then
+    started=yes
+    alone=0
+  elif [ "$started" = yes ]; then
+    alone=$((alone + 1))
+  fi
   sleep 0.2
   tries=$((tries - 1))
 done
