@@ -34,7 +34,7 @@ def wait_until(what, limit_s=60):
     while not (found := what()):
         if time.monotonic() > end:
             raise AssertionError(f"{what} was not true within {limit_s} s")
-        time.sleep(0.002)
+        time.sleep(0.01)
     return found
 
 
