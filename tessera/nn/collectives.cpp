@@ -18,7 +18,7 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 }  // namespace
 
 PendingTensor::~PendingTensor() {
-  if (context_ != nullptr) issued_.done.wait_until_done();  // every operation has a time limit
+  if (context_ != nullptr) issued_.done.wait_until_done();
 }
 
 at::Tensor PendingTensor::take() {

@@ -84,7 +84,7 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
 
 DistributedCast::~DistributedCast() {
   if (!encoder_) return;
-  lane_.record().wait_until_done();  // the lane's operations have time limits
+  lane_.record().wait_until_done();
 }
 
 void DistributedCast::compute_amax() {

@@ -149,7 +149,7 @@ void ParallelGroups::cancel() const {
 }
 
 void ParallelGroups::drain() const {
-  for (base::Lane* lane : lanes()) lane->record().wait_until_done();  // every operation has a time limit
+  for (base::Lane* lane : lanes()) lane->record().wait_until_done();
 }
 
 }  // namespace tessera::shard

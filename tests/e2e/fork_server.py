@@ -44,7 +44,7 @@ class Forked:
 
 
 class ForkServer:
-    """`library` is the preloaded library; run_in_fork is beside it. The server's environment is `environment`, and it ends with this process."""
+    """`library` is the preloaded library; run_in_fork is in the same folder. The server's environment is `environment`, and it ends with this process."""
 
     def __init__(self, program, library, environment):
         self.folder = tempfile.TemporaryDirectory()
@@ -66,7 +66,8 @@ class ForkServer:
                 time.sleep(0.01)
 
     def command(self, line):
-        """Returns the words that run the words of `line` in a fork, in the folder and environment of the process that runs them."""
+        """Returns a command line that runs `line` in a fork. The fork has the folder and the variables of the process that runs the
+        command line."""
         self.connect().close()  # waits until the server runs
         return [str(self.client), self.path, *line]
 
@@ -78,7 +79,11 @@ class ForkServer:
         with open(os.devnull, "rb") as nothing:
             socket.send_fds(connection, [len(text).to_bytes(4, sys.byteorder)], [file.fileno() for file in (nothing, output, errors)])
         connection.sendall(text)
-        return Forked(connection, int.from_bytes(connection.recv(4, socket.MSG_WAITALL), sys.byteorder))
+        process = connection.recv(4, socket.MSG_WAITALL)
+        if len(process) < 4:
+            connection.close()
+            raise ConnectionError("the fork server did not start the process")
+        return Forked(connection, int.from_bytes(process, sys.byteorder))
 
     def run(self, line, timeout, variables=()):
         """Like subprocess.run with captured text."""

@@ -1,8 +1,9 @@
-// A library for LD_PRELOAD that runs a program many times but loads its libraries once, because libtorch takes 0.2 s to
-// load. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that socket. Each
-// request runs main() in a fork, with the arguments, the folder and the files of the request. Its environment is the
-// server's, with the request's changes. A fork is killed when its client closes the connection. The server ends when
-// its standard input closes, and its forks end with it. The clients are tests/e2e/fork_server.py and run_in_fork.cpp.
+// A library for LD_PRELOAD that runs a program many times but loads its libraries once, because libtorch takes
+// 0.16 s to load. With TESSERA_TEST_SERVER=SOCKET the program waits at the beginning of main() for requests on that
+// socket. Each request runs main() in a fork, with the arguments, the folder and the files of the request. Its
+// environment is the server's, with the request's changes. A fork is killed when its client closes the connection. The
+// server ends when its standard input closes, and its forks end with it. The clients are tests/e2e/fork_server.py and
+// run_in_fork.cpp.
 //
 // A request starts with one message that contains three files (standard input, output and error) and the 4-byte length
 // of the text. The text follows as zero-terminated strings: the folder, the changed variables (NAME=VALUE), an empty
@@ -68,6 +69,11 @@ std::optional<Request> receive(int socket) {
   return request;
 }
 
+void close_files(const Request& request) {
+  for (const int file : request.files)
+    if (file > 2) close(file);
+}
+
 // Returns the strings of the request. They point into `text`.
 std::vector<char*> strings_of(std::string& text) {
   std::vector<char*> strings;
@@ -77,6 +83,7 @@ std::vector<char*> strings_of(std::string& text) {
 
 int run_main(Request& request) {
   for (int file = 0; file < 3; ++file) dup2(request.files[static_cast<std::size_t>(file)], file);
+  close_files(request);
   std::vector<char*> arguments = strings_of(request.text);
   if (arguments.empty() || chdir(arguments.front()) != 0) return 127;
   const auto empty = std::find_if(arguments.begin() + 1, arguments.end(), [](const char* one) { return *one == '\0'; });
@@ -99,19 +106,21 @@ pid_t fork_with_parent() {
   return process;
 }
 
-// Waits for the end of a child process and returns its wait status. Kills it if the other side closes `connection`.
-int wait_for_end(pid_t process, int connection) {
+// Waits for the end of a child process and returns its wait status, or nothing if the system has lost it. Kills the
+// child if the client closes `connection`.
+std::optional<int> wait_for_end(pid_t process, int connection) {
   std::array<pollfd, 2> waited{
       {{.fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0)), .events = POLLIN, .revents = 0},
        {.fd = connection, .events = POLLRDHUP, .revents = 0}}};
-  int status = 0;
-  while (waitpid(process, &status, WNOHANG) == 0) {
+  for (;;) {
+    int status = 0;
+    const pid_t ended = waitpid(process, &status, WNOHANG);
+    if (ended != 0) return ended == process ? std::optional(status) : std::nullopt;
     poll(waited.data(), waited.size(), waited[0].fd < 0 ? 10 : -1);  // old kernels have no file for a process
     if (std::exchange(waited[1].revents, 0) == 0) continue;
     kill(process, SIGKILL);
     waited[1].fd = -1;
   }
-  return status;
 }
 
 // Runs in a separate process and handles one request from its first byte to the reply.
@@ -123,13 +132,17 @@ int wait_for_end(pid_t process, int connection) {
     close(socket);
     _exit(run_main(*request));
   }
+  if (process < 0) _exit(1);
+  close_files(*request);
+  // The fork is killed when this process ends.
   const auto number = static_cast<std::int32_t>(process);
-  if (send(socket, &number, sizeof number, MSG_NOSIGNAL) != sizeof number) _exit(1);  // kills the fork
-  const int status = wait_for_end(process, socket);
-  _exit(send(socket, &status, sizeof status, MSG_NOSIGNAL) == sizeof status ? 0 : 1);
+  if (send(socket, &number, sizeof number, MSG_NOSIGNAL) != sizeof number) _exit(1);
+  const std::optional<int> status = wait_for_end(process, socket);
+  _exit(status && send(socket, &*status, sizeof *status, MSG_NOSIGNAL) == sizeof *status ? 0 : 1);
 }
 
 int serve(const char* path) {
+  std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, no process learns how a child ended
   const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -1,6 +1,8 @@
 // Runs a program in a fork of its server (fork_server.cpp): run_in_fork SOCKET PROGRAM [ARGUMENT...]. mpirun starts
-// this small program instead of the program itself. The fork has this program's folder, environment and files. Signals
-// are passed on, and this program ends as the fork ends.
+// this small program instead of the program itself. The fork has this program's folder and files. Its environment is
+// the server's, with this program's variables. Its limits, its mask of new files and its processors are the server's.
+// This program passes the signals below to the fork, and ends with the fork's exit code or signal.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -18,10 +20,10 @@
 
 namespace {
 
-volatile std::sig_atomic_t process = 0;  // the fork; 0 before it is known
+volatile std::sig_atomic_t process = 0;  // the fork
 
 void pass_on(int signal) {
-  if (process > 0) kill(static_cast<pid_t>(process), signal);
+  kill(static_cast<pid_t>(process), signal);
 }
 
 [[noreturn]] void fail(const char* what) {
@@ -78,6 +80,7 @@ std::int32_t read_number(int connection) {
   ssize_t got = 0;
   do got = recv(connection, &number, sizeof number, MSG_WAITALL);
   while (got < 0 && errno == EINTR);
+  if (got == 0) errno = ECONNRESET;
   if (got != sizeof number) fail("the fork server ended");
   return number;
 }
@@ -89,10 +92,13 @@ int main(int count, char** arguments) {
     std::fputs("usage: run_in_fork SOCKET PROGRAM [ARGUMENT...]\n", stderr);
     return 2;
   }
+  int unused = 0;  // the connection must not become one of the files of the fork
+  while (unused >= 0 && unused < 3) unused = open("/dev/null", O_RDWR | O_CLOEXEC);
   const int connection = connect_to(arguments[1]);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) std::signal(signal, pass_on);
   send_request(connection, text_of(arguments + 2));
   process = read_number(connection);
+  // A signal before this line ends this program, and the server then kills the fork.
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) std::signal(signal, pass_on);
   const int status = read_number(connection);
   if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
   std::signal(WTERMSIG(status), SIG_DFL);

@@ -130,7 +130,7 @@ def print_failures(log):
 
 
 def unit_environment():
-    """Returns the environment of unit tests. OpenMP has one thread, because ranks are threads and two binaries run at once.
+    """Returns the environment of unit tests. OpenMP has one thread, because ranks are threads and three binaries run at once.
     libtorch and Open MPI keep memory until the process ends; tools/run/leaks.txt lists them."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     folder = ROOT / "tools" / "run"

@@ -44,8 +44,12 @@ at::Tensor rows_of_rank(const Context& context, const at::Tensor& all, int rank)
 }  // namespace
 
 BegunPieces::~BegunPieces() {
-  for (; awaited_ < size(); ++awaited_)
-    pieces_[static_cast<std::size_t>(awaited_)].done.wait_until_done();  // every operation has a time limit
+  for (; awaited_ < size(); ++awaited_) pieces_[static_cast<std::size_t>(awaited_)].done.wait_until_done();
+}
+
+void BegunPieces::begin(const runtime::ProgramCollective& piece) {
+  runtime::Issued& issued = pieces_.emplace_back();  // before the piece begins, because this line may throw
+  issued = program_.issue(piece);
 }
 
 void BegunPieces::await(int pieces) {

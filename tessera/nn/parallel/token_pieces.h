@@ -34,7 +34,7 @@ class BegunPieces {
   BegunPieces(const BegunPieces&) = delete;
   BegunPieces& operator=(const BegunPieces&) = delete;
 
-  void begin(const runtime::ProgramCollective& piece) { pieces_.push_back(program_.issue(piece)); }
+  void begin(const runtime::ProgramCollective& piece);
   int size() const { return static_cast<int>(pieces_.size()); }
   // Makes compute wait for the first `pieces` pieces.
   void await(int pieces);

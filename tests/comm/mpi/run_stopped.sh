@@ -16,8 +16,8 @@ tries=200
 started=no
 alone=0  # consecutive tries in which the launcher runs without its ranks
 while runs -p "$launcher" && [ "$tries" -gt 0 ] && [ "$alone" -lt 15 ]; do
+  if [ -s "$said" ] || ps -o args= --ppid "$launcher" | grep -qF "$program"; then started=yes; fi
   if runs --ppid "$launcher"; then
-    started=yes
     alone=0
   elif [ "$started" = yes ]; then
     alone=$((alone + 1))
