@@ -30,8 +30,8 @@ class Fence {
   // Blocks until the fence is done, but at most for `limit` in real time. Returns whether the fence is done. A fence
   // whose work failed is also done. Does not throw and does not change a clock.
   bool wait_for(std::chrono::nanoseconds limit) const;
-  // Like wait_for, without a limit. Returns, because every operation has a time limit. A destructor calls it before it
-  // frees memory that the work uses.
+  // Like wait_for, without a limit. Every operation has a time limit, so the call returns. A destructor calls this
+  // function before it frees memory that the work uses.
   void wait_until_done() const;
   std::exception_ptr error() const;  // null while the fence is not done, and if all work succeeded
   // Returns the virtual time, in seconds, at which the lane reached the fence. Returns 0 while the fence is not done,

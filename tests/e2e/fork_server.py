@@ -44,7 +44,8 @@ class Forked:
 
 
 class ForkServer:
-    """`library` is the preloaded library; run_in_fork is in the same folder. The server's environment is `environment`, and it ends with this process."""
+    """`library` is the preloaded library. The program run_in_fork is in its folder. The server's environment is `environment`. The
+    server ends with this process."""
 
     def __init__(self, program, library, environment):
         self.folder = tempfile.TemporaryDirectory()

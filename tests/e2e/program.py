@@ -52,7 +52,7 @@ def starts_itself(line):
 
 
 def forked(line):
-    """Returns words that run the program with the words of `line`, if possible in a fork."""
+    """Returns a command line that runs the program with the words of `line`. It uses a fork if the server runs."""
     return SERVER.command(line) if SERVER and not starts_itself(line) else line
 
 
