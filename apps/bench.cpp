@@ -87,19 +87,19 @@ int bench_kernels(const Arguments& arguments) {
                "run on the GPU with the sizes of Llama-3-8B (default: on the CPU with small sizes)");
   run::add_flags(app, run::Command::bench_kernels, words);
   describe(app, "threads", fmt::format("threads of the CPU's products, attention and copies [{}]", bench.threads));
-  app.add_option("--tokens", bench.tokens)->capture_default_str();
-  app.add_option("--hidden", bench.hidden)->capture_default_str();
-  app.add_option("--ffn", bench.ffn)->capture_default_str();
-  app.add_option("--q-heads", bench.q_heads)->capture_default_str();
-  app.add_option("--kv-heads", bench.kv_heads)->capture_default_str();
-  app.add_option("--head-dim", bench.head_dim)->capture_default_str();
-  app.add_option("--vocabulary", bench.vocabulary)->capture_default_str();
-  app.add_option("--experts", bench.experts)->capture_default_str();
+  app.add_option("--tokens", bench.tokens, "tokens of a microbatch")->capture_default_str();
+  app.add_option("--hidden", bench.hidden, "hidden size")->capture_default_str();
+  app.add_option("--ffn", bench.ffn, "columns of the feed-forward part")->capture_default_str();
+  app.add_option("--q-heads", bench.q_heads, "query heads")->capture_default_str();
+  app.add_option("--kv-heads", bench.kv_heads, "key/value heads")->capture_default_str();
+  app.add_option("--head-dim", bench.head_dim, "elements of a head")->capture_default_str();
+  app.add_option("--vocabulary", bench.vocabulary, "rows of the vocabulary")->capture_default_str();
+  app.add_option("--experts", bench.experts, "experts of a layer")->capture_default_str();
   app.add_option("--choices", bench.choices, "experts of a token")->capture_default_str();
-  app.add_option("--expert-width", bench.expert_width)->capture_default_str();
+  app.add_option("--expert-width", bench.expert_width, "columns of an expert")->capture_default_str();
   app.add_option("--parameters", bench.parameters, "elements of the optimizer's kernels and of a sum")
       ->capture_default_str();
-  app.add_option("--repetitions", bench.repetitions)->capture_default_str();
+  app.add_option("--repetitions", bench.repetitions, "timed calls of each kernel")->capture_default_str();
   app.add_option("--only", bench.only, "run only kernels whose name contains this");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
@@ -181,8 +181,12 @@ int bench_products(const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--only", bench.only, "measure only products whose name contains this, for example 'gate_up'");
-  app.add_option("--candidates", bench.candidates)->capture_default_str()->check(CLI::Range(1, 64));
-  app.add_option("--repetitions", bench.repetitions)->capture_default_str()->check(CLI::Range(1, 1'000'000));
+  app.add_option("--candidates", bench.candidates, "algorithms of cuBLASLt that are measured for each product")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--repetitions", bench.repetitions, "timed calls of each candidate")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--seconds", bench.seconds, "seconds that each candidate runs, as in long steps; 0: short runs")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -206,7 +210,9 @@ int bench_links(const Arguments& arguments) {
   run::add_flags(app, run::Command::bench_links, words);
   describe(app, "ranks", "number of GPUs (default: all)");
   app.add_option("--megabytes", megabytes, "size that a rank sends to each peer, in MiB");
-  app.add_option("--rounds", bench.rounds)->capture_default_str()->check(CLI::Range(1, 1'000'000));
+  app.add_option("--rounds", bench.rounds, "transfers that are timed one after the other")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   if (!megabytes.empty()) bench.bytes.clear();

@@ -28,12 +28,14 @@ int run_inspect(const Arguments& arguments) {
       ->required();
   app.add_flag("--json", json, "print as JSON");
   app.add_flag("--verify", options.verify, "also compare the files' checksums");
-  app.add_flag("!--no-hash", options.hash, "do not read and hash the tensors");
+  bool no_hash = false;
+  app.add_flag("--no-hash", no_hash, "do not read and hash the tensors");
   app.add_option(
          "--quantization-error", formats,
          "quantization error of the weights in a number format: fp8, fp8_block, mxfp8, nvfp4 or all (docs/formats.md)")
       ->allow_extra_args(false);
   if (!parse(app, arguments)) return 0;
+  options.hash = !no_hash;
   options.quantization_error = run::parse_error_formats(formats);
 
   if (run::is_data_path(path)) {

@@ -31,8 +31,8 @@ class Fields;
 // second. Version 5 of transformers writes the first name for both models. Throws InputError if both fields are present
 // and differ.
 std::int64_t num_experts(const Fields& fields, std::int64_t fallback);
-// Throws InputError if the file enables options of experts that are not supported, such as shared experts, groups of
-// experts or another score than softmax.
+// Throws InputError if the file enables options of experts that Mixtral and Qwen3-MoE do not have: shared experts,
+// groups of experts, or another score than softmax.
 void refuse_other_experts(const Fields& fields);
 // Throws InputError if a token chooses more experts than a layer has.
 void check_experts(const ExpertsConfig& experts, const Fields& fields);

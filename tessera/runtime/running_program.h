@@ -1,7 +1,7 @@
 // The Program of steps that run. It records each call as an event and lets an executor do the work: Replay if the step
 // follows a schedule, OnDemand if the step has no schedule or departed from its schedule.
 //
-// A gradient passes these stations. grad_buffer returns its staging: a part of the reduce arena, or a buffer of
+// A gradient passes through these stages. grad_buffer returns its staging: a part of the reduce arena, or a buffer of
 // OnDemand. The layer writes the gradient to this staging and calls produce. With a schedule, the reduction is issued
 // at the planned event. Without a schedule, the reduction is issued at produce if spec.produced_once is set, else at
 // end_microbatch. It adds the ranks' gradients to main_grad. The sum over replicas follows: with a schedule after the

@@ -4,7 +4,8 @@
 //    "parameters": ["embedding.weight", ...],
 //    "events": [
 //     ["consume", microbatch, pass, parameter, ordinal],       the same for release, produce and publish
-//     ["comm", microbatch, pass, ordinal, group, op, bytes],   and the parameter if the event reads rows by index
+//     ["comm", microbatch, pass, ordinal, group, op, bytes],   the same for need and sum; then the parameter (-1: none)
+//                                                              and the offset, if the event has them
 //     ["stash", microbatch, pass, ordinal, op, bytes]]}        the same for fetch
 #pragma once
 #include <filesystem>

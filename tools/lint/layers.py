@@ -4,7 +4,7 @@ import re
 import circles
 from sources import CPP, Finding, read
 
-# The layers that each layer may include besides itself. docs/architecture.md shows the same table.
+# The layers that each layer may include besides itself. README.md shows the same table.
 LAYERS = {
     "base": [],
     "layout": ["base"],

@@ -1,4 +1,4 @@
-// The ranks that compute with the experts of one layer, and the exchange of tokens between them (transport `dense`).
+// The ranks that compute with the experts of one layer, and the exchange of tokens between them.
 //
 // The group is the compute ranks of the expert domain: etp x ep consecutive ranks. Each rank has its own tokens.
 // Dispatch gathers the tokens of all ranks on every rank. Each rank then selects the tokens that chose its experts.

@@ -12,8 +12,8 @@ namespace tessera::ops {
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& w);
 // dlogits: [tokens, experts]. Returns dlogits w: [tokens, hidden].
 at::Tensor router_dgrad(const at::Tensor& dlogits, const at::Tensor& w);
-// Computes dw [experts, hidden] = dlogits^T x. Adds the tokens in order. If `accumulate` is true, adds the result to
-// the existing dw.
+// Computes dw [experts, hidden] = dlogits^T x. Adds the tokens of each chunk of kRouterGradientChunk (512) tokens in
+// order, and then the chunks in order. If `accumulate` is true, adds the result to the existing dw.
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw, bool accumulate);
 
 // Chooses k experts for each token. `bias` is [experts] or undefined. The rank of an expert is its score plus its bias.

@@ -70,7 +70,8 @@ struct TrainConfig {
   quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
   std::string wire_rules;                           // formats of single parameters, by name (shard/format_policy.h)
   // Like wire_format and wire_rules, for the weights that backward passes read. If wire_format_backward is absent,
-  // wire_rules_backward changes the formats of forward passes.
+  // backward passes have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read
+  // wire_rules_backward.
   std::optional<quant::Format> wire_format_backward;
   std::string wire_rules_backward;
   quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products

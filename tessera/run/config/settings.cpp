@@ -38,11 +38,11 @@ constexpr Commands kPlaces = Commands(Command::train) | Command::plan;
 constexpr Commands kBudgets = kSteps | Command::plan;  // not for bench schedule, which tries several budgets
 
 constexpr std::array kSettings{
-    Setting{"model", &C::model, kAny, kKept, "NAME|PATH",
-            "a name under configs/, or a Hugging Face config.json or its folder (with --resume: the checkpoint's; with "
-            "--init: "
-            "its own)",
-            kPlans | Command::bench_products},
+    Setting{
+        "model", &C::model, kAny, kKept, "NAME|PATH",
+        "a name under configs/, or a Hugging Face config.json or its folder (train: by default the model of --resume "
+        "or --init)",
+        kPlans | Command::bench_products},
     Setting{"init", &C::init, kAny, kKept, "FOLDER",
             "start from the weights of this Hugging Face folder (default: from random weights)"},
     Setting{"data", &C::data, kAny, kKept, "[W] PREFIX ...", "PREFIX.bin and PREFIX.idx, or W1 PREFIX1 W2 PREFIX2 ..."},
@@ -70,7 +70,7 @@ constexpr std::array kSettings{
         kPlaces},
     Setting{"idle", &C::idle, kAny, kUnused, "PLACES", "live places that do not take part, as --dead", kPlaces},
     Setting{"tp_spares", &C::tp_spares, kTextOrNumber, kUnused, "auto|N",
-            "tp groups with dead slots use N slots less than --tp (auto: the most dead slots of a group)", kPlaces},
+            "tp groups with dead slots use N fewer slots than --tp (auto: the most dead slots of a group)", kPlaces},
     Setting{"reduced_batch", &C::reduced_batch, kTextOrNumber, kUnused, "auto|N",
             "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)",
             kPlaces},

@@ -8,7 +8,7 @@
 
 namespace tessera::run {
 
-// Returns a text like "step 12/200  loss 5.1234  grad_norm 1.20  lr 3.00e-04  12345 tokens/s  81 ms  left 0:15".
+// Returns a text like "step 12/200  loss 5.1234  grad_norm 1.23  lr 3.00e-04  12345 tokens/s  81 ms  left 0:15".
 std::string progress_text(const StepMetrics& metrics, std::int64_t last_step);
 
 class Progress {

@@ -24,7 +24,7 @@ struct LossSpike {
 std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps);
 
 // Returns lines of text about a run: steps and losses, held-out loss, the 5 highest spikes, losses that are not finite,
-// skipped and suppressed steps, the rank that was slowest in most steps, and whether the last line of the metrics is
+// skipped and suppressed steps, the rank that was slowest most often, and whether the last line of the metrics is
 // incomplete.
 std::vector<std::string> remarks_of(const PlottedRun& run);
 

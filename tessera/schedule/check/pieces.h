@@ -8,9 +8,8 @@
 // - A gather is needed before the end of the product that reads it: before the next release of the weight in this pass,
 //   or before the next produce of the weight (kWgradGather).
 // - From its first piece to its last reader, no other transfer receives tokens into its range of the transfer arena.
-// The
-//   last reader is the sum of a scatter, or the release of the weight of a gather. In a backward pass it is the produce
-//   of this weight, because the product of the weight's gradient may read the tokens too.
+//   The last reader is the sum of a scatter, or the release of the weight of a gather. In a backward pass it is the
+//   produce of this weight, because the product of the weight's gradient may read the tokens too.
 //
 // Transfers without a parameter are checked only with the rules that need none.
 #pragma once
