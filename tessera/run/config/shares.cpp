@@ -81,6 +81,8 @@ std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vec
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fixed);
   if (error != std::errc() || end != text.data() + text.size() || fixed < 0)
     throw InputError("--reduced-batch: got {}, expected auto or a number of sequences", text);
+  if (fixed > config.global_batch)
+    throw InputError("--reduced-batch: got {}, expected at most --global-batch {}", text, config.global_batch);
   const auto reduced = std::ranges::count_if(replicas, &Replica::is_reduced);
   const std::int64_t rest = config.global_batch - fixed * reduced;
   const auto whole = static_cast<std::int64_t>(replicas.size()) - reduced;
