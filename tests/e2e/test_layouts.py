@@ -183,6 +183,13 @@ class Layouts(unittest.TestCase):
         tensors = json.loads(tessera("inspect", self.folder / name, "--json"))["tensors"]
         return {(tensor["kind"], tensor["name"]): tensor["hash"] for tensor in tensors}
 
+    def test_inspect_without_hashes_lists_the_same_tensors(self):
+        self.train("inspected", (1, 1, 1), *self.common("--steps", 1))
+        hashed, plain = (json.loads(tessera("inspect", self.folder / "inspected", "--json", *flags))["tensors"]
+                         for flags in ((), ("--no-hash",)))
+        self.assertTrue(all(tensor.pop("hash") for tensor in hashed))
+        self.assertEqual(hashed, plain)
+
     def test_a_run_resumes_in_its_own_folder(self):
         flags = self.common("--schedule-steps", 4, "--save-every", 2)
         expected = self.train("straight", (1, 2, 1), *flags, "--steps", 4)

@@ -45,10 +45,12 @@ TEST(Shares, OfReducedReplicasCanBeGiven) {
                 ThrowsMessage<InputError>(HasSubstr("--reduced-batch: got " + reduced)));
   EXPECT_THAT([&] { shares(mesh(2, 1, 2, "dp0:0;dp1:1", 12, "5")); },
               ThrowsMessage<InputError>(HasSubstr("2 reduced replicas of 2, which leaves 2 of --global-batch 12")));
-  // Twice these numbers is -2 and 0 in 64 bits.
-  for (const std::string reduced : {"9223372036854775807", "9223372036854775808", "4611686018427387904"})
+  // In 64 bits, 2 x (2^63 - 1) is -2, and 4 x 2^62 is 0.
+  for (const std::string reduced : {"9223372036854775807", "9223372036854775808"})
     EXPECT_THAT([&] { shares(mesh(2, 1, 3, "dp0:0;dp1:0", 10, reduced)); },
                 ThrowsMessage<InputError>(HasSubstr("--reduced-batch: got " + reduced)));
+  EXPECT_THAT([&] { shares(mesh(2, 1, 5, "dp0:0;dp1:0;dp2:0;dp3:0", 10, "4611686018427387904")); },
+              ThrowsMessage<InputError>(HasSubstr("expected at most --global-batch 10")));
 }
 
 // A reduced replica with a small share needs fewer microbatches, although it has as many readers.
