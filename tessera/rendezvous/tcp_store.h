@@ -1,8 +1,9 @@
 // The store of a run of processes: libtorch's TCPStore. This file is in the target tessera_rendezvous_store, which
 // needs libtorch.
 #pragma once
-#include <chrono>
 #include <memory>
+#include <stop_token>
+#include <thread>
 
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/rendezvous/limited_store.h"
@@ -25,15 +26,18 @@ class StorePort {
   // Listens on the port, and sets launch.socket for make_tcp_store. Throws InputError if the port is in use.
   explicit StorePort(Launch& launch);
 
-  // Ends the acceptance of connections. Called by every rank when it has opened its last connection to the store. Rank 0
-  // waits for the other ranks. If they do not call the function within `limit`, the store continues to accept
-  // connections. Otherwise other programs can no longer connect to the store. The number of the port stays taken while
-  // this object exists, so that another run on the port is refused.
-  void close_when_all_connected(Store& store, std::chrono::milliseconds limit);
+  // Called by every rank when it has opened its last connection to the store. Does not wait. When all ranks have called
+  // the function, a thread of rank 0 ends the acceptance of connections, so that other programs can no longer use the
+  // store. The number of the port stays taken while this object exists, so that another run on the port is refused.
+  // `store` is the run's store (join_run).
+  void close_when_all_connected(const std::shared_ptr<Store>& store);
 
  private:
+  void await_ranks_and_close(Store& store, const std::stop_token& stop);
+
   Launch launch_;
   Socket kept_;  // bound to the port after its closure; accepts no connection
+  std::jthread thread_;
 };
 
 // Suppresses libtorch's log lines about connections, because errors contain the same information. Does nothing if the

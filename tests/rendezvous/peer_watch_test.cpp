@@ -152,7 +152,8 @@ TEST(PeerWatch, AConnectionToAnotherProgramIsNotALoss) {
   shutdown(other.get(), SHUT_RDWR);
 }
 
-// The stranger disturbs rank 0 for some time before the other ranks connect, and while they connect.
+// The stranger disturbs rank 0 for some time before the other ranks connect, and while they connect. The port is open
+// for at most 30 s.
 TEST(PeerWatch, AStrangerChangesNothing) {
   constexpr std::size_t kMost = 8;  // descriptors of rank 0's watch, and of connections that wait for a hello
   const std::size_t files = open_files().size();
@@ -161,7 +162,7 @@ TEST(PeerWatch, AStrangerChangesNothing) {
   const auto disturb = [&](int rank) {
     if (rank != 1) return;
     const int port = listening_sockets().at(0).port;
-    first = std::make_unique<StrangerProcess>(port);
+    first = std::make_unique<StrangerProcess>(port, std::min(stranger_time(), std::chrono::seconds(20)));
     for (; first->runs(); std::this_thread::sleep_for(milliseconds(20))) most = std::max(most, open_files().size());
     second = std::make_unique<StrangerProcess>(port, std::chrono::seconds(60));
   };

@@ -21,6 +21,9 @@ namespace {
 
 using Client = c10::intrusive_ptr<c10d::Store>;
 
+constexpr const char* kConnected = "connected";  // the number of ranks that have opened their last connection
+constexpr std::chrono::milliseconds kPause{10};  // time between two reads of this number
+
 // Calls `call` and converts libtorch's errors, which have many lines with a stack trace, to one-line errors.
 template <typename Call>
 auto reach(const char* what, Call call) {
@@ -114,15 +117,22 @@ StorePort::StorePort(Launch& launch) {
   launch_ = launch;
 }
 
-void StorePort::close_when_all_connected(Store& store, std::chrono::milliseconds limit) {
-  constexpr const char* kConnected = "connected";
-  constexpr std::chrono::milliseconds kPause{2};
+void StorePort::close_when_all_connected(const std::shared_ptr<Store>& store) {
   if (launch_.hosts_store) return;
-  store.add(kConnected, 1);
+  store->add(kConnected, 1);
   if (launch_.rank > 0) return;
-  const auto end = std::chrono::steady_clock::now() + limit;
+  thread_ = std::jthread([this, store](const std::stop_token& stop) {
+    try {
+      await_ranks_and_close(*store, stop);
+    } catch (const std::exception&) {
+      // The store cannot be reached, so nothing can connect to it.
+    }
+  });
+}
+
+void StorePort::await_ranks_and_close(Store& store, const std::stop_token& stop) {
   for (; store.add(kConnected, 0) < launch_.size; std::this_thread::sleep_for(kPause))
-    if (std::chrono::steady_clock::now() > end) return;
+    if (stop.stop_requested()) return;
   // libtorch's thread keeps the number of the descriptor. It gets a socket that never has connections.
   const Socket idle(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!idle || ::dup3(idle.get(), launch_.socket, O_CLOEXEC) < 0) return;

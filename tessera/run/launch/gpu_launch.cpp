@@ -73,7 +73,7 @@ void join(const NcclRun& run, rendezvous::Launch place, const std::function<void
   };
   try {
     const auto world = comm::make_nccl_world(options);
-    port.close_when_all_connected(*options.store, limits.connect);
+    port.close_when_all_connected(options.store);
     body(*world);
   } catch (const InputError&) {
     throw;

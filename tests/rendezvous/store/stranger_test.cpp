@@ -11,6 +11,7 @@
 #include "tessera/rendezvous/tcp_store.h"
 #include "tests/rendezvous/listening.h"
 #include "tests/rendezvous/stranger/process.h"
+#include "tests/rendezvous/stranger/stranger.h"
 
 namespace tessera::rendezvous {
 namespace {
@@ -58,7 +59,7 @@ class Rank {
     EXPECT_LT(steady_clock::now(), end);
     EXPECT_EQ(failures_.received(), std::nullopt);
   }
-  void close_port() { port_.close_when_all_connected(*store_, kLimits.connect); }
+  void close_port() { port_.close_when_all_connected(store_); }
 
  private:
   static std::string key(std::int64_t round, int rank) { return fmt::format("text/{}/{}", round, rank); }
@@ -94,7 +95,9 @@ TEST(Stranger, ChangesNothingInARunThatUsesTheStore) {
     own->exchange_until([&] { return !early.runs(); });
   });
   EXPECT_TRUE(early.was_accepted());
-  run_ranks(ranks, [](std::unique_ptr<Rank>& own, int) { own->close_port(); });
+  for (const auto& rank : ranks) rank->close_port();
+  const auto end = steady_clock::now() + kLimits.answer;
+  while (Stranger::is_answered(port, std::chrono::milliseconds(200)) && steady_clock::now() < end) continue;
 
   const std::size_t files = open_files().size();
   const std::int64_t memory = resident_mib();

@@ -33,6 +33,12 @@ class Stranger {
     return accepted_;
   }
 
+  // Sends requests to libtorch's store and closes the connection at once.
+  static void ask_and_leave(int port) {
+    const Socket socket = connect_to(port);
+    const std::string requests = greeting() + std::string(100, kNumberOfKeys);
+    [[maybe_unused]] const ssize_t sent = ::send(socket.get(), requests.data(), requests.size(), MSG_NOSIGNAL);
+  }
   // Returns whether libtorch's store answers a request on the port within the limit.
   static bool is_answered(int port, std::chrono::milliseconds limit) {
     const Socket socket = connect_to(port);
