@@ -276,8 +276,9 @@ Operation from_numbers(std::span<const std::int64_t> numbers, const GroupIdentit
   const CountSizes sizes = count_sizes(operation.kind, group);
   TESSERA_CHECK((sizes.send == 0 || operation.send_counts.size() == sizes.send) &&
                     (sizes.recv == 0 || operation.recv_counts.size() == sizes.recv),
-                "a peer's description of its {} on {} has {} and {} counts; expected {} and {}", name_of(operation.kind),
-                group.name, operation.send_counts.size(), operation.recv_counts.size(), sizes.send, sizes.recv);
+                "a peer's description of its {} on {} has {} and {} counts; expected {} and {}",
+                name_of(operation.kind), group.name, operation.send_counts.size(), operation.recv_counts.size(),
+                sizes.send, sizes.recv);
   return operation;
 }
 

@@ -75,7 +75,8 @@ std::unique_ptr<PeerMailbox> PeerMailbox::create(const std::string& prefix, int 
 
 std::unique_ptr<PeerMailbox> PeerMailbox::open(const std::string& name, int senders) {
   // The name comes from another process.
-  if (name.size() > NAME_MAX || !name.starts_with('/') || name.find_first_of(std::string_view("/\0", 2), 1) != name.npos)
+  if (name.size() > NAME_MAX || !name.starts_with('/') ||
+      name.find_first_of(std::string_view("/\0", 2), 1) != name.npos)
     throw Error("mailbox '{}': expected the name of shared memory",
                 base::printable(std::string_view(name).substr(0, NAME_MAX)));
   const std::size_t bytes = bytes_for(senders);

@@ -32,9 +32,9 @@ struct Launch {
 // - SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID: srun with several tasks.
 // - PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK.
 //
-// MASTER_ADDR and MASTER_PORT set the store's address and port. The default port is 29500. All ranks are known to run on
-// this host if the launcher sets a number of local ranks that equals the number of ranks, if Slurm's step has one node,
-// or if MASTER_ADDR is a loopback address. The address is then 127.0.0.1, unless the launcher hosts the store. By
+// MASTER_ADDR and MASTER_PORT set the store's address and port. The default port is 29500. All ranks are known to run
+// on this host if the launcher sets a number of local ranks that equals the number of ranks, if Slurm's step has one
+// node, or if MASTER_ADDR is a loopback address. The address is then 127.0.0.1, unless the launcher hosts the store. By
 // default the address is otherwise the first node of Slurm's step.
 //
 // TESSERA_RUN_ID is `run`. Without this variable, `run` is torchrun's TORCHELASTIC_RUN_ID, Open MPI's PMIX_NAMESPACE,

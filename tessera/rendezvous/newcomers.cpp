@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kAcceptedAtOnce = 64;       // connections that one call of serve() accepts
+constexpr int kAcceptedAtOnce = 64;         // connections that one call of serve() accepts
 constexpr milliseconds kNoDescriptor{200};  // pause after an accept that failed for lack of descriptors or memory
 constexpr milliseconds kConnectAgain{20};   // pause between two attempts to connect
 constexpr milliseconds kConnectOnce{2000};  // time limit of one attempt
@@ -37,8 +37,7 @@ void send_all(const Socket& socket, const std::string& text) {
 // Appends the bytes that have arrived until `text` has `size` bytes. Returns false if the connection has ended.
 bool receive_up_to(const Socket& socket, std::string& text, std::size_t size) {
   std::array<char, 256> bytes{};
-  const ssize_t count =
-      ::recv(socket.get(), bytes.data(), std::min(bytes.size(), size - text.size()), MSG_DONTWAIT);
+  const ssize_t count = ::recv(socket.get(), bytes.data(), std::min(bytes.size(), size - text.size()), MSG_DONTWAIT);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   text.append(bytes.data(), static_cast<std::size_t>(count));
   return count > 0;
@@ -82,10 +81,8 @@ Newcomers::Newcomers(Socket listener, Handshake handshake, int ranks, const Newc
       end_(Clock::now() + limits.open) {}
 
 void Newcomers::add_files(std::vector<pollfd>& files) const {
-  if (listener_ && Clock::now() >= pause_end_)
-    files.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
-  for (const Pending& pending : pending_)
-    files.push_back({.fd = pending.socket.get(), .events = POLLIN, .revents = 0});
+  if (listener_ && Clock::now() >= pause_end_) files.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
+  for (const Pending& pending : pending_) files.push_back({.fd = pending.socket.get(), .events = POLLIN, .revents = 0});
 }
 
 bool Newcomers::is_missing(int rank) const {

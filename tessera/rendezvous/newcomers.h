@@ -1,5 +1,5 @@
-// The first messages between rank 0 of a run and the ranks that connect to it. Programs that are no ranks of the run
-// can reach the same port.
+// The first messages between rank 0 of a run and the ranks that connect to it. Other programs can also reach
+// this port.
 #pragma once
 #include <poll.h>
 
@@ -20,7 +20,7 @@ struct Handshake {
 };
 
 struct NewcomerLimits {
-  std::chrono::milliseconds identify{5000};    // time from the connection to the complete hello
+  std::chrono::milliseconds identify{5000};     // time from the connection to the complete hello
   std::chrono::milliseconds open{kConnecting};  // time in which ranks can connect
 };
 

@@ -33,7 +33,8 @@ class PeerWatch {
   };
   static constexpr std::size_t kLongestAddress = 1023;
 
-  // Collective. Connects the ranks, which takes at most a few seconds, or `connecting` if other programs disturb rank 0.
+  // Collective. Connects the ranks, which takes at most a few seconds, or `connecting` if other programs disturb rank
+  // 0.
   explicit PeerWatch(Options options);
   // Ends the watch. If leave() was not called, the other ranks treat this rank as lost.
   ~PeerWatch();

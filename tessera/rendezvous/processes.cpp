@@ -76,7 +76,7 @@ class EndSignals {
   struct sigaction ends_before_ {};
 };
 
-// What the ranks of a run have in common.
+// The values that all ranks of a run share.
 struct NewRanks {
   int count = 1;
   std::vector<std::string> arguments = own_arguments();

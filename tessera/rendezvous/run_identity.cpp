@@ -36,9 +36,10 @@ std::string where(const Launch& launch) {
 }
 
 [[noreturn]] void refuse(const Launch& launch, const std::string& found) {
-  throw InputError("{}: {}: set MASTER_PORT to a free port, the same on all ranks of this run, because each run needs "
-                   "its own port",
-                   where(launch), found);
+  throw InputError(
+      "{}: {}: set MASTER_PORT to a free port, the same on all ranks of this run, because each run needs "
+      "its own port",
+      where(launch), found);
 }
 
 // Returns the value of a key that rank 0 sets when it has opened the store.
@@ -50,7 +51,8 @@ std::string await(Store& store, const Launch& launch, const std::string& key, mi
 // Rank 0 names the run in the store. The other ranks wait for the name. If the store has the name of another run
 // instead, they throw.
 void compare_runs(Store& store, const Launch& launch, milliseconds limit) {
-  const std::string own = fmt::format("{} of {} ranks", launch.run.empty() ? "without identity" : launch.run, launch.size);
+  const std::string own =
+      fmt::format("{} of {} ranks", launch.run.empty() ? "without identity" : launch.run, launch.size);
   const std::string own_key = fmt::format("{} {}", kRun, own);
   if (launch.rank == 0) {
     store.set(own_key, "here");
@@ -100,7 +102,8 @@ std::shared_ptr<Store> join_run(std::shared_ptr<Store> store, const Launch& laun
   const std::string attempt = fmt::format("attempt {} of {} ranks/", launch.attempt, launch.size);
   if (!launch.hosts_store) compare_runs(*store, launch, limit);
   std::string run = launch.run;
-  if (run.empty()) run = hand_out_identity(launch.hosts_store ? *make_prefix_store(store, attempt) : *store, launch, limit);
+  if (run.empty())
+    run = hand_out_identity(launch.hosts_store ? *make_prefix_store(store, attempt) : *store, launch, limit);
   return make_prefix_store(std::move(store), fmt::format("run {}, {}", run, attempt));
 }
 

@@ -15,9 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{2};       // time between two polls of the store
+constexpr milliseconds kPause{2};            // time between two polls of the store
 constexpr std::size_t kLongestVersion = 20;  // digits of the number of a status
-constexpr milliseconds kInterest{500};  // a rank's status is fetched for this time after a read()
+constexpr milliseconds kInterest{500};       // a rank's status is fetched for this time after a read()
 
 class StoreBoard final : public Board {
  public:

@@ -11,13 +11,13 @@
 
 namespace tessera::rendezvous {
 
-// Connects to the store. Rank 0 hosts the store unless the launcher hosts it. The store listens on loopback if all ranks
-// are known to run on one host, otherwise on all interfaces. If rank 0 hosts the store, it must be the last rank that
-// closes its connection. The store has no authentication: each value that another process may have set must be checked
-// like input. Values have at most kLongestValue bytes. If the host does not answer a call in time, the call throws
-// Error, and the connection can no longer be used (limited_store.h). set() does not wait for an answer, so it may return
-// normally after the host has ended. make_tcp_store throws InputError if the port is in use, and Error if it cannot
-// connect in time.
+// Connects to the store. Rank 0 hosts the store unless the launcher hosts it. The store listens on loopback if all
+// ranks are known to run on one host, otherwise on all interfaces. If rank 0 hosts the store, it must be the last rank
+// that closes its connection. The store has no authentication: each value that another process may have set must be
+// checked like input. Values have at most kLongestValue bytes. If the host does not answer a call in time, the call
+// throws Error, and the connection can no longer be used (limited_store.h). set() does not wait for an answer, so it
+// may return normally after the host has ended. make_tcp_store throws InputError if the port is in use, and Error if it
+// cannot connect in time.
 std::shared_ptr<Store> make_tcp_store(const Launch& launch, const StoreLimits& limits);
 
 // The port on which rank 0 hosts the store. On other ranks, and if the launcher hosts the store, there is no port.

@@ -20,7 +20,8 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Reads a text that another rank has posted. Each number is checked, because another program may have replaced the text.
+// Reads a text that another rank has posted. Each number is checked, because another program may have replaced the
+// text.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}

@@ -126,8 +126,8 @@ TEST(PeerQueues, APeerThatIsNotReadyDoesNotDelayOthers) {
 
 // The name comes from another process.
 TEST(PeerMailbox, NamesOfOtherThingsAreRefused) {
-  for (const std::string& name : {std::string(), std::string("tessera"), std::string("/../tessera"), std::string("/a\0b", 4),
-                                  "/" + std::string(1 << 20, 'x')})
+  for (const std::string& name : {std::string(), std::string("tessera"), std::string("/../tessera"),
+                                  std::string("/a\0b", 4), "/" + std::string(1 << 20, 'x')})
     EXPECT_THAT([&] { PeerMailbox::open(name, 2); },
                 testing::ThrowsMessage<Error>(testing::HasSubstr("expected the name of shared memory")));
 }

@@ -13,8 +13,8 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import gpu_ranks
-import sockets
 from program import ENVIRONMENT, TESSERA, bits, command, metrics, scratch, write_tokens
+import sockets  # after program, which sets the path
 from summary import run_cases
 
 if gpu_ranks.GPUS < 1:

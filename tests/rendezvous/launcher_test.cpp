@@ -140,8 +140,11 @@ TEST(Launcher, TheRunHasTheIdentityOfItsLauncher) {
     EXPECT_EQ(run_of(variables, {{"TESSERA_RUN_ID", "own"}, {"TORCHELASTIC_RUN_ID", "a run"}, {"PMIX_NAMESPACE", "7"}}),
               "own");
   }
-  EXPECT_THAT([&] { run_of(torchrun, {{"TESSERA_RUN_ID", std::string(201, 'x')}}); },
-              ThrowsMessage<InputError>(HasSubstr("TESSERA_RUN_ID: expected at most 200 bytes, got 201")));
+  EXPECT_THAT(
+      [&] {
+        run_of(torchrun, {{"TESSERA_RUN_ID", std::string(201, 'x')}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("TESSERA_RUN_ID: expected at most 200 bytes, got 201")));
 }
 
 TEST(Launcher, SrunsStoreIsOnTheFirstNode) {

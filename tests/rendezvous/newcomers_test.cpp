@@ -48,8 +48,7 @@ void send_text(const Socket& socket, std::string_view text) {
 
 // The ranks of a run, and rank 0's port.
 struct TestedRun {
-  explicit TestedRun(int ranks, const NewcomerLimits& limits = {})
-      : TestedRun(listen_on_loopback(), ranks, limits) {}
+  explicit TestedRun(int ranks, const NewcomerLimits& limits = {}) : TestedRun(listen_on_loopback(), ranks, limits) {}
   TestedRun(Socket listener, int ranks, const NewcomerLimits& limits)
       : port{.host = "127.0.0.1",
              .port = port_of(listener),

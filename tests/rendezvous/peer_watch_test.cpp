@@ -32,30 +32,30 @@ struct Watches {
   bool stop = false;
   std::vector<std::unique_ptr<PeerWatch>> of;
 
-  // before(0) is called when rank 0 listens and does not accept connections yet, before(R) when it accepts them and rank
-  // R has not connected yet.
-  explicit Watches(int ranks, bool is_one_host = true, const std::function<void(int)>& before = [](int) {}) {
+  // before(0) is called when rank 0 listens and does not accept connections yet, before(R) when it accepts them and
+  // rank R has not connected yet.
+  explicit Watches(
+      int ranks, bool is_one_host = true, const std::function<void(int)>& before = [](int) {}) {
     std::string address;
     for (int rank = 0; rank < ranks; ++rank)
-      of.push_back(std::make_unique<PeerWatch>(
-          PeerWatch::Options{.rank = rank,
-                             .ranks = ranks,
-                             .is_one_host = is_one_host,
-                             .share =
-                                 [&](const std::string& text) {
-                                   before(rank);
-                                   return rank == 0 ? address = text : address;
-                                 },
-                             .lost =
-                                 [this, rank](const std::vector<int>& lost) {
-                                   const std::lock_guard lock(mutex);
-                                   reports.emplace_back(rank, lost);
-                                 },
-                             .stop_requested =
-                                 [this] {
-                                   const std::lock_guard lock(mutex);
-                                   return stop;
-                                 }}));
+      of.push_back(std::make_unique<PeerWatch>(PeerWatch::Options{.rank = rank,
+                                                                  .ranks = ranks,
+                                                                  .is_one_host = is_one_host,
+                                                                  .share =
+                                                                      [&](const std::string& text) {
+                                                                        before(rank);
+                                                                        return rank == 0 ? address = text : address;
+                                                                      },
+                                                                  .lost =
+                                                                      [this, rank](const std::vector<int>& lost) {
+                                                                        const std::lock_guard lock(mutex);
+                                                                        reports.emplace_back(rank, lost);
+                                                                      },
+                                                                  .stop_requested =
+                                                                      [this] {
+                                                                        const std::lock_guard lock(mutex);
+                                                                        return stop;
+                                                                      }}));
   }
   ~Watches() {
     for (auto& watch : of)

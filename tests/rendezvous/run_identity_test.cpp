@@ -61,9 +61,10 @@ TEST(RunIdentity, ARankOfAnotherRunIsRefused) {
   };
   EXPECT_THAT(join("job 7", 4), refuses_and_names_the_port());
   EXPECT_THAT(join("", 2), refuses_and_names_the_port());
-  EXPECT_THAT(join("job 8", 2), ThrowsMessage<InputError>(HasSubstr(
-                                    "store: 127.0.0.1:29500, rank 1: expected the run 'job 8 of 2 ranks', found the run "
-                                    "'job 7 of 2 ranks'")));
+  EXPECT_THAT(join("job 8", 2),
+              ThrowsMessage<InputError>(
+                  HasSubstr("store: 127.0.0.1:29500, rank 1: expected the run 'job 8 of 2 ranks', found the run "
+                            "'job 7 of 2 ranks'")));
 }
 
 TEST(RunIdentity, RanksJoinAlthoughAnotherProgramHasChangedTheNameOfTheRun) {

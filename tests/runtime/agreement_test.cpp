@@ -215,8 +215,8 @@ TEST(PostedSteps, ReadsBackWhatWasPosted) {
   EXPECT_THROW(parse_posted_steps("short"), Error);
 }
 
-// Another program may have replaced the text. Numbers that the program does not write are refused before memory of their
-// size is allocated.
+// Another program may have replaced the text. Numbers that the program does not write are refused before memory of
+// their size is allocated.
 TEST(PostedSteps, DamagedTextsAreRefused) {
   std::vector<StepRecord> steps(1);
   steps[0].begin(1);
@@ -233,8 +233,10 @@ TEST(PostedSteps, DamagedTextsAreRefused) {
               says("posted steps: expected at most 4 steps, got 4000000000"));
   EXPECT_THAT([&] { parse_posted_steps(damaged(kHashes, std::uint32_t{4'000'000'000})); },
               says("posted steps: expected at most 256 hashes of a step, got 4000000000"));
-  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent, std::uint8_t{9})); }, says("as the kind of an event, got 9"));
-  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent + 1, std::uint8_t{2})); }, says("as the kind of a step, got 2"));
+  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent, std::uint8_t{9})); },
+              says("as the kind of an event, got 9"));
+  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent + 1, std::uint8_t{2})); },
+              says("as the kind of a step, got 2"));
   EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent + 2, std::uint8_t{3})); }, says("as a pass, got 3"));
   for (std::size_t size = 1; size < bytes.size(); ++size)
     if (size != kFirstEvent) EXPECT_THROW(parse_posted_steps(bytes.substr(0, size)), Error) << size;

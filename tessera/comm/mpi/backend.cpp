@@ -23,7 +23,7 @@ int tag_of(std::int64_t sequence, int kind) {
 }
 constexpr int kCheckKind = 15;
 // The largest number of numbers that describe a call (to_numbers).
-constexpr std::int64_t kMostNumbers = std::int64_t{1} << 26;
+constexpr std::int64_t kMaxNumbers = std::int64_t{1} << 26;
 
 class MpiBackend final : public Backend {
  public:
@@ -113,7 +113,7 @@ void MpiBackend::check(const Operation& operation) {
   receives.clear();
   group_.for_each_peer([&](int peer) {
     auto& numbers = theirs[static_cast<std::size_t>(peer)];
-    numbers.resize(received_length(sizes[static_cast<std::size_t>(peer)], kMostNumbers, "numbers of its call",
+    numbers.resize(received_length(sizes[static_cast<std::size_t>(peer)], kMaxNumbers, "numbers of its call",
                                    group_.members[static_cast<std::size_t>(peer)]));
     sends.push_back({.peer = peer, .data = own.data(), .bytes = own.size() * sizeof(std::int64_t)});
     receives.push_back({.peer = peer, .data = numbers.data(), .bytes = numbers.size() * sizeof(std::int64_t)});

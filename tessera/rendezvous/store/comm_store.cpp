@@ -70,8 +70,8 @@ class TcpStore final : public Store {
   const Client client_;
 };
 
-// Called in the thread of a connection. libtorch's thread that serves the store inherits the mask. Otherwise a client that
-// closes its connection before it has read the answer would end this process with SIGPIPE.
+// Called in the thread of a connection. libtorch's thread that serves the store inherits the mask. Otherwise a client
+// that closes its connection before it has read the answer would end this process with SIGPIPE.
 void block_sigpipe() {
   sigset_t set;
   sigemptyset(&set);

@@ -73,7 +73,8 @@ class Rank {
 };
 
 // Runs `body` on every rank, each in its own thread.
-void run_ranks(std::vector<std::unique_ptr<Rank>>& ranks, const std::function<void(std::unique_ptr<Rank>&, int)>& body) {
+void run_ranks(std::vector<std::unique_ptr<Rank>>& ranks,
+               const std::function<void(std::unique_ptr<Rank>&, int)>& body) {
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] { body(ranks[static_cast<std::size_t>(rank)], rank); });

@@ -1,5 +1,5 @@
-// stranger SECONDS PORT...: disturbs ports of this host (stranger.h). Prints the number of accepted connections. The exit
-// code is 1 if no connection was accepted.
+// stranger SECONDS PORT...: disturbs ports of this host (stranger.h). Prints the number of accepted connections. The
+// exit code is 1 if no connection was accepted.
 #include "tests/rendezvous/stranger/stranger.h"
 
 #include <cstdio>

@@ -31,7 +31,10 @@ class StrangerProcess {
   StrangerProcess(const StrangerProcess&) = delete;
   StrangerProcess& operator=(const StrangerProcess&) = delete;
 
-  bool runs() { return process_ > 0 && waitid(P_PID, static_cast<id_t>(process_), &end_, WEXITED | WNOHANG | WNOWAIT) == 0 && end_.si_pid == 0; }
+  bool runs() {
+    return process_ > 0 && waitid(P_PID, static_cast<id_t>(process_), &end_, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           end_.si_pid == 0;
+  }
   // Waits for the end of the process. Returns whether a port accepted one of its connections.
   bool was_accepted() {
     if (process_ <= 0) return accepted_;

@@ -1,4 +1,4 @@
-// A program of this host that is no rank of a run and disturbs the run's ports: it connects, floods, is silent, and sends
+// Disturbs the ports of a run from a program that is not a rank of the run: connects, floods, is silent, and sends
 // garbage, half messages, and messages of other runs.
 #pragma once
 #include <netinet/in.h>
@@ -64,11 +64,13 @@ class Stranger {
 
   // Requests to libtorch's store for keys that runs use, without an identity or with that of another run.
   std::string store_requests() {
-    const std::string damaged_status = bytes(std::uint32_t{1}) + std::string(13, '\0') + bytes(std::uint32_t{0xFFFFFFFF});
+    const std::string damaged_status =
+        bytes(std::uint32_t{1}) + std::string(13, '\0') + bytes(std::uint32_t{0xFFFFFFFF});
     std::string text = greeting();
     for (const std::string& prefix : {std::string(), "run " + draw_identity() + ", attempt 0 of 2 ranks/"}) {
       text += set(prefix + "nccl/failed", "a stranger has failed") + set(prefix + "failed", "a stranger has failed");
-      text += set(prefix + "nccl/id/0.0", std::string(128, 'x')) + set(prefix + "nccl/board/0/status/1", damaged_status);
+      text +=
+          set(prefix + "nccl/id/0.0", std::string(128, 'x')) + set(prefix + "nccl/board/0/status/1", damaged_status);
       text += set(prefix + "nccl/board/0/version/1", "1000000") + set(prefix + "tessera run", "another run");
       text += std::string(1, kDelete) + with_size(prefix + "connected");
     }
@@ -88,8 +90,9 @@ class Stranger {
       case 4:
         return greeting() + random_bytes(1 + random_() % 4096);
       case 5:  // a value that never becomes complete, and a size that the store refuses
-        return greeting() + std::string(1, kSet) + with_size("key") + bytes(std::uint64_t{1} << (random_() % 2 == 0 ? 20 : 62));
-      case 6:  // a number that is no number, and a list of keys that never becomes complete
+        return greeting() + std::string(1, kSet) + with_size("key") +
+               bytes(std::uint64_t{1} << (random_() % 2 == 0 ? 20 : 62));
+      case 6:  // a text to which a number is added, and a list of keys that never becomes complete
         return greeting() + set("key", "text") + std::string(1, kAdd) + with_size("key") + bytes(std::int64_t{1}) +
                std::string(1, kCheck) + bytes(std::uint64_t{100'000});
       default:

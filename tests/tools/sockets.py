@@ -1,4 +1,4 @@
-"""Reads the listening sockets, the descriptors and the memory of processes from /proc."""
+"""Reads the ranks of a run, and the listening sockets, descriptors and memory of processes, from /proc."""
 import contextlib
 import ipaddress
 import os
@@ -44,3 +44,27 @@ def descriptors(pid):
 def resident_mib(pid):
     """Returns the resident memory of the process in MiB."""
     return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+
+
+def descendants(pid):
+    """Returns the process and all processes that descend from it."""
+    found = [pid]
+    for parent in found:
+        try:
+            for task in pathlib.Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def ranks_of(pid):
+    """Returns the processes of tessera among the descendants of a process."""
+    ranks = []
+    for process in descendants(pid):
+        try:
+            if pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0].endswith(b"tessera"):
+                ranks.append(process)
+        except OSError:
+            continue
+    return ranks
