@@ -66,7 +66,7 @@ std::optional<Address> parse_address(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  if (lines.size() != 5) return std::nullopt;
+  if (lines.size() != 5 || lines[3].empty() || lines[4].empty()) return std::nullopt;
   Address address{.network = lines[0],
                   .port = {.host = lines[1], .handshake = {.hello = lines[3], .welcome = lines[4]}}};
   int& port = address.port.port;

@@ -143,9 +143,10 @@ TEST(PeerWatch, AConnectionToAnotherProgramIsNotALoss) {
                                  .lost = [&](const std::vector<int>&) { ++reports; },
                                  .stop_requested = {}});
   };
-  for (const std::string& address : {fmt::format("network\nhost\n{}\nhello\nwelcome", port_of(other)), std::string(),
-                                     std::string("network\nhost\n70000\nhello\nwelcome"),
-                                     std::string("network\nhost\nport\nhello\nwelcome"), std::string(1000, '\n')})
+  for (const std::string& address :
+       {fmt::format("network\nhost\n{}\nhello\nwelcome", port_of(other)), std::string(),
+        std::string("network\nhost\n70000\nhello\nwelcome"), std::string("network\nhost\nport\nhello\nwelcome"),
+        fmt::format("network\nhost\n{}\n\n\n", port_of(other)), std::string(1000, '\n')})
     watch(address);
   EXPECT_EQ(reports, 0);
   closes.request_stop();

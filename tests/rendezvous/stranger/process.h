@@ -11,10 +11,10 @@
 
 namespace tessera::rendezvous {
 
-// The time for which a stranger disturbs a test: TESSERA_STRANGER_SECONDS, or 2 s.
+// The time for which a stranger disturbs a test: TESSERA_STRANGER_SECONDS, or 1 s.
 inline std::chrono::seconds stranger_time() {
   const char* seconds = std::getenv("TESSERA_STRANGER_SECONDS");
-  return std::chrono::seconds(seconds == nullptr ? 2 : std::atoi(seconds));
+  return std::chrono::seconds(seconds == nullptr ? 1 : std::atoi(seconds));
 }
 
 class StrangerProcess {
