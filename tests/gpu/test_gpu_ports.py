@@ -99,7 +99,7 @@ class Ports(unittest.TestCase):
         job = subprocess.Popen(line, stdout=subprocess.DEVNULL, env={**ENVIRONMENT, "NCCL_SOCKET_IFNAME": "lo"})
         try:
             self.await_steps("own", lambda: job.poll() is None)
-            children = list(map(int, pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()))
+            children = sockets.children(job.pid)
             self.assertEqual(count, len(children))
             self.assertEqual([], sockets.listening(job.pid))
             for child in children:

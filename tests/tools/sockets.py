@@ -46,15 +46,24 @@ def resident_mib(pid):
     return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
 
 
+def children(pid):
+    """Returns the child processes of a process."""
+    with contextlib.suppress(OSError):
+        tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if f"\nPPid:\t{pid}\n" in pathlib.Path(f"/proc/{process}/status").read_text():
+                found.append(int(process))
+    return found
+
+
 def descendants(pid):
     """Returns the process and all processes that descend from it."""
     found = [pid]
     for parent in found:
-        try:
-            for task in pathlib.Path(f"/proc/{parent}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-        except OSError:
-            continue
+        found += children(parent)
     return found
 
 
