@@ -77,7 +77,7 @@ std::string hand_out_identity(Store& store, const Launch& launch, milliseconds l
   if (store.add(place_key(launch.rank), 1) != 1)
     refuse(launch, fmt::format("expected a free place of rank {}, but another process has taken it", launch.rank));
   if (launch.rank > 0) {
-    const std::string given = await(store, launch, given_key(launch.rank), limit);
+    std::string given = await(store, launch, given_key(launch.rank), limit);
     const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
     if (given.size() != kIdentityDigits || !std::ranges::all_of(given, is_digit))
       refuse(launch, fmt::format("expected an identity of {} hexadecimal digits from rank 0, found '{}'",
@@ -85,7 +85,7 @@ std::string hand_out_identity(Store& store, const Launch& launch, milliseconds l
     store.erase(given_key(launch.rank));
     return given;
   }
-  const std::string drawn = draw_identity();
+  std::string drawn = draw_identity();
   for (int rank = 1; rank < launch.size; ++rank) store.set(given_key(rank), drawn);
   return drawn;
 }

@@ -112,7 +112,7 @@ class Stranger {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<std::uint16_t>(port));
-    ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    (void)::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
     pollfd file{.fd = socket.get(), .events = POLLOUT, .revents = 0};
     int error = 1;
     socklen_t size = sizeof error;
