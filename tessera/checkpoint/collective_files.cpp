@@ -8,6 +8,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/received_length.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -15,6 +16,8 @@ namespace {
 // The pause between keep-alive messages. It is much shorter than any usual time limit of a group, and much longer than
 // a small all_reduce.
 constexpr std::chrono::milliseconds kSignOfLife{100};
+
+constexpr std::int64_t kLongestText = std::int64_t{1} << 32;  // largest number of bytes of a text of one rank
 
 enum class Outcome : std::int32_t { done, input_error, error };
 
@@ -42,6 +45,11 @@ std::vector<T> all_gather_one(comm::Communicator& group, T value, quant::DType t
   return all;
 }
 
+// Returns the length of the text of member `rank`.
+std::size_t length_of(const std::vector<std::int64_t>& lengths, int rank) {
+  return comm::received_length(lengths[static_cast<std::size_t>(rank)], kLongestText, "bytes of a text", rank);
+}
+
 void wait_for_all(comm::Communicator& group, const std::future<void>& work) {
   for (std::int32_t running = 1; running != 0;) {
     running = work.wait_for(kSignOfLife) == std::future_status::ready ? 0 : 1;
@@ -57,7 +65,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   const auto rank = static_cast<int>(first - outcomes.begin());
   const auto lengths = all_gather_one(group, static_cast<std::int64_t>(own.message.size()), quant::DType::i64);
   std::string message = group.rank() == rank ? own.message : std::string();
-  message.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)]));
+  message.resize(length_of(lengths, rank));
   group.broadcast(message.data(), static_cast<std::int64_t>(message.size()), quant::DType::u8, rank).synchronize();
   const auto others = std::count_if(first + 1, outcomes.end(), [](std::int32_t outcome) { return outcome != 0; });
   // If `what` is empty, the line has no label, and only ranks above 0 are named.
@@ -90,7 +98,7 @@ void run_together(comm::Communicator& group, const std::string& what,
 std::string broadcast_text(comm::Communicator& group, const std::string& text) {
   std::int64_t length = static_cast<std::int64_t>(text.size());
   group.broadcast(&length, 1, quant::DType::i64, 0).synchronize();
-  std::string result = group.rank() == 0 ? text : std::string(static_cast<std::size_t>(length), '\0');
+  std::string result = group.rank() == 0 ? text : std::string(length_of({length}, 0), '\0');
   group.broadcast(result.data(), length, quant::DType::u8, 0).synchronize();
   return result;
 }
@@ -100,7 +108,7 @@ std::vector<std::string> gather_text(comm::Communicator& group, const std::strin
   std::vector<std::string> texts;
   std::vector<comm::Receive> receives;
   if (group.rank() == 0) {
-    for (const std::int64_t length : lengths) texts.emplace_back(static_cast<std::size_t>(length), '\0');
+    for (int rank = 0; rank < group.size(); ++rank) texts.emplace_back(length_of(lengths, rank), '\0');
     for (int rank = 0; rank < group.size(); ++rank) {
       std::string& target = texts[static_cast<std::size_t>(rank)];
       receives.push_back({rank, target.data(), target.size()});

@@ -34,6 +34,7 @@ class AgreedError : public Error {
 // and throws the group's error. A communicator allows one call at a time. Collective.
 void run_together(comm::Communicator& group, const std::string& what, const std::function<void(std::stop_token)>& body);
 
+// Texts have at most 4 GiB. If a rank announces more, the functions throw Error.
 // Returns rank 0's text on every rank. Collective.
 std::string broadcast_text(comm::Communicator& group, const std::string& text);
 // Returns every rank's text in rank order on rank 0, and an empty list on the other ranks. Collective.

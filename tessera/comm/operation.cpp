@@ -16,6 +16,18 @@ namespace {
   throw Error("{} on {}, rank {}: {}", name_of(operation.kind), group.name, group.world_rank(), what);
 }
 
+// The numbers of counts that an operation needs.
+struct CountSizes {
+  std::size_t send = 0, recv = 0;
+};
+CountSizes count_sizes(OperationKind kind, const GroupIdentity& group) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const bool one_count = kind == OperationKind::all_reduce || kind == OperationKind::broadcast;
+  const bool sends = kind == OperationKind::all_to_all || kind == OperationKind::reduce_scatter;
+  const bool receives = kind == OperationKind::all_to_all || kind == OperationKind::all_gather;
+  return {.send = sends ? ranks : 0, .recv = one_count ? 1 : receives ? ranks : 0};
+}
+
 void check_counts(const Operation& operation, const GroupIdentity& group, std::span<const std::int64_t> counts,
                   std::size_t expected, const char* what) {
   if (counts.size() != expected)
@@ -138,16 +150,12 @@ std::byte* advance(void* data, std::int64_t count, quant::DType type) {
 }
 
 void check_arguments(const Operation& operation, const GroupIdentity& group) {
-  const auto ranks = static_cast<std::size_t>(group.size());
-  const bool one_count = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::broadcast;
-  const bool sends = operation.kind == OperationKind::all_to_all || operation.kind == OperationKind::reduce_scatter;
-  const bool receives = operation.kind == OperationKind::all_to_all || operation.kind == OperationKind::all_gather;
-  if (sends) check_counts(operation, group, operation.send_counts, ranks, "counts to send");
-  if (receives) check_counts(operation, group, operation.recv_counts, ranks, "counts to receive");
-  if (one_count) check_counts(operation, group, operation.recv_counts, 1, "count");
+  const CountSizes sizes = count_sizes(operation.kind, group);
+  if (sizes.send > 0) check_counts(operation, group, operation.send_counts, sizes.send, "counts to send");
+  if (sizes.recv > 0) check_counts(operation, group, operation.recv_counts, sizes.recv, "counts to receive");
   const auto own = static_cast<std::size_t>(group.rank);
   const std::int64_t sent = operation.kind == OperationKind::all_gather ? operation.recv_counts[own]
-                            : sends                                     ? total(operation.send_counts)
+                            : sizes.send > 0                            ? total(operation.send_counts)
                                                                         : 0;
   const std::int64_t received =
       operation.kind == OperationKind::reduce_scatter ? operation.send_counts[own] : total(operation.recv_counts);
@@ -242,7 +250,7 @@ std::vector<std::int64_t> to_numbers(const Operation& operation) {
   return numbers;
 }
 
-Operation from_numbers(std::span<const std::int64_t> numbers) {
+Operation from_numbers(std::span<const std::int64_t> numbers, const GroupIdentity& group) {
   std::size_t at = 0;
   const auto next = [&] {
     TESSERA_CHECK(at < numbers.size(), "a peer's description of its operation ends after {} numbers; expected more",
@@ -265,6 +273,12 @@ Operation from_numbers(std::span<const std::int64_t> numbers) {
   };
   read(operation.sends);
   read(operation.receives);
+  const CountSizes sizes = count_sizes(operation.kind, group);
+  TESSERA_CHECK((sizes.send == 0 || operation.send_counts.size() == sizes.send) &&
+                    (sizes.recv == 0 || operation.recv_counts.size() == sizes.recv),
+                "a peer's description of its {} on {} has {} and {} counts; expected {} and {}",
+                name_of(operation.kind), group.name, operation.send_counts.size(), operation.recv_counts.size(),
+                sizes.send, sizes.recv);
   return operation;
 }
 

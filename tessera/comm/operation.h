@@ -69,8 +69,9 @@ std::int64_t all_reduce_received(std::int64_t bytes, std::int64_t ranks);
 // ranks. Returns an empty string if the calls match.
 std::string mismatch(const GroupIdentity& group, int a, const Operation& call_a, int b, const Operation& call_b);
 
-// Convert an operation, without its addresses, to numbers that can be sent to a peer, and back.
+// Convert an operation, without its addresses, to numbers that can be sent to a peer, and back. from_numbers throws
+// Error if the numbers are not those of an operation of `group`.
 std::vector<std::int64_t> to_numbers(const Operation& operation);
-Operation from_numbers(std::span<const std::int64_t> numbers);
+Operation from_numbers(std::span<const std::int64_t> numbers, const GroupIdentity& group);
 
 }  // namespace tessera::comm

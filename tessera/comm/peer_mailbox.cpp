@@ -8,12 +8,15 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <new>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::comm {
 
@@ -24,7 +27,6 @@ struct PeerMailbox::Queue {
 };
 
 struct PeerMailbox::Contents {
-  std::int64_t senders;
   alignas(64) std::byte queues[1];  // an array of one Queue for each sender
 };
 
@@ -49,10 +51,14 @@ void* map(const std::string& name, int descriptor, std::size_t bytes) {
 
 }  // namespace
 
+std::size_t PeerMailbox::bytes_for(int senders) {
+  return offsetof(Contents, queues) + static_cast<std::size_t>(senders) * sizeof(Queue);
+}
+
 std::unique_ptr<PeerMailbox> PeerMailbox::create(const std::string& prefix, int senders) {
   std::random_device random;
   const std::string name = fmt::format("/{}-{}-{:08x}{:08x}", prefix, getpid(), random(), random());
-  const std::size_t bytes = offsetof(Contents, queues) + static_cast<std::size_t>(senders) * sizeof(Queue);
+  const std::size_t bytes = bytes_for(senders);
   const File file{shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600)};
   if (file.descriptor < 0) fail_system(name, "shm_open");
   // Allocates all pages now. If a page were missing later, the access would raise SIGBUS.
@@ -62,14 +68,18 @@ std::unique_ptr<PeerMailbox> PeerMailbox::create(const std::string& prefix, int 
     fail_system(name, "posix_fallocate");
   }
   auto* contents = new (map(name, file.descriptor, bytes)) Contents;
-  contents->senders = senders;
-  std::unique_ptr<PeerMailbox> mailbox(new PeerMailbox(name, contents, bytes, true));
+  std::unique_ptr<PeerMailbox> mailbox(new PeerMailbox(name, contents, senders, true));
   for (int sender = 0; sender < senders; ++sender) new (&mailbox->queue(sender)) Queue{};
   return mailbox;
 }
 
 std::unique_ptr<PeerMailbox> PeerMailbox::open(const std::string& name, int senders) {
-  const std::size_t bytes = offsetof(Contents, queues) + static_cast<std::size_t>(senders) * sizeof(Queue);
+  // The name comes from another process.
+  if (name.size() > NAME_MAX || !name.starts_with('/') ||
+      name.find_first_of(std::string_view("/\0", 2), 1) != name.npos)
+    throw Error("mailbox '{}': expected the name of shared memory",
+                base::printable(std::string_view(name).substr(0, NAME_MAX)));
+  const std::size_t bytes = bytes_for(senders);
   const File file{shm_open(name.c_str(), O_RDWR, 0)};
   if (file.descriptor < 0) fail_system(name, "shm_open");
   struct stat status {};
@@ -77,15 +87,15 @@ std::unique_ptr<PeerMailbox> PeerMailbox::open(const std::string& name, int send
   if (static_cast<std::size_t>(status.st_size) != bytes)
     throw Error("mailbox {}: expected {} bytes for {} senders, got {}", name, bytes, senders, status.st_size);
   auto* contents = static_cast<Contents*>(map(name, file.descriptor, bytes));
-  return std::unique_ptr<PeerMailbox>(new PeerMailbox(name, contents, bytes, false));
+  return std::unique_ptr<PeerMailbox>(new PeerMailbox(name, contents, senders, false));
 }
 
-PeerMailbox::PeerMailbox(std::string name, Contents* contents, std::size_t bytes, bool owned)
-    : name_(std::move(name)), contents_(contents), bytes_(bytes), linked_(owned) {}
+PeerMailbox::PeerMailbox(std::string name, Contents* contents, int senders, bool owned)
+    : name_(std::move(name)), contents_(contents), senders_(senders), linked_(owned) {}
 
 PeerMailbox::~PeerMailbox() {
   unlink();
-  munmap(contents_, bytes_);
+  munmap(contents_, bytes_for(senders_));
 }
 
 void PeerMailbox::unlink() {
@@ -93,8 +103,7 @@ void PeerMailbox::unlink() {
 }
 
 PeerMailbox::Queue& PeerMailbox::queue(int sender) {
-  TESSERA_CHECK(sender >= 0 && sender < contents_->senders, "mailbox {}: sender {} of {}", name_, sender,
-                contents_->senders);
+  TESSERA_CHECK(sender >= 0 && sender < senders_, "mailbox {}: sender {} of {}", name_, sender, senders_);
   return reinterpret_cast<Queue*>(contents_->queues)[sender];
 }
 

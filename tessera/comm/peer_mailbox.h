@@ -45,12 +45,13 @@ class PeerMailbox {
  private:
   struct Queue;
   struct Contents;
-  PeerMailbox(std::string name, Contents* contents, std::size_t bytes, bool owned);
+  static std::size_t bytes_for(int senders);
+  PeerMailbox(std::string name, Contents* contents, int senders, bool owned);
   Queue& queue(int sender);
 
   const std::string name_;
   Contents* const contents_;
-  const std::size_t bytes_;
+  const int senders_;
   bool linked_;
 };
 

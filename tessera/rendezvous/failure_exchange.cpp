@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 #include "tessera/rendezvous/rank_text.h"
 
 namespace tessera::rendezvous {
@@ -20,9 +22,16 @@ constexpr milliseconds kAskEvery{200};  // time between two reads of other ranks
 constexpr milliseconds kPeersAnswer{1000};
 constexpr milliseconds kTelling{2000};  // time limit of a whole report
 constexpr const char* kFailed = "failed";
+// The largest numbers of bytes of texts of other ranks. Longer texts are cut.
+constexpr std::size_t kLongestCause = 16384, kLongestState = 4096;
 
 std::string state_key(const std::string& group, int rank) {
   return fmt::format("state/{}/{}", group, rank);
+}
+
+// Returns a text of another rank as one line.
+std::string line_of(std::string_view text, std::size_t longest) {
+  return base::printable(text.substr(0, longest));
 }
 
 }  // namespace
@@ -80,7 +89,7 @@ bool FailureExchange::listen() {
     const auto cause = store_->find(kFailed);
     if (!cause) return true;
     std::lock_guard lock(mutex_);
-    received_ = cause;
+    received_ = line_of(*cause, kLongestCause);
   } catch (const std::exception&) {
     // The store's host has ended. Pending operations still have their time limits.
   }
@@ -96,7 +105,7 @@ std::string FailureExchange::exchange(const FailureReport& report) {
     for (const int peer : report.peers) {
       const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
       const auto state = store_->wait_for(state_key(report.group, peer), std::max(left, milliseconds(0)));
-      answers.emplace_back(peer, state.value_or("no answer"));
+      answers.emplace_back(peer, line_of(state.value_or("no answer"), kLongestState));
     }
     return answers_text(answers);
   } catch (const std::exception&) {

@@ -37,7 +37,8 @@ class FailureExchange {
   FailureExchange& operator=(const FailureExchange&) = delete;
 
   // Returns the cause of a failure that some rank has reported, or nullopt. The object's thread reads reports from the
-  // store every 200 ms. This function does not access the store.
+  // store every 200 ms. Texts of other ranks are cut after some kilobytes, and control characters are escaped. This
+  // function does not access the store.
   std::optional<std::string> received() const;
   // Reports a failure and requests the states of the peers, which have one second to answer. Returns the peers'
   // answers, e.g. "ranks 0,3: at graph #12; rank 2: no answer". Returns an empty string if `peers` is empty. Returns a

@@ -1,14 +1,10 @@
 #include "tessera/rendezvous/launcher.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <optional>
 #include <string_view>
 
@@ -45,6 +41,7 @@ class Reader {
 };
 
 constexpr int kMaxRanks = 1 << 24;
+constexpr std::size_t kLongestRun = 200;  // largest number of bytes of the identity of a run
 
 // Returns the first host of a node list: "node07" for "node[07-12,20],other".
 std::string first_host(const std::string& nodes) {
@@ -93,18 +90,48 @@ Launch read_ranks(const Reader& reader, const Names* names) {
   return launch;
 }
 
-// Returns the store's address if the launcher does not set one.
-std::string address_of(const Reader& reader, const Launch& launch, const Names* names) {
-  if (launch.size == 1) return "127.0.0.1";
-  if (reader.find_number(names->local_size, 1, kMaxRanks).value_or(0) == launch.size) return "127.0.0.1";
-  if (launch.launcher == "srun") {
-    if (reader.find_number("SLURM_STEP_NUM_NODES", 1, kMaxRanks).value_or(0) == 1) return "127.0.0.1";
+bool is_loopback(const std::string& address) {
+  in_addr numeric{};
+  const bool is_numeric = inet_pton(AF_INET, address.c_str(), &numeric) == 1;
+  return address == "localhost" || address == "::1" || (is_numeric && ntohl(numeric.s_addr) >> 24 == IN_LOOPBACKNET);
+}
+
+bool is_one_host(const Reader& reader, const Launch& launch, const Names* names) {
+  if (launch.size == 1 || is_loopback(reader.text("MASTER_ADDR").value_or(""))) return true;
+  if (reader.find_number(names->local_size, 1, kMaxRanks).value_or(0) == launch.size) return true;
+  return launch.launcher == "srun" && reader.find_number("SLURM_STEP_NUM_NODES", 1, kMaxRanks).value_or(0) == 1;
+}
+
+std::string address_of(const Reader& reader, const Launch& launch) {
+  if (launch.is_one_host && !launch.hosts_store) return "127.0.0.1";
+  if (const auto address = reader.text("MASTER_ADDR")) return *address;
+  if (launch.is_one_host) return "127.0.0.1";
+  if (launch.launcher == "srun")
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
       if (const auto nodes = reader.text(name)) return first_host(*nodes);
-  }
   throw InputError(
       "MASTER_ADDR: expected the address of rank 0's node, for {} ranks of {}, but the variable is not set",
       launch.size, launch.launcher);
+}
+
+// Returns the identity that the launcher has given to the run, or an empty text.
+std::string run_of(const Reader& reader, const Launch& launch) {
+  const auto checked = [&](const char* name) -> std::optional<std::string> {
+    auto value = reader.text(name);
+    if (value && value->size() > kLongestRun)
+      throw InputError("{}: expected at most {} bytes, got {}", name, kLongestRun, value->size());
+    return value;
+  };
+  if (const auto own = checked("TESSERA_RUN_ID")) return *own;
+  if (launch.launcher == "torchrun") {
+    const auto run = checked("TORCHELASTIC_RUN_ID");
+    return run && *run != "none" ? *run : std::string();  // "none" is torchrun's default for every run
+  }
+  if (launch.launcher == "srun") {
+    const auto job = checked("SLURM_JOB_ID"), step = checked("SLURM_STEP_ID");
+    if (job && step) return fmt::format("{}.{}", *job, *step);
+  }
+  return checked("PMIX_NAMESPACE").value_or("");
 }
 
 }  // namespace
@@ -119,12 +146,13 @@ Launch read_launch(const Variables& variables) {
   const Names* const names = names_of(reader);
   Launch launch = read_ranks(reader, names);
   if (names != nullptr) launch.local_rank = reader.number(names->local_rank, 0, launch.size - 1);
-  const auto address = reader.text("MASTER_ADDR");
-  launch.address = address ? *address : address_of(reader, launch, names);
   launch.port = reader.find_number("MASTER_PORT", 1, 65535).value_or(launch.port);
   const auto agent = reader.text("TORCHELASTIC_USE_AGENT_STORE");
-  if (launch.rank == 0) launch.socket = reader.find_number("TESSERA_STORE_SOCKET", 0, 1 << 20).value_or(-1);
   launch.hosts_store = launch.launcher == "torchrun" && agent && (*agent == "True" || *agent == "1");
+  launch.is_one_host = is_one_host(reader, launch, names);
+  launch.address = address_of(reader, launch);
+  launch.run = run_of(reader, launch);
+  if (launch.rank == 0) launch.socket = reader.find_number("TESSERA_STORE_SOCKET", 0, 1 << 20).value_or(-1);
   if (launch.hosts_store) launch.attempt = reader.find_number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30).value_or(0);
   return launch;
 }
@@ -144,24 +172,6 @@ Variables own_variables() {
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
   return variables;
-}
-
-ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  if (socket_ < 0) throw Error("a socket: {}", std::strerror(errno));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool found = ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                     ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  const int error = errno;
-  if (!found) ::close(socket_);
-  if (!found) throw Error("cannot reserve a free port: {}", std::strerror(error));
-  port_ = ntohs(address.sin_port);
-}
-
-ReservedPort::~ReservedPort() {
-  ::close(socket_);
 }
 
 }  // namespace tessera::rendezvous

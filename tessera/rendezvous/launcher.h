@@ -18,6 +18,8 @@ struct Launch {
   std::string address = "127.0.0.1";  // address of the store
   int port = 29500;
   bool hosts_store = false;  // true: the launcher hosts the store, and rank 0 connects to it like the other ranks
+  bool is_one_host = true;   // whether all ranks are known to run on this host
+  std::string run;           // identity of the run, equal on all of its ranks; "": the launcher sets none
   int attempt = 0;           // number of times that the launcher has restarted the ranks; its store survives restarts
   int socket = -1;           // for rank 0: a socket that is already bound to the port; -1: rank 0 binds a socket itself
 };
@@ -30,10 +32,15 @@ struct Launch {
 // - SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID: srun with several tasks.
 // - PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK.
 //
-// MASTER_ADDR and MASTER_PORT set the store's address and port. By default the address is this node if all ranks are on
-// this node, otherwise the first node of Slurm's step. The default port is 29500. TESSERA_STORE_SOCKET is `socket`, and
-// TESSERA_SELF_STARTED sets is_self_started. Throws InputError if a variable is missing or is not a valid number. The
-// message contains the expected and the actual value.
+// MASTER_ADDR and MASTER_PORT set the store's address and port. The default port is 29500. All ranks are known to run
+// on this host if the launcher sets a number of local ranks that equals the number of ranks, if Slurm's step has one
+// node, or if MASTER_ADDR is a loopback address. The address is then 127.0.0.1, unless the launcher hosts the store. By
+// default the address is otherwise the first node of Slurm's step.
+//
+// TESSERA_RUN_ID is `run`. Without this variable, `run` is torchrun's TORCHELASTIC_RUN_ID, Open MPI's PMIX_NAMESPACE,
+// or Slurm's job and step. TESSERA_STORE_SOCKET is `socket`, and TESSERA_SELF_STARTED sets is_self_started. Throws
+// InputError if a variable is missing, is not a valid number, or is too long. The message contains the expected and the
+// actual value.
 Launch read_launch(const Variables& variables);
 // Like read_launch, but sets only launcher, is_self_started, rank and size, and requires only their variables.
 Launch read_ranks(const Variables& variables);
@@ -42,21 +49,5 @@ Launch read_ranks(const Variables& variables);
 // if the launcher makes one device visible to each process. Throws InputError if there are fewer devices than local
 // ranks.
 int device_of(const Launch& launch, int devices);
-
-// A reserved port of this machine. No other process can take the port while this object exists.
-class ReservedPort {
- public:
-  // Throws Error if no port is available.
-  ReservedPort();
-  ~ReservedPort();
-  ReservedPort(const ReservedPort&) = delete;
-  ReservedPort& operator=(const ReservedPort&) = delete;
-
-  int port() const { return port_; }
-  int socket() const { return socket_; }  // bound to the port; child programs do not inherit it
-
- private:
-  int port_ = 0, socket_ = -1;
-};
 
 }  // namespace tessera::rendezvous

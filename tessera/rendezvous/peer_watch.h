@@ -1,5 +1,6 @@
 // Detects that the process of another rank has ended, while the ranks of a run wait for each other.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@ namespace tessera::rendezvous {
 // Every rank has a TCP connection to rank 0. The kernel closes the connection when the process ends, also after
 // SIGKILL. A host that does not answer for about half a minute is treated as ended. The watch only helps the user: a
 // rank whose connection cannot be made is not watched, and no rank is watched if there are more than kMaxWatched ranks.
+// Rank 0 listens on a free port until all ranks have connected (newcomers.h).
 //
 // Rank 0 reports when other ranks end, and rank 1 reports when rank 0 ends. On ranks 0 and 1, a thread of the object
 // calls `lost`.
@@ -19,6 +21,8 @@ class PeerWatch {
 
   struct Options {
     int rank = 0, ranks = 1;
+    std::chrono::milliseconds connecting{10'000};  // time limit of a rank above 0 to connect to rank 0
+    bool is_one_host = false;  // whether all ranks have the same network_identity(); rank 0 then listens on loopback
     // Collective. Sends the text of rank 0, which has at most kLongestAddress bytes, to all ranks and returns the text.
     std::function<std::string(std::string)> share;
     // Called at most once, with the ranks that ended without a call of leave(), in ascending order. Ranks that end
@@ -27,9 +31,10 @@ class PeerWatch {
     // Returns whether the user asked the run to stop. Ranks that end long after such a request are not reported.
     std::function<bool()> stop_requested;
   };
-  static constexpr std::size_t kLongestAddress = 255;
+  static constexpr std::size_t kLongestAddress = 1023;
 
-  // Collective. Connects the ranks, which takes at most a few seconds.
+  // Collective. Connects the ranks, which takes at most a few seconds, or `connecting` if other programs disturb rank
+  // 0.
   explicit PeerWatch(Options options);
   // Ends the watch. If leave() was not called, the other ranks treat this rank as lost.
   ~PeerWatch();

@@ -16,7 +16,8 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/run_identity.h"
+#include "tessera/rendezvous/socket.h"
 #include "tessera/rendezvous/stop_requests.h"
 
 namespace tessera::rendezvous {
@@ -75,25 +76,34 @@ class EndSignals {
   struct sigaction ends_before_ {};
 };
 
+// The values that all ranks of a run share.
+struct NewRanks {
+  int count = 1;
+  std::vector<std::string> arguments = own_arguments();
+  std::string run = draw_identity();
+  Socket port = bind_socket(Interfaces::loopback, 0);
+  pid_t parent = getpid();
+};
+
 // Called in the child process. Does not return.
-[[noreturn]] void become_rank(const std::vector<std::string>& arguments, int rank, int ranks, const ReservedPort& port,
-                              pid_t parent, const EndSignals& signals) {
+[[noreturn]] void become_rank(const NewRanks& ranks, int rank, const EndSignals& signals) {
   signals.set_mask_of_rank();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);
+  if (getppid() != ranks.parent) _exit(1);
   const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(rank));
-  set("WORLD_SIZE", std::to_string(ranks));
+  set("WORLD_SIZE", std::to_string(ranks.count));
   set("TESSERA_SELF_STARTED", "1");
+  set("TESSERA_RUN_ID", ranks.run);
   set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", std::to_string(port.port()));
+  set("MASTER_PORT", std::to_string(port_of(ranks.port)));
   unsetenv(
       "TORCHELASTIC_USE_AGENT_STORE");  // a shell may still have this variable set, but here rank 0 hosts the store
   // Rank 0 inherits the bound socket, so that no other process can take the port in between.
-  if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(port.socket())));
+  if (rank == 0) set("TESSERA_STORE_SOCKET", std::to_string(dup(ranks.port.get())));
   std::vector<char*> pointers;
-  for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : ranks.arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   execv("/proc/self/exe", pointers.data());
   fmt::print(stderr, "tessera: rank {}: cannot start: {}\n", rank, std::strerror(errno));
@@ -129,14 +139,13 @@ void print_end(int rank, int signal, const Limit& limit) {
 }
 
 std::vector<pid_t> start_all(int ranks, const EndSignals& signals) {
-  const std::vector<std::string> arguments = own_arguments();
-  const ReservedPort port;
-  const pid_t parent = getpid();
+  const NewRanks fresh{.count = ranks};
+  if (!fresh.port) throw Error("cannot reserve a free port: {}", std::strerror(errno));
   std::fflush(nullptr);
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = fork();
-    if (process == 0) become_rank(arguments, rank, ranks, port, parent, signals);
+    if (process == 0) become_rank(fresh, rank, signals);
     if (process < 0) {
       const int error = errno;
       signal_all(processes, SIGKILL);

@@ -6,7 +6,8 @@
 namespace tessera::rendezvous {
 
 // Starts this program's command line once for each rank, with torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK,
-// MASTER_ADDR, MASTER_PORT), and waits for all ranks. Reserves the port of MASTER_PORT for the ranks.
+// MASTER_ADDR, MASTER_PORT), and waits for all ranks. Reserves the port of MASTER_PORT on loopback for the ranks. Also
+// draws an identity of the run (TESSERA_RUN_ID).
 //
 // Signals: the stop signals (stop_requests.h) and SIGHUP are forwarded to the ranks. Ranks start with the stop signals
 // blocked and call accept_stop_signals. If this process dies, the ranks are killed. If `stop_requested` returns true,

@@ -2,6 +2,7 @@
 // ready, and to exchange reports after the backend has failed.
 #pragma once
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,8 @@ namespace tessera::rendezvous {
 // the limit of the connection. After such an error every call throws at once.
 class Store {
  public:
+  static constexpr std::size_t kLongestValue = std::size_t{8} << 20;  // largest number of bytes in a store of processes
+
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Returns the value of `key`, or nullopt if the key is not set. Does not wait.

@@ -15,8 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPause{2};       // time between two polls of the store
-constexpr milliseconds kInterest{500};  // a rank's status is fetched for this time after a read()
+constexpr milliseconds kPause{2};            // time between two polls of the store
+constexpr std::size_t kLongestVersion = 20;  // digits of the number of a status
+constexpr milliseconds kInterest{500};       // a rank's status is fetched for this time after a read()
 
 class StoreBoard final : public Board {
  public:
@@ -96,7 +97,7 @@ class StoreBoard final : public Board {
     const auto version = store_->find(version_key(rank));
     if (!version || *version == peer(rank).version) return;
     const auto status = store_->find(status_key(rank));
-    if (!status) return;
+    if (!status || status->size() > kLongestStatus || version->size() > kLongestVersion) return;
     std::lock_guard lock(mutex_);
     peer(rank).version = *version;
     peer(rank).status = *status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/rendezvous/board.h"
@@ -19,10 +20,24 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+// Reads a text that another rank has posted. Each number is checked, because another program may have replaced the
+// text.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
   bool at_end() const { return at_ >= bytes_.size(); }
+  // Reads a number that must be in [0, most].
+  template <typename T>
+  std::size_t count(std::size_t most, const char* what) {
+    const std::size_t value = get<T>();
+    if (value > most) throw Error("posted steps: expected at most {} {}, got {}", most, what, value);
+    return value;
+  }
+  // Reads a value of an enumeration whose largest value is `last`.
+  template <typename Enum>
+  Enum kind(Enum last, const char* what) {
+    return static_cast<Enum>(count<std::underlying_type_t<Enum>>(static_cast<std::size_t>(last), what));
+  }
   template <typename T>
   T get() {
     T value{};
@@ -63,9 +78,9 @@ void put_event(std::string& bytes, const schedule::Event& event) {
 
 schedule::Event get_event(Reader& reader) {
   schedule::Event event;
-  event.kind = reader.get<schedule::EventKind>();
-  event.step = reader.get<schedule::StepKind>();
-  event.pass = reader.get<schedule::Pass>();
+  event.kind = reader.kind(schedule::EventKind::sum, "as the kind of an event");
+  event.step = reader.kind(schedule::StepKind::evaluate, "as the kind of a step");
+  event.pass = reader.kind(schedule::Pass::backward, "as a pass");
   event.microbatch = reader.get<int>();
   event.parameter = reader.get<schedule::ParameterId>();
   event.ordinal = reader.get<int>();
@@ -89,7 +104,7 @@ PostedSteps::Step get_step(Reader& reader) {
   step.number = reader.get<std::int64_t>();
   step.is_over = reader.get<std::uint8_t>() != 0;
   step.first = reader.get<std::uint32_t>();
-  step.hashes.resize(reader.get<std::uint32_t>());
+  step.hashes.resize(reader.count<std::uint32_t>(kPostedStages, "hashes of a step"));
   for (std::uint64_t& hash : step.hashes) hash = reader.get<std::uint64_t>();
   return step;
 }
@@ -154,8 +169,8 @@ PostedSteps parse_posted_steps(const std::string& bytes) {
   PostedSteps posted;
   if (bytes.empty()) return posted;
   Reader reader(bytes);
-  const auto steps = reader.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < steps; ++i) posted.steps.push_back(get_step(reader));
+  const std::size_t steps = reader.count<std::uint32_t>(kKeptSteps, "steps");
+  for (std::size_t i = 0; i < steps; ++i) posted.steps.push_back(get_step(reader));
   posted.dumped.step = reader.get<std::int64_t>();
   posted.dumped.index = reader.get<std::int64_t>();
   posted.is_whole = reader.get<std::uint8_t>() != 0;

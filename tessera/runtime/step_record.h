@@ -87,7 +87,8 @@ struct PostedSteps {
 // Returns the posted text, with the events of stage `dumped`. The stage may belong to any step. The text has at most
 // rendezvous::kLongestStatus bytes. If the events do not fit, the text contains only the first events.
 std::string encode_posted_steps(std::span<const StepRecord> steps, Stage dumped);
-// Parses a posted text. An empty text gives no steps. Throws Error if the text ends too early.
+// Parses a posted text. An empty text gives no steps. Throws Error if the text ends too early or contains a number that
+// encode_posted_steps does not write. Allocates memory in proportion to the text.
 PostedSteps parse_posted_steps(const std::string& bytes);
 
 }  // namespace tessera::runtime

@@ -36,6 +36,19 @@ TEST(CheckpointTogether, EveryRankThrowsOneRanksError) {
   for (const std::string& message : messages) EXPECT_EQ(message, "test: rank 2: disk full");
 }
 
+// Lengths of texts come from other processes.
+TEST(CheckpointTogether, LengthsThatNoTextHasAreRefused) {
+  for (std::int64_t length : {std::int64_t{-1}, std::int64_t{1} << 60}) {
+    const std::string refused = fmt::format("rank 0 announced {} bytes of a text: expected 0 to 4294967296", length);
+    on_ranks(2, [&](comm::Communicator& group) {
+      if (group.rank() == 0)
+        group.broadcast(&length, 1, quant::DType::i64, 0).synchronize();
+      else
+        EXPECT_THAT([&] { broadcast_text(group, ""); }, ThrowsMessage<Error>(refused));
+    });
+  }
+}
+
 TEST(CheckpointTogether, EveryRankThrowsTheLowestRanksErrorAndType) {
   std::atomic<int> input_errors{0};
   const auto messages = errors_of(

@@ -124,6 +124,14 @@ TEST(PeerQueues, APeerThatIsNotReadyDoesNotDelayOthers) {
   EXPECT_EQ(others[1].number, 3);
 }
 
+// The name comes from another process.
+TEST(PeerMailbox, NamesOfOtherThingsAreRefused) {
+  for (const std::string& name : {std::string(), std::string("tessera"), std::string("/../tessera"),
+                                  std::string("/a\0b", 4), "/" + std::string(1 << 20, 'x')})
+    EXPECT_THAT([&] { PeerMailbox::open(name, 2); },
+                testing::ThrowsMessage<Error>(testing::HasSubstr("expected the name of shared memory")));
+}
+
 TEST(PeerMailbox, IsNotFoundAfterUnlinkAndRefusesOtherSizes) {
   const auto own = PeerMailbox::create("tessera-test", 2);
   EXPECT_THROW(PeerMailbox::open(own->name(), 3), Error);

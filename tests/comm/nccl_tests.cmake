@@ -2,8 +2,9 @@
 if(NOT TARGET tessera_rendezvous_store)
   return()
 endif()
-add_executable(test_rendezvous_store rendezvous/store/tcp_store_test.cpp)
+add_executable(test_rendezvous_store rendezvous/store/tcp_store_test.cpp rendezvous/store/stranger_test.cpp)
 target_link_libraries(test_rendezvous_store PRIVATE tessera_rendezvous_store torch_test_main GTest::gmock)
+use_stranger(test_rendezvous_store)
 add_test(NAME rendezvous_store COMMAND test_rendezvous_store)
 
 if(NOT TESSERA_CUDA)

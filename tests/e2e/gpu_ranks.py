@@ -35,18 +35,24 @@ def free_port():
     raise OSError("found no free port in 100 attempts from 20000 to 32000")
 
 
-class Ranks:
-    """Starts one process for each rank, with torchrun's variables. The processes run tessera, or `program`. With nodes > 0,
-    they run on that many simulated hosts, each with consecutive ranks. `environment` replaces the environment of this process."""
+def torchrun_variables(rank, ranks, port):
+    """Returns the variables of a rank that torchrun sets if rank 0 hosts the store."""
+    return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port)}
 
-    def __init__(self, ranks, *arguments, nodes=0, program=None, environment=None):
-        port, self.programs = free_port(), []
+
+class Ranks:
+    """Starts one process for each rank, with the variables of a launcher. The processes run tessera, or `program`. With nodes > 0,
+    they run on that many simulated hosts, each with consecutive ranks. `environment` replaces the environment of this process.
+    `launcher` is a function as torchrun_variables."""
+
+    def __init__(self, ranks, *arguments, nodes=0, program=None, environment=None, launcher=torchrun_variables, port=None):
+        port, self.programs = port or free_port(), []
         self.errors = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
         line = [str(program), *map(str, arguments)] if program else command(*arguments)
         for rank, errors in enumerate(self.errors):
             host = [*OWN_NAMES, f"node{rank * nodes // ranks}"] if nodes else []
-            variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
-                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_SOCKET_IFNAME": "lo"}
+            variables = {**launcher(rank, ranks, port), "NCCL_SOCKET_IFNAME": "lo"}
             if ranks > GPUS:
                 variables["NCCL_HOSTID"] = f"{port}-{rank}"
             with open(os.devnull, "wb") as nothing:

@@ -39,6 +39,22 @@ TEST(FailureExchange, ReportsReturnTheAnswersOfPeers) {
   EXPECT_EQ(await_cause(third), "a cause");
 }
 
+// Another program may have set the values of the store.
+TEST(FailureExchange, TextsOfOtherRanksAreCutAndEscaped) {
+  const auto store = make_memory_store();
+  store->set("state/0.0/1", "first\nsecond" + std::string(1 << 20, 'x'));
+  FailureExchange exchange(store->connect(), 0);
+  const std::string answers = exchange.report({.states = {}, .cause = "a cause", .group = "0.0", .peers = {1}});
+  EXPECT_TRUE(answers.starts_with("rank 1: first\\x0asecondxx")) << answers.substr(0, 100);
+  EXPECT_LT(answers.size(), 5000u);
+  store->set("failed", std::string(1 << 20, '\x1B'));
+  FailureExchange other(store->connect(), 1);
+  const auto cause = await_cause(other);
+  ASSERT_TRUE(cause);
+  EXPECT_TRUE(cause->starts_with("\\x1b\\x1b"));
+  EXPECT_LT(cause->size(), 100'000u);
+}
+
 TEST(FailureExchange, ReportsEndIfTheStoreDoesNotAnswer) {
   const auto silence = std::make_shared<Silence>();
   const auto open = [silence] { return std::make_shared<SilentStore>(make_memory_store(), silence); };

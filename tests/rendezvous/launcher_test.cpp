@@ -2,9 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 
@@ -50,18 +47,6 @@ TEST(Launcher, RanksThatTheProgramStartedAreSelfStarted) {
   EXPECT_TRUE(read_ranks(variables).is_self_started);
 }
 
-TEST(Launcher, APortIsReservedWhileItsObjectExists) {
-  const ReservedPort first, second;
-  EXPECT_NE(first.port(), second.port());
-  const int other = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(first.port()));
-  EXPECT_NE(::bind(other, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ::close(other);
-}
-
 TEST(Launcher, TorchrunsVariablesStateWhetherItHostsTheStore) {
   const Variables variables{{"RANK", "3"},
                             {"WORLD_SIZE", "8"},
@@ -98,6 +83,68 @@ TEST(Launcher, MpirunOnOneNodeNeedsNoAddress) {
   EXPECT_EQ(launch.address, "127.0.0.1");
   variables.insert_or_assign("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
   EXPECT_THAT(refusal(variables), testing::HasSubstr("MASTER_ADDR: expected"));
+}
+
+// Ranks on one host reach the store through loopback, even if MASTER_ADDR is another address of this host.
+TEST(Launcher, RanksOfOneHostUseLoopback) {
+  const auto launch = [](Variables variables, const char* address) {
+    variables["MASTER_ADDR"] = address;
+    return read_launch(variables);
+  };
+  const Variables by_hand{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}};
+  Variables hosts = by_hand, srun{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_LOCALID", "1"}};
+  const Variables mpirun{{"OMPI_COMM_WORLD_RANK", "1"},
+                         {"OMPI_COMM_WORLD_SIZE", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  hosts["LOCAL_WORLD_SIZE"] = "2";
+  srun["SLURM_STEP_NUM_NODES"] = "1";
+  for (const Variables& all_here : {hosts, srun, mpirun}) {
+    EXPECT_TRUE(launch(all_here, "node7").is_one_host);
+    EXPECT_EQ(launch(all_here, "node7").address, "127.0.0.1");
+  }
+  for (const char* loopback : {"localhost", "127.0.0.1", "127.0.1.1", "::1"}) {
+    EXPECT_TRUE(launch(by_hand, loopback).is_one_host) << loopback;
+    EXPECT_EQ(launch(by_hand, loopback).address, "127.0.0.1") << loopback;
+  }
+  hosts["LOCAL_WORLD_SIZE"] = "1";
+  srun["SLURM_STEP_NUM_NODES"] = "2";
+  for (const Variables& elsewhere : {by_hand, hosts, srun}) {
+    EXPECT_FALSE(launch(elsewhere, "node7").is_one_host);
+    EXPECT_EQ(launch(elsewhere, "node7").address, "node7");
+    EXPECT_EQ(launch(elsewhere, "127.example.org").address, "127.example.org");
+  }
+  hosts = by_hand;
+  hosts["LOCAL_WORLD_SIZE"] = "2";
+  hosts["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // torchrun listens, not this program
+  EXPECT_EQ(launch(hosts, "node7").address, "node7");
+}
+
+TEST(Launcher, TheRunHasTheIdentityOfItsLauncher) {
+  const auto run_of = [](Variables variables, const Variables& more) {
+    variables["MASTER_ADDR"] = "node7";
+    variables.insert(more.begin(), more.end());
+    return read_launch(variables).run;
+  };
+  const Variables torchrun{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}};
+  const Variables srun{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_LOCALID", "1"}};
+  const Variables mpirun{
+      {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+  EXPECT_EQ(run_of(torchrun, {{"TORCHELASTIC_RUN_ID", "a run"}, {"PMIX_NAMESPACE", "7"}}), "a run");
+  EXPECT_EQ(run_of(torchrun, {{"TORCHELASTIC_RUN_ID", "none"}}), "");  // the default of every run
+  EXPECT_EQ(run_of(mpirun, {{"PMIX_NAMESPACE", "1554972673"}, {"SLURM_JOB_ID", "4"}}), "1554972673");
+  EXPECT_EQ(run_of(srun, {{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "3"}}), "12.3");
+  EXPECT_EQ(run_of(srun, {{"SLURM_JOB_ID", "12"}}), "");
+  for (const Variables& variables : {torchrun, srun, mpirun}) {
+    EXPECT_EQ(run_of(variables, {}), "");
+    EXPECT_EQ(run_of(variables, {{"TESSERA_RUN_ID", "own"}, {"TORCHELASTIC_RUN_ID", "a run"}, {"PMIX_NAMESPACE", "7"}}),
+              "own");
+  }
+  EXPECT_THAT(
+      [&] {
+        run_of(torchrun, {{"TESSERA_RUN_ID", std::string(201, 'x')}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("TESSERA_RUN_ID: expected at most 200 bytes, got 201")));
 }
 
 TEST(Launcher, SrunsStoreIsOnTheFirstNode) {

@@ -74,5 +74,24 @@ TEST(StoreBoards, KeepEarlierStatusesIfTheStoreFails) {
   EXPECT_EQ(other->read(1), "lost");
 }
 
+// Another program may have set the values of the store.
+TEST(StoreBoards, ValuesThatNoRankPostsAreIgnored) {
+  const auto store = make_memory_store();
+  const auto own = make_store_board(store, 0, 3), other = make_store_board(store, 2, 3);
+  store->set("status/1", std::string(kLongestStatus + 1, 'x'));
+  store->set("version/1", "1");
+  other->post("posted");
+  EXPECT_EQ(own->read(1), "");
+  EXPECT_TRUE(comes(*own, 2, "posted"));
+  EXPECT_EQ(own->read(1), "");
+  store->set("status/1", "short");
+  store->set("version/1", std::string(1 << 20, '2'));
+  other->post("again");
+  EXPECT_TRUE(comes(*own, 2, "again"));
+  EXPECT_EQ(own->read(1), "");
+  store->set("version/1", "2");
+  EXPECT_TRUE(comes(*own, 1, "short"));
+}
+
 }  // namespace
 }  // namespace tessera::rendezvous

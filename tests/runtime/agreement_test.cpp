@@ -1,10 +1,12 @@
 // Ranks with different events get an error: at the end of the step, or during the next step.
 #include "tessera/runtime/watch/agreement.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <latch>
 #include <thread>
@@ -211,6 +213,34 @@ TEST(PostedSteps, ReadsBackWhatWasPosted) {
   EXPECT_EQ(posted.events, schedule::Trace{steps[0].trace().back()});
   EXPECT_TRUE(parse_posted_steps("").steps.empty());
   EXPECT_THROW(parse_posted_steps("short"), Error);
+}
+
+// Another program may have replaced the text. Numbers that the program does not write are refused before memory of
+// their size is allocated.
+TEST(PostedSteps, DamagedTextsAreRefused) {
+  std::vector<StepRecord> steps(1);
+  steps[0].begin(1);
+  steps[0].add(stash(0, 0, "keep"));
+  const std::string bytes = encode_posted_steps(steps, {.step = 1, .index = 0});
+  const auto damaged = [&](std::size_t at, auto value) {
+    std::string text = bytes;
+    std::memcpy(text.data() + at, &value, sizeof value);
+    return text;
+  };
+  const auto says = [](const char* text) { return testing::ThrowsMessage<Error>(testing::HasSubstr(text)); };
+  constexpr std::size_t kHashes = 4 + 8 + 1 + 4, kFirstEvent = kHashes + 4 + 8 + 16 + 1;
+  EXPECT_THAT([&] { parse_posted_steps(damaged(0, std::uint32_t{4'000'000'000})); },
+              says("posted steps: expected at most 4 steps, got 4000000000"));
+  EXPECT_THAT([&] { parse_posted_steps(damaged(kHashes, std::uint32_t{4'000'000'000})); },
+              says("posted steps: expected at most 256 hashes of a step, got 4000000000"));
+  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent, std::uint8_t{9})); },
+              says("as the kind of an event, got 9"));
+  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent + 1, std::uint8_t{2})); },
+              says("as the kind of a step, got 2"));
+  EXPECT_THAT([&] { parse_posted_steps(damaged(kFirstEvent + 2, std::uint8_t{3})); }, says("as a pass, got 3"));
+  for (std::size_t size = 1; size < bytes.size(); ++size)
+    if (size != kFirstEvent) EXPECT_THROW(parse_posted_steps(bytes.substr(0, size)), Error) << size;
+  EXPECT_EQ(parse_posted_steps(bytes).events.size(), 1u);
 }
 
 TEST(PostedSteps, HasABoundedSize) {

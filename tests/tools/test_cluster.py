@@ -17,6 +17,7 @@ CLUSTER = ROOT / "tools" / "cluster"
 # Writes its arguments and the variables of a launcher. With WAIT it runs until a signal ends it.
 PROGRAM = """#!/usr/bin/env bash
 echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, $MASTER_ADDR:$MASTER_PORT: $*" >>"$CALLS"
+echo "${LOCAL_WORLD_SIZE:-} ${TESSERA_RUN_ID:-}" >>"$CALLS.runs"
 if [[ -n "${WAIT:-}" ]]; then trap 'echo stopped >>"$CALLS"; exit 0' TERM INT; while true; do sleep 0.05; done; fi
 exit "${CODE:-0}"
 """
@@ -74,6 +75,19 @@ class Templates(Imitated):
             f"rank {rank} of 4, local {rank % 2}, one:29500: train --backend nccl --out a folder --wire-rules layers.0.*=bf16"
             for rank in range(4)])
         self.assertEqual(sorted(self.lines())[4:], ["ssh one", "ssh one", "ssh two", "ssh two"])
+
+    def test_hosts_draw_an_identity_of_the_run(self):
+        runs = pathlib.Path(f"{self.calls}.runs")
+        identities = set()
+        for _ in range(2):
+            runs.unlink(missing_ok=True)
+            self.call("hosts.sh", "--hosts", "one,two", "--gpus", "2", "--", "--steps", "1")
+            lines = set(runs.read_text().splitlines())
+            self.assertEqual(1, len(lines), "the ranks of a run have different variables")
+            identities |= lines
+        self.assertEqual(2, len(identities), "two runs have the same identity")
+        for line in identities:
+            self.assertRegex(line, "^2 [0-9a-f]{32}$")
 
     def test_hosts_return_the_code_of_a_failed_rank(self):
         self.call("hosts.sh", "--hosts", "one", "--gpus", "1", "--", "--steps", "1", code=3, CODE="3")

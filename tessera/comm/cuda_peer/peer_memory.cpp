@@ -1,23 +1,11 @@
 #include "tessera/comm/cuda_peer/peer_memory.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <cstring>
-#include <fstream>
 
 #include "tessera/base/device_guard.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
-
-std::string host_identity() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return fmt::format("{} {}", name.data(), boot);
-}
 
 PeerMemory::PeerMemory(const GroupIdentity& group, base::Device device, std::span<std::byte> memory,
                        const std::vector<bool>& reachable, const ExchangeFunction& exchange)

@@ -16,10 +16,6 @@ namespace tessera::comm {
 // of all members, by group rank.
 using ExchangeFunction = std::function<std::vector<std::string>(const std::string& own)>;
 
-// Returns an identity of this host. Two processes with equal identities run on the same host, as far as a process can
-// detect.
-std::string host_identity();
-
 // One buffer of each member, mapped by the other members through CUDA IPC handles.
 class PeerMemory {
  public:

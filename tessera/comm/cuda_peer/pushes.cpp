@@ -9,6 +9,7 @@
 #include "tessera/base/device_guard.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/peer_queues.h"
+#include "tessera/rendezvous/host.h"
 
 namespace tessera::comm {
 namespace {
@@ -99,7 +100,7 @@ PeerPushes::PeerPushes(const GroupIdentity& group, base::Device device, base::Cu
       mailboxes_(group.members.size()),
       direct_(group.members.size()) {
   const base::DeviceGuard guard(device_);
-  const std::string host = host_identity();
+  const std::string host = rendezvous::host_identity();
   const std::vector<std::string> hosts = exchange(host), names = exchange(own_mailbox_->name());
   group_.for_each_peer([&](int rank) {
     const std::size_t peer = index(rank);

@@ -6,6 +6,7 @@
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/messages.h"
+#include "tessera/comm/received_length.h"
 #include "tessera/comm/reduce.h"
 
 namespace tessera::comm {
@@ -21,6 +22,8 @@ int tag_of(std::int64_t sequence, int kind) {
   return static_cast<int>(sequence % 2048) * 16 + kind;
 }
 constexpr int kCheckKind = 15;
+// The largest number of numbers that describe a call (to_numbers).
+constexpr std::int64_t kMaxNumbers = std::int64_t{1} << 26;
 
 class MpiBackend final : public Backend {
  public:
@@ -110,13 +113,14 @@ void MpiBackend::check(const Operation& operation) {
   receives.clear();
   group_.for_each_peer([&](int peer) {
     auto& numbers = theirs[static_cast<std::size_t>(peer)];
-    numbers.resize(static_cast<std::size_t>(sizes[static_cast<std::size_t>(peer)]));
+    numbers.resize(received_length(sizes[static_cast<std::size_t>(peer)], kMaxNumbers, "numbers of its call",
+                                   group_.members[static_cast<std::size_t>(peer)]));
     sends.push_back({.peer = peer, .data = own.data(), .bytes = own.size() * sizeof(std::int64_t)});
     receives.push_back({.peer = peer, .data = numbers.data(), .bytes = numbers.size() * sizeof(std::int64_t)});
   });
   run(std::move(sends), std::move(receives));
   group_.for_each_peer([&](int peer) {
-    const Operation their_call = from_numbers(theirs[static_cast<std::size_t>(peer)]);
+    const Operation their_call = from_numbers(theirs[static_cast<std::size_t>(peer)], group_);
     const std::string text = mismatch(group_, group_.rank, operation, peer, their_call);
     if (!text.empty()) throw Error("the calls do not match: {}", text);
   });

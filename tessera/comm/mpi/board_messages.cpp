@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/mpi/task.h"
+#include "tessera/comm/received_length.h"
 
 namespace tessera::comm {
 namespace {
@@ -130,7 +131,9 @@ bool MpiBoardMessages::start_receives(MPI_Comm comm) {
     if (found == 0) break;
     any = true;
     check_mpi(MPI_Get_count(&status, MPI_CHAR, &bytes), "MPI_Get_count");
-    const auto text = std::make_shared<std::string>(static_cast<std::size_t>(bytes), '\0');
+    const auto text = std::make_shared<std::string>(
+        received_length(bytes, rendezvous::kLongestStatus, "bytes of a status", status.MPI_SOURCE), '\0');
+    received_length(status.MPI_TAG, kMaxBoards - 1, "as the number of a board", status.MPI_SOURCE);
     Message& message = receives_.emplace_back(
         Message{.board = status.MPI_TAG, .peer = status.MPI_SOURCE, .number = ++received_, .text = text});
     check_mpi(MPI_Imrecv(text->data(), bytes, MPI_CHAR, &matched, &message.request), "MPI_Imrecv");

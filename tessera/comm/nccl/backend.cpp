@@ -135,7 +135,7 @@ void NcclBackend::launch(const std::function<void(base::CudaStream)>& graph, std
 // Compares the calls of all members through the store before any data moves.
 void NcclBackend::check(const Operation& operation) {
   calls_.exchange(to_text(comm::to_numbers(operation)), deadline_, [&](int peer, const std::string& theirs) {
-    const std::string text = mismatch(group_, group_.rank, operation, peer, from_numbers(to_numbers(theirs)));
+    const std::string text = mismatch(group_, group_.rank, operation, peer, from_numbers(to_numbers(theirs), group_));
     if (!text.empty()) throw Error("the calls do not match: {}", text);
   });
 }

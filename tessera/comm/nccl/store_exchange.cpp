@@ -18,7 +18,11 @@ void NcclStoreExchange::exchange(const std::string& own, NcclDeadline deadline,
   store_->set(key(number, rank_), "+" + own);  // the store does not keep empty values
   for (int step = 1; step < ranks_; ++step) {
     const int peer = (rank_ + step) % ranks_;
-    see(peer, watchdog_->await(*store_, key(number, peer), deadline).substr(1));
+    const std::string theirs = watchdog_->await(*store_, key(number, peer), deadline);
+    if (!theirs.starts_with('+'))
+      throw Error("store: '{}': expected a text that begins with '+', got {} other bytes", key(number, peer),
+                  theirs.size());
+    see(peer, theirs.substr(1));
   }
   if (number > 0) store_->erase(key(number - 1, rank_));  // all ranks have finished the previous exchange
 }

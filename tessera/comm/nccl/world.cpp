@@ -27,6 +27,7 @@ class NcclWorld final : public World {
       : options_(options),
         exceptions_(std::uncaught_exceptions()),
         store_(make_prefix_store(options.store->connect(), "nccl/")),
+        board_store_(store_->connect()),
         library_(load_nccl(options.nccl_file)),
         watchdog_(std::make_shared<NcclWatchdog>(store_->connect(), options.rank, options.device, options.timeout,
                                                  options.on_failure)),
@@ -56,7 +57,7 @@ class NcclWorld final : public World {
   }
 
   std::unique_ptr<rendezvous::Board> make_board() override {
-    return make_store_board(make_prefix_store(store_->connect(), fmt::format("board/{}/", boards_++)), rank(), size());
+    return make_store_board(make_prefix_store(board_store_, fmt::format("board/{}/", boards_++)), rank(), size());
   }
 
  private:
@@ -116,7 +117,7 @@ class NcclWorld final : public World {
 
   const NcclOptions options_;
   const int exceptions_;
-  const std::shared_ptr<rendezvous::Store> store_;
+  const std::shared_ptr<rendezvous::Store> store_, board_store_;
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<NcclWatchdog> watchdog_;
   NcclStoreExchange arguments_;

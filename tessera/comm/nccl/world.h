@@ -13,8 +13,8 @@ namespace tessera::comm {
 struct NcclOptions : WorldOptions {
   int rank = 0, size = 1;
   base::Device device = base::cuda_device(0);
-  // The run's store. The world opens its own connections and uses keys under "nccl/". If a run makes several worlds
-  // over one store, each world needs its own prefix of keys.
+  // The run's store. make_nccl_world opens the world's connections to it; later functions open none. Keys begin with
+  // "nccl/". If a run makes several worlds over one store, each world needs its own prefix of keys.
   std::shared_ptr<rendezvous::Store> store;
   // The NCCL library to load if the process has not loaded one yet. Empty: the library that the build names, or else
   // the system's library.

@@ -16,6 +16,7 @@
 #include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/rendezvous/processes.h"
+#include "tessera/rendezvous/run_identity.h"
 #include "tessera/rendezvous/tcp_store.h"
 #include "tessera/run/launch/failure_line.h"
 
@@ -49,7 +50,7 @@ class FailureExit {
   std::atomic_flag reported_;
 };
 
-void join(const NcclRun& run, const rendezvous::Launch& place, const std::function<void(comm::World&)>& body) {
+void join(const NcclRun& run, rendezvous::Launch place, const std::function<void(comm::World&)>& body) {
   comm::NcclOptions options;
   options.timeout = run.timeout;
   options.check_mismatch = run.check_mismatch;
@@ -63,17 +64,17 @@ void join(const NcclRun& run, const rendezvous::Launch& place, const std::functi
   rendezvous::disable_store_log();
   const rendezvous::StoreLimits limits{.connect = std::max(run.timeout, rendezvous::kConnecting),
                                        .answer = run.timeout};
-  // After a restart by torchrun, the store still holds the entries of the previous attempt, so each attempt has its
-  // own prefix.
-  options.store = rendezvous::make_prefix_store(rendezvous::make_tcp_store(place, limits),
-                                                fmt::format("attempt {} of {} ranks/", place.attempt, place.size));
+  rendezvous::StorePort port(place);
+  options.store = rendezvous::join_run(rendezvous::make_tcp_store(place, limits), place, limits.connect);
   const auto failure_exit = std::make_shared<FailureExit>(place.rank, run.before_exit);
   options.on_failure = [failure_exit](const std::string& error) {
     std::this_thread::sleep_for(kReportDelay);
     failure_exit->report_and_exit(error);
   };
   try {
-    body(*comm::make_nccl_world(options));
+    const auto world = comm::make_nccl_world(options);
+    port.close_when_all_connected(options.store);
+    body(*world);
   } catch (const InputError&) {
     throw;
   } catch (const std::exception& error) {

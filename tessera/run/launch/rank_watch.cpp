@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "tessera/base/device.h"
+#include "tessera/rendezvous/host.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/run/launch/lost_ranks.h"
 
@@ -22,6 +26,14 @@ std::string share_text(comm::Communicator& group, const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), buffer.size() - 1), buffer.begin());
   group.broadcast(buffer.data(), static_cast<std::int64_t>(buffer.size()), quant::DType::u8, 0).wait();
   return buffer.data();
+}
+
+// Returns whether all ranks of the group are on one host and in one network.
+bool is_one_host(comm::Communicator& group) {
+  const auto own = static_cast<std::int64_t>(std::hash<std::string>{}(rendezvous::network_identity()));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
+  group.all_gather(&own, all.data(), comm::equal_counts(group.size(), 1), quant::DType::i64).synchronize();
+  return std::ranges::count(all, own) == group.size();
 }
 
 void report_lost(const RunSetup& setup, const std::vector<int>& ranks) {
@@ -51,6 +63,7 @@ void RankWatch::start(comm::Communicator& group, const RunSetup& setup, const St
   auto watch = std::make_unique<rendezvous::PeerWatch>(
       rendezvous::PeerWatch::Options{.rank = group.rank(),
                                      .ranks = group.size(),
+                                     .is_one_host = is_one_host(group),
                                      .share = [&](const std::string& text) { return share_text(group, text); },
                                      .lost = [&setup](const std::vector<int>& ranks) { report_lost(setup, ranks); },
                                      .stop_requested = stop_requested});

@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/received_length.h"
 #include "tessera/schedule/check/order_text.h"
 
 namespace tessera::runtime {
 namespace {
 
 using namespace std::chrono_literals;
+constexpr std::int64_t kLongestOrder = std::int64_t{1} << 30;  // largest number of bytes of the text of a call order
 constexpr auto kSearch = 10s;  // time that this rank waits for the events of other ranks
 
 // Returns the last stage before which both ranks recorded the same events. The ranks may differ in this stage. Returns
@@ -169,7 +170,10 @@ std::vector<schedule::CallOrder> Agreement::orders_of_classes(const schedule::Ca
   std::vector<std::int64_t> sizes(class_of.size());
   comm::Communicator& world = *parallel_.world;
   wait_on_host(world.all_gather(&own_size, sizes.data(), comm::equal_counts(world.size(), 1), quant::DType::i64));
-  std::string all(static_cast<std::size_t>(std::reduce(sizes.begin(), sizes.end())), ' ');
+  std::size_t total = 0;
+  for (std::size_t member = 0; member < sizes.size(); ++member)
+    total += comm::received_length(sizes[member], kLongestOrder, "bytes of its call order", static_cast<int>(member));
+  std::string all(total, ' ');
   wait_on_host(world.all_gather(text.data(), all.data(), sizes, quant::DType::u8));
   // The world's members are in the order of their places.
   const std::vector<int> members = parallel_.mesh.group_of(parallel_.rank, parallel_.mesh.all_axes());

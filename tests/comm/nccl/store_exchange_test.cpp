@@ -43,6 +43,16 @@ TEST(NcclStoreExchange, EveryRankReceivesAllTextsAndOnlyTheLastStayInTheStore) {
       EXPECT_EQ(store->find(fmt::format("name/{}/{}", round, rank)).has_value(), round == rounds - 1);
 }
 
+// Another program may have set the value.
+TEST(NcclStoreExchange, AValueThatNoRankWritesIsRefused) {
+  const auto store = rendezvous::make_memory_store();
+  for (const char* value : {"", "theirs"}) {
+    NcclStoreExchange exchange(store, make_watchdog(*store, 0), "name", 0, 2);
+    store->set("name/0/1", value);
+    EXPECT_THROW(exchange.exchange("own", steady_clock::now() + seconds(30), [](int, const std::string&) {}), Error);
+  }
+}
+
 TEST(NcclStoreExchange, ThrowsAtItsDeadlineAndIfSeeThrows) {
   const auto store = rendezvous::make_memory_store();
   NcclStoreExchange exchange(store, make_watchdog(*store, 0), "name", 0, 2);
