@@ -262,22 +262,26 @@ void RunningProgram::publish(std::span<const ParameterId> weights) {
   const std::span<const ParameterId> ids(published);
   for (const ParameterId id : ids)
     TESSERA_CHECK(!step_.entry(id).is_consumed(), "'{}' is published while it is consumed", step_.entry(id).name());
-  const std::size_t first = step_.recorder.trace().size();
-  step_.timeline.begin_event(first);
   const base::Fence written = step_.parallel.compute->record();
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    ParameterEntry& entry = step_.entry(ids[i]);
-    shard::ShardedParameter& parameter = entry.parameter;
-    const std::int64_t bytes = total_bytes(entry.ways.publish);
-    const base::LaneMark mark = runtime::record(step_.timeline, step_.recorder.trace(), first + i, ids.subspan(i, 1))
-                                    .mark(schedule::Activity::publish, bytes);
-    parameter.make_version();
-    parameter.set_published(
-        parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
-    step_.statistics.count_gathered(entry.format, bytes);
-    step_.early_rows.published(entry);
-  }
-  for (const ParameterId id : ids) record_update(step_.recorder.weight_event(EventKind::publish, Pass::forward, id));
+  for (const ParameterId id : ids) publish_one(id, written);
+}
+
+// Issues the exchange of a weight that replicas update in parts, then the gathers that the schedule has at the publish.
+// The checker proves that this order is safe (call_order in schedule/check/together.h).
+void RunningProgram::publish_one(ParameterId id, const base::Fence& written) {
+  ParameterEntry& entry = step_.entry(id);
+  shard::ShardedParameter& parameter = entry.parameter;
+  const std::size_t event = step_.recorder.trace().size();
+  step_.timeline.begin_event(event);
+  const std::int64_t bytes = total_bytes(entry.ways.publish);
+  const base::LaneMark mark =
+      runtime::record(step_.timeline, step_.recorder.trace(), event, {&id, 1}).mark(schedule::Activity::publish, bytes);
+  parameter.make_version();
+  parameter.set_published(
+      parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
+  step_.statistics.count_gathered(entry.format, bytes);
+  step_.early_rows.published(entry);
+  record_update(step_.recorder.weight_event(EventKind::publish, Pass::forward, id));
   step_.timeline.end_event(step_.recorder.trace().size());
 }
 

@@ -75,6 +75,7 @@ class RunningProgram final : public Program {
   void end_event();
   void record(const schedule::Event& event);
   bool record_update(const schedule::Event& event);
+  void publish_one(schedule::ParameterId id, const base::Fence& written);
   void reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
                      const schedule::Event& event);
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
