@@ -1,7 +1,6 @@
 #include "tessera/bench/step.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -13,9 +12,9 @@
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
-#include "tessera/ops/attention/attention.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/tp_tokens.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"
@@ -193,8 +192,7 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
   const run::TrainConfig& config = bench.config;
-  at::set_num_threads(static_cast<int>(config.threads));
-  ops::set_deterministic(config.deterministic);
+  run::set_up_rank_thread();
   StepReport report{.ranks = world.size()};
   const base::Device device = device_of(world);
   report.limit = measure_limit(bench, world.rank(), device);

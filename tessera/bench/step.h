@@ -71,8 +71,9 @@ struct StepReport {
   int ranks = 1;
 };
 
-// Measures the steps. Collective over the world; returns the same result on every rank. Throws the same error on every
-// rank if a step is skipped or if its loss or norm is not finite.
+// Measures the steps. Collective over the world; returns the same result on every rank. The process of a rank has
+// called run::set_up_process. Throws the same error on every rank if a step is skipped or if its loss or norm is not
+// finite.
 StepReport measure_step(comm::World& world, const StepBench& bench);
 
 // Measures the limit of this rank's part of a step (step_limit.cpp). Frees the memory that it uses.

@@ -1,7 +1,5 @@
 #include "tessera/run/loop.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -12,11 +10,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/host_waits.h"
 #include "tessera/checkpoint/collective_files.h"
-#include "tessera/ops/attention/attention.h"
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"
-#include "tessera/run/launch/equal_ranks.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/metrics/gpu_monitor.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
@@ -96,7 +93,6 @@ class Loop {
 
  private:
   void start() {
-    require_equal(*trainer_.parallel().world, equal_on_all_ranks(setup_));
     if (!setup_.checkpoint && setup_.config.init.empty())
       return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
     if (!setup_.checkpoint) {
@@ -293,7 +289,9 @@ class Loop {
   void save(std::int64_t step) {
     const std::filesystem::path checkpoints = RunDirectory(setup_.config.out).checkpoints();
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
-    if (step == setup_.first_step - 1 && setup_.checkpoint && exists(summary_.checkpoint)) return;
+    if (step == setup_.first_step - 1 && setup_.checkpoint &&
+        checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
+      return;
     save_trainer(trainer_, summary_.checkpoint, step, stored_state(setup_));
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
@@ -338,8 +336,7 @@ class Loop {
 }  // namespace
 
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested) {
-  at::set_num_threads(static_cast<int>(setup.config.threads));
-  ops::set_deterministic(setup.config.deterministic);
+  set_up_rank_thread();
   Loop(world, setup, files, stop_requested).run();
 }
 
