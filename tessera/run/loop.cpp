@@ -15,6 +15,7 @@
 #include "tessera/run/initial_weights.h"
 #include "tessera/run/launch/process_settings.h"
 #include "tessera/run/metrics/gpu_monitor.h"
+#include "tessera/run/metrics/graph_hint.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/step_timeline.h"
@@ -48,6 +49,7 @@ class Loop {
         flops_(files ? model_flops(setup.config, *setup.model) : 0),
         peak_(peak_flops_of(setup.config, trainer_.parallel().device)),
         rates_(lr_schedule_of(setup.config)),
+        graph_hint_(setup.config),
         suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
@@ -125,6 +127,7 @@ class Loop {
 
   void enqueue(std::int64_t step) {
     trainer_.runtime().measure_waits(is_measured(step));
+    trainer_.runtime().measure_pace(graph_hint_.is_measured(step - setup_.first_step));
     const train::StepInput input = training_input(setup_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
@@ -163,6 +166,9 @@ class Loop {
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       if (peak_ && files_ != nullptr) metrics.mfu = mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
       count(result, metrics);
+      const std::string hint =
+          graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
+      if (!hint.empty() && files_ != nullptr) files_->note(hint);
       write_line();
       traffic_.start(result.statistics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
       unwritten_ = metrics;
@@ -322,6 +328,7 @@ class Loop {
   double flops_;                // model flops of a step of all ranks (model_flops.h); set on the rank that writes files
   std::optional<double> peak_;  // peak flops per second of this rank's processor
   train::LrSchedule rates_;
+  GraphHint graph_hint_;
   Suppressions suppressions_;
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections

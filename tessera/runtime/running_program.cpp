@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/encoded.h"
+#include "tessera/shard/host_time.h"
 
 namespace tessera::runtime {
 
@@ -17,6 +18,7 @@ void RunningProgram::begin_step(schedule::StepKind kind, int microbatches) {
   plans_.begin_step();
   step_.measure.begin_step();
   step_.waits.begin_step(measures_waits_ || step_.statistics.recorded);
+  step_.pace.begin_step(measures_pace_ && step_.parallel.is_asynchronous());
   plans_.prefetch();
 }
 
@@ -100,6 +102,8 @@ void RunningProgram::fill_unproduced() {
 
 // Records the event. The step departs from its schedule if the schedule has another event next.
 void RunningProgram::begin_event(const schedule::Event& event) {
+  if (step_.pace.is_measured())
+    step_.statistics.waiting_seconds += step_.pace.passed(*step_.parallel.compute, host_seconds(step_.parallel));
   step_.timeline.begin_event(step_.recorder.trace().size());
   if (plans_.current() && !plans_.current()->is_next(event)) plans_.depart(&event);
   step_.recorder.record(event);

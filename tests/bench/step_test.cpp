@@ -157,6 +157,20 @@ TEST(StepBenchmark, FailsIfAStepIsSkipped) {
                                testing::ContainsRegex("loss .*, norm -?nan"), testing::HasSubstr("no figure")));
 }
 
+TEST(StepBenchmark, NamesTheGraphIfTheGpuWaitsForItsHost) {
+  StepBench bench = small_bench(1, 1);
+  bench.config.backend = run::Backend::nccl;
+  StepReport report{.median_ms = 60, .waiting_ms = 50};
+  EXPECT_THAT(step_text(bench, report), testing::HasSubstr("\nthe GPU waits for its host in 83 % of a step: "
+                                                           "--cuda-graph on"));
+  EXPECT_EQ(step_json(bench, report).at("waiting_ms"), 50);
+  report.waiting_ms = 20;
+  EXPECT_THAT(step_text(bench, report), testing::Not(testing::HasSubstr("--cuda-graph")));
+  report.waiting_ms = 50;
+  bench.config.cuda_graph = true;
+  EXPECT_THAT(step_text(bench, report), testing::Not(testing::HasSubstr("--cuda-graph")));
+}
+
 // Other ranks of the process may already compute when a rank starts.
 TEST(StepBenchmark, ARankDoesNotChangeTheSettingsOfItsProcess) {
   run::set_up_process(/*threads=*/2, /*deterministic=*/false);
