@@ -25,6 +25,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/launch/launch.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/plan/plan_flags.h"
 
 namespace tessera::apps {
@@ -166,6 +167,7 @@ int bench_step(const Arguments& arguments) {
     else
       fmt::print("{}", bench::step_text(bench, report));
   };
+  run::set_up_process(bench.config.threads, bench.config.deterministic);
   const auto ranks = static_cast<int>(bench.config.ranks);
   if (bench.config.backend == run::Backend::nccl) return run::run_with_nccl({.ranks = ranks}, body);
   comm::run_local(ranks, {}, body);

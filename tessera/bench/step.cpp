@@ -1,7 +1,6 @@
 #include "tessera/bench/step.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -13,9 +12,10 @@
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
-#include "tessera/ops/attention/attention.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/tp_tokens.h"
+#include "tessera/run/launch/process_settings.h"
+#include "tessera/run/metrics/graph_hint.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"
@@ -68,14 +68,14 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
 
 // The times of this rank's steps, in seconds.
 struct Times {
-  std::vector<double> steps, exposed, exposed_tp, host;
+  std::vector<double> steps, exposed, exposed_tp, host, waiting;
   double loss = 0;                               // loss of the last step
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // counters of the last step
   std::int64_t padded_products = 0;              // counter of the last step
   std::vector<std::int64_t> counts;              // counts of the chosen experts in the last step
 
   void drop(int count) {
-    for (std::vector<double>* times : {&steps, &exposed, &exposed_tp, &host})
+    for (std::vector<double>* times : {&steps, &exposed, &exposed_tp, &host, &waiting})
       times->erase(times->begin(), times->begin() + count);
   }
 };
@@ -110,6 +110,7 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
       times.exposed.push_back(result.statistics.exposed_seconds);
       times.exposed_tp.push_back(result.statistics.exposed_tp_seconds);
       times.host.push_back(result.host_seconds);
+      times.waiting.push_back(result.statistics.waiting_seconds);
       times.loss = result.loss;
       times.tp_pieces = result.statistics.tp_pieces;
       times.tp_fallbacks = result.statistics.tp_fallbacks;
@@ -128,8 +129,10 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
 // Returns the times of the measured steps. On a GPU the exposed times come from additional steps.
 Times measured_steps(train::Trainer& trainer, const train::StepInput& input, const StepBench& bench) {
   trainer.runtime().measure_waits(false);
+  trainer.runtime().measure_pace(!bench.config.cuda_graph);
   Times times = take_steps(trainer, input, bench.warmup + bench.steps);
   times.drop(bench.warmup);
+  trainer.runtime().measure_pace(false);
   if (trainer.steps_ahead() == 0) return times;
   trainer.runtime().measure_waits(true);
   Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
@@ -147,6 +150,7 @@ void add_times(Times times, comm::Communicator& all, StepReport& report) {
     all.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), quant::DType::fp64, op).synchronize();
   };
   over_ranks(times.steps, comm::ReduceOp::max);
+  over_ranks(times.waiting, comm::ReduceOp::max);
   over_ranks(times.exposed, comm::ReduceOp::sum);
   over_ranks(times.exposed_tp, comm::ReduceOp::sum);
   over_ranks(least, comm::ReduceOp::min);
@@ -156,6 +160,7 @@ void add_times(Times times, comm::Communicator& all, StepReport& report) {
   report.p10_ms = quantile(times.steps, 0.1) * 1e3;
   report.p90_ms = quantile(times.steps, 0.9) * 1e3;
   report.host_ms = quantile(times.host, 0.5) * 1e3;
+  report.waiting_ms = quantile(times.waiting, 0.5) * 1e3;
   report.exposed_comm_ms = quantile(times.exposed, 0.5) / all.size() * 1e3;
   report.exposed_tp_ms = quantile(times.exposed_tp, 0.5) / all.size() * 1e3;
   report.exposed_weights_ms = quantile(weights, 0.5) / all.size() * 1e3;
@@ -193,8 +198,7 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
   const run::TrainConfig& config = bench.config;
-  at::set_num_threads(static_cast<int>(config.threads));
-  ops::set_deterministic(config.deterministic);
+  run::set_up_rank_thread();
   StepReport report{.ranks = world.size()};
   const base::Device device = device_of(world);
   report.limit = measure_limit(bench, world.rank(), device);
@@ -286,6 +290,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"least_exposed_comm_ms", report.least_exposed_comm_ms},
       {"exposed_ms", {{"weights", report.exposed_weights_ms}, {"tp", report.exposed_tp_ms}}},
       {"host_ms", report.host_ms},
+      {"waiting_ms", report.waiting_ms},
       {"transport", report.transport},
       {"tp_overlap", overlaps_tp(bench.config)},
       {"tp_chunks", bench.config.tp_chunks},
@@ -339,6 +344,15 @@ std::string memory_line(const StepReport& report) {
                      gigabytes(report.tensor_bytes));
 }
 
+// Returns an empty text if a graph would not help or is not possible.
+std::string graph_line(const StepBench& bench, const StepReport& report) {
+  const std::string hint = run::graph_hint({.waiting_seconds = report.waiting_ms * 1e-3,
+                                            .step_seconds = report.median_ms * 1e-3,
+                                            .accepts_graph = run::accepts_graph(bench.config),
+                                            .has_graph = bench.config.cuda_graph});
+  return hint.empty() ? "" : hint + "\n";
+}
+
 std::string mfu_text(const StepReport& report) {
   if (!report.peak_flops) return "";
   return fmt::format(", mfu {:.3f} (of {:.4g} TFLOP/s)", mfu_in(report), *report.peak_flops / 1e12);
@@ -359,7 +373,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}\n"
-      "{}",
+      "{}{}",
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
       report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
@@ -372,7 +386,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
-      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms, expert_lines(report));
+      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms, expert_lines(report),
+      graph_line(bench, report));
 }
 
 }  // namespace tessera::bench

@@ -51,6 +51,7 @@ struct StepReport {
   // The two parts of exposed_comm_ms: waits for activations, and other waits (StepStatistics). Each part is the median
   // of its means over the ranks.
   double exposed_tp_ms = 0, exposed_weights_ms = 0;
+  double waiting_ms = 0;          // time in which a GPU waits for its host; the greatest of the ranks in each step
   double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
   std::int64_t memory_bytes = 0;  // bytes used on the device, the maximum over the ranks; 0 on a CPU
   std::int64_t tensor_bytes = 0;  // peak bytes of this rank's tensors
@@ -71,8 +72,9 @@ struct StepReport {
   int ranks = 1;
 };
 
-// Measures the steps. Collective over the world; returns the same result on every rank. Throws the same error on every
-// rank if a step is skipped or if its loss or norm is not finite.
+// Measures the steps. Collective over the world; returns the same result on every rank. The process of a rank has
+// called run::set_up_process. Throws the same error on every rank if a step is skipped or if its loss or norm is not
+// finite.
 StepReport measure_step(comm::World& world, const StepBench& bench);
 
 // Measures the limit of this rank's part of a step (step_limit.cpp). Frees the memory that it uses.

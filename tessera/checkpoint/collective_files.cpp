@@ -95,6 +95,12 @@ void run_together(comm::Communicator& group, const std::string& what,
   agree(group, what, result_of(work));
 }
 
+bool exists_on_first_rank(comm::Communicator& group, const std::filesystem::path& path) {
+  bool found = false;
+  run_together(group, "", [&](const std::stop_token&) { found = group.rank() == 0 && std::filesystem::exists(path); });
+  return !broadcast_text(group, found ? "found" : "").empty();
+}
+
 std::string broadcast_text(comm::Communicator& group, const std::string& text) {
   std::int64_t length = static_cast<std::int64_t>(text.size());
   group.broadcast(&length, 1, quant::DType::i64, 0).synchronize();

@@ -1,5 +1,6 @@
 // File operations that all ranks of a group run together. An operation succeeds on all ranks or fails on all ranks.
 #pragma once
+#include <filesystem>
 #include <functional>
 #include <stop_token>
 #include <string>
@@ -33,6 +34,10 @@ class AgreedError : public Error {
 // the group itself fails, for example because a rank died, this function requests a stop of `body`, waits for `body`
 // and throws the group's error. A communicator allows one call at a time. Collective.
 void run_together(comm::Communicator& group, const std::string& what, const std::function<void(std::stop_token)>& body);
+
+// Returns, on every rank, whether rank 0 sees the file or folder. Ranks may see different files, for example in a
+// network file system, but must take the same decision. Throws AgreedError if rank 0 cannot read the path. Collective.
+bool exists_on_first_rank(comm::Communicator& group, const std::filesystem::path& path);
 
 // Texts have at most 4 GiB. If a rank announces more, the functions throw Error.
 // Returns rank 0's text on every rank. Collective.

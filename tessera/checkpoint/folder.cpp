@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <system_error>
 
 #include "tessera/base/error.h"
@@ -30,10 +31,14 @@ fs::path unique_name(const fs::path& final_path, std::string_view kind = kPartia
   return fs::path(final_path).concat(fmt::format("{}{:016x}", kind, token));
 }
 
+std::string_view token_of(std::string_view name) {
+  return name.substr(name.size() - kTokenDigits);
+}
+
 // Returns "step-00000020" for "step-00000020.partial-0123456789abcdef", and an empty name for any other name.
 std::string_view final_name_of(std::string_view name, std::string_view kind = kPartial) {
   if (name.size() <= kind.size() + kTokenDigits) return {};
-  const std::string_view token = name.substr(name.size() - kTokenDigits);
+  const std::string_view token = token_of(name);
   name.remove_suffix(kTokenDigits);
   if (!name.ends_with(kind) || token.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
   name.remove_suffix(kind.size());
@@ -45,17 +50,6 @@ bool holds_manifest(const fs::path& folder) {
   return fs::is_regular_file(folder / kManifestFile, code);
 }
 
-void remove_stale(const fs::path& final_path) {
-  const std::string wanted = final_path.filename().string();
-  std::vector<fs::path> stale;
-  for (const fs::directory_entry& entry : fs::directory_iterator(final_path.parent_path())) {
-    const std::string name = entry.path().filename().string();
-    const std::string_view final_name = final_name_of(name);
-    if (final_name == wanted || (step_of_folder(wanted) && step_of_folder(final_name))) stale.push_back(entry.path());
-  }
-  for (const fs::path& path : stale) fs::remove_all(path);
-}
-
 [[noreturn]] void fail_rename(const fs::path& from, const fs::path& to, int code) {
   throw Error("cannot rename {} to {}: {}", from.string(), to.string(), std::generic_category().message(code));
 }
@@ -64,16 +58,68 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to, errno);
 }
 
+// The name of the folder that `fresh` replaces, between the two renames of put_in_place. Both names have one token.
+fs::path replaced_by(const fs::path& fresh, const fs::path& final_path) {
+  return fs::path(final_path).concat(fmt::format("{}{}", kAside, token_of(fresh.native())));
+}
+
 // Moves the folder `fresh` to `final_path`. If `final_path` exists, its old content is at `fresh` afterwards.
 void put_in_place(const fs::path& fresh, const fs::path& final_path) {
   if (!fs::exists(fs::symlink_status(final_path))) return rename_or_fail(fresh, final_path);
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) fail_rename(fresh, final_path, errno);
-  // This file system cannot exchange two names. Between the next two renames, `final_path` does not exist.
-  const fs::path old = unique_name(final_path);
+  // This file system cannot exchange two names. Between the next two renames, `final_path` does not exist. After a
+  // crash at this point, the old folder still counts (interrupted_replacements).
+  const fs::path old = replaced_by(fresh, final_path);
   rename_or_fail(final_path, old);
-  rename_or_fail(fresh, final_path);
+  if (::rename(fresh.c_str(), final_path.c_str()) != 0) {
+    const int code = errno;
+    rename_or_fail(old, final_path);
+    fail_rename(fresh, final_path, code);
+  }
   rename_or_fail(old, fresh);
+}
+
+// A crash between the first two renames of put_in_place leaves `old` and the new folder, but no folder with the final
+// name.
+struct Replacement {
+  fs::path old, final_path;
+};
+
+// Returns the interrupted replacements in `folder`. Returns an empty list if `folder` cannot be read.
+std::vector<Replacement> interrupted_replacements(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+    names.insert(entry->path().filename().string());
+  std::vector<Replacement> found;
+  for (const std::string& name : names) {
+    const std::string final_name(final_name_of(name, kAside));
+    if (!final_name.empty() && !names.contains(final_name) &&
+        names.contains(fmt::format("{}{}{}", final_name, kPartial, token_of(name))))
+      found.push_back({.old = folder / name, .final_path = folder / final_name});
+  }
+  return found;
+}
+
+// Gives replaced folders their names back and removes the partial folders, for the folders that crashed writers left.
+void remove_stale(const fs::path& final_path) {
+  const fs::path folder = final_path.parent_path();
+  const std::string wanted = final_path.filename().string();
+  const auto is_meant = [&](std::string_view name) {
+    return name == wanted || (step_of_folder(wanted) && step_of_folder(name));
+  };
+  for (const auto& [old, replaced] : interrupted_replacements(folder)) {
+    if (!is_meant(replaced.filename().string())) continue;
+    rename_or_fail(old, replaced);
+    sync_folder(folder);
+  }
+  std::vector<fs::path> stale;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (is_meant(final_name_of(name))) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove_all(path);
 }
 
 std::vector<std::int64_t> remove_all_of(const std::vector<StepFolder>& folders) {
@@ -90,15 +136,15 @@ std::vector<std::int64_t> remove_all_of(const std::vector<StepFolder>& folders) 
   return removed;
 }
 
-// Returns the complete checkpoints in `folder`, by step. step_of returns the step of a folder's name, or nullopt to
-// ignore the folder.
+// Returns the complete checkpoints in `folder`, by step. step_of returns the step of a folder, or nullopt to ignore the
+// folder.
 template <typename StepOf>
 std::vector<StepFolder> list_folders(const fs::path& folder, StepOf step_of) {
   std::vector<StepFolder> found;
   std::error_code code;
   if (!fs::exists(folder, code)) return found;
   for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
-    const std::optional<std::int64_t> step = step_of(entry->path().filename().string());
+    const std::optional<std::int64_t> step = step_of(entry->path());
     if (step && holds_manifest(entry->path())) found.push_back({*step, entry->path()});
   }
   if (code) throw InputError("cannot read the folder {}: {}", folder.string(), code.message());
@@ -151,7 +197,11 @@ std::optional<std::int64_t> step_of_folder(std::string_view name) {
 }
 
 std::vector<StepFolder> list_checkpoints(const fs::path& folder) {
-  return list_folders(folder, step_of_folder);
+  const std::vector<Replacement> interrupted = interrupted_replacements(folder);
+  return list_folders(folder, [&](const fs::path& path) {
+    const auto replacement = std::ranges::find(interrupted, path, &Replacement::old);
+    return step_of_folder((replacement != interrupted.end() ? replacement->final_path : path).filename().string());
+  });
 }
 
 std::optional<StepFolder> latest_checkpoint(const fs::path& folder) {
@@ -198,7 +248,12 @@ std::vector<std::int64_t> set_aside_after(const fs::path& folder, std::int64_t s
 }
 
 std::vector<StepFolder> list_set_aside(const fs::path& folder) {
-  return list_folders(folder, [](std::string_view name) { return step_of_folder(final_name_of(name, kAside)); });
+  const std::vector<Replacement> interrupted = interrupted_replacements(folder);
+  return list_folders(folder, [&](const fs::path& path) -> std::optional<std::int64_t> {
+    if (std::ranges::find(interrupted, path, &Replacement::old) != interrupted.end()) return std::nullopt;
+    const std::string name = path.filename().string();
+    return step_of_folder(final_name_of(name, kAside));
+  });
 }
 
 void restore_set_aside(const fs::path& path) {

@@ -12,19 +12,24 @@ namespace tessera::checkpoint {
 
 // A folder that is created beside its final path and moved there with one rename. Until commit(), nothing is visible at
 // the final path. A crash leaves only a folder FINAL.partial-TOKEN, which readers ignore and the next writer removes.
+//
+// Some file systems cannot exchange two names. There, commit() gives an existing folder the name FINAL.aside-TOKEN
+// before the new folder takes the name FINAL. If a crash comes between these renames, FINAL.aside-TOKEN still counts as
+// the checkpoint: the functions below list it, and the next writer gives it the name FINAL again.
 class PartialFolder {
  public:
-  // Creates the partial folder. First removes the partial folders that crashed writers left for `final_path`. If
-  // `final_path` is the folder of a step, also removes the partial folders of the other steps. Throws Error with the
-  // path and the system's reason.
+  // Creates the partial folder. First removes the partial folders that crashed writers left for `final_path`, and gives
+  // a replaced folder its name back. If `final_path` is the folder of a step, does the same for the other steps. Throws
+  // Error with the path and the system's reason.
   explicit PartialFolder(const std::filesystem::path& final_path);
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
   ~PartialFolder();  // removes the partial folder unless it was committed
 
   const std::filesystem::path& path() const { return path_; }
-  // Syncs the folder to disk and moves it to its final path. A folder at that path is replaced atomically and then
-  // removed. The caller must have synced the files in the folder. Throws Error.
+  // Syncs the folder to disk and moves it to its final path. A folder at that path is replaced and then removed; the
+  // replacement is atomic if the file system can exchange two names. The caller must have synced the files in the
+  // folder. Throws Error.
   void commit();
 
  private:

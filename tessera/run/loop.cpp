@@ -1,7 +1,5 @@
 #include "tessera/run/loop.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -12,12 +10,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/host_waits.h"
 #include "tessera/checkpoint/collective_files.h"
-#include "tessera/ops/attention/attention.h"
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
 #include "tessera/run/initial_weights.h"
-#include "tessera/run/launch/equal_ranks.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/metrics/gpu_monitor.h"
+#include "tessera/run/metrics/graph_hint.h"
 #include "tessera/run/metrics/peak_flops.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/step_timeline.h"
@@ -51,6 +49,7 @@ class Loop {
         flops_(files ? model_flops(setup.config, *setup.model) : 0),
         peak_(peak_flops_of(setup.config, trainer_.parallel().device)),
         rates_(lr_schedule_of(setup.config)),
+        graph_hint_(setup.config),
         suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
@@ -96,7 +95,6 @@ class Loop {
 
  private:
   void start() {
-    require_equal(*trainer_.parallel().world, equal_on_all_ranks(setup_));
     if (!setup_.checkpoint && setup_.config.init.empty())
       return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
     if (!setup_.checkpoint) {
@@ -129,6 +127,7 @@ class Loop {
 
   void enqueue(std::int64_t step) {
     trainer_.runtime().measure_waits(is_measured(step));
+    trainer_.runtime().measure_pace(graph_hint_.is_measured(step - setup_.first_step));
     const train::StepInput input = training_input(setup_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
@@ -167,6 +166,9 @@ class Loop {
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       if (peak_ && files_ != nullptr) metrics.mfu = mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
       count(result, metrics);
+      const std::string hint =
+          graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
+      if (!hint.empty() && files_ != nullptr) files_->note(hint);
       write_line();
       traffic_.start(result.statistics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
       unwritten_ = metrics;
@@ -293,7 +295,9 @@ class Loop {
   void save(std::int64_t step) {
     const std::filesystem::path checkpoints = RunDirectory(setup_.config.out).checkpoints();
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
-    if (step == setup_.first_step - 1 && setup_.checkpoint && exists(summary_.checkpoint)) return;
+    if (step == setup_.first_step - 1 && setup_.checkpoint &&
+        checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
+      return;
     save_trainer(trainer_, summary_.checkpoint, step, stored_state(setup_));
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
@@ -324,6 +328,7 @@ class Loop {
   double flops_;                // model flops of a step of all ranks (model_flops.h); set on the rank that writes files
   std::optional<double> peak_;  // peak flops per second of this rank's processor
   train::LrSchedule rates_;
+  GraphHint graph_hint_;
   Suppressions suppressions_;
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
@@ -338,8 +343,7 @@ class Loop {
 }  // namespace
 
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested) {
-  at::set_num_threads(static_cast<int>(setup.config.threads));
-  ops::set_deterministic(setup.config.deterministic);
+  set_up_rank_thread();
   Loop(world, setup, files, stop_requested).run();
 }
 

@@ -7,12 +7,12 @@
 
 namespace tessera::run {
 
-// Collective over the world. Every rank passes the same setup. `files` is set on rank 0 and null on the other ranks.
-// Trains from setup.first_step to config.steps. Evaluates and saves checkpoints as the settings require, and always
-// saves the last step. After `stop_requested` returns true on any rank, all ranks finish the pending steps, evaluation
-// and checkpoint. They save the last step if it is not saved yet, and return. If an operation fails, throws an Error
-// that names the rank and the operation. Throws Error if the gradients of several steps in a row are not finite, or if
-// one step is suppressed several times in a row.
+// Collective over the world. Every rank passes the same setup, and its process has called set_up_process. `files` is
+// set on rank 0 and null on the other ranks. Trains from setup.first_step to config.steps. Evaluates and saves
+// checkpoints as the settings require, and always saves the last step. After `stop_requested` returns true on any rank,
+// all ranks finish the pending steps, evaluation and checkpoint. They save the last step if it is not saved yet, and
+// return. If an operation fails, throws an Error that names the rank and the operation. Throws Error if the gradients
+// of several steps in a row are not finite, or if one step is suppressed several times in a row.
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested);
 
 }  // namespace tessera::run

@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/encoded.h"
+#include "tessera/shard/host_time.h"
 
 namespace tessera::runtime {
 
@@ -17,6 +18,7 @@ void RunningProgram::begin_step(schedule::StepKind kind, int microbatches) {
   plans_.begin_step();
   step_.measure.begin_step();
   step_.waits.begin_step(measures_waits_ || step_.statistics.recorded);
+  step_.pace.begin_step(measures_pace_ && step_.parallel.is_asynchronous());
   plans_.prefetch();
 }
 
@@ -100,6 +102,8 @@ void RunningProgram::fill_unproduced() {
 
 // Records the event. The step departs from its schedule if the schedule has another event next.
 void RunningProgram::begin_event(const schedule::Event& event) {
+  if (step_.pace.is_measured())
+    step_.statistics.waiting_seconds += step_.pace.passed(*step_.parallel.compute, host_seconds(step_.parallel));
   step_.timeline.begin_event(step_.recorder.trace().size());
   if (plans_.current() && !plans_.current()->is_next(event)) plans_.depart(&event);
   step_.recorder.record(event);
@@ -262,22 +266,26 @@ void RunningProgram::publish(std::span<const ParameterId> weights) {
   const std::span<const ParameterId> ids(published);
   for (const ParameterId id : ids)
     TESSERA_CHECK(!step_.entry(id).is_consumed(), "'{}' is published while it is consumed", step_.entry(id).name());
-  const std::size_t first = step_.recorder.trace().size();
-  step_.timeline.begin_event(first);
   const base::Fence written = step_.parallel.compute->record();
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    ParameterEntry& entry = step_.entry(ids[i]);
-    shard::ShardedParameter& parameter = entry.parameter;
-    const std::int64_t bytes = total_bytes(entry.ways.publish);
-    const base::LaneMark mark = runtime::record(step_.timeline, step_.recorder.trace(), first + i, ids.subspan(i, 1))
-                                    .mark(schedule::Activity::publish, bytes);
-    parameter.make_version();
-    parameter.set_published(
-        parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
-    step_.statistics.count_gathered(entry.format, bytes);
-    step_.early_rows.published(entry);
-  }
-  for (const ParameterId id : ids) record_update(step_.recorder.weight_event(EventKind::publish, Pass::forward, id));
+  for (const ParameterId id : ids) publish_one(id, written);
+}
+
+// Issues the exchange of a weight that replicas update in parts, then the gathers that the schedule has at the publish.
+// The checker proves that this order is safe (call_order in schedule/check/together.h).
+void RunningProgram::publish_one(ParameterId id, const base::Fence& written) {
+  ParameterEntry& entry = step_.entry(id);
+  shard::ShardedParameter& parameter = entry.parameter;
+  const std::size_t event = step_.recorder.trace().size();
+  step_.timeline.begin_event(event);
+  const std::int64_t bytes = total_bytes(entry.ways.publish);
+  const base::LaneMark mark =
+      runtime::record(step_.timeline, step_.recorder.trace(), event, {&id, 1}).mark(schedule::Activity::publish, bytes);
+  parameter.make_version();
+  parameter.set_published(
+      parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
+  step_.statistics.count_gathered(entry.format, bytes);
+  step_.early_rows.published(entry);
+  record_update(step_.recorder.weight_event(EventKind::publish, Pass::forward, id));
   step_.timeline.end_event(step_.recorder.trace().size());
 }
 

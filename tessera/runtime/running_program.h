@@ -29,6 +29,8 @@ class RunningProgram final : public Program {
   std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
   // Sets whether waits of compute are measured, from the next step on (Runtime::measure_waits).
   void measure_waits(bool on) { measures_waits_ = on; }
+  // Sets whether waits of compute for the host are measured, from the next step on (Runtime::measure_pace).
+  void measure_pace(bool on) { measures_pace_ = on; }
 
   ParameterTable& parameters() override { return step_.parameters; }
   base::Device device() const override { return step_.parallel.device; }
@@ -75,6 +77,7 @@ class RunningProgram final : public Program {
   void end_event();
   void record(const schedule::Event& event);
   bool record_update(const schedule::Event& event);
+  void publish_one(schedule::ParameterId id, const base::Fence& written);
   void reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
                      const schedule::Event& event);
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
@@ -89,7 +92,7 @@ class RunningProgram final : public Program {
   Plans& plans_;
   OnDemand on_demand_;
   std::mt19937_64 random_;  // random numbers for test delays
-  bool measures_waits_ = true;
+  bool measures_waits_ = true, measures_pace_ = false;
 };
 
 }  // namespace tessera::runtime

@@ -53,6 +53,8 @@ class Runtime {
   // Sets whether later steps measure the waits of a GPU's compute (default: true). Each measurement costs some
   // microseconds. A step with a timeline always measures.
   void measure_waits(bool on) { program_.measure_waits(on); }
+  // Sets whether later steps on a GPU measure how long compute waits for the host (default: false).
+  void measure_pace(bool on) { program_.measure_pace(on); }
   // Returns the counters of the last step begun. On a GPU, compute must have finished the step.
   StepStatistics statistics() const;
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun

@@ -9,6 +9,7 @@
 #include "tessera/runtime/parameter_table.h"
 #include "tessera/runtime/recorder.h"
 #include "tessera/runtime/watch/agreement.h"
+#include "tessera/runtime/watch/host_pace.h"
 #include "tessera/runtime/watch/measure.h"
 #include "tessera/runtime/watch/statistics.h"
 #include "tessera/runtime/watch/timeline.h"
@@ -35,6 +36,7 @@ struct StepContext {
   Measure measure;
   Timeline timeline;
   Waits waits;
+  HostPace pace;
   Arenas arenas;         // memory of steps that follow a schedule
   BufferPool pool;       // memory of steps on demand
   EarlyRows early_rows;  // rows that travel before the launch of a graph

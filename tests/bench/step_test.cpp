@@ -1,6 +1,8 @@
 // Tests `bench step` on CPUs with a small model on several ranks.
 #include "tessera/bench/step.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
 #include <array>
@@ -10,6 +12,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/models/llama.h"
 #include "tessera/models/mixtral.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/trainer_options.h"
 
@@ -44,6 +47,7 @@ StepBench small_bench(int tp, int gtp, int dp = 1) {
 }
 
 std::vector<StepReport> reports_of(const StepBench& bench) {
+  run::set_up_process(bench.config.threads, bench.config.deterministic);
   std::vector<StepReport> reports(static_cast<std::size_t>(bench.config.ranks));
   comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
     reports[static_cast<std::size_t>(world.rank())] = measure_step(world, bench);
@@ -151,6 +155,35 @@ TEST(StepBenchmark, FailsIfAStepIsSkipped) {
     EXPECT_THAT(error_of(bench_without_finite_gradient(tp, gtp)),
                 testing::AllOf(testing::HasSubstr("step 1 of 7"), testing::HasSubstr("skipped"),
                                testing::ContainsRegex("loss .*, norm -?nan"), testing::HasSubstr("no figure")));
+}
+
+TEST(StepBenchmark, NamesTheGraphIfTheGpuWaitsForItsHost) {
+  StepBench bench = small_bench(1, 1);
+  bench.config.backend = run::Backend::nccl;
+  StepReport report{.median_ms = 60, .waiting_ms = 50};
+  EXPECT_THAT(step_text(bench, report), testing::HasSubstr("\nthe GPU waits for its host in 83 % of a step: "
+                                                           "--cuda-graph on"));
+  EXPECT_EQ(step_json(bench, report).at("waiting_ms"), 50);
+  report.waiting_ms = 20;
+  EXPECT_THAT(step_text(bench, report), testing::Not(testing::HasSubstr("--cuda-graph")));
+  report.waiting_ms = 50;
+  bench.config.cuda_graph = true;
+  EXPECT_THAT(step_text(bench, report), testing::Not(testing::HasSubstr("--cuda-graph")));
+}
+
+// Other ranks of the process may already compute when a rank starts.
+TEST(StepBenchmark, ARankDoesNotChangeTheSettingsOfItsProcess) {
+  run::set_up_process(/*threads=*/2, /*deterministic=*/false);
+  StepBench bench = small_bench(1, 2);
+  bench.config.threads = 1;
+  bench.config.deterministic = true;
+  comm::run_local(2, {}, [&](comm::World& world) {
+    measure_step(world, bench);
+    EXPECT_EQ(at::get_num_threads(), 2);
+  });
+  EXPECT_EQ(at::get_num_threads(), 2);
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+  run::set_up_process(/*threads=*/1, /*deterministic=*/false);
 }
 
 TEST(StepBenchmark, FailsOnEveryRankWithTheSameError) {

@@ -2,6 +2,8 @@
 // random layouts.
 #pragma once
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -14,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/folder.h"
 #include "tessera/comm/local/world.h"
 
 namespace tessera::checkpoint::testing {
@@ -54,6 +57,30 @@ inline std::string slurp(const fs::path& path) {
 inline void spill(const fs::path& path, const std::string& text) {
   fs::remove(path);  // some file systems sync a file that is truncated and written again
   std::ofstream(path, std::ios::binary) << text;
+}
+
+// Creates a folder that looks complete.
+inline void make_step(const fs::path& parent, std::int64_t step, const std::string& text = "x") {
+  PartialFolder folder(parent / step_folder_name(step));
+  spill(folder.path() / "manifest.json", text);
+  folder.commit();
+}
+
+// Runs `body` in a child process and returns waitpid's status.
+inline int in_child(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int code = 0;
+    try {
+      body();
+    } catch (const std::exception&) {
+      code = 3;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
 }
 
 // Calls `run` and returns the message of its InputError. Fails the test if `run` throws another error or no error.

@@ -110,6 +110,21 @@ TEST(CheckpointTogether, ADeadRankStopsTheOtherRanks) {
   EXPECT_TRUE(stopped);
 }
 
+// The ranks look for different paths, as ranks do whose file systems differ.
+TEST(CheckpointTogether, RankZeroDecidesWhetherAFileExists) {
+  const TemporaryFolder root;
+  spill(root / "file", "x");
+  for (const int seeing : {0, 1}) {
+    std::vector<int> answers(3, -1);
+    on_ranks(3, [&](comm::Communicator& group) {
+      const bool sees = (group.rank() == 0) == (seeing == 0);
+      answers[static_cast<std::size_t>(group.rank())] =
+          exists_on_first_rank(group, root / (sees ? "file" : "absent")) ? 1 : 0;
+    });
+    EXPECT_EQ(answers, std::vector<int>(3, seeing == 0 ? 1 : 0));
+  }
+}
+
 TEST(CheckpointTogether, SendsTextsToAndFromRankZero) {
   on_ranks(3, [](comm::Communicator& group) {
     const std::string own(static_cast<std::size_t>(group.rank() * 1000), static_cast<char>('a' + group.rank()));

@@ -11,23 +11,6 @@ namespace {
 
 using namespace testing;
 
-// Runs `body` in a child process and returns waitpid's status.
-int in_child(const std::function<void()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int code = 0;
-    try {
-      body();
-    } catch (const std::exception&) {
-      code = 3;
-    }
-    ::_exit(code);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
-}
-
 std::vector<TestTensor> tensors_of(std::uint64_t version) {
   std::vector<TestTensor> tensors = sample_tensors();
   for (TestTensor& tensor : tensors) tensor.seed += 1000 * version;

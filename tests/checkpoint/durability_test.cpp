@@ -2,6 +2,7 @@
 // machine may stop. In this binary, the following functions replace functions of the C library.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <mutex>
 #include <regex>
+#include <set>
 
 #include "tests/checkpoint/checkpoint_testing.h"
 
@@ -20,10 +22,13 @@ using namespace testing;
 using Calls = std::vector<std::string>;
 
 // Records the calls during its lifetime, in order: "sync FILE", "rename FROM TO", "exchange FROM TO", "remove FILE".
-// The names have no folders, and no digits that make a name unique.
+// The names have no folders, and no digits that make a name unique. Kills the process instead of call number `renames`
+// of rename(), counted from 0; -1: never.
 class Recorder {
  public:
-  explicit Recorder(bool can_exchange = true) : can_exchange_(can_exchange) { current() = this; }
+  explicit Recorder(bool can_exchange = true, int renames = -1) : can_exchange_(can_exchange), renames_left_(renames) {
+    current() = this;
+  }
   ~Recorder() { current() = nullptr; }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -35,6 +40,9 @@ class Recorder {
   void add(const std::string& what, const fs::path& from, const fs::path& to = {}) {
     const std::lock_guard lock(mutex_);
     calls_.push_back(what + " " + name_of(from) + (to.empty() ? "" : " " + name_of(to)));
+  }
+  void count_rename() {
+    if (renames_left_-- == 0) ::kill(::getpid(), SIGKILL);
   }
   bool can_exchange() const { return can_exchange_; }
   const Calls& calls() const { return calls_; }
@@ -57,6 +65,7 @@ class Recorder {
   }
 
   const bool can_exchange_;
+  int renames_left_;
   std::mutex mutex_;
   Calls calls_;
 };
@@ -82,6 +91,7 @@ int fsync(int file) {
 }
 int rename(const char* from, const char* to) noexcept {
   using namespace tessera::checkpoint;
+  if (Recorder* recorder = Recorder::current()) recorder->count_rename();
   record("rename", from, to);
   return real<int (*)(const char*, const char*)>("rename")(from, to);
 }
@@ -140,13 +150,38 @@ TEST(Durability, ANewCheckpointTakesThePlaceOfAnOldOneAtOnce) {
     SCOPED_TRACE(can_exchange);
     const Recorder recorder(can_exchange);
     write(step);
-    const std::string set_aside = "rename step-00000010 step-00000010.partial";
+    const std::string set_aside = "rename step-00000010 step-00000010.aside";
     const std::string named =
         can_exchange ? "exchange step-00000010.partial step-00000010" : "rename step-00000010.partial step-00000010";
     recorder.expect_in_order({"sync step-00000010.partial", named, "sync checkpoints", "remove manifest.json"});
     if (can_exchange) continue;
     recorder.expect_in_order({"sync step-00000010.partial", set_aside});
     EXPECT_EQ(recorder.place_of(named), recorder.place_of(set_aside) + 1);
+  }
+}
+
+// The process is killed before each rename of a replacement on a file system that cannot exchange two names.
+TEST(Durability, ACrashBetweenTheRenamesOfAReplacementLosesNoCheckpoint) {
+  for (int renames = 0; renames < 3; ++renames) {
+    SCOPED_TRACE(renames);
+    const TemporaryFolder root;
+    make_step(root.path(), 10);
+    make_step(root.path(), 20, "old");
+    const int status = in_child([&] {
+      const Recorder recorder(/*can_exchange=*/false, renames);
+      make_step(root.path(), 20, "new");
+    });
+    ASSERT_TRUE(WIFSIGNALED(status));
+    const std::string expected = renames < 2 ? "old" : "new";
+    const auto latest = latest_checkpoint(root.path());
+    ASSERT_TRUE(latest && latest->step == 20);
+    EXPECT_EQ(slurp(latest->path / "manifest.json"), expected);
+    make_step(root.path(), 30);
+    EXPECT_EQ(slurp(root / "step-00000020/manifest.json"), expected);
+    remove_set_aside(root.path());  // the next resumed run
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root.path())) names.insert(entry.path().filename().string());
+    EXPECT_EQ(names, (std::set<std::string>{"step-00000010", "step-00000020", "step-00000030"}));
   }
 }
 

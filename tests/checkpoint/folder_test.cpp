@@ -7,13 +7,6 @@ namespace {
 
 using namespace testing;
 
-// Creates a folder that looks complete.
-void make_step(const fs::path& parent, std::int64_t step, const std::string& text = "x") {
-  PartialFolder folder(parent / step_folder_name(step));
-  spill(folder.path() / "manifest.json", text);
-  folder.commit();
-}
-
 std::vector<std::string> names(const fs::path& folder) {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename().string());
@@ -157,6 +150,45 @@ TEST(CheckpointFolder, RestoresSetAsideFolders) {
   const std::vector<StepFolder> aside = list_set_aside(root.path());
   ASSERT_EQ(steps_of(aside), Steps{20});
   EXPECT_EQ(slurp(aside[0].path / "manifest.json"), "new");
+}
+
+// A crash left a replaced checkpoint and its successor between two renames. Other tokens belong to other writers.
+TEST(CheckpointFolder, AReplacedFolderCountsUntilItsSuccessorHasItsName) {
+  const TemporaryFolder root;
+  const auto crash = [&](const std::string& name) {
+    for (const auto& [kind, text] : {std::pair{".aside-", "old"}, {".partial-", "new"}}) {
+      fs::create_directory(root / (name + kind + "0123456789abcdef"));
+      spill(root / (name + kind + "0123456789abcdef") / "manifest.json", text);
+    }
+  };
+  const fs::path replaced = root / "step-00000020.aside-0123456789abcdef";
+  make_step(root.path(), 10);
+  crash("step-00000020");
+  fs::create_directory(root / "step-00000030.aside-0123456789abcdef");
+  spill(root / "step-00000030.aside-0123456789abcdef/manifest.json", "x");
+  EXPECT_EQ(latest_checkpoint(root.path())->path, replaced);
+  EXPECT_EQ(resolve_checkpoint(root.path()), replaced);
+  EXPECT_EQ(steps_of(list_set_aside(root.path())), Steps{30});
+  EXPECT_EQ(remove_set_aside(root.path()), Steps{30});
+
+  restore_set_aside(replaced);  // a run resumes from this checkpoint
+  EXPECT_EQ(slurp(latest_checkpoint(root.path())->path / "manifest.json"), "old");
+  EXPECT_EQ(latest_checkpoint(root.path())->path, root / "step-00000020");
+  make_step(root.path(), 30);
+  EXPECT_EQ(names(root.path()), (Names{"step-00000010", "step-00000020", "step-00000030"}));
+
+  fs::remove_all(root / "step-00000020");
+  crash("step-00000020");
+  EXPECT_EQ(set_aside_after(root.path(), 10), (Steps{30, 20}));  // a run resumes from an earlier checkpoint
+  EXPECT_EQ(latest_checkpoint(root.path())->step, 10);
+  EXPECT_EQ(steps_of(list_set_aside(root.path())), (Steps{20, 30}));
+
+  crash("model");
+  make_step(root.path(), 40);
+  EXPECT_FALSE(fs::exists(root / "model"));
+  { PartialFolder other(root / "model"); }
+  EXPECT_EQ(slurp(root / "model/manifest.json"), "old");
+  EXPECT_FALSE(fs::exists(root / "model.partial-0123456789abcdef"));
 }
 
 TEST(CheckpointFolder, TheErrorNamesASetAsideFolderIfThereIsNoOther) {

@@ -85,9 +85,10 @@ class Ranks:
         return [program.returncode for program in self.programs], texts
 
 
-def train(ranks, *arguments, nodes=0):
-    """Runs `tessera train` with `ranks` processes. Raises AssertionError unless all exit with code 0."""
+def train(ranks, *arguments, nodes=0, variables=None):
+    """Runs `tessera train` with `ranks` processes and changes of the environment. Raises AssertionError unless all exit with code 0."""
     arguments = ["train", "--backend", "nccl", *arguments]
-    codes, errors = Ranks(ranks, *arguments, nodes=nodes).finish(timeout=300)
+    environment = {**ENVIRONMENT, **variables} if variables else None
+    codes, errors = Ranks(ranks, *arguments, nodes=nodes, environment=environment).finish(timeout=300)
     if any(codes):
         raise AssertionError(f"tessera {' '.join(map(str, arguments))}\nended with {codes}: {''.join(errors)[-4000:]}")

@@ -186,12 +186,15 @@ class Messages(unittest.TestCase):
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_ranks_with_different_flags(self):
-        one = forked(command(*self.train, "--steps", 1, "--backend", "mpi", "--gtp", 2, "--out", self.folder / "different"))
-        line = [MPIRUN, "--oversubscribe", "-n", "1", *one, "--seed", "5", ":", "-n", "1", *one, "--seed", "6"]
-        result = subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120)
-        lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
-        self.assertEqual((2, ["tessera: rank 1: --seed: got 6, expected 5 as on rank 0: start all ranks with the same flags and files"]),
-                         (result.returncode, lines), result.stderr)
+        """The ranks compare their flags before they make the groups of their meshes, which need equal meshes."""
+        one = forked(command(*self.train, "--steps", 1, "--backend", "mpi", "--out", self.folder / "different"))
+        for first, other, expected in ((("--gtp", "2", "--seed", "5"), ("--gtp", "2", "--seed", "6"), "--seed: got 6, expected 5"),
+                                       (("--gtp", "2"), ("--gtp", "1"), "--dp: got 2, expected 1")):
+            line = [MPIRUN, "--oversubscribe", "-n", "1", *one, *first, ":", "-n", "1", *one, *other]
+            result = subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120)
+            lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
+            self.assertEqual((2, [f"tessera: rank 1: {expected} as on rank 0: start all ranks with the same flags and files"]),
+                             (result.returncode, lines), result.stderr)
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_a_flag_is_named_once_under_mpi(self):

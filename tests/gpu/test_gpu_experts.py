@@ -62,10 +62,10 @@ class GpuExperts(unittest.TestCase):
         flags += [*(["--sequence-parallel", "on"] if tp > 1 else []), *more]
         return [word for pair in dict(zip(flags[::2], flags[1::2], strict=True)).items() for word in pair]
 
-    def train(self, name, mesh, *flags, model=ODD, steps=STEPS, dtype="bf16"):
+    def train(self, name, mesh, *flags, model=ODD, steps=STEPS, dtype="bf16", variables=None):
         """Trains on GPUs. Returns the bits of the run and the values of its routers."""
         tp, gtp, dp = mesh[:3]
-        gpu_ranks.train(tp * gtp * dp, *self.flags(name, mesh, model, steps, *flags, dtype=dtype))
+        gpu_ranks.train(tp * gtp * dp, *self.flags(name, mesh, model, steps, *flags, dtype=dtype), variables=variables)
         return bits(self.folder / name), self.routers(name)
 
     def routers(self, name):
@@ -104,6 +104,19 @@ class GpuExperts(unittest.TestCase):
     def test_tp_and_etp(self):
         self.check("tp", [((2, 1, 1, 1, 2, 1), ()), ((2, 2, 1, 1, 2, 2), GRAPH)], self.whole)
         self.check("etp", [((2, 1, 1, 2, 1, 1), ()), ((2, 2, 1, 2, 1, 2), GRAPH)], self.whole)
+
+    def test_one_hardware_queue(self):
+        """With one hardware queue, work may wait for all work that its host has enqueued before. The orders of all ranks agree, so
+        no step stops. Weights, gradients, rows of experts and activations travel, within a graph and outside of it."""
+        mesh, one_queue = (2, 2, 1, 1, 2, 2), {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+        expected = self.train("queues", mesh, model=self.whole)
+        for name, flags in (("steps", ()), ("graph", GRAPH), ("graph-small-arenas", (*GRAPH, *POISON))):
+            found = self.train(f"one-queue-{name}", mesh, *flags, model=self.whole, variables=one_queue)
+            self.assertEqual(expected, found, name)
+            summary = self.summary(f"one-queue-{name}")
+            self.assertEqual(self.summary("queues")["transport"], summary["transport"], name)
+            if flags:
+                self.assertGreaterEqual(summary["graph_steps"], STEPS - RECORDED, name)
 
     def test_replicas(self):
         self.check("dp", [((1, 1, 2, 1, 1, 1), ()), ((1, 2, 2, 1, 1, 2), ("--zero", "off"))])

@@ -130,6 +130,17 @@ class GpuFlags(unittest.TestCase):
     def lines(self, run):
         return metrics(self.folder / run.name())
 
+    def test_steps_that_wait_for_the_host(self):
+        """The kernels of a tiny model are shorter than the time that the host needs to enqueue them. The line that names the graph
+        comes once, and only where a graph is possible and not used."""
+        line = "--cuda-graph on enqueues a step as one launch"
+        flags = ["--model", self.folder / "whole.json", *self.flags, "--micro-batch", 3, "--backend", "nccl"]
+        for number, (steps, more, lines) in enumerate(((24, (), 1), (19, (), 0), (24, GRAPH, 0), (24, ("--mask-documents", "on"), 0))):
+            text = tessera("train", *flags, *more, "--ranks", 1, "--steps", steps, "--out", self.folder / f"waits-{number}")
+            self.assertEqual(lines, text.count(line), (steps, more, text))
+        bench = ["bench", "step", "--model", self.folder / "whole.json", "--seq-len", 64, "--dtype", "bf16", "--steps", 10]
+        self.assertEqual((1, 0), tuple(tessera(*bench, *more).count(line) for more in ((), GRAPH)))
+
     def test_activations_sent_as_fp8_codes(self):
         """Gathering fp8 codes gives the bits of gathering bf16 and quantizing afterwards, for every recipe and scaling."""
         for recipe in ("hybrid", "e4m3"):

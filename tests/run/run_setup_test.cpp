@@ -4,6 +4,7 @@
 
 #include "tessera/data/indexed_dataset.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/stored_run.h"
 #include "tests/run/config/config_test_support.h"
 #include "tests/run/convert_testing.h"
@@ -57,6 +58,20 @@ TEST_F(ImportedCheckpoint, NeedsNoModel) {
   fs::rename(root_ / "hf", root_ / "elsewhere");
   EXPECT_EQ(setup().model->to_json(), named.model->to_json());
   EXPECT_EQ(stored_state(setup())["model"], named.model->to_json());
+}
+
+// Only the ranks that load weights from files take part in the loading.
+TEST_F(ImportedCheckpoint, AllRanksMustLoadTheSameKindOfWeights) {
+  const RunSetup loaded = setup();
+  RunSetup random = setup();
+  random.checkpoint.reset();  // a rank that does not see the checkpoint of step 0
+  RunSetup initialised = random;
+  initialised.config.init = "folder";
+  const std::string name = "the first weights";
+  EXPECT_EQ(equal_on_all_ranks(loaded)[name], "of a checkpoint");
+  EXPECT_EQ(equal_on_all_ranks(random)[name], "random");
+  EXPECT_EQ(equal_on_all_ranks(initialised)[name], "of --init");
+  EXPECT_EQ(equal_on_all_ranks(loaded)["the first step"], equal_on_all_ranks(random)["the first step"]);
 }
 
 TEST_F(ImportedCheckpoint, ANamedModelMustEqualItsOwn) {

@@ -57,6 +57,20 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
+// Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ only in the order of publishes.
+TEST(CheckClasses, RefusesReorderedPublishes) {
+  oracle::Case made = step_of(2);
+  for (ParameterSize& size : made.sizes) size.publish = {{Activity::publish, size.gathered}};
+  const CallOrder order = order_of(made);
+  EXPECT_THAT(check_together(rank_orders(kGroups, {order, order}, kClasses)), IsEmpty());
+  std::swap(made.trace[made.trace.size() - 1], made.trace[made.trace.size() - 2]);
+  const CallOrder other = order_of(made);
+  EXPECT_THAT(check_together(rank_orders(kGroups, {order, other}, kClasses)),
+              ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes publish ['a'] of 2 bytes, rank 3 makes "
+                                    "publish ['b'] of 4 bytes")));
+  EXPECT_THAT(check_together(rank_orders(kGroups, {other, order}, kClasses)), ElementsAre(HasSubstr("publish ['b']")));
+}
+
 // Units join members up to a number of bytes. Members have different bytes in each class, so units differ. Each member
 // has a separate sum over replicas.
 TEST(CheckClasses, MayHaveDifferentReduceUnits) {

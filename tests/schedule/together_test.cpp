@@ -237,8 +237,8 @@ TEST(CheckTogether, AgreesWithRunningTheRanks) {
   EXPECT_GT(accepted, 100);
 }
 
-// Gathers and reductions have separate communicators. The sum over replicas follows the last reduction, or the body if
-// the last microbatch has no reduction.
+// Gathers and reductions have separate communicators. A publish comes before the gathers of its weight. The sum over
+// replicas follows the last reduction, or the body if the last microbatch has no reduction.
 TEST(CheckTogether, CallsOfASchedule) {
   oracle::Recorder step("two layers, one in the first microbatch only", {{"a", 2, 3}, {"b", 4, 5}});
   step.microbatch();
@@ -250,6 +250,7 @@ TEST(CheckTogether, CallsOfASchedule) {
   oracle::Case made = step.take();
   made.sizes[0].replicas = {{Activity::replicas, 7}};
   made.sizes[1].replicas = {{Activity::replicas, 8}};
+  made.sizes[1].publish = {{Activity::publish, 4}};
   made.sizes[1].gather.push_back({Activity::gather_compute, 9});
   made.sizes[1].reduce.insert(made.sizes[1].reduce.begin(), {Activity::reduce_compute, 6});
   made.trace.insert(made.trace.begin() + 3,
@@ -258,10 +259,11 @@ TEST(CheckTogether, CallsOfASchedule) {
   std::vector<std::string> calls;
   for (const CollectiveCall& call : order.calls)
     calls.push_back(fmt::format("{}: {} {}", order.roles[static_cast<std::size_t>(call.role)], call.what, call.bytes));
-  EXPECT_THAT(calls, ElementsAre("gather: gather ['b'] 4", "gather_compute: gather ['b'] 9", "gather: gather ['a'] 2",
-                                 "reduce_compute: reduce ['b'] 6", "reduce: reduce ['b'] 5", "tp: all_reduce 16",
-                                 "reduce: reduce ['a'] 3", "reduce: reduce ['a'] 3", "replicas: sum ['a'] 7",
-                                 "replicas: sum ['b'] 8"));
+  EXPECT_THAT(calls,
+              ElementsAre("replicas: publish ['b'] 4", "gather: gather ['b'] 4", "gather_compute: gather ['b'] 9",
+                          "gather: gather ['a'] 2", "reduce_compute: reduce ['b'] 6", "reduce: reduce ['b'] 5",
+                          "tp: all_reduce 16", "reduce: reduce ['a'] 3", "reduce: reduce ['a'] 3",
+                          "replicas: sum ['a'] 7", "replicas: sum ['b'] 8"));
 }
 
 // The mesh is tp 2, gtp 4 and dp 8. Each rank makes 100,000 calls.

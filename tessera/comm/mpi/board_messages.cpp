@@ -88,6 +88,11 @@ bool MpiBoardMessages::poll(MPI_Comm comm) {
   return moved;
 }
 
+bool MpiBoardMessages::finish_receives() {
+  complete_receives();
+  return receives_.empty();
+}
+
 bool MpiBoardMessages::complete_sends() {
   return std::erase_if(sends_, [this](Message& message) {
            if (!is_complete(message.request)) return false;

@@ -31,6 +31,8 @@ class MpiBoardMessages {
   // Called by the progress thread. Starts and completes messages without waiting. Returns whether a message was started
   // or completed. Throws Error if MPI fails.
   bool poll(MPI_Comm comm);
+  // Called by the progress thread after a failure, instead of poll(). Returns whether no status is being received.
+  bool finish_receives();
 
   int rank() const { return rank_; }
   int size() const { return size_; }

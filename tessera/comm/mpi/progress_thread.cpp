@@ -28,6 +28,9 @@ constexpr microseconds kIdlePause{100000};
 // Statuses are polled less often, because a status is needed only if some rank has already waited for a long time.
 constexpr microseconds kBoardPause{4000};
 
+// The longest time that MPI may keep the buffers of operations after a failure.
+constexpr std::chrono::milliseconds kReleasing{500};
+
 microseconds pause_after(Clock::duration idle) {
   return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
 }
@@ -229,7 +232,7 @@ void MpiProgress::fail(const std::string& label, const std::string& what) {
 
 void MpiProgress::fail(Task& task, const std::string& what) {
   fail(task.label, what);
-  task.done.complete(std::make_exception_ptr(Error(what)));
+  if (task.error.empty()) task.error = what;
 }
 
 // Waits for new tasks and returns them. Waits without limit if no other work is pending, otherwise for at most `pause`.
@@ -249,7 +252,7 @@ MpiProgress::Tasks MpiProgress::take(microseconds pause, bool idle) {
 void MpiProgress::start(Tasks fresh, Tasks& active) {
   for (auto& task : fresh) {
     try {
-      task->start(*task);
+      if (!is_over()) task->start(*task);
     } catch (const std::exception& error) {
       fail(*task, error.what());
     }
@@ -290,12 +293,34 @@ void MpiProgress::check_limits(const Tasks& active) {
   }
 }
 
+// Called after a failure, before callers free the buffers of their operations. Waits until MPI has finished with these
+// buffers and with those of received statuses.
+void MpiProgress::release(Tasks& active) {
+  std::shared_ptr<MpiBoardMessages> board_messages;
+  {
+    std::lock_guard lock(mutex_);
+    board_messages = board_messages_;
+  }
+  const auto limit = Clock::now() + kReleasing;
+  for (const auto& task : active) task->cancel_receives();
+  try {
+    for (bool held = true; held && Clock::now() < limit;) {
+      held = board_messages != nullptr && !board_messages->finish_receives();
+      for (const auto& task : active) held = !task->is_released() || held;
+      if (held) std::this_thread::sleep_for(kShortestPause);
+    }
+  } catch (const std::exception&) {
+    // MPI failed again, so it does not finish anything.
+  }
+}
+
 // Called after a failure: fails all active and queued tasks.
 void MpiProgress::answer_all(Tasks& active) {
   std::lock_guard lock(mutex_);
-  const Error error("an earlier operation failed: {}", failure_);
+  const std::string earlier = fmt::format("an earlier operation failed: {}", failure_);
   for (auto* tasks : {&active, &queue_}) {
-    for (auto& task : *tasks) task->done.complete(std::make_exception_ptr(error));
+    for (auto& task : *tasks)
+      task->done.complete(std::make_exception_ptr(Error("{}", task->error.empty() ? earlier : task->error)));
     tasks->clear();
   }
 }
@@ -330,6 +355,7 @@ void MpiProgress::serve() {
   Tasks active;
   auto last = Clock::now();  // time at which a task was last started or a request completed
   microseconds pause{0};
+  bool released = false;
   for (;;) {
     Tasks fresh = take(pause, active.empty());
     if (fresh.empty() && is_finished(active)) break;
@@ -338,7 +364,10 @@ void MpiProgress::serve() {
     progressed = advance(active) || progressed;
     progressed = poll_boards(Clock::now()) || progressed;
     check_limits(active);
-    if (is_over()) answer_all(active);
+    if (is_over()) {
+      if (!std::exchange(released, true)) release(active);
+      answer_all(active);
+    }
     if (progressed) last = Clock::now();
     pause = progressed ? microseconds{0} : pause_after(Clock::now() - last);
   }

@@ -40,8 +40,10 @@ struct MpiRound {
   std::vector<Receive> receives;
 };
 
-// Any thread may call the public functions. After the first failure all pending and later operations fail, and MPI is
-// not called again.
+// Any thread may call the public functions. After the first failure all pending and later operations fail. The thread
+// first cancels the pending receives and waits until MPI has finished with the buffers of the pending operations, for
+// at most 500 ms: a peer that stopped may never receive a large message. Then the operations fail, and MPI is not
+// called again.
 class MpiProgress {
  public:
   // Starts the thread, which initialises MPI. Throws Error if this process already uses MPI. During the constructor and
@@ -88,6 +90,7 @@ class MpiProgress {
   bool poll_boards(MpiDeadline now);
   void fail(Task& task, const std::string& what);
   void fail(const std::string& label, const std::string& what);
+  void release(Tasks& active);
   void answer_all(Tasks& active);
   void wait_for_other_world();
   void finalise();

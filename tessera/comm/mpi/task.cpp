@@ -83,6 +83,20 @@ std::size_t MpiProgress::Task::test() {
   return static_cast<std::size_t>(count);
 }
 
+void MpiProgress::Task::cancel_receives() {
+  for (std::size_t i = 0; i < handles.size(); ++i)
+    if (requests[i].receives && handles[i] != MPI_REQUEST_NULL) MPI_Cancel(&handles[i]);
+}
+
+bool MpiProgress::Task::is_released() {
+  indices_.resize(handles.size());
+  int count = 0;
+  MPI_Testsome(static_cast<int>(handles.size()), handles.data(), &count, indices_.data(), MPI_STATUSES_IGNORE);
+  for (std::size_t i = 0; i < handles.size(); ++i)
+    if (requests[i].peer >= 0 && handles[i] != MPI_REQUEST_NULL) return false;
+  return true;
+}
+
 std::string MpiProgress::Task::missing() const {
   std::set<int> senders, receivers;
   bool all = false;

@@ -31,6 +31,7 @@ struct MpiProgress::Task {
   std::chrono::milliseconds timeout{};
   std::function<void(Task&)> start;  // posts the requests
   std::function<void()> finish;      // called after the last request; may be empty
+  std::string error;                 // why this task failed; empty: it did not fail itself
   base::Promise done;
 
   std::vector<MPI_Request> handles;
@@ -42,6 +43,10 @@ struct MpiProgress::Task {
   // size.
   std::size_t test();
   bool is_done() const { return completed == handles.size(); }
+  // Called after a failure. Cancels the receives that MPI has not matched with a message yet.
+  void cancel_receives();
+  // Called after cancel_receives. Polls once and returns whether MPI has finished with all buffers of the task.
+  bool is_released();
   std::string missing() const;  // "nothing received from rank 3; not received by ranks 1, 2"
 
  private:

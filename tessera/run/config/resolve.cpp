@@ -146,15 +146,27 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
 
 }  // namespace
 
+namespace {
+
+// Returns the settings that a graph does not support, or "". Does not examine places without a rank.
+std::string refusal_of_graph(const TrainConfig& config) {
+  if (config.backend != Backend::nccl) return fmt::format("--backend {}, expected nccl", name_of(config.backend));
+  if (config.mask_documents) return "--mask-documents on: documents differ from step to step";
+  if (config.debug_delays != 0)
+    return fmt::format("--debug-delays {}: delays differ from step to step", config.debug_delays);
+  return "";
+}
+
+}  // namespace
+
 void check_graph(const TrainConfig& config) {
   if (!config.cuda_graph) return;
-  if (config.backend != Backend::nccl)
-    throw InputError("--cuda-graph: got on with --backend {}, expected nccl", name_of(config.backend));
-  if (config.mask_documents)
-    throw InputError("--cuda-graph: got on with --mask-documents on: documents differ from step to step");
-  if (config.debug_delays != 0)
-    throw InputError("--cuda-graph: got on with --debug-delays {}: delays differ from step to step",
-                     config.debug_delays);
+  if (const std::string refusal = refusal_of_graph(config); !refusal.empty())
+    throw InputError("--cuda-graph: got on with {}", refusal);
+}
+
+bool accepts_graph(const TrainConfig& config) {
+  return refusal_of_graph(config).empty() && !has_unused_places(config);
 }
 
 TrainConfig resolve_settings(TrainConfig config) {

@@ -21,6 +21,8 @@ TrainConfig resolve_settings(TrainConfig config);
 // The part of step 1 that benchmarks also need. Throws InputError if --cuda-graph is combined with settings that a
 // graph does not support.
 void check_graph(const TrainConfig& config);
+// Returns whether --cuda-graph on is accepted with the other settings. Throws nothing.
+bool accepts_graph(const TrainConfig& config);
 
 // Step 2: the mesh. `world_size` is the number of processes that a launcher started, or nullopt for `local`. Fills in
 // ranks and dp, so that tp * gtp * dp == ranks. Checks that global_batch is a multiple of micro_batch * gtp * dp. If

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/data/data.h"
@@ -65,6 +66,7 @@ int evaluate(const EvaluateCommand& command) {
   return run_on_ranks(command.config, [&](comm::World& world, comm::Communicator& all) {
     EvaluationInputs inputs;
     together(all, [&] { inputs = read_inputs(command, world); });
+    require_same_inputs(all, inputs.stored, {{"the data", inputs.data->fingerprint()}});
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
     const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());

@@ -1,10 +1,9 @@
 #include "tessera/run/generate/frozen_run.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
@@ -12,8 +11,10 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/launch/launch.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/trainer_options.h"
 
 namespace tessera::run {
@@ -60,8 +61,9 @@ int run_on_ranks(const TrainConfig& command, const RankBody& body) {
   if (command.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
   check_launcher(command.backend, "nccl");
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(command.timeout_s * 1000));
+  set_up_process(command.threads, /*deterministic=*/false);
   const auto with_threads = [&](comm::World& world) {
-    at::set_num_threads(static_cast<int>(command.threads));
+    set_up_rank_thread();
     body(world, *everyone(world));
   };
   try {
@@ -80,6 +82,12 @@ int run_on_ranks(const TrainConfig& command, const RankBody& body) {
 
 void together(comm::Communicator& inputs, const std::function<void()>& read) {
   checkpoint::run_together(inputs, "", [&](const std::stop_token&) { read(); });
+}
+
+void require_same_inputs(comm::Communicator& inputs, const StoredModel& stored, nlohmann::json others) {
+  others["the model"] = stored.model->to_json();
+  others["the weights"] = stored.folder.filename().string();
+  require_equal(inputs, others);
 }
 
 TrainConfig resolve_frozen(TrainConfig config, const StoredModel& stored, const comm::World& world) {

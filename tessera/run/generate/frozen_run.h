@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/world.h"
@@ -24,6 +25,10 @@ int run_on_ranks(const TrainConfig& command, const RankBody& body);
 // Calls read() on every rank. If read() throws an InputError on one rank, all ranks throw an error
 // (collective_files.h).
 void together(comm::Communicator& inputs, const std::function<void()>& read);
+
+// Throws InputError on every rank unless all ranks found the same model, checkpoint and `others` (names and values).
+// Ranks may see different files under one path. Collective.
+void require_same_inputs(comm::Communicator& inputs, const StoredModel& stored, nlohmann::json others);
 
 // Returns the settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len is
 // the largest number of positions of a sequence. Throws the errors of resolve_ranks and resolve_model.

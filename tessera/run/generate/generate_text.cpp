@@ -69,6 +69,7 @@ TextInputs read_inputs(const GenerateCommand& command, const comm::World& world,
     inputs.generation.stop = end_tokens(command, inputs);
     if (world.rank() == 0) prompt = prompt_tokens(command.prompt, inputs.tokenizer, command.pythons, command.path);
   });
+  require_same_inputs(all, inputs.stored, {{"the end tokens", inputs.generation.stop}});
   prompt = nlohmann::json::parse(checkpoint::broadcast_text(all, nlohmann::json(prompt).dump())).get<Ids>();
   together(all, [&] {
     const models::ModelSizes sizes = inputs.stored.model->sizes();

@@ -25,6 +25,7 @@ json equal_on_all_ranks(const RunSetup& setup) {
   all["the data"] = setup.data->fingerprint();
   if (setup.valid) all["the held-out data"] = setup.valid->fingerprint();
   all["the first step"] = setup.first_step;
+  all["the first weights"] = setup.checkpoint ? "of a checkpoint" : setup.config.init.empty() ? "random" : "of --init";
   return all;
 }
 

@@ -10,7 +10,9 @@
 namespace tessera::run {
 
 // Returns what must be equal on all ranks, as an object of names and values: the settings by flag, the model, the data
-// sets and the first step. Leaves out paths and the peak rate of the hardware, which may differ between hosts.
+// sets, the first step, and the kind of the first weights. A checkpoint of step 0 and no checkpoint have the same first
+// step, but only a checkpoint is loaded by all ranks together. Leaves out paths and the peak rate of the hardware,
+// which may differ between hosts.
 nlohmann::json equal_on_all_ranks(const RunSetup& setup);
 
 // Throws InputError on every rank if `own` differs from rank 0's value on some rank. The message names the lowest such

@@ -18,8 +18,10 @@
 #include "tessera/rendezvous/stop_requests.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/process_settings.h"
 #include "tessera/run/launch/rank_watch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/run_setup.h"
@@ -35,6 +37,7 @@ std::chrono::milliseconds timeout_of(const TrainConfig& config) {
 int launch_local(const TrainConfig& command, const std::filesystem::path& configs,
                  const StopRequested& stop_requested) {
   const RunSetup setup = make_run_setup(command, {.configs = configs});
+  set_up_process(setup.config.threads, setup.config.deterministic);
   RunFiles files(setup);
   comm::LocalOptions options;
   options.timeout = timeout_of(setup.config);
@@ -48,8 +51,8 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
   return 0;
 }
 
-// All ranks prepare the run together, so a fault on any rank is an error on every rank. Only rank 0 checks and opens
-// the run's folder.
+// All ranks prepare the run together, so a fault on any rank is an error on every rank. The ranks compare their setups
+// before they make the groups of the mesh. Only rank 0 checks and opens the run's folder.
 void train_with_processes(comm::World& world, const TrainConfig& command, const std::filesystem::path& configs,
                           const StopRequested& stop_requested, RankWatch& watch) {
   RunSetup setup;
@@ -61,6 +64,8 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
     setup = make_run_setup(
         command, {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
   });
+  require_equal(*group, equal_on_all_ranks(setup));
+  set_up_process(setup.config.threads, setup.config.deterministic);
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(setup);
   });

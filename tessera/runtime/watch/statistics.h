@@ -25,6 +25,8 @@ struct StepStatistics {
   // The part of exposed_seconds for the program's collectives, which exchange activations. The other part is for
   // weights, gradients and comparisons of ranks.
   double exposed_tp_seconds = 0;
+  // On a GPU: seconds in which compute waited for the host to enqueue work (host_pace.h). 0 if this was not measured.
+  double waiting_seconds = 0;
   std::int64_t demand_gathers = 0;  // number of gathers on demand
   bool recorded = false;            // whether the step had no schedule
   bool departed = false;            // whether the step departed from its schedule

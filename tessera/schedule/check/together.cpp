@@ -356,12 +356,11 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
   for (int index = schedule.body; index < schedule.events; ++index) {
     const Event& event = trace[static_cast<std::size_t>(index)];
     if (event.kind == EventKind::comm) list.add(event.group, bucket_call(trace, sizes, index), event.bytes);
+    if (event.kind == EventKind::publish) add_unit("publish", {event.parameter}, &ParameterSize::publish);
     gathers_until(schedule.position_of(index));
   }
   gathers_until(-1);
   for (int index = 0; index < schedule.body; ++index) {
-    const Event& event = trace[static_cast<std::size_t>(index)];
-    if (event.kind == EventKind::comm) list.add(event.group, event.op, event.bytes);
     for (; reduction < schedule.reductions.size() && schedule.reductions[reduction].issue <= index; ++reduction) {
       const Reduction& it = schedule.reductions[reduction];
       const Unit& unit = schedule.reduce_units[static_cast<std::size_t>(it.unit)];
@@ -373,6 +372,8 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
         add_sums(unit);
     }
     gathers_until(index);
+    const Event& event = trace[static_cast<std::size_t>(index)];
+    if (event.kind == EventKind::comm) list.add(event.group, event.op, event.bytes);
   }
   for (const Unit* unit : late) add_sums(*unit);
   return list.take();

@@ -65,10 +65,11 @@ struct RankOrders {
 };
 
 // Returns the calls of a rank that executes `schedule`, in this order:
-// - For the optimizer's events of the previous step: the all-reduce of each bucket's amaxes, and the prefetches. The
-//   name of the all-reduce contains the weights of the bucket.
-// - For each event of the body: the event's own collective, then the reductions issued at the event, then the gathers
-//   issued at the event. Reductions run over compute ranks, storage ranks and replicas. Gathers include both hops.
+// - For each of the optimizer's events of the previous step: the event's own collective, then the gathers issued at the
+//   event. The collective is the all-reduce of a bucket's amaxes, or the exchange of a published weight that replicas
+//   update in parts (ZeRO-1). The name of the all-reduce contains the weights of the bucket.
+// - For each event of the body: the reductions issued at the event, then the gathers issued at the event, then the
+//   event's own collective. Reductions run over compute ranks, storage ranks and replicas. Gathers include both hops.
 // - The sums over replicas of units that the last microbatch does not reduce.
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule);
 
