@@ -3,15 +3,16 @@
 #
 #   tools/cluster/hosts.sh --hosts node1,node2 --gpus 8 -- --model llama3-8b --data DATA --gtp 16 --dtype bf16 --steps 1000 --out RUN
 #
-# The repository must have the same path on every machine, and ssh must need no password. The first host is rank 0. Ctrl-C ends
-# all ranks at once, without a checkpoint, so use --save-every. Variables: TESSERA (the program), MASTER_PORT (29500), SSH (ssh).
+# The repository must have the same path on every machine, and ssh must need no password. The first host is rank 0. Ctrl-C, SIGTERM
+# and the loss of the terminal end the connections. The ranks then receive SIGHUP: the run saves a checkpoint and ends.
+# Variables: TESSERA (the program), MASTER_PORT (29500), SSH (ssh).
 set -euo pipefail
 fail() { echo "hosts.sh: $1" >&2; exit 2; }
 
 hosts="" gpus=""
 while [[ $# -gt 0 && "$1" != -- ]]; do
   case "$1" in
-    --help | -h) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --hosts) hosts="${2:-}"; shift 2 || fail "--hosts: expected names, separated by commas" ;;
     --gpus) gpus="${2:-}"; shift 2 || fail "--gpus: expected the number of GPUs of a host" ;;
     *) fail "unknown argument '$1': expected --hosts, --gpus, then -- and the flags of tessera train" ;;
@@ -26,7 +27,7 @@ IFS=, read -ra names <<<"$hosts"
 program="${TESSERA:-$PWD/build/cuda/apps/tessera}"
 size=$((${#names[@]} * gpus))
 pids=()
-# ssh -tt: the end of the connection ends the remote process.
+# ssh -tt: at the end of the connection, the remote process receives SIGHUP.
 for node in "${!names[@]}"; do
   for ((local = 0; local < gpus; ++local)); do
     rank=$((node * gpus + local))
@@ -39,7 +40,7 @@ for node in "${!names[@]}"; do
   done
 done
 # ssh ignores SIGINT in the background.
-trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM HUP
 code=0
 for pid in "${pids[@]}"; do
   wait "$pid" || code=$?
