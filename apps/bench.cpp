@@ -60,6 +60,7 @@ int bench_schedule(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   flags.settings["backend"] = {"local"};
   const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
+  print_warnings(task.warnings);
   bench.config = task.request.config;
   bench.model = task.request.model;
   bench.machine = task.request.machine;
@@ -148,6 +149,7 @@ int bench_step(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   check_output("--profile", bench.profile);
   const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
+  print_warnings(task.warnings);
   bench.model = task.request.model;
   bench.config = task.request.config;
   bench.steps = static_cast<int>(bench.config.steps);
@@ -196,7 +198,9 @@ int bench_products(const Arguments& arguments) {
   run::TrainConfig config;
   run::set_from_words(config, words);
   bench.tp = config.tp;
-  bench.model = models::read_model_config(models::find_model_config(config.model, configs()));
+  const std::filesystem::path file = models::find_model_config(config.model, configs());
+  bench.model = models::read_model_config(file);
+  print_warnings(models::model_config_warnings(file));
   fmt::print("{}", bench::product_text(bench::product_rows(bench)));
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
+#include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/flags.h"
 
 namespace tessera::apps {
@@ -25,6 +26,11 @@ bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
   run::refuse_flags_as_values(app);
   run::refuse_extras(app.remaining(), flags, app.get_name());
   return true;
+}
+
+void print_warnings(const std::vector<std::string>& warnings) {
+  if (warnings.empty() || rendezvous::read_ranks(rendezvous::own_variables()).rank > 0) return;
+  for (const std::string& warning : warnings) fmt::print(stderr, "tessera: warning: {}\n", warning);
 }
 
 void check_output(const std::string& flag, const std::string& file) {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "command_line.h"
 #include "subcommands.h"
 #include "tessera/base/error.h"
+#include "tessera/models/registry.h"
 #include "tessera/run/config/byte_size.h"
 
 namespace tessera::apps {
@@ -51,8 +53,8 @@ int run_convert(const Arguments& arguments) {
   if (!dtype.empty()) options.dtype = parse_weight_type(dtype);
   if (!format.empty()) options.format = parse_weight_format(format);
   const run::ConvertReport report = run::convert(source, target, options);
-  for (const std::string& warning : run::convert_warnings(report))
-    fmt::print(stderr, "tessera: warning: {}\n", warning);
+  print_warnings(models::model_config_warnings(std::filesystem::path(source) / "config.json"));
+  print_warnings(run::convert_warnings(report));
   fmt::print("{}", json ? dumped(report) + "\n" : run::convert_text(report));
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "command_line.h"
 #include "configs_folder.h"
 #include "subcommands.h"
 #include "tessera/base/env.h"
@@ -28,8 +29,10 @@ int run_inspect_layout(Arguments arguments) {
   }
   if (command.config.model.empty())
     throw InputError("--model is missing: expected a name under configs/ or a config.json");
-  const models::ModelConfigPtr model = models::read_model_config(
-      models::find_model_config(command.config.model, configs_folder(base::read_environment())));
+  const std::filesystem::path file =
+      models::find_model_config(command.config.model, configs_folder(base::read_environment()));
+  const models::ModelConfigPtr model = models::read_model_config(file);
+  print_warnings(models::model_config_warnings(file));
   const run::TrainConfig config = run::resolve_plan_config(command.config, *model);
   const nlohmann::ordered_json inspected = run::inspect_layout(config, *model);
   fmt::print("{}", prints_json ? inspected.dump() + "\n" : run::layout_text(inspected));

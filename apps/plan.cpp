@@ -128,6 +128,7 @@ int run_plan(const Arguments& arguments) {
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
   run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
+  print_warnings(task.warnings);
   if (task.draws) return print_draws(task, output);
   if (task.has_unused) return print_places(task, flags.measured, output);
   std::string reason;

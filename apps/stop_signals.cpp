@@ -14,19 +14,23 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr auto kLine = "tessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
-// Starts a new line after a progress line and the terminal's own "^C".
+// On a terminal, a line starts a new line after a progress line and the terminal's own "^C".
 constexpr auto kTerminalLine =
     "\ntessera: stopping after this step and saving; a second signal ends the run at once\n"sv;
+constexpr auto kTerminalLineOfRank =
+    "\ntessera: stop requested: if all ranks still run, the run saves after this step; a second signal ends the run at "
+    "once\n"sv;
+constexpr auto kLine = kTerminalLine.substr(1), kLineOfRank = kTerminalLineOfRank.substr(1);
 
 // Global state, because a signal handler can access nothing else.
 rendezvous::StopRequests requests;
 std::atomic<const std::string_view*> acknowledgement{nullptr};
+static_assert(std::atomic<const std::string_view*>::is_always_lock_free);
 
 void record_signal(int signal) {
   const int before = errno;
   const bool is_first = !requests.any();
-  if (requests.add(rendezvous::steady_now()) > 1) {
+  if (requests.add(signal, rendezvous::steady_now()) > 1) {
     std::signal(signal, SIG_DFL);
     raise(signal);
   }
@@ -38,10 +42,8 @@ void record_signal(int signal) {
 
 void set_handlers(void (*handler)(int)) {
   for (const int signal : rendezvous::kStopSignals) {
+    if (rendezvous::is_ignored(signal)) continue;
     struct sigaction action {};
-    sigaction(signal, nullptr, &action);
-    if (action.sa_handler == SIG_IGN) continue;
-    action = {};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
@@ -51,8 +53,10 @@ void set_handlers(void (*handler)(int)) {
 
 }  // namespace
 
-StopSignals::StopSignals(bool acknowledges) {
-  if (acknowledges) acknowledgement = ::isatty(STDERR_FILENO) == 1 ? &kTerminalLine : &kLine;
+StopSignals::StopSignals(Acknowledgement kind) {
+  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
+  if (kind == Acknowledgement::saves) acknowledgement = is_terminal ? &kTerminalLine : &kLine;
+  if (kind == Acknowledgement::saves_if_all_run) acknowledgement = is_terminal ? &kTerminalLineOfRank : &kLineOfRank;
   set_handlers(record_signal);
   rendezvous::accept_stop_signals();
 }

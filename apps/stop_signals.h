@@ -3,13 +3,16 @@
 
 namespace tessera::apps {
 
-// While an object exists, the first stop request (rendezvous/stop_requests.h) is only recorded, and a line on stderr
-// acknowledges it. A second request ends the process at once, as the signal does by default. A signal that this process
-// was started to ignore stays ignored. At most one object exists at a time.
+// The line on stderr that acknowledges the first stop request. A launcher sends the same signal if another rank has
+// ended. The run then cannot save, so a rank of a launcher prints `saves_if_all_run`.
+enum class Acknowledgement { none, saves, saves_if_all_run };
+
+// While an object exists, the first stop request (rendezvous/stop_requests.h) is only recorded and acknowledged. A
+// second request ends the process at once, as the signal does by default. A signal that this process was started to
+// ignore stays ignored. At most one object exists at a time.
 class StopSignals {
  public:
-  // `acknowledges`: whether this process prints the line.
-  explicit StopSignals(bool acknowledges);
+  explicit StopSignals(Acknowledgement kind);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;

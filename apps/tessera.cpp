@@ -1,15 +1,18 @@
 // The command line: runs the subcommand and turns errors into one line and an exit code.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "standard_streams.h"
 #include "subcommands.h"
 #include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
 #include "tessera/base/printable.h"
+#include "tessera/run/launch/failure_line.h"
 #include "tessera/run/version_text.h"
 
 namespace {
@@ -57,15 +60,34 @@ int run_subcommand(const Arguments& words) {
       words[0]);
 }
 
+bool is_training(const Arguments& words) {
+  return !words.empty() && words[0] == "train";
+}
+
+void print_error(const Arguments& words, const std::exception& error) {
+  const std::string_view line = first_line(error.what());
+  fmt::print(stderr, "tessera: {}{}\n", tessera::base::printable(line),
+             tessera::run::full_disk_advice(line, is_training(words)));
+}
+
+// The results of a training run are in its folder. All other commands print their results.
+bool prints_results(const Arguments& words) {
+  return !is_training(words) ||
+         std::ranges::any_of(words, [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
 // Returns the exit code of the command line. Prints errors as one line.
-int run_reporting_errors(const Arguments& words) {
+int run_reporting_errors(const Arguments& words, tessera::apps::StandardStreams& streams) {
   try {
-    return run_subcommand(words);
+    if (!prints_results(words)) streams.continue_without_output();
+    const int code = run_subcommand(words);
+    streams.check();
+    return code;
   } catch (const tessera::InputError& error) {
-    fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
+    print_error(words, error);
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
+    print_error(words, error);
     return 1;
   }
 }
@@ -78,8 +100,8 @@ int main(int argc, char** argv) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   tessera::base::report_bus_errors();
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
-  const int code = run_reporting_errors({words.begin() + 1, words.end()});
-  std::cout.flush();
+  tessera::apps::StandardStreams streams;
+  const int code = run_reporting_errors({words.begin() + 1, words.end()}, streams);
   std::fflush(nullptr);
   // Not std::exit: on a GPU host with g++ 13, libtorch's exit-time destructors freed memory that they did not own,
   // after all work was done. All objects of this program are destroyed and all output is written by now.

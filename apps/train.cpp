@@ -12,6 +12,7 @@
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/launch/launch.h"
+#include "tessera/run/resume_command.h"
 
 namespace tessera::apps {
 namespace {
@@ -26,19 +27,25 @@ int train(const Arguments& arguments, const base::Environment& environment) {
 // error, so the other ranks wait first. A rank that still runs after the longer time reports its own error.
 constexpr std::chrono::seconds kFirstRankSpeaks{1}, kOthersEnd{5};
 
-// Returns 0 without a launcher, and if the launcher's variables are invalid.
-int launched_rank() {
+// Returns rank 0 without a launcher, and if the launcher's variables are invalid.
+rendezvous::Launch own_ranks() {
   try {
-    return rendezvous::read_ranks(rendezvous::own_variables()).rank;
+    return rendezvous::read_ranks(rendezvous::own_variables());
   } catch (const InputError&) {
-    return 0;
+    return {};
   }
+}
+
+Acknowledgement acknowledgement_of(const rendezvous::Launch& launch) {
+  if (launch.rank > 0) return Acknowledgement::none;
+  return run::calls_launcher(launch) ? Acknowledgement::saves_if_all_run : Acknowledgement::saves;
 }
 
 }  // namespace
 
 int run_train(const Arguments& arguments) {
-  const StopSignals signals(launched_rank() == 0);
+  const rendezvous::Launch launch = own_ranks();
+  const StopSignals signals(acknowledgement_of(launch));
   try {
     return train(arguments, base::read_environment());
   } catch (const checkpoint::AgreedInputError& error) {
@@ -46,10 +53,9 @@ int run_train(const Arguments& arguments) {
     std::this_thread::sleep_for(kFirstRankSpeaks);
     return 2;
   } catch (const InputError& error) {
-    const int rank = launched_rank();
-    if (rank == 0) throw;
+    if (launch.rank == 0) throw;
     std::this_thread::sleep_for(kOthersEnd);
-    throw InputError("rank {}: {}", rank, error.what());
+    throw InputError("rank {}: {}", launch.rank, error.what());
   }
 }
 

@@ -260,6 +260,14 @@ double mfu_in(const StepReport& report) {
   return run::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
 }
 
+// Returns a remark if the limit is not a lower bound of the measured step, or "".
+std::string limit_remark(const StepReport& report) {
+  if (report.limit.seconds() * 1e3 <= report.median_ms) return "";
+  return "the limit is above the step, so it is no lower bound here: the machine was busy while the limit was "
+         "measured, "
+         "or caches gave the step more bytes per second than the copies";
+}
+
 }  // namespace
 
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
@@ -305,6 +313,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"copy_bytes_per_second", report.limit.copy_rate},
       {"limit_ratio", limit_ms / report.median_ms},
       {"loss", report.loss}};
+  if (const std::string remark = limit_remark(report); !remark.empty()) json["limit_remark"] = remark;
   if (report.expert_load) {
     json["routing"] = bench.routing == Routing::even ? "even" : "skewed";
     json["expert_load"] = *report.expert_load;
@@ -362,6 +371,7 @@ std::string mfu_text(const StepReport& report) {
 
 std::string step_text(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
+  const std::string remark = limit_remark(report);
   return fmt::format(
       "{} with {} layers, {} x {} tokens a rank and microbatch, {}, {}: {} steps\n"
       "  step           {:9.2f} ms (p10 {:.2f}, p90 {:.2f})\n"
@@ -372,7 +382,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  arenas         {:9.2f} GB: gathers {:.2f}, gradients {:.2f}, scratch {:.2f}\n"
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
-      "  limit / step   {:9.3f}\n"
+      "  limit / step   {:9.3f}{}\n"
       "{}{}",
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
@@ -386,8 +396,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
-      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms, expert_lines(report),
-      graph_line(bench, report));
+      report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms,
+      remark.empty() ? "" : " (" + remark + ")", expert_lines(report), graph_line(bench, report));
 }
 
 }  // namespace tessera::bench

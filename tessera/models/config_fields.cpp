@@ -12,11 +12,13 @@ namespace tessera::models {
 using nlohmann::json;
 
 const json* Fields::find(const char* name) const {
+  read_.insert(name);
   const auto at = object_.find(name);
   return at == object_.end() || at->is_null() ? nullptr : &*at;
 }
 
 bool Fields::is_null(const char* name) const {
+  read_.insert(name);
   const auto at = object_.find(name);
   return at != object_.end() && at->is_null();
 }

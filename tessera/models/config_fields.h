@@ -2,12 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 namespace tessera::models {
 
 // Checked access to the fields of a JSON object. A field that is null is treated as absent. The JSON object must
-// outlive the Fields. Errors are InputError with the file, the field, its value and the expected value.
+// outlive the Fields. Used by one thread at a time. Errors are InputError with the file, the field, its value and the
+// expected value.
 class Fields {
  public:
   // where: name of the file. path: the object's path in the file, such as "rope_scaling.".
@@ -15,6 +17,8 @@ class Fields {
       : object_(object), where_(std::move(where)), path_(std::move(path)) {}
 
   const std::string& where() const { return where_; }
+  // Returns the names of the fields that were looked up.
+  const std::set<std::string>& read() const { return read_; }
   // Returns null if the field is absent.
   const nlohmann::json* find(const char* name) const;
   // Returns whether the field is present and null.
@@ -41,6 +45,7 @@ class Fields {
  private:
   const nlohmann::json& object_;
   std::string where_, path_;
+  mutable std::set<std::string> read_;
 };
 
 }  // namespace tessera::models

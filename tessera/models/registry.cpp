@@ -14,6 +14,7 @@
 #include "tessera/models/qwen2.h"
 #include "tessera/models/qwen3.h"
 #include "tessera/models/qwen3_moe.h"
+#include "tessera/models/unread_keys.h"
 
 namespace tessera::models {
 namespace {
@@ -87,6 +88,18 @@ ModelConfigPtr parse_model_config(const json& config, const std::string& where) 
 
 ModelConfigPtr read_model_config(const std::filesystem::path& file) {
   return parse_model_config(base::read_json_file(file), file.string());
+}
+
+std::vector<std::string> model_config_warnings(const std::filesystem::path& file) {
+  try {
+    json config = base::read_json_file(file);
+    if (config.is_object()) config.erase("quantization_config");  // the readers of folders handle this key
+    const Fields fields(config, file.string());
+    architecture_of(fields).parse(fields);
+    return unread_key_warnings(config, fields.read(), file.string());
+  } catch (const InputError&) {
+    return {};  // the reader of the model reports the error
+  }
 }
 
 std::filesystem::path find_model_config(const std::string& name, const std::filesystem::path& configs) {

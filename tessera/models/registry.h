@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tessera/models/architecture.h"
 
@@ -18,6 +19,9 @@ std::span<const Architecture> architectures();
 // the value and the expected value.
 ModelConfigPtr parse_model_config(const nlohmann::json& config, const std::string& where);
 ModelConfigPtr read_model_config(const std::filesystem::path& file);
+// Returns warnings about keys of a valid config.json that are not read (unread_keys.h). Returns nothing for other
+// files.
+std::vector<std::string> model_config_warnings(const std::filesystem::path& file);
 
 // Returns the config.json of `--model NAME`. A plain name means CONFIGS/NAME.json or CONFIGS/NAME/config.json. Any
 // other name is a path to such a file or to a folder that holds a config.json. Throws InputError if no file or several

@@ -10,13 +10,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/printable.h"
+#include "tessera/base/process/running_clock.h"
 #include "tessera/rendezvous/rank_text.h"
 
 namespace tessera::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kAskEvery{200};  // time between two reads of other ranks' failures
 constexpr milliseconds kPeersAnswer{1000};
@@ -101,9 +101,9 @@ std::string FailureExchange::exchange(const FailureReport& report) {
     for (const auto& state : report.states) store_->set(state_key(state.group, rank_), state.text);
     if (!report.cause.empty() && !store_->find(kFailed)) store_->set(kFailed, report.cause);
     std::vector<std::pair<int, std::string>> answers;
-    const auto end = steady_clock::now() + kPeersAnswer;
+    const auto end = base::RunningClock::now() + kPeersAnswer;
     for (const int peer : report.peers) {
-      const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
+      const auto left = std::chrono::duration_cast<milliseconds>(end - base::RunningClock::now());
       const auto state = store_->wait_for(state_key(report.group, peer), std::max(left, milliseconds(0)));
       answers.emplace_back(peer, line_of(state.value_or("no answer"), kLongestState));
     }

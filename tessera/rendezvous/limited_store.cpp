@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/process/running_clock.h"
 
 namespace tessera::rendezvous {
 namespace {
@@ -94,7 +95,10 @@ class LimitedStore final : public Store {
     auto task = std::make_shared<std::packaged_task<Answer(std::shared_ptr<Store>&)>>(std::move(call));
     std::future<Answer> answer = task->get_future();
     put([task = std::move(task)](std::shared_ptr<Store>& store) { (*task)(store); });
-    if (answer.wait_for(limit) != std::future_status::ready) throw_no_answer(what, key, limit);
+    const bool is_answered = base::wait_until(
+        base::RunningClock::now() + limit,
+        [&](base::RunningClock::duration part) { return answer.wait_for(part) == std::future_status::ready; });
+    if (!is_answered) throw_no_answer(what, key, limit);
     try {
       return answer.get();
     } catch (const std::future_error&) {  // the call was dropped because another call timed out

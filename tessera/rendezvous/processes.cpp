@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/process/running_clock.h"
 #include "tessera/rendezvous/run_identity.h"
 #include "tessera/rendezvous/socket.h"
 #include "tessera/rendezvous/stop_requests.h"
@@ -23,7 +24,7 @@
 namespace tessera::rendezvous {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = base::RunningClock;
 constexpr auto kLook = std::chrono::milliseconds(50);
 
 std::vector<std::string> own_arguments() {
@@ -47,9 +48,9 @@ class EndSignals {
     keep.sa_handler = SIG_DFL;
     sigaction(SIGCHLD, &keep, &ends_before_);
     sigemptyset(&set_);
-    for (const int signal : kStopSignals) sigaddset(&set_, signal);
-    ranks_ = set_;
-    sigaddset(&set_, SIGHUP);
+    // A blocked signal is not ignored, so ignored signals are not blocked.
+    for (const int signal : kStopSignals)
+      if (!is_ignored(signal)) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
   ~EndSignals() {
@@ -62,7 +63,7 @@ class EndSignals {
   // Called in a rank. The stop signals stay blocked until the rank calls accept_stop_signals.
   void set_mask_of_rank() const {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    pthread_sigmask(SIG_BLOCK, &ranks_, nullptr);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
   // Returns the next signal, or 0 if no signal arrives within the limit.
   int next(std::chrono::milliseconds limit) const {
@@ -72,7 +73,7 @@ class EndSignals {
   }
 
  private:
-  sigset_t set_{}, ranks_{}, before_{};
+  sigset_t set_{}, before_{};
   struct sigaction ends_before_ {};
 };
 
@@ -168,8 +169,7 @@ int run_processes(int ranks, std::chrono::milliseconds grace, const std::functio
     int signal = signals.next(kLook);
     if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
     if (signal != 0) signal_all(processes, signal);
-    if (signal != 0 && signal != SIGHUP && requests.add(steady_now()) > 1)
-      limit.shorten(kEndAtOnce, "a second request to stop");
+    if (signal != 0 && requests.add(signal, steady_now()) > 1) limit.shorten(kEndAtOnce, "a second request to stop");
     if (limit.is_over()) signal_all(processes, SIGKILL);
     for (int rank = 0; rank < ranks; ++rank) {
       pid_t& process = processes[static_cast<std::size_t>(rank)];

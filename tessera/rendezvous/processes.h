@@ -9,9 +9,10 @@ namespace tessera::rendezvous {
 // MASTER_ADDR, MASTER_PORT), and waits for all ranks. Reserves the port of MASTER_PORT on loopback for the ranks. Also
 // draws an identity of the run (TESSERA_RUN_ID).
 //
-// Signals: the stop signals (stop_requests.h) and SIGHUP are forwarded to the ranks. Ranks start with the stop signals
-// blocked and call accept_stop_signals. If this process dies, the ranks are killed. If `stop_requested` returns true,
-// the ranks get SIGTERM. A caller uses `stop_requested` for requests that arrived before this function started.
+// Signals: the stop signals (stop_requests.h) are forwarded to the ranks, except ignored ones. Ranks start with the
+// stop signals blocked and call accept_stop_signals. If this process dies, the ranks are killed. If `stop_requested`
+// returns true, the ranks get SIGTERM. A caller uses `stop_requested` for requests that arrived before this function
+// started.
 //
 // End: if a rank fails, the other ranks have the time `grace` to detect the failure and exit. After a second request to
 // stop, the ranks have one second to exit. Ranks that still run after this time are killed. A line on stderr names each

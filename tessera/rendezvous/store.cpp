@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/process/running_clock.h"
 
 namespace tessera::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 struct SharedEntries {
   std::mutex mutex;
@@ -67,12 +67,12 @@ class PrefixStore final : public Store {
 }  // namespace
 
 std::optional<std::string> Store::wait_for(const std::string& key, milliseconds limit) {
-  const auto end = steady_clock::now() + limit;
+  const auto end = base::RunningClock::now() + limit;
   for (milliseconds pause(1);; pause = std::min(pause * 2, milliseconds(20))) {
     if (auto value = find(key)) return value;
-    const auto left = end - steady_clock::now();
+    const auto left = end - base::RunningClock::now();
     if (left <= left.zero()) return std::nullopt;
-    std::this_thread::sleep_for(std::min<steady_clock::duration>(pause, left));
+    std::this_thread::sleep_for(std::min<base::RunningClock::duration>(pause, left));
   }
 }
 

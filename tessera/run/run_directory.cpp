@@ -49,6 +49,16 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     if (fs::create_directory(*at)) made.push_back(*at);
 }
 
+// Throws InputError if `folder` or a folder above it is a link to a path that does not exist.
+void refuse_broken_links(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path at = fs::absolute(folder).lexically_normal();
+  for (; !at.empty() && !fs::exists(at, ignored); at = at.parent_path())
+    if (fs::is_symlink(at, ignored))
+      throw InputError("--out: '{}' is a link to '{}', which does not exist, expected a folder or a new path",
+                       at.string(), fs::read_symlink(at, ignored).string());
+}
+
 // Checks the files that a resumed run reads and replaces.
 void check_files(const RunDirectory& run) {
   std::error_code error;
@@ -100,6 +110,7 @@ void check_run_directory(const fs::path& out, const std::string& resume) {
   const fs::file_status status = fs::status(out, error);
   if (error && status.type() != fs::file_type::not_found)
     throw InputError("--out: '{}' cannot be used: {}", out.string(), error.message());
+  refuse_broken_links(RunDirectory(out).checkpoints());
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status)) throw InputError("--out: '{}' is a file, expected a folder", out.string());
   if (RunDirectory(out).holds_run() && !continues_in(out, resume))

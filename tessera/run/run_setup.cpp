@@ -81,6 +81,14 @@ models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const 
   return model;
 }
 
+// Returns the config.json from which the model of the run is read, or an empty path if the model is stored in a
+// checkpoint.
+std::filesystem::path model_file_of(const RunSetup& setup, const RunPlaces& places) {
+  if (setup.checkpoint && !setup.config.given.contains("model")) return {};
+  if (!setup.config.init.empty()) return std::filesystem::path(setup.config.init) / "config.json";
+  return models::find_model_config(setup.config.model, places.configs);
+}
+
 // Returns the name of the checkpoint's model. If no run has named the model, makes a name.
 std::string name_of_model(const json& state, const std::string& checkpoint) {
   const auto source = state.find("imported_from");
@@ -130,6 +138,11 @@ void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std
                    started_text(*places.world_size), where, mesh_text(kept), start_text(kept.backend, kept.ranks));
 }
 
+StoredRun stored_in(const checkpoint::CheckpointReader& reader, const std::filesystem::path& checkpoint) {
+  return {.state = naming_other_checkpoints(checkpoint, CheckpointUse::resume, [&] { return stored_state_of(reader); }),
+          .where = checkpoint.string()};
+}
+
 }  // namespace
 
 RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
@@ -139,12 +152,11 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
     setup.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
   std::optional<checkpoint::CheckpointReader> reader;
   if (setup.checkpoint) {
-    reader.emplace(open_checkpoint(*setup.checkpoint, places.part, places.parts));
+    reader.emplace(open_checkpoint(*setup.checkpoint, CheckpointUse::resume, places.part, places.parts));
     check_name(*reader, command.out);
     setup.first_step = reader->step() + 1;
   }
-  const StoredRun stored = reader ? StoredRun{.state = stored_state_of(*reader), .where = setup.checkpoint->string()}
-                                  : stored_before_first_checkpoint(command);
+  const StoredRun stored = reader ? stored_in(*reader, *setup.checkpoint) : stored_before_first_checkpoint(command);
   const auto& [state, where] = stored;
   MergedConfig merged;
   if (state.contains("config")) {
@@ -159,6 +171,8 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   if (setup.checkpoint || state.contains("config")) setup.notes.push_back(mesh_note(merged, setup.config));
   setup.model =
       setup.checkpoint ? model_of(setup.config, state, where, places) : model_to_start(setup, state, where, places);
+  for (const std::string& warning : models::model_config_warnings(model_file_of(setup, places)))
+    setup.notes.push_back("warning: " + warning);
   if (setup.checkpoint && state.contains("model")) require_same_model(state["model"], *setup.model, where);
   setup.config = resolve_model(setup.config, *setup.model);
   check_budgets(setup.config, setup.model);

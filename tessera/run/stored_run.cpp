@@ -6,7 +6,6 @@
 #include "tessera/models/registry.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
-#include "tessera/run/find_checkpoint.h"
 #include "tessera/run/run_directory.h"
 #include "tessera/train/trainer_checkpoint.h"
 
@@ -20,19 +19,6 @@ void refuse_init_with_resume(const TrainConfig& command) {
   if (command.given.contains("init") && !command.resume.empty())
     throw InputError("--init {} and --resume {}: expected one of them: a run that is resumed has its own weights",
                      command.init, command.resume);
-}
-
-// Returns the result of read(). If read() throws because the checkpoint is faulty, the message also names the previous
-// checkpoint.
-template <typename Read>
-auto read_naming_the_one_before(const fs::path& checkpoint, Read read) {
-  try {
-    return read();
-  } catch (const InputError& error) {
-    const fs::path before = checkpoint_before(checkpoint);
-    if (before.empty()) throw;
-    throw InputError("{} (--resume {} uses the checkpoint before it)", error.what(), before.string());
-  }
 }
 
 }  // namespace
@@ -52,8 +38,9 @@ std::optional<fs::path> checkpoint_to_resume(const TrainConfig& command) {
   return std::nullopt;
 }
 
-checkpoint::CheckpointReader open_checkpoint(const fs::path& folder, std::int64_t part, std::int64_t parts) {
-  return read_naming_the_one_before(folder, [&] {
+checkpoint::CheckpointReader open_checkpoint(const fs::path& folder, CheckpointUse use, std::int64_t part,
+                                             std::int64_t parts) {
+  return naming_other_checkpoints(folder, use, [&] {
     checkpoint::CheckpointReader reader(folder);
     reader.verify(static_cast<int>(part), static_cast<int>(parts));
     return reader;
@@ -96,7 +83,8 @@ models::ModelConfigPtr model_of_checkpoint(const checkpoint::CheckpointReader& r
 
 namespace {
 StoredRun stored_in(const fs::path& checkpoint) {
-  return {.state = read_naming_the_one_before(checkpoint, [&] { return checkpoint::load_manifest(checkpoint).state; }),
+  return {.state = naming_other_checkpoints(checkpoint, CheckpointUse::resume,
+                                            [&] { return checkpoint::load_manifest(checkpoint).state; }),
           .where = checkpoint.string()};
 }
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/reader.h"
 #include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
+#include "tessera/run/find_checkpoint.h"
 
 namespace tessera::run {
 
@@ -18,9 +19,9 @@ namespace tessera::run {
 std::optional<std::filesystem::path> checkpoint_to_resume(const TrainConfig& command);
 
 // Opens a checkpoint. The checksums are divided into `parts` parts, and this call verifies part `part`. Error messages
-// also name the previous checkpoint.
-checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder, std::int64_t part,
-                                             std::int64_t parts);
+// also name other checkpoints.
+checkpoint::CheckpointReader open_checkpoint(const std::filesystem::path& folder, CheckpointUse use,
+                                             std::int64_t part = 0, std::int64_t parts = 1);
 
 // The stored state of a run, and the file or folder that holds the state.
 struct StoredRun {

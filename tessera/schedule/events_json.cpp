@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <limits>
 
@@ -151,10 +153,11 @@ NamedTrace trace_from_json(const json& value, const std::string& where) {
 }
 
 void save_trace(const std::filesystem::path& path, const NamedTrace& named) {
+  errno = 0;
   std::ofstream file(path, std::ios::binary);
   file << trace_to_json(named);
   file.flush();
-  if (!file) throw Error("{}: the trace cannot be written", path.string());
+  if (!file) throw Error("{}: the trace cannot be written: {}", path.string(), std::strerror(errno ? errno : EIO));
 }
 
 NamedTrace load_trace(const std::filesystem::path& path) {

@@ -313,5 +313,17 @@ TEST(StepBenchmark, PrintsItsMeasurements) {
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("not measured under a graph"));
 }
 
+TEST(StepBenchmark, RemarksThatALimitAboveTheStepIsNoLowerBound) {
+  const StepBench bench = small_bench(1, 1);
+  StepReport report{.median_ms = 4};
+  report.limit = {.products = 1e-3, .attention = 2e-3, .bytes = 3e9, .copy_rate = 3e12, .rounds = 2};
+  EXPECT_THAT(step_text(bench, report), testing::HasSubstr("limit / step       1.000\n"));
+  EXPECT_FALSE(step_json(bench, report).contains("limit_remark"));
+  report.median_ms = 3;
+  EXPECT_THAT(step_text(bench, report),
+              testing::HasSubstr("limit / step       1.333 (the limit is above the step, so"));
+  EXPECT_THAT(step_json(bench, report).at("limit_remark"), testing::HasSubstr("no lower bound"));
+}
+
 }  // namespace
 }  // namespace tessera::bench

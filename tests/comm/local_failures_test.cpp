@@ -5,12 +5,14 @@
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <future>
 #include <mutex>
 #include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
+#include "tests/base/stopped_process.h"
 #include "tests/comm/ranks.h"
 #include "tests/comm/values.h"
 
@@ -366,6 +368,20 @@ TEST(LocalRanks, OneThreadEach) {
   EXPECT_EQ(threads.size(), 5u);
   EXPECT_THAT([&] { run_local(0, {}, [](World&) {}); },
               ThrowsMessage<InputError>(HasSubstr("local backend: expected at least 1 rank, got 0")));
+}
+
+// The whole process is stopped for longer than the limit while rank 0 waits for rank 1, as after Ctrl-Z.
+TEST(TimeLimit, DoesNotCountTheTimeInWhichTheProcessIsStopped) {
+  const int code = base::run_with_stop(milliseconds(3000), [] {
+    const std::string error = error_of_run(2, limit(milliseconds(2000)), [](World& world) {
+      const auto group = make_whole_group(world, 2);
+      group->barrier().synchronize();
+      if (world.rank() == 1) raise(SIGSTOP);
+      group->barrier().synchronize();
+    });
+    return error.empty() ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 }  // namespace

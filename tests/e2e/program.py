@@ -1,12 +1,15 @@
-"""The program under test and its data, shared by the end-to-end tests."""
+"""The program under test, its processes and its data, shared by the end-to-end tests."""
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 from fork_server import ForkServer
 from stored_tensors import tensor_hashes
@@ -93,6 +96,31 @@ def metrics(out):
 def bits(out):
     """Returns the results that define equality of two runs: every loss, norm, and logical tensor of the checkpoint."""
     return {"steps": [(line["step"], line["loss"], line["grad_norm"]) for line in metrics(out)], "tensors": tensor_hashes(out)}
+
+
+def programs_with(word):
+    """Returns the processes of tessera whose command line contains the word."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(word).encode() in words and words[0].endswith(b"tessera"):
+            found.append(int(pid))
+    return sorted(found)
+
+
+def pause(processes, seconds):
+    """Stops the processes, given by their ids, for some time, as Ctrl-Z and `scontrol suspend` do. They stop and resume one after
+    the other."""
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+            time.sleep(0.05)
+        if number == signal.SIGSTOP:
+            time.sleep(seconds)
 
 
 def write_tokens(prefix, vocab_size, documents=60):

@@ -9,24 +9,11 @@ import subprocess
 import time
 import unittest
 
-from program import ENVIRONMENT, MPIRUN, ROOT, command, forked, run, scratch, tessera, write_tokens
+from program import ENVIRONMENT, MPIRUN, ROOT, command, forked, programs_with, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
 LIMIT_S = 4
-
-
-def processes_with(word):
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
-        except OSError:
-            continue
-        if word.encode() in words and words[0].endswith(b"tessera"):
-            found.append(int(pid))
-    return sorted(found)
 
 
 class BadInput(unittest.TestCase):
@@ -224,7 +211,7 @@ class LostRank(unittest.TestCase):
                     if (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size:
                         break
                     time.sleep(0.1)
-                ranks = processes_with(str(out))
+                ranks = programs_with(out)
                 self.assertEqual(len(ranks), 3)
                 started = time.monotonic()
                 os.kill(ranks[-1], sent)
@@ -232,7 +219,7 @@ class LostRank(unittest.TestCase):
                 seconds = time.monotonic() - started
             finally:
                 job.kill()
-                for pid in processes_with(str(out)):
+                for pid in programs_with(out):
                     os.kill(pid, signal.SIGKILL)
         return seconds, code, (self.folder / f"{name}.log").read_text(errors="replace")
 

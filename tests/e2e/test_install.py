@@ -73,6 +73,15 @@ class Install(unittest.TestCase):
         self.assertRegex(call(built / "prove_schedule"), r"proved: .*\nafter a wrong change: event \d+ ")
         self.assertIn("one rank and four ranks: equal bits", call(built / "own_module"))
 
+        llama = self.folder / "llama"
+        self.assertIn("loss after 60 steps", call(built / "train_llama", llama))
+        self.assertEqual("10,13,16,19,22\n", tessera("generate", llama, "--prompt-ids", "1,4,7", "--tokens", 5))
+        hf = self.folder / "llama-hf"
+        tessera("convert", llama, hf)
+        self.assertEqual("10,13,16,19,22\n", tessera("generate", hf, "--prompt-ids", "1,4,7", "--tokens", 5))
+        tessera("convert", hf, self.folder / "llama-again")
+        self.assertIn("model.embed_tokens.weight", (hf / "model.safetensors").read_bytes()[:4000].decode("latin1"))
+
         run = self.folder / "run"
         data = write_tokens(self.folder / "text", 97)
         tessera("train", "--model", "llama-tiny-odd", "--data", data, "--tp", 2, "--gtp", 2, "--seq-len", 32,

@@ -53,6 +53,10 @@ class Messages(unittest.TestCase):
                               (("extra",), ["unexpected word 'extra'"]), (("--frobnicate",), ["unknown flag --frobnicate", "--help"]),
                               (("--step", 3), ["unknown flag --step", "did you mean '--steps'"])):
             self.check("train", "--out", self.folder / "out", *words, expect=expect, without=["Most", "TEXT"])
+        link = self.folder / "link"
+        link.symlink_to("/absent/disk")
+        self.check("train", *self.train[1:], "--steps", 1, "--out", link / "run",
+                   expect=[f"--out: '{link}' is a link to '/absent/disk', which does not exist"], without=["File exists"])
         for words, expect in ((("convert", "a", "b", "c"), ["unexpected word 'c'", "tessera convert --help"]),
                               (("convert", "a", "b", "--dtyp", "fp32"), ["unknown flag --dtyp", "'--dtype'"]),
                               (("convert", "a"), ["target is required", "tessera convert --help"]),
@@ -90,9 +94,51 @@ class Messages(unittest.TestCase):
             path.write_bytes(change(path.read_bytes()))
             before = damaged / "checkpoints" / "step-00000002"
             self.check("train", "--resume", "latest", "--out", damaged, "--steps", 4, expect=[path, f"--resume {before}"])
+            self.check("train", "--resume", f"{path.parent}/", "--out", damaged, "--steps", 4, expect=[file, f"--resume {before}"])
+            for words in (("generate", damaged, "--prompt-ids", 1), ("convert", path.parent, self.folder / "x"), ("inspect", damaged, "--verify")):
+                self.check(*words, expect=[file, f"({before} is the checkpoint before it)"], without=["--resume"])
             tessera("train", "--resume", before, "--out", damaged, "--steps", 4)
             self.check("train", "--resume", "latest", "--out", damaged, "--steps", 3, expect=["--steps: got 3"])
             shutil.rmtree(damaged)
+
+    def test_the_message_of_a_damaged_first_checkpoint_names_the_later_ones(self):
+        damaged = self.copy_of_run("damaged-first")
+        first = damaged / "checkpoints" / "step-00000001"
+        (first / "part-00000.safetensors").write_bytes(b"")
+        self.check("train", "--resume", first, "--out", damaged,
+                   expect=["part-00000.safetensors", "(other checkpoints there: step-00000002, step-00000003)"])
+        state = json.loads((first / "manifest.json").read_text())
+        self.assertEqual(1, state["step"])
+
+    def test_a_wrong_step_names_the_checkpoints_that_exist(self):
+        checkpoints = self.made / "checkpoints"
+        (self.made / "checkpoints" / "step-00000008").mkdir()
+        for path in (checkpoints / "step-00000007", checkpoints / "step-7", self.made / "step-00000007", checkpoints / "step-00000008"):
+            for words in (("train", "--resume", path), ("generate", path, "--prompt-ids", 1), ("inspect", path)):
+                self.check(*words, expect=[path, f"checkpoints in {checkpoints}: step-00000001, step-00000002, step-00000003"])
+        (self.made / "checkpoints" / "step-00000008").rmdir()
+
+    def test_a_key_of_a_config_that_resembles_another_warns(self):
+        folder = shutil.copytree(self.hf, self.folder / "misspelled")
+        config = json.loads((folder / "config.json").read_text())
+        config["num_kv_heads"] = config["num_key_value_heads"]
+        del config["num_key_value_heads"], config["head_dim"]
+        config.update(num_attention_heads=3, hidden_size=36)
+        (folder / "config.json").write_text(json.dumps(config))
+        warning = f"warning: {folder}/config.json: the key 'num_kv_heads' is not read: did you mean 'num_key_value_heads'"
+        model = ("--model", folder, "--seq-len", 32)
+        for words in (("plan", *model), ("bench", "step", *model, "--steps", 1, "--warmup", 1), ("inspect", "layout", "--model", folder),
+                      ("train", *model, "--data", self.data, "--global-batch", 1, "--steps", 0, "--out", self.folder / "warned")):
+            result = run(*words)
+            self.assertEqual((0, 1), (result.returncode, (result.stdout + result.stderr).count(warning)), result.stderr)
+        good = json.loads((self.hf / "config.json").read_text())
+        good["rope_tetha"] = 1e6
+        del good["rope_theta"]
+        (folder / "config.json").write_text(json.dumps(good))
+        for words in (("generate", folder, "--prompt-ids", 1, "--tokens", 1), ("evaluate", folder, "--data", self.data, "--seq-len", 32),
+                      ("convert", folder, self.folder / "warned-too")):
+            result = run(*words)
+            self.assertEqual((0, 1), (result.returncode, result.stderr.count("did you mean 'rope_theta'")), result.stderr)
 
     def test_sources_and_types_of_convert(self):
         x, absent = self.folder / "x", self.folder / "absent"
@@ -264,7 +310,8 @@ class FullDisk(unittest.TestCase):
                                 env={**ENVIRONMENT, "LD_PRELOAD": str(AWKWARD_FILES), "TESSERA_TEST_FULL": full})
         lines = [line for line in result.stderr.splitlines() if line.startswith("tessera:")]
         self.assertEqual((1, 1), (result.returncode, len(lines)), (full, result.stderr))
-        for word in (expect, "No space left on device"):
+        remedy = "free space there; --resume latest" if "train" in arguments else "free space there, then repeat the command"
+        for word in (expect, "No space left on device", remedy):
             self.assertIn(str(word), lines[0])
 
     def names(self, folder):

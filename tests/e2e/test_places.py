@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
-"""Runs in difficult environments: variables of launchers without a launcher, slow file systems, files that shrink, ports.
+"""Runs in difficult environments: variables of launchers without a launcher, slow file systems, files that shrink, ports, and a
+standard output that is full, closed, or read slowly.
 
 tests/gpu/test_gpu_ports.py reads the ports of ranks on GPUs, and tests/rendezvous disturbs the ports.
 """
 import contextlib
+import fcntl
 import os
 import pathlib
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 
-from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, command, metrics, scratch, write_tokens
+from program import (AWKWARD_FILES, ENVIRONMENT, MPIRUN, SERVER, bits, command, forked, metrics, scratch, starts_itself, tessera,
+                     write_tokens)
 import sockets  # after program, which sets the path
 from summary import run_cases
 
 # Open MPI's ranks then open no ports themselves.
 WITHOUT_TCP = {**ENVIRONMENT, "OMPI_MCA_btl": "self,vader"}
-
 
 class Places(unittest.TestCase):
     @classmethod
@@ -85,6 +88,176 @@ class Places(unittest.TestCase):
                 job.kill()
         self.assertEqual((1, 1), (job.returncode, len(said.splitlines())), said)
         self.assertIn(f"tessera: {data}.bin: cannot be accessed", said)
+
+
+class Command:
+    """A running command. It writes its standard output to the file `output`, or has none."""
+
+    def __init__(self, arguments, output):
+        self.errors = tempfile.TemporaryFile()
+        line = command(*arguments)
+        if output is None:
+            self.process = subprocess.Popen(["sh", "-c", 'exec "$@" >&-', "sh", *line], stderr=self.errors, env=ENVIRONMENT)
+        elif SERVER and not starts_itself(line):
+            self.process = SERVER.start(line, output, self.errors)
+        else:
+            self.process = subprocess.Popen(line, stdout=output, stderr=self.errors, env=ENVIRONMENT)
+
+    def end(self):
+        """Returns the exit code and standard error."""
+        code = self.process.wait(120)
+        with self.errors:
+            self.errors.seek(0)
+            return code, self.errors.read().decode()
+
+
+class StandardOutput(unittest.TestCase):
+    """Every command but `train` ends with code 1 and one line if its standard output is full or closed, and waits for a slow reader."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("standard-output")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.train = ["train", "--model", "llama-tiny-odd", "--data", cls.data, "--seq-len", 32, "--global-batch", 4, "--gtp", 2,
+                     "--steps", 3]
+        cls.made = made = cls.folder / "run"
+        tessera(*cls.train, "--out", made)
+        small = ("--model", "llama-tiny-odd", "--seq-len", 16)
+        # The arguments of each command, and a word of its output.
+        cls.commands = [
+            (["--help"], "usage: tessera"), (["--version"], "tessera "), (["train", "--help"], "--data"), (["plan", "--help"], "--search"),
+            (["generate", made, "--prompt-ids", "1,2", "--tokens", 2], ","),
+            (["generate", made, "--prompt-ids", "1,2", "--tokens", 2, "--json"], "prompt_ids"),
+            (["evaluate", made, "--data", cls.data], "perplexity"), (["evaluate", made, "--data", cls.data, "--json"], "perplexity"),
+            (["inspect", made], "embedding.weight"), (["inspect", cls.data, "--json"], "tokens"),
+            (["inspect", "layout", "--model", "llama-tiny-odd"], "embedding.weight"),
+            (["plan", *small, "--gtp", 2], "memory"), (["plan", *small, "--search", "--ranks", 2, "--global-batch", 4], "gtp"),
+            (["plan", *small, "--json"], "memory"), (["plot", made], "loss"),
+            (["resume-command", made, "--lost", "1"], ""), (["bench", "--help"], "schedule"),
+            (["bench", "schedule", "--model", "llama-tiny-odd", "--seq-len", 16, "--gtp", 2], "")]
+
+    def start_all(self, output):
+        return [(arguments, Command(arguments, output)) for arguments, _ in self.commands]
+
+    def check_all(self, started, reason):
+        for arguments, running in started:
+            with self.subTest(arguments):
+                code, errors = running.end()
+                self.assertEqual((1, 1), (code, errors.count("\n")), errors)
+                self.assertRegex(errors, f"^tessera: standard output: {reason}: the output is incomplete")
+
+    def convert(self, name, output):
+        """The target of `convert` must not exist."""
+        return ["convert"], Command(["convert", self.made, self.folder / name, "--json"], output)
+
+    def test_a_full_disk(self):
+        with open("/dev/full", "wb") as full:
+            started = [*self.start_all(full), self.convert("full", full)]
+        self.check_all(started, "No space left on device")
+
+    def test_a_pipe_without_a_reader(self):
+        read, write = os.pipe()
+        os.close(read)
+        with open(write, "wb") as pipe:
+            started = [*self.start_all(pipe), self.convert("pipe", pipe)]
+        self.check_all(started, "Broken pipe")
+
+    def test_a_closed_output(self):
+        """Also no file of the program gets the number of the closed stream, and with it the text. Forks of the server get a stream
+        that cannot be written instead."""
+        with open(os.devnull, "rb") as unwritable:
+            started = self.start_all(unwritable)
+        self.check_all([*started, (["--version"], Command(["--version"], None)), self.convert("closed", None)], "Bad file descriptor")
+        tessera("convert", self.made, self.folder / "open")
+        for file in (self.folder / "open").iterdir():
+            self.assertEqual(file.read_bytes(), (self.folder / "closed" / file.name).read_bytes())
+
+    def test_a_slow_reader(self):
+        """The pipe is full when the command starts, and its writer does not block."""
+        started = []
+        for arguments, word in self.commands:
+            read, write = os.pipe()
+            os.set_blocking(write, False)
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(write, b"\0" * 4096)
+            with open(write, "wb") as pipe:
+                started.append((arguments, word, read, Command(arguments, pipe)))
+        time.sleep(1)
+        for arguments, word, read, running in started:
+            with self.subTest(arguments):
+                with open(read, "rb") as pipe:
+                    output = pipe.read().decode().strip("\0")
+                code, errors = running.end()
+                self.assertIn(code, (0, 1) if arguments[0] == "resume-command" else (0,), errors)
+                self.assertNotIn("standard output", errors)
+                self.assertIn(word, output)
+                self.assertGreater(len(output), 1)
+
+
+class StandardOutputOfTrain(unittest.TestCase):
+    """A run continues without its output."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("standard-output-of-train")
+        data = write_tokens(cls.folder / "tokens", 131)
+        cls.train = ["train", "--model", "llama-tiny-odd", "--data", data, "--seq-len", 32, "--global-batch", 4, "--gtp", 2,
+                     "--steps", 3]
+        tessera(*cls.train, "--out", cls.folder / "whole")
+        cls.expected = bits(cls.folder / "whole")
+
+    def check(self, name, output, reason):
+        out = self.folder / name
+        code, errors = Command([*self.train, "--out", out], output).end()
+        self.assertEqual(0, code, errors)
+        self.assertEqual([f"tessera: standard output: {reason}: the run continues; its results are in the folder of --out"],
+                         errors.splitlines())
+        self.assertEqual(self.expected, bits(out))
+
+    def test_a_full_disk(self):
+        with open("/dev/full", "wb") as full:
+            self.check("full", full, "No space left on device")
+
+    def test_a_pipe_whose_reader_ends(self):
+        read, write = os.pipe()
+        os.close(read)
+        with open(write, "wb") as pipe:
+            self.check("pipe", pipe, "Broken pipe")
+
+    def test_a_closed_output(self):
+        self.check("closed", None, "Bad file descriptor")
+
+    def test_a_lost_terminal(self):
+        """A write to a terminal that is gone fails with EIO. The messages are lost, but the run is not."""
+        main, terminal = os.openpty()
+        os.close(main)
+        out = self.folder / "terminal"
+        process = subprocess.run(forked(command(*self.train, "--out", out)), stdout=terminal, stderr=terminal, check=False, timeout=120)
+        os.close(terminal)
+        self.assertEqual(0, process.returncode)
+        self.assertEqual(self.expected, bits(out))
+
+    def test_a_full_standard_error(self):
+        """A failed write of a message does not change the exit code."""
+        with open("/dev/full", "wb") as full:
+            for arguments, code in ((["train", "--frobnicate"], 2), (["frobnicate"], 2), ([], 2), (["--version"], 0)):
+                line = forked(command(*arguments))
+                self.assertEqual(code, subprocess.run(line, stdout=subprocess.DEVNULL, stderr=full, check=False, timeout=60).returncode)
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_a_pipe_after_mpirun_whose_reader_ends(self):
+        """mpirun survives the end of its reader, as `mpirun ... tessera train | head -1` shows."""
+        out = self.folder / "mpi"
+        line = [MPIRUN, "-n", "2", *forked(command(*self.train, "--backend", "mpi", "--out", out))]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as job:
+            job.stdout.readline()
+            job.stdout.close()
+            errors = job.stderr.read().decode()
+            code = job.wait(120)
+        self.assertEqual(0, code, errors)
+        self.assertEqual(self.expected, bits(out))
 
 
 class Ports(unittest.TestCase):

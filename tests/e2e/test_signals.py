@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pty
 import random
 import shlex
 import signal
@@ -12,7 +13,8 @@ import subprocess
 import time
 import unittest
 
-from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, TESSERA, gpus, metrics, scratch, tessera, write_tokens
+from program import (AWKWARD_FILES, ENVIRONMENT, MPIRUN, TESSERA, gpus, metrics, pause, programs_with, scratch, tessera,
+                     write_tokens)
 from summary import run_cases
 
 FULL = os.environ.get("TESSERA_E2E") == "full"
@@ -22,6 +24,7 @@ STEPS = 12
 # The printed command starts the same number of ranks, also on machines with fewer cores.
 PLACES = {**ENVIRONMENT, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 RANKS = 2
+PAUSE_LIMIT_S = 5
 
 
 def setUpModule():
@@ -36,19 +39,6 @@ def wait_until(what, limit_s=60):
             raise AssertionError(f"{what} was not true within {limit_s} s")
         time.sleep(0.01)
     return found
-
-
-def programs_with(word):
-    """Returns the processes of tessera whose command line contains the word."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(word).encode() in words and words[0].endswith(b"tessera"):
-            found.append(int(pid))
-    return sorted(found)
 
 
 def changed(flags, *changes):
@@ -181,13 +171,13 @@ class Signals(unittest.TestCase):
 
     def test_threads_at_random_moments(self):
         self.stop_at_random_moments(MOMENTS, "local", lambda chosen, _, ranks: [
-            (ranks[0], chosen.choice((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)))])
+            (ranks[0], chosen.choice((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)))])
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_mpi_processes_at_random_moments(self):
         """Signals one rank, all ranks, or mpirun with a signal that it forwards."""
         def targets(chosen, job, ranks):
-            sent = chosen.choice((signal.SIGTERM, signal.SIGINT))
+            sent = chosen.choice((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             return chosen.choice(([(chosen.choice(ranks), sent)], [(rank, sent) for rank in ranks],
                                   [(job.program.pid, signal.SIGUSR1)]))
         self.stop_at_random_moments(MOMENTS * 2 // 3, "mpi", targets, mpi=True)
@@ -310,16 +300,66 @@ class Signals(unittest.TestCase):
             wait_until(lambda: not programs_with(job.out), 3)
 
     def test_an_ignored_signal_stays_ignored(self):
-        """For example, a shell script starts background processes with SIGINT ignored."""
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            with Job(self.folder / "ignored", *changed(self.flags, "--steps", 4)) as job:
-                job.has_begun()
-                job.program.send_signal(signal.SIGINT)
-                self.assertEqual(0, job.end())
-        finally:
-            signal.signal(signal.SIGINT, before)
-        self.assertEqual((4, False), (summary(job.out)["step"], summary(job.out)["interrupted"]))
+        """For example, a shell script starts background processes with SIGINT ignored, and nohup ignores SIGHUP."""
+        for number in (signal.SIGINT, signal.SIGHUP):
+            before = signal.signal(number, signal.SIG_IGN)
+            try:
+                with Job(self.folder / f"ignored-{number.name}", *changed(self.flags, "--steps", 4)) as job:
+                    job.has_begun()
+                    job.program.send_signal(number)
+                    self.assertEqual(0, job.end())
+            finally:
+                signal.signal(number, before)
+            self.assertEqual((4, False), (summary(job.out)["step"], summary(job.out)["interrupted"]))
+
+    def test_a_terminal_that_closes(self):
+        """The kernel sends SIGHUP to the run, and later writes to the terminal fail."""
+        out = self.folder / "terminal"
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execv(TESSERA, [TESSERA, "train", *map(str, changed(self.flags, "--global-batch", 64)), "--out", str(out)])
+        wait_until(lambda: len(lines(out)) >= 1)
+        os.close(terminal)
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        step = summary(out)["step"]
+        self.assertLess(step, STEPS)
+        self.assertEqual(step, len(lines(out)))
+        self.assertTrue((out / "checkpoints" / f"step-{step:08}").exists())
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_ranks_that_the_launcher_ends_do_not_promise_to_save(self):
+        """mpirun sends SIGTERM to the other ranks if one rank ends. They cannot save without that rank."""
+        with Job(self.folder / "survivors", *changed(self.flags, "--global-batch", 800), "--backend", "mpi", mpi=True,
+                 OMPI_MCA_odls_base_sigkill_timeout="2") as job:
+            ranks = job.ranks()
+            job.has_trained(1)
+            own = [rank for rank in ranks if b"OMPI_COMM_WORLD_RANK=1\0" in pathlib.Path(f"/proc/{rank}/environ").read_bytes()]
+            os.kill(own[0], signal.SIGKILL)
+            self.assertNotEqual(0, job.end())
+        self.assertNotIn("stopping after this step and saving", job.errors)
+        for line in job.errors.splitlines():
+            if "stop requested" in line:
+                self.assertIn("if all ranks still run", line)
+
+    def test_a_pause_longer_than_the_time_limit(self):
+        """All processes of a run are stopped for more than twice the limit. The run has the bits of a run without a pause."""
+        flags = [*changed(self.flags, "--global-batch", 32), "--timeout-s", PAUSE_LIMIT_S]
+        with contextlib.ExitStack() as stack:
+            local = stack.enter_context(Job(self.folder / "paused", *flags))
+            jobs = [local]
+            if MPIRUN:
+                jobs.append(stack.enter_context(Job(self.folder / "paused-mpi", *flags, "--backend", "mpi", mpi=True)))
+            for job in jobs:
+                with contextlib.suppress(RunEnded):
+                    job.has_trained(2)
+            pause([*(job.program.pid for job in jobs[1:]), *(pid for job in jobs for pid in programs_with(job.out))],
+                  2 * PAUSE_LIMIT_S + 1)
+            for job in jobs:
+                self.assertEqual(0, job.end(), job.errors)
+        with Job(self.folder / "not-paused", *flags) as job:
+            self.assertEqual(0, job.end(), job.errors)
+        for paused in jobs:
+            self.assertEqual((lines(job.out), parts(job.out, STEPS)), (lines(paused.out), parts(paused.out, STEPS)))
 
     def test_a_branch_that_was_stopped_before_its_first_step_resumes(self):
         """A run that starts from the checkpoint of another run saves a checkpoint in its own folder."""

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <future>
 #include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/rendezvous/store_board.h"
+#include "tests/base/stopped_process.h"
 #include "tests/rendezvous/silent_store.h"
 
 namespace tessera::rendezvous {
@@ -103,6 +105,20 @@ TEST_F(LimitedStores, ASlowAnswerGoesToItsCaller) {
   silence_->end();
   EXPECT_EQ(first.get(), "of a");
   EXPECT_EQ(second.get(), "of b");
+}
+
+TEST_F(LimitedStores, TheTimeInWhichTheProcessIsStoppedDoesNotCount) {
+  const int code = base::run_with_stop(milliseconds(3000), [&] {
+    memory_->set("key", "value");
+    const auto store = make(milliseconds(2000));
+    silence_->begin();
+    std::jthread other([&] {
+      raise(SIGSTOP);
+      silence_->end();
+    });
+    return error_of([&] { EXPECT_EQ(store->find("key"), "value"); }) == "no error" ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 TEST_F(LimitedStores, ALateAnswerIsDropped) {

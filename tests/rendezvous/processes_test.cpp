@@ -94,45 +94,59 @@ TEST(Processes, RemainingRanksAreKilledAfterAFailure) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 
-// Blocks SIGTERM in this thread, and in threads that it starts later. Otherwise SIGTERM would end this process if it
-// arrived before run_processes blocks it, or if the thread that sends it also received it.
-class BlockedSigterm {
+// Blocks a signal in this thread, and in threads that it starts later. Otherwise the signal would end this process if
+// it arrived before run_processes blocks it, or if the thread that sends it also received it.
+class BlockedSignal {
  public:
-  BlockedSigterm() {
+  explicit BlockedSignal(int signal = SIGTERM) {
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
+    sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, &before_);
   }
-  ~BlockedSigterm() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSigterm(const BlockedSigterm&) = delete;
-  BlockedSigterm& operator=(const BlockedSigterm&) = delete;
+  ~BlockedSignal() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignal(const BlockedSignal&) = delete;
+  BlockedSignal& operator=(const BlockedSignal&) = delete;
 
  private:
   sigset_t before_{};
 };
-// Sends this process SIGTERM after the given time. SIGTERM must be blocked.
-std::jthread send_sigterm(std::chrono::milliseconds time) {
+// Sends this process a signal after the given time. The signal must be blocked or ignored.
+std::jthread send(std::chrono::milliseconds time, int signal = SIGTERM) {
   return std::jthread([=] {
     std::this_thread::sleep_for(time);
-    kill(getpid(), SIGTERM);
+    kill(getpid(), signal);
   });
 }
 // In a rank: acts as a program that ends normally after a request to stop.
-std::atomic<bool> received_sigterm{false};
+std::atomic<bool> received_request{false};
 int end_well() {
-  std::signal(SIGTERM, [](int) { received_sigterm = true; });
+  for (const int signal : kStopSignals) std::signal(signal, [](int) { received_request = true; });
   std::this_thread::sleep_for(300ms);  // signals that arrive meanwhile must not end the rank
   accept_stop_signals();
-  for (int turn = 0; turn < 1000 && !received_sigterm; ++turn) std::this_thread::sleep_for(10ms);
-  return received_sigterm ? 0 : 9;
+  for (int turn = 0; turn < 1000 && !received_request; ++turn) std::this_thread::sleep_for(10ms);
+  return received_request ? 0 : 9;
 }
 
 TEST(Processes, ARequestToStopReachesRanksThatStillBlockIt) {
   AS_A_RANK(end_well);
-  const BlockedSigterm blocked;
-  const std::jthread sender = send_sigterm(20ms);
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    const BlockedSignal blocked(signal);
+    const std::jthread sender = send(20ms, signal);
+    EXPECT_EQ(run(2), 0) << signal;
+  }
+}
+
+// A second request would kill the ranks after a second.
+TEST(Processes, AnIgnoredSignalIsNoRequest) {
+  AS_A_RANK([] {
+    std::this_thread::sleep_for(2500ms);
+    return 0;
+  });
+  const auto before = std::signal(SIGINT, SIG_IGN);
+  const std::jthread first = send(100ms, SIGINT), second = send(800ms, SIGINT);
   EXPECT_EQ(run(2), 0);
+  std::signal(SIGINT, before);
 }
 
 TEST(Processes, AnEarlierRequestIsForwarded) {
@@ -148,8 +162,8 @@ TEST(Processes, ASecondRequestKillsRanksThatDoNotEnd) {
     return 0;
   });
   const auto start = std::chrono::steady_clock::now();
-  const BlockedSigterm blocked;
-  const std::jthread first = send_sigterm(100ms), second = send_sigterm(1000ms);
+  const BlockedSignal blocked;
+  const std::jthread first = send(100ms), second = send(1000ms);
   testing::internal::CaptureStderr();
   EXPECT_EQ(run(2), 128 + SIGKILL);
   const std::string lines = testing::internal::GetCapturedStderr();

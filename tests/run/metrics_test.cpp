@@ -19,6 +19,7 @@ namespace tessera::run {
 namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 StepMetrics example(std::int64_t step) {
@@ -212,12 +213,13 @@ TEST(Progress, WritesPlainLinesIntoAPipe) {
   {
     Progress progress(out, false, 200);
     progress.print("hello");
+    progress.step(example(1));
     progress.step(example(2));
     progress.step(example(200));
   }
-  EXPECT_EQ(out.str(),
-            "hello\nstep 2/200  loss 2.6250  grad_norm 0.1  lr 3.00e-04  33333 tokens/s  92 ms  left 0:18\n"
-            "step 200/200  loss 0.0262  grad_norm 0.1  lr 3.00e-04  33333 tokens/s  92 ms\n");
+  EXPECT_EQ(out.str(), "hello\n" + progress_text(example(1), 200, {}) +
+                           "\nstep 2/200  loss 2.6250  grad_norm 0.1  lr 3.00e-04  33333 tokens/s  92 ms  left 0:18\n"
+                           "step 200/200  loss 0.0262  grad_norm 0.1  lr 3.00e-04  33333 tokens/s  92 ms\n");
 }
 
 TEST(Progress, RewritesOneLineOnATerminal) {
@@ -228,8 +230,8 @@ TEST(Progress, RewritesOneLineOnATerminal) {
     progress.print("hello");
     progress.step(example(3));
   }
-  const std::string step2 = "\r" + progress_text(example(2), 200) + "\x1b[K",
-                    step3 = "\r" + progress_text(example(3), 200) + "\x1b[K";
+  const std::string step2 = "\r" + progress_text(example(2), 200, {}) + "\x1b[K",
+                    step3 = "\r" + progress_text(example(3), 200, example(3).step_ms) + "\x1b[K";
   EXPECT_EQ(out.str(), step2 + "\r\x1b[K" + "hello\n" + step3 + "\n");
 }
 
@@ -237,13 +239,25 @@ TEST(Progress, ShowsEvaluationsSkipsAndSuppressions) {
   StepMetrics metrics = example(1);
   metrics.skipped = true;
   metrics.valid_loss = 1.5;
-  metrics.step_ms = 3600e3;
-  const std::string text = progress_text(metrics, 3);
+  const std::string text = progress_text(metrics, 3, 3600e3);
   EXPECT_THAT(text, HasSubstr("SKIPPED"));
   EXPECT_THAT(text, HasSubstr("valid_loss 1.5000"));
   EXPECT_THAT(text, HasSubstr("left 2:00:00"));
-  metrics.step_ms = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(progress_text(metrics, 3), HasSubstr("left ?"));
+  EXPECT_THAT(progress_text(metrics, 3, std::numeric_limits<double>::infinity()), HasSubstr("left ?"));
+  EXPECT_THAT(progress_text(metrics, 3, {}), Not(HasSubstr("left")));
+}
+
+TEST(Progress, TheTimeLeftDoesNotFollowASingleSlowStep) {
+  StepPace pace;
+  pace.add(5000);  // the first step prepares the others
+  EXPECT_EQ(pace.step_ms(), std::nullopt);
+  for (const double step_ms : {100.0, 60'000.0, 102.0, 101.0}) {
+    pace.add(step_ms);
+    EXPECT_GE(pace.step_ms(), 100);
+    EXPECT_LE(pace.step_ms(), 102);
+  }
+  for (int step = 0; step < 100; ++step) pace.add(200);
+  EXPECT_EQ(pace.step_ms(), 200);
 }
 
 TEST(PeakFlops, KnownGpusAreFoundByName) {

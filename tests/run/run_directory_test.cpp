@@ -81,6 +81,21 @@ TEST(RunDirectory, ThatCannotBeMadeIsRefusedAndNothingIsLeft) {
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
 
+TEST(RunDirectory, AtABrokenLinkIsRefusedWithTheTarget) {
+  const base::TempFolder folder;
+  fs::create_symlink("/absent/disk", folder / "link");
+  fs::create_directories(folder / "run");
+  fs::create_symlink("/absent/disk", folder / "run/checkpoints");
+  for (const fs::path& out : {folder / "link", folder / "link/", folder / "link/below/run", folder / "run"}) {
+    const std::string message = base::refusal([&] { create_run_directory(out, ""); });
+    EXPECT_THAT(message, HasSubstr("--out: '" + folder.path().string()));
+    EXPECT_THAT(message, HasSubstr("is a link to '/absent/disk', which does not exist"));
+  }
+  fs::create_directories(folder / "disk");
+  fs::create_symlink(folder / "disk", folder / "good");
+  EXPECT_NO_THROW(create_run_directory(folder / "good/run", ""));
+}
+
 TEST(RunDirectory, WithoutPermissionIsRefused) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   const base::TempFolder folder;

@@ -93,15 +93,18 @@ class Templates(Imitated):
         self.call("hosts.sh", "--hosts", "one", "--gpus", "1", "--", "--steps", "1", code=3, CODE="3")
 
     def test_a_signal_ends_the_ranks_of_all_hosts(self):
-        script = subprocess.Popen([str(CLUSTER / "hosts.sh"), "--hosts", "one,two", "--gpus", "1", "--", "--steps", "1"], cwd=self.root,
-                                  env=self.environment(WAIT="1"))
-        self.addCleanup(script.kill)
-        for rank in (0, 1):
-            self.wait_for(f"rank {rank} of 2")
-        time.sleep(0.2)
-        script.send_signal(signal.SIGTERM)
-        self.assertNotEqual(script.wait(timeout=20), 0)
-        self.wait_for("stopped\nstopped")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                self.calls.write_text("")
+                script = subprocess.Popen([str(CLUSTER / "hosts.sh"), "--hosts", "one,two", "--gpus", "1", "--", "--steps", "1"],
+                                          cwd=self.root, env=self.environment(WAIT="1"))
+                self.addCleanup(script.kill)
+                for rank in (0, 1):
+                    self.wait_for(f"rank {rank} of 2")
+                time.sleep(0.2)
+                script.send_signal(number)
+                self.assertNotEqual(script.wait(timeout=20), 0)
+                self.wait_for("stopped\nstopped")
 
     def test_hosts_refuse_wrong_arguments(self):
         for arguments, text in ((["--gpus", "2", "--", "x"], "--hosts is missing"), (["--hosts", "a", "--", "x"], "--gpus: got ''"),

@@ -24,7 +24,7 @@ if "--help" in sys.argv:
     sys.exit(0)
 asked = []
 if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: asked.append(number))
 (root / "is-running").write_text("")
 for _ in range(1000 if (root / "wait").exists() else 0):
@@ -38,6 +38,8 @@ if code == 0:
     out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps({"interrupted": bool(asked)}))
+    if asked:
+        print("to resume:\\n  the command")
 sys.exit(code)
 """
 CMAKE = """#!/usr/bin/env python3
@@ -183,12 +185,12 @@ class SignalledTrain(Checkout):
         return program
 
     def test_a_signal_to_the_script_reaches_the_program(self):
-        for sent in (signal.SIGTERM, signal.SIGINT):
+        for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             program = self.start()
             program.send_signal(sent)
             output, errors = program.communicate(timeout=60)
             self.assertEqual((0, ""), (program.returncode, errors))
-            self.assertTrue(output.endswith("report of " + self.value("--out") + "\n"), output)
+            self.assertTrue(output.endswith("to resume:\n  the command\n"), output)
             self.assertIn("true", (self.root / self.value("--out") / "summary.json").read_text())
             (self.root / "is-running").unlink()
 
@@ -197,7 +199,7 @@ class SignalledTrain(Checkout):
         os.killpg(program.pid, signal.SIGINT)
         output, errors = program.communicate(timeout=60)
         self.assertEqual((0, ""), (program.returncode, errors))
-        self.assertIn("report of runs/demo", output)
+        self.assertTrue(output.endswith("to resume:\n  the command\n"), output)
         self.assertIn("true", (self.root / "runs/demo/summary.json").read_text())
 
 

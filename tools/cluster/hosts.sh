@@ -3,9 +3,9 @@
 #
 #   tools/cluster/hosts.sh --hosts node1,node2 --gpus 8 -- --model llama3-8b --data DATA --gtp 16 --dtype bf16 --steps 1000 --out RUN
 #
-# The repository must have the same path on every machine, and ssh must need no password. The first host is rank 0. Ctrl-C ends
-# all ranks at once, without a checkpoint, so use --save-every. Each run needs its own port. Variables: TESSERA (the program),
-# MASTER_PORT (29500), SSH (ssh).
+# The repository must have the same path on every machine, and ssh must need no password. The first host is rank 0. Ctrl-C, SIGTERM
+# and the loss of the terminal end the connections. The ranks then receive SIGHUP: the run saves a checkpoint and ends. Each run
+# needs its own port. Variables: TESSERA (the program), MASTER_PORT (29500), SSH (ssh).
 set -euo pipefail
 fail() { echo "hosts.sh: $1" >&2; exit 2; }
 
@@ -28,7 +28,7 @@ program="${TESSERA:-$PWD/build/cuda/apps/tessera}"
 size=$((${#names[@]} * gpus))
 run="$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" # distinguishes this run from other runs on the same port
 pids=()
-# ssh -tt: the end of the connection ends the remote process.
+# ssh -tt: at the end of the connection, the remote process receives SIGHUP.
 for node in "${!names[@]}"; do
   for ((local = 0; local < gpus; ++local)); do
     rank=$((node * gpus + local))
@@ -41,7 +41,7 @@ for node in "${!names[@]}"; do
   done
 done
 # ssh ignores SIGINT in the background.
-trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM HUP
 code=0
 for pid in "${pids[@]}"; do
   wait "$pid" || code=$?

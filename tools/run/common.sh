@@ -24,7 +24,7 @@ run_stoppable() {
     exec "$@"
   ) <&0 &
   program=$!
-  for signal in INT TERM USR1; do
+  for signal in INT TERM USR1 HUP; do
     # shellcheck disable=SC2064
     trap "is_passed_on=1; kill -$signal $program 2>/dev/null || true" "$signal"
   done
@@ -32,7 +32,7 @@ run_stoppable() {
     is_passed_on=0
     wait "$program" && code=0 || code=$?
   done
-  trap - INT TERM USR1
+  trap - INT TERM USR1 HUP
   return "$code"
 }
 

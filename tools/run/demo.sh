@@ -128,15 +128,21 @@ train_demo() {
     if [[ -e "$out" ]]; then fail "training failed; its output is in $out" "$code"; fi
     fail "training failed; it wrote nothing" "$code"
   fi
+  # The last line of an interrupted run is the command that resumes it.
+  if is_interrupted "$out"; then return 0; fi
   # A run of 0 steps has no lines.
   if [[ -s "$out/metrics.jsonl" ]]; then echo && build/cpu/apps/tessera plot "$out"; fi
   "$PYTHON" tools/run/report.py "$out" data/demo/meta.json
   show_sample "$out"
 }
 
-# Prints a text of the model, unless the run was interrupted or has no tokenizer.
+is_interrupted() {
+  grep -q '"interrupted": true' "$1/summary.json"
+}
+
+# Prints a text of the model, unless the run has no tokenizer.
 show_sample() {
-  [[ -e "$1/tokenizer/tokenizer.json" ]] && grep -q '"interrupted": false' "$1/summary.json" || return 0
+  [[ -e "$1/tokenizer/tokenizer.json" ]] || return 0
   local -a command=(generate "$1" --prompt Water --tokens 48 --temperature 0.8 --top-p 0.9)
   echo
   say "a sample: build/cpu/apps/tessera ${command[*]}"

@@ -13,7 +13,8 @@ UNITS = ("base", "quant", "ops", "comm_nccl", "shard", "runtime", "nn", "models"
 SCRIPTS = {
     "gpu/test_gpus.py": (2, "test_"), "gpu/test_gpu_rows.py": (2, "test_"), "gpu/test_gpu_flags.py": (1, "test_"),
     "gpu/test_gpu_experts.py": (1, "test_"), "gpu/test_gpu_nodes.py": (1, "test_"), "gpu/test_gpu_generate.py": (1, "test_"),
-    "gpu/test_gpu_monitor.py": (1, "test_"), "gpu/test_gpu_ports.py": (1, "test_"), "gpu/test_gpu_sanitizer.py": (1, "test_"),
+    "gpu/test_gpu_monitor.py": (1, "test_"), "gpu/test_gpu_pauses.py": (1, "test_"), "gpu/test_gpu_ports.py": (1, "test_"),
+    "gpu/test_gpu_sanitizer.py": (1, "test_"),
     "e2e/test_signals.py": (1, "GpuRanks.test_"), "e2e/test_lost_ranks.py": (1, "LostRanks.test_ranks_on_gpus"),
     "e2e/test_not_finite.py": (1, "NotFinite.test_every_step_is_skipped_on_gpus")}
 # A test takes up to three times as long on a slow host, and beside tests on other GPUs of the host.

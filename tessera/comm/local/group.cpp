@@ -79,7 +79,7 @@ MatchedOperation::MatchedOperation(LocalGroup& group, int member, std::int64_t s
     : group_(group),
       member_(member),
       slot_(group.slots_[static_cast<std::size_t>(sequence % 2)]),
-      deadline_(std::chrono::steady_clock::now() + group.timeout_) {
+      deadline_(base::RunningClock::now() + group.timeout_) {
   std::lock_guard lock(group_.mutex_);
   if (group_.ended(member)) group_.throw_reason(member);
   if (slot_.sequence != sequence) group_.open(slot_, sequence);
@@ -131,7 +131,7 @@ void MatchedOperation::wait_for_all(bool readers_follow) {
 // Waits until all members have reached the end of `phase`. Throws as described in the header.
 void MatchedOperation::wait_for_end(std::unique_lock<std::mutex>& lock, int phase) {
   const auto over = [&] { return slot_.phase != phase || (slot_.active == 0 && group_.ended(member_)); };
-  if (!group_.changed_.wait_until(lock, deadline_, over)) {
+  if (!base::wait_until(group_.changed_, lock, deadline_, over)) {
     group_.broken_ = true;
     group_.changed_.wait(lock, [&] { return slot_.active == 0; });
     throw Error("time limit of {} ms passed waiting for {}", group_.timeout_.count(), group_.missing(slot_, phase));

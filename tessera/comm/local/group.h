@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/process/running_clock.h"
 #include "tessera/comm/operation.h"
 
 namespace tessera::comm {
@@ -48,7 +49,7 @@ class LocalGroup {
 
  private:
   friend class MatchedOperation;
-  using Deadline = std::chrono::steady_clock::time_point;
+  using Deadline = base::RunningClock::time_point;
 
   // The state of one operation. A phase ends when all members have reached its end. `reached[m]` is the number of
   // phases whose end member m has reached. `active` is the number of members that may be reading the buffers of other

@@ -67,7 +67,7 @@ void MpiBackend::perform(const Operation& operation, base::VirtualClock*) {
   const std::int64_t sequence = sequence_++;
   call_ = {.label = fmt::format("{} #{} on {}, rank {}", name_of(operation.kind), sequence, group_.name,
                                 group_.world_rank()),
-           .deadline = std::chrono::steady_clock::now() + options_.timeout,
+           .deadline = base::RunningClock::now() + options_.timeout,
            .tag = tag_of(sequence, kCheckKind)};
   try {
     if (options_.check_mismatch) check(operation);

@@ -17,7 +17,7 @@ namespace tessera::comm {
 namespace {
 
 using std::chrono::microseconds;
-using Clock = std::chrono::steady_clock;
+using Clock = base::RunningClock;
 
 // The pause between two polls. It grows with the time since the last completed request, so that its share of a wait is
 // small.
@@ -33,6 +33,10 @@ constexpr std::chrono::milliseconds kReleasing{500};
 
 microseconds pause_after(Clock::duration idle) {
   return std::clamp(std::chrono::duration_cast<microseconds>(idle) / kPauseShare, kShortestPause, kLongestPause);
+}
+
+bool is_done_within(std::chrono::milliseconds limit, const base::Fence& fence) {
+  return base::wait_until(Clock::now() + limit, [&](Clock::duration part) { return fence.wait_for(part); });
 }
 
 // Names this process before MPI has assigned its rank.
@@ -77,7 +81,7 @@ MpiProgress::MpiProgress(std::chrono::milliseconds timeout, std::chrono::millise
     serve();
     ended.complete();
   });
-  if (!fence.wait_for(connecting_)) end_process(launched_as(), "MPI_Init_thread", connecting_);
+  if (!is_done_within(connecting_, fence)) end_process(launched_as(), "MPI_Init_thread", connecting_);
   try {
     fence.synchronize();
   } catch (...) {
@@ -110,7 +114,7 @@ MpiProgress::~MpiProgress() {
   }
   changed_.notify_one();
   if (takes_part_ == false) ended_.wait();
-  if (!ended_.wait_for(connecting_)) end_process(fmt::format("rank {}", rank_), "MPI_Finalize", connecting_);
+  if (!is_done_within(connecting_, ended_)) end_process(fmt::format("rank {}", rank_), "MPI_Finalize", connecting_);
   thread_.join();
 }
 

@@ -17,12 +17,13 @@
 #include <vector>
 
 #include "tessera/base/fence.h"
+#include "tessera/base/process/running_clock.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/board_messages.h"
 
 namespace tessera::comm {
 
-using MpiDeadline = std::chrono::steady_clock::time_point;
+using MpiDeadline = base::RunningClock::time_point;
 
 // The number of an MPI communicator in this process; 0 is the communicator of the world. Messages of different contexts
 // do not match.

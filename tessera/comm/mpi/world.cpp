@@ -33,7 +33,7 @@ class MpiWorld final : public World {
   std::unique_ptr<Communicator> make_group(const std::string& name, const Groups& groups, Traffic) override {
     const int index = find_group(name, groups, size(), rank());
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, made_++, rank());
-    const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    const auto deadline = base::RunningClock::now() + options_.timeout;
     MpiContext context = 0;
     try {
       context = progress_->duplicate_world(label, deadline, options_.timeout);
@@ -53,7 +53,7 @@ class MpiWorld final : public World {
   std::unique_ptr<rendezvous::Board> make_board() override {
     if (board_messages_ == nullptr) {
       const std::string label = fmt::format("make_board, rank {}", rank());
-      const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+      const auto deadline = base::RunningClock::now() + options_.timeout;
       board_messages_ = std::make_shared<MpiBoardMessages>(rank(), size());
       try {
         progress_->serve_boards(board_messages_, progress_->duplicate_world(label, deadline, options_.timeout));

@@ -16,7 +16,7 @@
 namespace tessera::comm {
 namespace {
 
-using std::chrono::steady_clock;
+using base::RunningClock;
 
 // In an all_reduce of at most this number of bytes, every rank receives the parts of all ranks and sums them. This
 // takes one round instead of two.
@@ -116,7 +116,7 @@ void NcclBackend::enqueue(std::string_view what, std::int64_t number, std::optio
 }
 
 void NcclBackend::perform(const Operation& operation, base::VirtualClock*) {
-  deadline_ = steady_clock::now() + options_.timeout;
+  deadline_ = RunningClock::now() + options_.timeout;
   const auto before = [&] {
     if (options_.check_mismatch) check(operation);
   };
@@ -183,7 +183,7 @@ void NcclBackend::run_by_nccl(const std::vector<Send>& sends, const std::vector<
 // Called while this host waits for a mailbox of a peer.
 void NcclBackend::wait_for_hosts() const {
   if (auto error = member_.watchdog->failure()) std::rethrow_exception(error);
-  if (steady_clock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());
+  if (RunningClock::now() > deadline_) throw Error("time limit of {} ms passed", options_.timeout.count());
   std::this_thread::yield();
 }
 
@@ -196,16 +196,16 @@ std::vector<std::string> NcclBackend::exchange(const std::string& own) {
 
 std::string NcclBackend::share(std::span<std::byte> memory) {
   if (group_.size() == 1) return {};
-  deadline_ = steady_clock::now() + std::max(options_.timeout, rendezvous::kConnecting);
+  deadline_ = RunningClock::now() + std::max(options_.timeout, rendezvous::kConnecting);
   const ExchangeFunction exchange_texts = [this](const std::string& own) { return exchange(own); };
   try {
     if (!pushes_) {
       pushes_ = std::make_shared<PeerPushes>(group_, member_.device, member_.stream, exchange_texts);
       pushes_->limit_copies(longest_copy_);
       watch_->at_abort([weak = std::weak_ptr(pushes_)] {
-        const auto end = steady_clock::now() + kBackendShutdownLimit;
+        const auto end = RunningClock::now() + kBackendShutdownLimit;
         if (const auto pushes = weak.lock())
-          pushes->release([&] { return pushes.use_count() > 1 && steady_clock::now() < end; });
+          pushes->release([&] { return pushes.use_count() > 1 && RunningClock::now() < end; });
       });
     }
     return pushes_->share(memory, exchange_texts);

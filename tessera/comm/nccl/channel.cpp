@@ -49,7 +49,7 @@ NcclChannel::~NcclChannel() {
       const base::DeviceGuard guard(device_);
       check(library_->comm_finalize(comm_), "ncclCommFinalize");
     }
-    await_ready("ncclCommFinalize", steady_clock::now() + kChannelShutdownLimit);
+    await_ready("ncclCommFinalize", base::RunningClock::now() + kChannelShutdownLimit);
     std::lock_guard lock(mutex_);
     if (comm_ != nullptr) check(library_->comm_destroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
   } catch (const std::exception&) {
@@ -107,7 +107,7 @@ void NcclChannel::await_ready(const char* what, NcclDeadline deadline) {
       check(state, what);
       if (state == ncclSuccess) return;
     }
-    if (steady_clock::now() > deadline) throw Error("time limit passed in {}", what);
+    if (base::RunningClock::now() > deadline) throw Error("time limit passed in {}", what);
     rest(begin);
   }
 }

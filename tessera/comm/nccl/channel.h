@@ -7,13 +7,14 @@
 #include <string>
 
 #include "tessera/base/device.h"
+#include "tessera/base/process/running_clock.h"
 #include "tessera/comm/nccl/library.h"
 #include "tessera/comm/operation.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {
 
-using NcclDeadline = std::chrono::steady_clock::time_point;
+using NcclDeadline = base::RunningClock::time_point;
 
 // Calls run under a lock and never block in NCCL (config.blocking = 0). A caller that waits for the result of a call
 // polls, so that another thread can abort meanwhile.

@@ -8,8 +8,6 @@
 namespace tessera::comm {
 namespace {
 
-using std::chrono::steady_clock;
-
 bool has_passed(cudaEvent_t event, std::string& error) {
   const cudaError_t status = cudaEventQuery(event);
   if (status == cudaSuccess) return true;
@@ -97,9 +95,9 @@ std::string NcclWatch::poll(std::chrono::milliseconds timeout, bool beside_graph
   Pending& first = pending_.front();
   if (!first.is_running || (beside_graph && !first.graph)) {
     first.is_running = has_passed(first.began, device_error_);
-    first.running_since = steady_clock::now();
+    first.running_since = base::RunningClock::now();
   } else if (const auto limit = timeout + first.graph.value_or(std::chrono::milliseconds(0));
-             steady_clock::now() - first.running_since > limit) {
+             base::RunningClock::now() - first.running_since > limit) {
     return fmt::format("time limit of {} ms passed", limit.count());
   }
   return device_error_;

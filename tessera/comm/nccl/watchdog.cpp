@@ -11,7 +11,6 @@ namespace tessera::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kPause{5};   // pause between two checks of the operations
 constexpr milliseconds kSlice{50};  // time of one wait for the store, between two checks for failures
@@ -79,7 +78,7 @@ std::string NcclWatchdog::await(rendezvous::Store& store, const std::string& key
   for (;;) {
     if (auto value = store.wait_for(key, kSlice)) return *value;
     if (auto error = failure()) std::rethrow_exception(error);
-    if (steady_clock::now() > deadline)
+    if (base::RunningClock::now() > deadline)
       throw Error("time limit of {} ms passed: the store has no value for '{}'", timeout_.count(), key);
   }
 }

@@ -72,7 +72,7 @@ class NcclWatch {
     std::optional<std::chrono::milliseconds> graph;
     CUevent_st *began = nullptr, *ended = nullptr;
     bool is_enqueued = false, is_running = false;
-    std::chrono::steady_clock::time_point running_since;
+    base::RunningClock::time_point running_since;
   };
   CUevent_st* take_event();
   std::string label_of(const Pending& one) const;

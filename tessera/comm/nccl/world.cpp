@@ -16,7 +16,7 @@
 namespace tessera::comm {
 namespace {
 
-using std::chrono::steady_clock;
+using base::RunningClock;
 using Groups = std::vector<std::vector<int>>;
 
 constexpr std::chrono::seconds kWorldShutdownLimit{10};
@@ -44,7 +44,7 @@ class NcclWorld final : public World {
     const int index = find_group(name, groups, size(), rank());
     const std::int64_t number = made_++;
     const std::string label = fmt::format("make_group {} #{}, rank {}", name, number, rank());
-    const auto deadline = steady_clock::now() + std::max(options_.timeout, rendezvous::kConnecting);
+    const auto deadline = RunningClock::now() + std::max(options_.timeout, rendezvous::kConnecting);
     try {
       if (auto error = watchdog_->failure()) std::rethrow_exception(error);
       if (options_.check_mismatch) check(fmt::format("{} {}", name, groups), deadline);
@@ -107,8 +107,8 @@ class NcclWorld final : public World {
   void leave() {
     try {
       store_->add("left", 1);
-      const auto end = steady_clock::now() + kWorldShutdownLimit;
-      while (rank() == 0 && store_->add("left", 0) < size() && steady_clock::now() < end)
+      const auto end = RunningClock::now() + kWorldShutdownLimit;
+      while (rank() == 0 && store_->add("left", 0) < size() && RunningClock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     } catch (const std::exception&) {
       // The store cannot be reached, so there is nothing to wait for.

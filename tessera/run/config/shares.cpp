@@ -86,11 +86,16 @@ std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vec
   const auto reduced = std::ranges::count_if(replicas, &Replica::is_reduced);
   const std::int64_t rest = config.global_batch - fixed * reduced;
   const auto whole = static_cast<std::int64_t>(replicas.size()) - reduced;
-  if (rest < 0 || (whole == 0 && rest != 0))
+  if (rest < 0)
     throw InputError(
-        "--reduced-batch: got {} for {} reduced replicas of {}, which leaves {} of --global-batch {} to the "
-        "others",
-        fixed, reduced, replicas.size(), rest, config.global_batch);
+        "--reduced-batch: got {} for {} reduced replicas of {}, which is {} sequences, expected at most "
+        "--global-batch {}",
+        fixed, reduced, replicas.size(), fixed * reduced, config.global_batch);
+  if (whole == 0 && rest > 0)
+    throw InputError(
+        "--reduced-batch: got {} for {} reduced replicas of {}, which leaves {} of --global-batch {}: no other replica "
+        "reads them (expected --global-batch {}, or auto)",
+        fixed, reduced, replicas.size(), rest, config.global_batch, fixed * reduced);
   std::vector<std::int64_t> shares;
   std::int64_t index = 0;  // index of the replica among the replicas without unused places
   for (const Replica& replica : replicas)

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/base/text/similar_name.h"
+
 namespace tessera::run {
 namespace {
 
@@ -75,43 +77,35 @@ std::string as_setting(std::string_view name) {
   return setting;
 }
 
-// Returns the candidate with the meaning that `name` has in other programs, or "".
-std::string candidate_of_other_name(std::string_view name, const std::vector<std::string>& candidates) {
-  const auto other =
-      std::ranges::find(kOtherNames, as_setting(name), &std::pair<std::string_view, std::string_view>::first);
-  if (other == kOtherNames.end()) return "";
-  const auto found = std::ranges::find(candidates, other->second, as_setting);
+// Returns the candidate with the given name of a setting, or "".
+std::string candidate_of(std::string_view setting, const std::vector<std::string>& candidates) {
+  const auto found = std::ranges::find(candidates, setting, as_setting);
   return found == candidates.end() ? "" : *found;
 }
 
-// Returns the number of insertions, deletions, replacements and swaps of neighbours between two short names.
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<int>> cost(a.size() + 1, std::vector<int>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i)
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      int& best = cost[i][j];
-      if (i == 0 || j == 0) {
-        best = static_cast<int>(i + j);
-        continue;
-      }
-      best = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = std::min(best, cost[i - 2][j - 2] + 1);
-    }
-  return cost.back().back();
+// Returns the candidate with the meaning that `name` has in other programs. `name` may have a typing error, if it is
+// long. A name of another program counts only if it is nearer than `nearest`.
+std::string candidate_of_other_name(std::string_view name, const std::vector<std::string>& candidates, int nearest) {
+  constexpr std::size_t letters_per_error = 5;
+  std::vector<std::string> others;
+  for (const auto& [other, own] : kOtherNames)
+    if (!candidate_of(own, candidates).empty()) others.emplace_back(other);
+  const auto other = base::similar_name(as_setting(name), others);
+  if (!other || other->distance >= nearest ||
+      other->name.size() < letters_per_error * static_cast<std::size_t>(other->distance))
+    return "";
+  const auto* const meaning =
+      std::ranges::find(kOtherNames, other->name, &std::pair<std::string_view, std::string_view>::first);
+  return candidate_of(meaning->second, candidates);
 }
 
 }  // namespace
 
 std::string suggestion(std::string_view name, const std::vector<std::string>& candidates) {
-  int best = name.size() > 8 ? 4 : 3;
-  std::string nearest = candidate_of_other_name(name, candidates);
-  if (!nearest.empty()) return fmt::format(": did you mean '{}'?", nearest);
-  for (const std::string& candidate : candidates)
-    if (const int distance = edit_distance(name, candidate); distance < best) {
-      best = distance;
-      nearest = candidate;
-    }
-  return nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest);
+  const auto nearest = base::similar_name(name, candidates);
+  std::string found = candidate_of_other_name(name, candidates, nearest ? nearest->distance : 100);
+  if (found.empty() && nearest) found = nearest->name;
+  return found.empty() ? "" : fmt::format(": did you mean '{}'?", found);
 }
 
 }  // namespace tessera::run

@@ -181,8 +181,7 @@ std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& typ
 }  // namespace
 
 ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, const ConvertOptions& options) {
-  const checkpoint::CheckpointReader reader(checkpoint);
-  reader.verify();
+  const checkpoint::CheckpointReader reader = open_checkpoint(checkpoint, CheckpointUse::convert);
   const models::ModelConfigPtr config = model_of_checkpoint(reader);
   check_weights(reader, *config);
   const std::vector<HfTensor> tensors = config->hf_tensors();

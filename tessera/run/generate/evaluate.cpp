@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -70,6 +71,7 @@ int evaluate(const EvaluateCommand& command) {
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
     const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());
+    if (world.rank() == 0) std::ranges::for_each(inputs.stored.warnings, print_warning);
     if (world.rank() == 0) print_warning(tokenizer_warning({command.data}, tokenizer_of(inputs.stored.folder)));
     if (world.rank() == 0) print_size(inputs.data->num_samples(), inputs.config.seq_len);
     const double loss = model->evaluate(input);

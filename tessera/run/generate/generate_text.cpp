@@ -125,6 +125,8 @@ int generate_text(const GenerateCommand& command) {
   check_flags(command);
   return run_on_ranks(command.config, [&](comm::World& world, comm::Communicator& all) {
     const TextInputs inputs = read_inputs(command, world, all);
+    if (world.rank() == 0)
+      for (const std::string& warning : inputs.stored.warnings) fmt::print(stderr, "tessera: warning: {}\n", warning);
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const Ids tokens = infer::generate(*model, inputs.generation);
     if (world.rank() == 0) print_result(command, inputs, tokens);

@@ -4,10 +4,10 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/checkpoint/reader.h"
+#include "tessera/models/registry.h"
 #include "tessera/quant/elementwise.h"
 #include "tessera/run/convert/convert.h"
 #include "tessera/run/convert/hf_weights.h"
-#include "tessera/run/find_checkpoint.h"
 #include "tessera/run/stored_rows.h"
 #include "tessera/run/stored_run.h"
 
@@ -36,10 +36,14 @@ void read_as(const checkpoint::CheckpointReader& reader, const checkpoint::LoadT
 StoredModel find_stored_model(const fs::path& path, std::int64_t part, std::int64_t parts) {
   if (is_hf_folder(path)) {
     const HfFolder folder(path);
-    return {.model = folder.shared_config(), .dtype = folder.dtype(), .folder = path, .is_hf = true};
+    return {.model = folder.shared_config(),
+            .dtype = folder.dtype(),
+            .folder = path,
+            .is_hf = true,
+            .warnings = models::model_config_warnings(path / "config.json")};
   }
   const checkpoint::CheckpointReader reader =
-      open_checkpoint(find_checkpoint(path, CheckpointUse::convert), part, parts);
+      open_checkpoint(find_checkpoint(path, CheckpointUse::convert), CheckpointUse::convert, part, parts);
   StoredModel stored{.model = model_of_checkpoint(reader), .folder = reader.folder()};
   stored.dtype = reader.tensor(stored.model->hf_tensors().front().name, checkpoint::Kind::weight).dtype;
   return stored;

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "tessera/infer/frozen_model.h"
 #include "tessera/models/model_config.h"
@@ -14,6 +16,7 @@ struct StoredModel {
   quant::DType dtype = quant::DType::fp32;  // type of the stored weights; half precision counts as fp32
   std::filesystem::path folder;             // the checkpoint or the Hugging Face folder
   bool is_hf = false;
+  std::vector<std::string> warnings = {};  // about the config.json of a Hugging Face folder
 };
 
 // Opens and checks the model at `path`. The checksums of a checkpoint are divided into `parts` parts, and this call

@@ -61,8 +61,12 @@ void add_wire_formats(const checkpoint::CheckpointReader& reader, nlohmann::json
 }  // namespace
 
 nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const InspectOptions& options) {
-  const checkpoint::CheckpointReader reader(find_checkpoint(path, CheckpointUse::inspect));
-  if (options.verify) reader.verify();
+  const std::filesystem::path folder = find_checkpoint(path, CheckpointUse::inspect);
+  const checkpoint::CheckpointReader reader = naming_other_checkpoints(folder, CheckpointUse::inspect, [&] {
+    checkpoint::CheckpointReader opened(folder);
+    if (options.verify) opened.verify();
+    return opened;
+  });
   nlohmann::json result = {{"checkpoint", reader.folder().string()},
                            {"step", reader.step()},
                            {"state", reader.state()},

@@ -103,7 +103,7 @@ void check_mpi_processes(const comm::World& world, const rendezvous::Launch& lau
 // end rank 0 before this line is printed.
 [[noreturn]] void abort_together(int rank, const std::string& message) {
   constexpr std::chrono::seconds kFirstRankPrints{1};
-  if (rank == 0) abort_with(fmt::format("tessera: {}\n", message));
+  if (rank == 0) abort_with(fmt::format("tessera: {}{}\n", message, full_disk_advice(message, true)));
   std::this_thread::sleep_for(kFirstRankPrints);
   abort_with("");
 }

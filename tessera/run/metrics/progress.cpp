@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 namespace tessera::run {
 namespace {
+
+constexpr std::size_t kPaceSteps = 31;  // odd, so that the median is the time of one step
 
 constexpr char kToLineStart[] = "\r", kClearToEnd[] = "\x1b[K";
 
@@ -21,14 +25,28 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
-std::string progress_text(const StepMetrics& m, std::int64_t last_step) {
+void StepPace::add(double step_ms) {
+  if (std::exchange(has_begun_, true)) latest_.push_back(step_ms);
+  if (latest_.size() > kPaceSteps) latest_.pop_front();
+}
+
+std::optional<double> StepPace::step_ms() const {
+  if (latest_.empty()) return std::nullopt;
+  std::vector<double> sorted(latest_.begin(), latest_.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) / 2);
+  std::ranges::nth_element(sorted, middle);
+  return *middle;
+}
+
+std::string progress_text(const StepMetrics& m, std::int64_t last_step, std::optional<double> pace_ms) {
   std::string text = fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms",
                                  m.step, last_step, m.loss, m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
   if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
   if (m.expert_load) text += fmt::format("  expert load {:.2f}", *m.expert_load);
   if (m.skipped) text += "  SKIPPED: the gradient is not finite";
   if (m.suppressed > 0) text += fmt::format("  repeated after {} suppressed updates", m.suppressed);
-  if (m.step < last_step) text += "  left " + clock_text(static_cast<double>(last_step - m.step) * m.step_ms / 1000);
+  if (m.step < last_step && pace_ms)
+    text += "  left " + clock_text(static_cast<double>(last_step - m.step) * *pace_ms / 1000);
   return text;
 }
 
@@ -45,7 +63,8 @@ void Progress::end_line() {
 }
 
 void Progress::step(const StepMetrics& metrics) {
-  const std::string text = progress_text(metrics, last_step_);
+  pace_.add(metrics.step_ms);
+  const std::string text = progress_text(metrics, last_step_, pace_.step_ms());
   if (!terminal_) {
     out_ << text << '\n' << std::flush;
     return;

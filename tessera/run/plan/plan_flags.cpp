@@ -169,7 +169,9 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   } else {
     if (request.config.model.empty())
       throw InputError("--model is missing: expected a name under configs/ or a config.json");
-    request.model = models::read_model_config(models::find_model_config(request.config.model, configs));
+    const std::filesystem::path file = models::find_model_config(request.config.model, configs);
+    request.model = models::read_model_config(file);
+    task.warnings = models::model_config_warnings(file);
   }
   if (flags.layers) request.model = with_layers(flags, *request.model);
   if (flags.dead_seeds && !flags.dead_share)

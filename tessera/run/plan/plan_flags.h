@@ -37,6 +37,7 @@ struct PlanCommandInputs {
   bool has_unused = false;         // true: the mesh has unused places (failure_ways.h)
   std::optional<DeadDraws> draws;  // set: no place of the mesh is unused; the plan draws dead places at random
   bool propose = false;  // true: search, then plan the best mesh; --ranks is given without any degree of the mesh
+  std::vector<std::string> warnings;  // about the model's config.json
 };
 
 // `configs` is the folder of models; its subfolder machines/ contains machine files. Throws InputError, which names the

@@ -13,7 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 std::shared_ptr<NcclWatchdog> make_watchdog(rendezvous::Store& store, int rank) {
   return std::make_shared<NcclWatchdog>(store.connect(), rank, base::Device{}, seconds(60), nullptr);
@@ -29,7 +28,7 @@ TEST(NcclStoreExchange, EveryRankReceivesAllTextsAndOnlyTheLastStayInTheStore) {
       NcclStoreExchange exchange(store->connect(), make_watchdog(*store, rank), "name", rank, ranks);
       for (int round = 0; round < rounds; ++round) {
         std::vector<int> seen;
-        exchange.exchange(text_of(round, rank), steady_clock::now() + seconds(30),
+        exchange.exchange(text_of(round, rank), base::RunningClock::now() + seconds(30),
                           [&](int peer, const std::string& theirs) {
                             seen.push_back(peer);
                             EXPECT_EQ(theirs, text_of(round, peer));
@@ -57,10 +56,10 @@ TEST(NcclStoreExchange, ThrowsAtItsDeadlineAndIfSeeThrows) {
   const auto store = rendezvous::make_memory_store();
   NcclStoreExchange exchange(store, make_watchdog(*store, 0), "name", 0, 2);
   const auto ignore = [](int, const std::string&) {};
-  EXPECT_THROW(exchange.exchange("own", steady_clock::now() + milliseconds(20), ignore), Error);
+  EXPECT_THROW(exchange.exchange("own", base::RunningClock::now() + milliseconds(20), ignore), Error);
   store->set("name/1/1", "+theirs");
   const auto refuse = [](int, const std::string& theirs) { throw Error("refused {}", theirs); };
-  EXPECT_THROW(exchange.exchange("own", steady_clock::now() + seconds(30), refuse), Error);
+  EXPECT_THROW(exchange.exchange("own", base::RunningClock::now() + seconds(30), refuse), Error);
 }
 
 }  // namespace

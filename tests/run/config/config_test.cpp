@@ -100,6 +100,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--stepz", "3"}, {"--stepz", "did you mean '--steps'"}}, BadFlags{{"--gpt=2"}, {"--gpt", "'--gtp'"}},
         BadFlags{{"--micro_batch", "3"}, {"--micro_batch", "'--micro-batch'"}},
         BadFlags{{"--learning-rate", "1"}, {"unknown flag --learning-rate", "did you mean '--lr'"}},
+        BadFlags{{"--lerning-rate", "1"}, {"unknown flag --lerning-rate", "did you mean '--lr'"}},
+        BadFlags{{"--gradient-checkpoint"}, {"--gradient-checkpoint", "'--recompute'"}},
         BadFlags{{"--max_grad_norm=1"}, {"--max_grad_norm", "'--clip'"}},
         BadFlags{{"--xyzzy"}, {"unknown flag --xyzzy"}}, BadFlags{{"word"}, {"'word'"}}, BadFlags{{"-x"}, {"-x"}},
         BadFlags{{"--steps"}, {"--steps"}}, BadFlags{{"--data"}, {"--data"}},

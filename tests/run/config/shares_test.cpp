@@ -44,7 +44,11 @@ TEST(Shares, OfReducedReplicasCanBeGiven) {
     EXPECT_THAT([&] { shares(mesh(2, 1, 3, "dp1:0", 12, reduced)); },
                 ThrowsMessage<InputError>(HasSubstr("--reduced-batch: got " + reduced)));
   EXPECT_THAT([&] { shares(mesh(2, 1, 2, "dp0:0;dp1:1", 12, "5")); },
-              ThrowsMessage<InputError>(HasSubstr("2 reduced replicas of 2, which leaves 2 of --global-batch 12")));
+              ThrowsMessage<InputError>(HasSubstr(
+                  "2 reduced replicas of 2, which leaves 2 of --global-batch 12: no other replica reads them (expected "
+                  "--global-batch 10, or auto)")));
+  EXPECT_THAT([&] { shares(mesh(2, 1, 2, "dp0:0;dp1:1", 12, "7")); },
+              ThrowsMessage<InputError>(HasSubstr("which is 14 sequences, expected at most --global-batch 12")));
   // In 64 bits, 2 x (2^63 - 1) is -2, and 4 x 2^62 is 0.
   for (const std::string reduced : {"9223372036854775807", "9223372036854775808"})
     EXPECT_THAT([&] { shares(mesh(2, 1, 3, "dp0:0;dp1:0", 10, reduced)); },

@@ -1,0 +1,44 @@
+// A stdio stream that records its first failed write.
+#pragma once
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+namespace tessera::base {
+
+// Writers of the stream get no errors, so the owner calls flush() and failure() at the end. The stream waits for a slow
+// reader, also if the descriptor does not block. Any thread may write.
+class OutputStream {
+ public:
+  // `descriptor` stays open when the object is destroyed. `buffering` is a mode of std::setvbuf. Throws Error if the
+  // stream cannot be created.
+  OutputStream(int descriptor, int buffering);
+  ~OutputStream();
+  OutputStream(const OutputStream&) = delete;
+  OutputStream& operator=(const OutputStream&) = delete;
+
+  std::FILE* stream() const { return stream_; }
+  // Sets a function that is called once, with the reason, when a write fails. The writing thread calls it. Call
+  // on_failure before the first write.
+  void on_failure(std::function<void(const std::string&)> action) { on_failure_ = std::move(action); }
+  // Writes the buffered output.
+  void flush() { std::fflush(stream_); }
+  // Returns the system's reason of the first failed write, or an empty text. Later writes are tried anyway.
+  std::string failure() const;
+
+ private:
+  static ssize_t write(void* self, const char* data, std::size_t bytes);
+  int write_all(const char* data, std::size_t bytes) const;
+  void record_failure(int code);
+
+  const int descriptor_;
+  std::function<void(const std::string&)> on_failure_;
+  std::atomic<int> failure_{0};  // the code of the system, or 0
+  std::FILE* stream_;
+};
+
+}  // namespace tessera::base
