@@ -87,6 +87,10 @@ std::int64_t suppressed_steps(const RunSummary& summary) {
   return steps;
 }
 
+ordered_json or_null(const std::optional<double>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
 // Adds the bytes and flops of each number format, and the requested formats.
 void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
   json["wire_format"] = name_in_run(config.wire_format, config.dtype);
@@ -111,9 +115,7 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   if (const std::string_view transport = tp_transport_of(config, summary.schedules); !transport.empty())
     json["tp_transport"] = transport;
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
-  const auto milliseconds = [](const std::optional<double>& ms) { return ms ? ordered_json(*ms) : ordered_json(); };
-  json["exposed_ms"] = {{"weights", milliseconds(summary.exposed_weights_ms)},
-                        {"tp", milliseconds(summary.exposed_tp_ms)}};
+  json["exposed_ms"] = {{"weights", or_null(summary.exposed_weights_ms)}, {"tp", or_null(summary.exposed_tp_ms)}};
 }
 
 void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& json) {
@@ -209,8 +211,8 @@ void RunFiles::finish(const RunSummary& summary) {
   }
   if (summary.loss) json["loss"] = *summary.loss;
   if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
-  json["tokens_per_second"] = summary.tokens_per_second;
-  json["mfu"] = summary.mfu ? ordered_json(*summary.mfu) : ordered_json(nullptr);
+  json["tokens_per_second"] = or_null(summary.tokens_per_second);
+  json["mfu"] = or_null(summary.mfu);
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);

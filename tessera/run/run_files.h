@@ -26,7 +26,7 @@ struct RunSummary {
   std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
   std::int64_t discarded_steps = 0;                   // steps that were discarded after a suppressed step
   std::optional<double> loss, valid_loss;
-  double tokens_per_second = 0;  // median over the run's steps
+  std::optional<double> tokens_per_second;  // median over the run's steps; nullopt without steps
   // Medians of StepMetrics::exposed_tp_ms and of the other part of exposed_comm_ms, over the steps with measured waits.
   std::optional<double> exposed_tp_ms, exposed_weights_ms;
   std::optional<double> mfu;                                       // median over the run's steps

@@ -34,6 +34,7 @@ EvaluationInputs read_inputs(const EvaluateCommand& command, const comm::World& 
                                 .mask_documents = inputs.config.mask_documents,
                                 .uses_weights = false});
   inputs.data->check_vocabulary(world.rank(), world.size());
+  inputs.data->check_targets();
   return inputs;
 }
 
