@@ -6,6 +6,7 @@
 #include "tessera/infer/frozen_model.h"
 #include "tessera/models/model_config.h"
 #include "tessera/quant/dtype.h"
+#include "tessera/run/tokenizer/begin_ids.h"
 
 namespace tessera::run {
 
@@ -14,6 +15,7 @@ struct StoredModel {
   quant::DType dtype = quant::DType::fp32;  // type of the stored weights; half precision counts as fp32
   std::filesystem::path folder;             // the checkpoint or the Hugging Face folder
   bool is_hf = false;
+  BeginIds begin_ids;  // the begin tokens of the training data, if the checkpoint stores them
 };
 
 // Opens and checks the model at `path`. The checksums of a checkpoint are divided into `parts` parts, and this call
