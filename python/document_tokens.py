@@ -62,7 +62,8 @@ def end_token(tokenizer, name):
 
 
 def name_in(config, key):
-    """Returns the name of a token in a tokenizer_config.json, which is a text or an object with the key content, or None."""
+    """Returns the name of a token in a tokenizer_config.json, which is a text or an object with the key content. Returns None
+    without a token."""
     token = config.get(key)
     return token.get("content") if isinstance(token, dict) else token
 
@@ -78,7 +79,7 @@ def template_tokens(tokenizer, documents):
 
 def begin_tokens(tokenizer, documents, bos, config):
     """Returns the ids that begin a document: none with bos "off", and with "auto" the ids that the tokenizer adds before a text. "on"
-    is like "auto", but takes the token bos_token of `config` if the tokenizer adds no ids. Raises ValueError if there is none."""
+    is like "auto", but takes the token bos_token of `config` if the tokenizer adds no ids. Raises ValueError without such a token."""
     if bos == "off":
         return []
     ids = template_tokens(tokenizer, documents)

@@ -150,9 +150,10 @@ RunFiles::RunFiles(const RunSetup& setup)
         "held-out data: {} samples, read after {}", setup.valid->num_samples(),
         config.eval_every > 0 ? fmt::format("each {} steps and the last step", config.eval_every) : "the last step"));
   if (finished_) {
-    note(fmt::format("the run is finished: {} has the results of its last step, {}. No file was changed; a greater "
-                     "--steps trains longer",
-                     directory_.summary().string(), config.steps));
+    note(
+        fmt::format("the run is finished: {} has the results of its last step, {}. No file was changed; a greater "
+                    "--steps trains longer",
+                    directory_.summary().string(), config.steps));
     return;
   }
   if (setup.checkpoint)

@@ -170,11 +170,10 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   check_budgets(setup.config, setup.model);
   if (setup.config.recompute == RecomputeSetting::automatic)
     setup.notes.push_back("recomputed: " + recompute_text(recompute_choice(setup.config, *setup.model)));
-  setup.data = open_data({.blend = setup.config.data, .stored = reader ? state.value("data", json()) : json()}, setup,
-                         places);
+  setup.data =
+      open_data({.blend = setup.config.data, .stored = reader ? state.value("data", json()) : json()}, setup, places);
   if (!setup.config.valid.empty())
-    setup.valid =
-        open_data({.blend = setup.config.valid, .flag = "--valid", .uses_weights = false}, setup, places);
+    setup.valid = open_data({.blend = setup.config.valid, .flag = "--valid", .uses_weights = false}, setup, places);
   if (setup.checkpoint) check_stored(setup, state, where);
   if (reader) check_stored_types(*reader, setup.config, *setup.model);
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);

@@ -33,7 +33,8 @@ class Warnings : public ::testing::Test {
     std::ofstream(path) << text;
   }
   std::string data(const char* name) const { return folder_ / name / "train"; }
-  std::vector<std::string> of_model(const char* tokenizer, const std::vector<FlagData>& sets, BeginIds begin = {}) const {
+  std::vector<std::string> of_model(const char* tokenizer, const std::vector<FlagData>& sets,
+                                    BeginIds begin = {}) const {
     const fs::path stored = *tokenizer == 0 ? fs::path() : fs::path(folder_ / tokenizer);
     return tokenizer_warnings(sets, {.name = "m", .vocab_size = 2, .tokenizer = stored, .begin = std::move(begin)});
   }
@@ -54,8 +55,8 @@ TEST_F(Warnings, NameDataOfAnotherTokenizerThanThatOfTheModel) {
   EXPECT_THAT(of_model("a", {{"--data", {data("same")}}, {"--valid", {data("a")}}}), IsEmpty());
   EXPECT_THAT(of_model("a", {{"--data", {data("damaged")}}, {"--valid", {data("none")}}}), IsEmpty());
   EXPECT_THAT(of_model("a", {{"--data", {data("a")}}, {"--valid", {data("other")}}}),
-              ElementsAre("the tokenizer beside --valid differs from that of the model: " + (folder_ / "other").string() +
-                          " and " + (folder_ / "a").string() +
+              ElementsAre("the tokenizer beside --valid differs from that of the model: " +
+                          (folder_ / "other").string() + " and " + (folder_ / "a").string() +
                           " have other vocabularies, so the model reads other words than it was trained on"));
   EXPECT_THAT(of_model("a", {{"--data", {"0.5", data("other"), "0.5", data("a")}}}),
               ElementsAre(StartsWith("the tokenizer beside --data differs from that of the model: ")));
@@ -63,8 +64,9 @@ TEST_F(Warnings, NameDataOfAnotherTokenizerThanThatOfTheModel) {
 
 TEST_F(Warnings, NameTwoDataSetsOfDifferentTokenizers) {
   EXPECT_THAT(of_model("", {{"--data", {"1", data("a"), "1", data("same")}}}), IsEmpty());
-  EXPECT_THAT(of_model("", {{"--data", {"1", data("a"), "1", data("other"), "1", data("other")}}}),
-              ElementsAre(StartsWith("the tokenizer beside --data differs from that beside --data " + data("a") + ": ")));
+  EXPECT_THAT(
+      of_model("", {{"--data", {"1", data("a"), "1", data("other"), "1", data("other")}}}),
+      ElementsAre(StartsWith("the tokenizer beside --data differs from that beside --data " + data("a") + ": ")));
   EXPECT_THAT(of_model("", {{"--data", {data("a")}}, {"--valid", {data("other")}}}),
               ElementsAre(HasSubstr("--valid differs from that beside --data " + data("a"))));
   EXPECT_THAT(of_model("", {{"--data", {data("none")}}, {"--valid", {data("other")}}}), IsEmpty());

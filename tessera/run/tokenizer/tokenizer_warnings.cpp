@@ -83,10 +83,10 @@ void add_vocabularies(const std::vector<FlagData>& data, const ReadingModel& mod
       owner = fmt::format("that beside {} {}", flag, prefix);
     }
     if (!compared.insert(folder).second || folder == first || !have_other_vocabularies(folder, first)) return;
-    lines.push_back(fmt::format(
-        "the tokenizer beside {} differs from {}: {} and {} have other vocabularies, so {}", flag, owner,
-        folder.string(), first.string(),
-        model.tokenizer.empty() ? "the same ids are other words" : "the model reads other words than it was trained on"));
+    lines.push_back(fmt::format("the tokenizer beside {} differs from {}: {} and {} have other vocabularies, so {}",
+                                flag, owner, folder.string(), first.string(),
+                                model.tokenizer.empty() ? "the same ids are other words"
+                                                        : "the model reads other words than it was trained on"));
   });
   if (std::string warning = size_warning(first, model); !warning.empty()) lines.push_back(std::move(warning));
 }
