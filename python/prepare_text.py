@@ -79,7 +79,8 @@ def parse_arguments():
     parser.add_argument("--input", type=pathlib.Path, nargs="+", required=True, metavar="FILE",
                         help='text in UTF-8; in a file with the ending .jsonl, each line is a document with its text in the field "text"')
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257) [%(default)s]")
+    parser.add_argument("--vocab-size", type=int, default=4096,
+                        help="entries of the byte-level BPE to train (at least 257; a short text gives fewer) [%(default)s]")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json, or the one of this folder, instead of training one")
     parser.add_argument("--eod-token", metavar="NAME",
                         help="token of --tokenizer that ends a document (default: eos_token of the tokenizer_config.json beside "

@@ -106,7 +106,7 @@ def write_corpus(folder, documents, vocab_size, held_out, given=GivenTokenizer()
     tokens = document_tokens(tokenizer, train, given.eod_token, given.bos, given.config, given.special_tokens)
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     write_tokenizer_config(folder, given.folder, given.eod_token)
-    vocab_size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))  # ids may have gaps
+    vocab_size = 1 + max(tokenizer.get_vocab().values())  # ids may have gaps, and a short text gives fewer entries
     train_counts = write_dataset(folder / "train", tokens.encode(tokenizer, train), vocab_size)
     meta = {"vocab_size": vocab_size, "begin_ids": tokens.begin, "special_tokens": given.special_tokens,
             "train_documents": len(train), "train_tokens": int(train_counts.sum())}
