@@ -127,7 +127,7 @@ void print_result(const GenerateCommand& command, const TextInputs& inputs, cons
 }  // namespace
 
 std::string continuation_of(const std::string& prompt, const std::string& all) {
-  std::size_t same = static_cast<std::size_t>(std::ranges::mismatch(prompt, all).in2 - all.begin());
+  auto same = static_cast<std::size_t>(std::ranges::mismatch(prompt, all).in2 - all.begin());
   const auto continues_character = [&](std::size_t at) {
     return at < all.size() && (static_cast<unsigned char>(all[at]) & 0xC0U) == 0x80U;
   };
