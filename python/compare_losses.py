@@ -2,6 +2,7 @@
 """Prints the losses of two runs side by side, and how much they differ."""
 import argparse
 import json
+import math
 import pathlib
 import sys
 
@@ -17,21 +18,29 @@ def losses(run):
     return {line["step"]: float(line["loss"]) for line in lines}
 
 
+def difference(one, other):
+    """Returns the difference of two losses, relative to the first."""
+    return abs(one - other) / abs(one) if one else math.inf if other else 0.0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs=2, metavar="RUN", help="folder of a run, or its metrics.jsonl")
     parser.add_argument("--every", type=int, default=10, metavar="N", help="steps between printed lines [10]")
     arguments = parser.parse_args()
     first, second = map(losses, arguments.runs)
-    steps = sorted(first.keys() & second.keys())
+    common = sorted(first.keys() & second.keys())
+    steps = [step for step in common if math.isfinite(first[step]) and math.isfinite(second[step])]
     if not steps:
-        sys.exit(f"compare_losses.py: {' and '.join(arguments.runs)} have no step in common")
-    differences = {step: abs(first[step] - second[step]) / abs(first[step]) for step in steps}
+        sys.exit(f"compare_losses.py: {' and '.join(arguments.runs)} have no step {'with finite losses ' if common else ''}in common")
+    differences = {step: difference(first[step], second[step]) for step in steps}
     print(f"{'step':>6} {'loss':>12} {'loss':>12} {'difference':>12}")
     for step in steps:
         if step in (steps[0], steps[-1]) or step % arguments.every == 0:
             print(f"{step:6} {first[step]:12.6f} {second[step]:12.6f} {differences[step]:12.2e}")
     largest = max(steps, key=differences.get)
+    if len(steps) < len(common):
+        print(f"{len(common) - len(steps)} steps are left out: their losses are not finite")
     print(f"{len(steps)} steps: largest relative difference {differences[largest]:.2e} (step {largest}), "
           f"mean {sum(differences.values()) / len(steps):.2e}")
 

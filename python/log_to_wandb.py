@@ -2,10 +2,11 @@
 """Copies the lines of a run's metrics.jsonl to Weights & Biases. Only this script needs the package wandb.
 
 If the run was copied before, the call adds lines to the same run of Weights & Biases. The id of that run is the name of the
-folder, or the value of --id.
+folder, or the value of --id. Steps that Weights & Biases already has are not copied again, because it cannot replace them.
 """
 import argparse
 import json
+import os
 import pathlib
 import sys
 import time
@@ -28,20 +29,33 @@ def has_ended(run):
                                     for name in ("config.json", "metrics.jsonl"))
 
 
+def is_replaced(file, path):
+    """Returns whether the path names another file than the open one. A resumed run replaces its metrics if it removes lines."""
+    try:
+        return not os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def lines_of(run, follow, seconds):
-    """Yields whole lines of the metrics. With `follow` the function waits for more lines until the run has ended."""
-    with open(run / "metrics.jsonl", encoding="utf-8") as file:
-        held = ""
-        while True:
-            is_ended = has_ended(run)
-            held += file.readline()
-            if held.endswith("\n"):
-                yield held
-                held = ""
-            elif not follow or is_ended:
-                return
-            else:
-                time.sleep(seconds)
+    """Yields whole lines of the metrics. With `follow` the function waits for more lines until the run has ended. If the run
+    replaces the file, the function yields the lines of the new file from its start."""
+    path = run / "metrics.jsonl"
+    while True:
+        with open(path, encoding="utf-8") as file:
+            held = ""
+            while True:
+                is_ended = has_ended(run)
+                held += file.readline()
+                if held.endswith("\n"):
+                    yield held
+                    held = ""
+                elif is_replaced(file, path):
+                    break
+                elif not follow or is_ended:
+                    return
+                else:
+                    time.sleep(seconds)
 
 
 def main():
@@ -61,12 +75,13 @@ def main():
         sys.exit("log_to_wandb.py: the package wandb is not installed: pip install wandb")
     config = json.loads((arguments.run / "config.json").read_text()).get("config", {})
     run = wandb.init(project=arguments.project, id=arguments.id or arguments.run.resolve().name, resume="allow", config=config)
-    done = run.step  # steps that an earlier call has copied
+    next_step = run.step  # of the next call of log(): 0 for a new run, otherwise 1 + the last step that was copied
     for line in lines_of(arguments.run, arguments.follow, arguments.seconds):
         scalars = scalars_of(line)
         step = int(scalars.pop("step"))
-        if step > done or done == 0:
+        if step >= next_step:
             run.log(scalars, step=step)
+            next_step = step + 1
     run.finish()
 
 

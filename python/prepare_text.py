@@ -11,7 +11,8 @@ import sys
 
 import tokenizers
 
-from text_corpus import END_OF_TEXT, split_blank_lines, write_aside, write_corpus
+from document_tokens import name_in
+from text_corpus import END_OF_TEXT, GivenTokenizer, split_blank_lines, write_aside, write_corpus
 
 
 def read_documents(path, split):
@@ -59,17 +60,18 @@ def load_tokenizer(path):
     return tokenizer
 
 
-def eos_token_in(folder):
-    """Returns the eos_token of a folder's tokenizer_config.json, which is a text or an object with the key content. Returns None
-    without a folder, a file or a token."""
+def read_tokenizer_config(folder):
+    """Returns the content of a folder's tokenizer_config.json. The object is empty without a folder or a file."""
     path = folder / "tokenizer_config.json" if folder else None
     if not path or not path.is_file():
-        return None
+        return {}
     try:
-        token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
-    except (ValueError, AttributeError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"--tokenizer {path}: is not a JSON object ({error})") from None
-    return token.get("content") if isinstance(token, dict) else token
+    if not isinstance(config, dict):
+        raise ValueError(f"--tokenizer {path}: is not a JSON object")
+    return config
 
 
 def parse_arguments():
@@ -77,11 +79,19 @@ def parse_arguments():
     parser.add_argument("--input", type=pathlib.Path, nargs="+", required=True, metavar="FILE",
                         help='text in UTF-8; in a file with the ending .jsonl, each line is a document with its text in the field "text"')
     parser.add_argument("--output", type=pathlib.Path, required=True, metavar="FOLDER", help="must not exist yet")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="entries of the byte-level BPE to train (at least 257) [%(default)s]")
+    parser.add_argument("--vocab-size", type=int, default=4096,
+                        help="entries of the byte-level BPE to train (at least 257; a short text gives fewer) [%(default)s]")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="use this tokenizer.json, or the one of this folder, instead of training one")
     parser.add_argument("--eod-token", metavar="NAME",
                         help="token of --tokenizer that ends a document (default: eos_token of the tokenizer_config.json beside "
                              f"it, or {END_OF_TEXT})")
+    parser.add_argument("--bos", choices=("auto", "on", "off"), default="auto",
+                        help="whether the tokens that begin a text precede each document: if the tokenizer adds them to a text (auto), "
+                             "always, or never; tessera generate does the same with prompts of a model that is trained on this data "
+                             "[%(default)s]")
+    parser.add_argument("--special-tokens", choices=("control", "text"), default="control",
+                        help=f"the name of a control token such as {END_OF_TEXT} inside a text becomes this token (control), or tokens "
+                             "of its characters (text) [%(default)s]")
     parser.add_argument("--split", choices=("file", "blank-lines"), default="file",
                         help="one document per file or per block between blank lines [%(default)s]")
     parser.add_argument("--held-out", type=float, default=0.02,
@@ -106,9 +116,10 @@ def prepare(arguments):
     vocab_size = 0 if tokenizer else arguments.vocab_size
     # Files beside a tokenizer.json belong to it.
     beside = arguments.tokenizer.parent if tokenizer and arguments.tokenizer.name == "tokenizer.json" else None
-    eod_token = arguments.eod_token or eos_token_in(beside) or END_OF_TEXT
-    return write_aside(arguments.output, lambda folder: write_corpus(
-        folder, documents, vocab_size, arguments.held_out, tokenizer, eod_token, beside))
+    config = read_tokenizer_config(beside)
+    given = GivenTokenizer(tokenizer, beside, config, arguments.eod_token or name_in(config, "eos_token") or END_OF_TEXT,
+                           arguments.bos, arguments.special_tokens)
+    return write_aside(arguments.output, lambda folder: write_corpus(folder, documents, vocab_size, arguments.held_out, given))
 
 
 def main():

@@ -1,4 +1,5 @@
 """Turns documents (strings) into a tokenizer, token files and their statistics."""
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -8,14 +9,25 @@ import shutil
 import numpy as np
 import tokenizers
 
+from document_tokens import document_tokens
 from indexed_dataset import write_dataset
 
 END_OF_TEXT = "<|endoftext|>"
-BATCH = 4096
 # Files of a tokenizer beside tokenizer.json, and the file that names the tokens that end a text.
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
                    "generation_config.json")
 MAX_ENTRIES = 10**6  # the trainer reserves memory for this number of entries
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenTokenizer:
+    """The tokenizer of a corpus, and how it turns documents into tokens (document_tokens.py)."""
+    tokenizer: tokenizers.Tokenizer = None  # None: a tokenizer is trained
+    folder: pathlib.Path = None             # folder with the other files of the tokenizer; None: it has no other files
+    config: dict = dataclasses.field(default_factory=dict)  # content of its tokenizer_config.json
+    eod_token: str = END_OF_TEXT
+    bos: str = "auto"
+    special_tokens: str = "control"
 
 
 def split_blank_lines(text):
@@ -37,23 +49,6 @@ def train_tokenizer(documents, vocab_size):
     if tokenizer.get_vocab_size() > vocab_size:
         raise ValueError(f"--vocab-size {vocab_size}: expected at least {tokenizer.get_vocab_size()} (256 bytes, 1 end of text)")
     return tokenizer
-
-
-def end_token(tokenizer, name):
-    """Returns the id of the token that ends a document. Raises ValueError if the tokenizer does not have the token."""
-    end = tokenizer.token_to_id(name)
-    if end is not None:
-        return end
-    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
-    raise ValueError(f"--eod-token: the tokenizer has no token '{name}' to end documents with, expected the name of one of its "
-                     f"tokens (special ones: {', '.join(special[:20]) or 'none'})")
-
-
-def encode(tokenizer, documents, end):
-    """Yields the token ids of each document, followed by the token `end`."""
-    for start in range(0, len(documents), BATCH):
-        for encoding in tokenizer.encode_batch_fast(documents[start:start + BATCH], add_special_tokens=False):
-            yield encoding.ids + [end]
 
 
 def split_held_out(documents, fraction):
@@ -101,24 +96,22 @@ def write_tokenizer_config(folder, source, eod_token):
         path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def write_corpus(folder, documents, vocab_size, held_out, tokenizer=None, eod_token=END_OF_TEXT, tokenizer_folder=None):
-    """Writes train.{bin,idx}, valid.{bin,idx} and the tokenizer's files into `folder`. Returns the content of meta.json.
-
-    tokenizer_folder: the folder with the other files of a given tokenizer; None: it has no other files.
-    """
+def write_corpus(folder, documents, vocab_size, held_out, given=GivenTokenizer()):
+    """Writes train.{bin,idx}, valid.{bin,idx} and the tokenizer's files into `folder`. Returns the content of meta.json."""
     train, valid = cut_held_out(documents, held_out)
     if not train or not any(train):
         raise ValueError(f"--held-out {held_out}: expected more text: {len(documents)} documents with "
                          f"{sum(map(len, documents))} characters leave none to train on")
-    tokenizer = tokenizer or train_tokenizer(train, vocab_size)
-    end = end_token(tokenizer, eod_token)
+    tokenizer = given.tokenizer or train_tokenizer(train, vocab_size)
+    tokens = document_tokens(tokenizer, train, given.eod_token, given.bos, given.config, given.special_tokens)
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    write_tokenizer_config(folder, tokenizer_folder, eod_token)
-    vocab_size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))  # ids may have gaps
-    train_counts = write_dataset(folder / "train", encode(tokenizer, train, end), vocab_size)
-    meta = {"vocab_size": vocab_size, "train_documents": len(train), "train_tokens": int(train_counts.sum())}
+    write_tokenizer_config(folder, given.folder, given.eod_token)
+    vocab_size = 1 + max(tokenizer.get_vocab().values())  # ids may have gaps, and a short text gives fewer entries
+    train_counts = write_dataset(folder / "train", tokens.encode(tokenizer, train), vocab_size)
+    meta = {"vocab_size": vocab_size, "begin_ids": tokens.begin, "special_tokens": given.special_tokens,
+            "train_documents": len(train), "train_tokens": int(train_counts.sum())}
     if valid:
-        valid_counts = write_dataset(folder / "valid", encode(tokenizer, valid, end), vocab_size)
+        valid_counts = write_dataset(folder / "valid", tokens.encode(tokenizer, valid), vocab_size)
         meta |= {"valid_documents": len(valid), "valid_tokens": int(valid_counts.sum()),
                  "unigram_loss": unigram_loss(train_counts, valid_counts)}
     return meta

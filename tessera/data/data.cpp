@@ -1,5 +1,7 @@
 #include "tessera/data/data.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "tessera/base/error.h"
@@ -66,6 +68,16 @@ void TrainingData::check_vocabulary(std::int64_t part, std::int64_t parts) const
   } catch (const InputError& error) {
     throw InputError("{}: {}", options_.flag, error.what());
   }
+}
+
+void TrainingData::check_targets() const {
+  const std::int64_t samples = num_samples();
+  for (std::int64_t i = 0; i < samples; ++i)
+    if (loss_tokens(sample_in_order(i)) > 0) return;
+  throw InputError(
+      "{}: no token of '{}' is a target, because each document is a single token and --mask-documents is on, expected "
+      "documents of at least 2 tokens (or --mask-documents off)",
+      options_.flag, fmt::join(options_.blend, " "));
 }
 
 std::int64_t TrainingData::num_tokens() const {

@@ -52,6 +52,9 @@ class TrainingData {
   // Throws InputError as IndexedDataset::check_vocabulary does. The check can be divided into `parts` calls; each call
   // checks one part.
   void check_vocabulary(std::int64_t part = 0, std::int64_t parts = 1) const;
+  // Throws InputError if no sample has a target that counts. This happens only with mask_documents, if every document
+  // is a single token. A mean loss over this data does not exist.
+  void check_targets() const;
 
   std::int64_t num_tokens() const;   // of all sets
   std::int64_t num_samples() const;  // number of samples of all sets in one epoch

@@ -72,7 +72,7 @@ double FrozenModel::evaluate(const train::StepInput& input) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
   sum_losses(runtime_, *model_, input, losses_);
-  return losses_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
+  return losses_.result() / static_cast<double>(input.tokens);
 }
 
 nn::KeyValueCache FrozenModel::make_cache(std::int64_t capacity) {

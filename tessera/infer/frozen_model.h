@@ -42,7 +42,7 @@ class FrozenModel {
   // Reads this rank's part of every weight. Throws InputError for the bias of a router whose values are not finite.
   void load(const ReadWeight& read);
 
-  // Returns the mean loss over the input's tokens. Collective.
+  // Returns the mean loss over the input's tokens, or NaN if it has none. Collective.
   double evaluate(const train::StepInput& input);
 
   // Returns an empty cache for `capacity` tokens, for the generation of one sequence at a time.

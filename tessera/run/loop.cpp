@@ -82,7 +82,7 @@ class Loop {
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
-    summary_.tokens_per_second = median(std::move(rates_of_tokens_)).value_or(0);
+    summary_.tokens_per_second = median(std::move(rates_of_tokens_));
     summary_.mfu = median(std::move(mfus_));
     summary_.exposed_tp_ms = median(std::move(exposed_tp_ms_));
     summary_.exposed_weights_ms = median(std::move(exposed_weights_ms_));
@@ -189,13 +189,13 @@ class Loop {
     metrics.z_loss = router.z_loss;
     if (setup_.config.expert_capacity > 0) metrics.expert_dropped = router.dropped;
     const auto experts = static_cast<std::ptrdiff_t>(setup_.model->sizes().num_experts);
-    double load = 0;
+    std::optional<double> load;  // a layer without a choice has no mean load
     std::vector<std::vector<std::int64_t>> layers;
     for (auto first = router.counts.begin(); first != router.counts.end(); first += experts) {
       layers.emplace_back(first, first + experts);
       const auto total = static_cast<double>(std::accumulate(first, first + experts, std::int64_t{0}));
       const auto most = static_cast<double>(*std::max_element(first, first + experts));
-      load = std::max(load, total > 0 ? most * static_cast<double>(experts) / total : 0);
+      if (total > 0) load = std::max(load.value_or(0), most * static_cast<double>(experts) / total);
     }
     metrics.expert_load = load;
     const std::int64_t every = setup_.config.expert_counts;

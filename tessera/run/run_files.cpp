@@ -11,6 +11,7 @@
 #include <iostream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/run/config/resolve.h"
@@ -56,6 +57,25 @@ checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const s
   return lock;
 }
 
+// Returns whether no step is left to train. A run of 0 steps does not count: it only stores the initial weights.
+bool has_no_step(const RunSetup& setup) {
+  return setup.first_step > setup.config.steps && setup.config.steps > 0;
+}
+
+// Returns the value of RunFiles::is_finished. The summary must belong to the last start of the run. A file that is not
+// valid has no results.
+bool has_finished(const RunSetup& setup, const RunDirectory& directory) {
+  if (!has_no_step(setup) || !continues_in(directory.root(), setup.config.resume)) return false;
+  try {
+    const nlohmann::json summary = base::read_json_file(directory.summary());
+    const auto last = summary.at("step").get<std::int64_t>(), trained = summary.at("trained_steps").get<std::int64_t>();
+    return last == setup.config.steps &&
+           last - trained + 1 == base::read_json_file(directory.config()).at("first_step").get<std::int64_t>();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // Under Open MPI each rank has a separate terminal, although the output may go to a file or a pipe.
 bool is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1 && rendezvous::read_ranks(rendezvous::own_variables()).launcher != "mpirun";
@@ -65,6 +85,10 @@ std::int64_t suppressed_steps(const RunSummary& summary) {
   std::int64_t steps = 0;
   for (const auto& [counter, count] : summary.suppressed_by) steps += count;
   return steps;
+}
+
+ordered_json or_null(const std::optional<double>& value) {
+  return value ? ordered_json(*value) : ordered_json();
 }
 
 // Adds the bytes and flops of each number format, and the requested formats.
@@ -91,9 +115,7 @@ void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_j
   if (const std::string_view transport = tp_transport_of(config, summary.schedules); !transport.empty())
     json["tp_transport"] = transport;
   json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
-  const auto milliseconds = [](const std::optional<double>& ms) { return ms ? ordered_json(*ms) : ordered_json(); };
-  json["exposed_ms"] = {{"weights", milliseconds(summary.exposed_weights_ms)},
-                        {"tp", milliseconds(summary.exposed_tp_ms)}};
+  json["exposed_ms"] = {{"weights", or_null(summary.exposed_weights_ms)}, {"tp", or_null(summary.exposed_tp_ms)}};
 }
 
 void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& json) {
@@ -116,6 +138,7 @@ RunFiles::RunFiles(const RunSetup& setup)
     : setup_(setup),
       directory_(setup.config.out),
       lock_(check_and_lock(directory_, setup.config.resume)),
+      finished_(has_finished(setup, directory_)),
       progress_(std::cout, is_terminal(), setup.config.steps) {
   const TrainConfig& config = setup.config;
   note(fmt::format("model {}: {}, {}, {}, backend {}", config.model, models::params_text(*setup.model),
@@ -126,10 +149,17 @@ RunFiles::RunFiles(const RunSetup& setup)
     note(fmt::format(
         "held-out data: {} samples, read after {}", setup.valid->num_samples(),
         config.eval_every > 0 ? fmt::format("each {} steps and the last step", config.eval_every) : "the last step"));
+  if (finished_) {
+    note(
+        fmt::format("the run is finished: {} has the results of its last step, {}. No file was changed; a greater "
+                    "--steps trains longer",
+                    directory_.summary().string(), config.steps));
+    return;
+  }
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
-  if (setup.first_step > config.steps && config.steps > 0)
+  if (has_no_step(setup))
     note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", config.steps));
 }
 
@@ -182,8 +212,8 @@ void RunFiles::finish(const RunSummary& summary) {
   }
   if (summary.loss) json["loss"] = *summary.loss;
   if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
-  json["tokens_per_second"] = summary.tokens_per_second;
-  json["mfu"] = summary.mfu ? ordered_json(*summary.mfu) : ordered_json(nullptr);
+  json["tokens_per_second"] = or_null(summary.tokens_per_second);
+  json["mfu"] = or_null(summary.mfu);
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);

@@ -26,7 +26,7 @@ struct RunSummary {
   std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
   std::int64_t discarded_steps = 0;                   // steps that were discarded after a suppressed step
   std::optional<double> loss, valid_loss;
-  double tokens_per_second = 0;  // median over the run's steps
+  std::optional<double> tokens_per_second;  // median over the run's steps; nullopt without steps
   // Medians of StepMetrics::exposed_tp_ms and of the other part of exposed_comm_ms, over the steps with measured waits.
   std::optional<double> exposed_tp_ms, exposed_weights_ms;
   std::optional<double> mfu;                                       // median over the run's steps
@@ -49,6 +49,10 @@ class RunFiles {
   // errors of check_run_directory and check_metrics. Throws InputError if another process trains in the folder.
   explicit RunFiles(const RunSetup& setup);
 
+  // Returns whether the run resumes in its own folder without a step left, and summary.json already has the results of
+  // its last step. Such a run must not open its files, because it would replace these results.
+  bool is_finished() const { return finished_; }
+
   // Creates the folder, sets aside (renames) the checkpoints that the resumed run replaces, writes config.json and the
   // tokenizer, and opens the other files. Called once, after every check that can refuse the run. Throws the errors of
   // create_run_directory.
@@ -68,6 +72,7 @@ class RunFiles {
   const RunSetup& setup_;
   RunDirectory directory_;
   checkpoint::FileDescriptor lock_;       // the lock on the folder, for the lifetime of this object
+  bool finished_;                         // set after the folder was checked
   std::optional<MetricsWriter> metrics_;  // set by open()
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;

@@ -14,35 +14,24 @@
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/stored_run.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
+#include "tessera/run/tokenizer/tokenizer_warnings.h"
 
 namespace tessera::run {
 namespace {
 
 using nlohmann::json;
 
-// `stored` is state.data of the checkpoint, or null without a checkpoint.
-std::shared_ptr<const data::TrainingData> open_data(const TrainConfig& config, const models::ModelConfig& model,
-                                                    const json& stored, const RunPlaces& places) {
-  auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.data,
-                                                                             .seq_len = config.seq_len,
-                                                                             .vocab_size = model.sizes().vocab_size,
-                                                                             .seed = config.seed,
-                                                                             .mask_documents = config.mask_documents,
-                                                                             .stored = stored});
+// Opens the data and checks it. `options` has the blend, its flag, and the members that differ between training data
+// and held-out data.
+std::shared_ptr<const data::TrainingData> open_data(data::TrainingDataOptions options, const RunSetup& setup,
+                                                    const RunPlaces& places) {
+  options.seq_len = setup.config.seq_len;
+  options.vocab_size = setup.model->sizes().vocab_size;
+  options.seed = setup.config.seed;
+  options.mask_documents = setup.config.mask_documents;
+  auto data = std::make_shared<data::TrainingData>(options);
   data->check_vocabulary(places.part, places.parts);
-  return data;
-}
-
-std::shared_ptr<const data::TrainingData> open_valid(const TrainConfig& config, const models::ModelConfig& model,
-                                                     const RunPlaces& places) {
-  auto data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = config.valid,
-                                                                             .flag = "--valid",
-                                                                             .seq_len = config.seq_len,
-                                                                             .vocab_size = model.sizes().vocab_size,
-                                                                             .seed = config.seed,
-                                                                             .mask_documents = config.mask_documents,
-                                                                             .uses_weights = false});
-  data->check_vocabulary(places.part, places.parts);
+  data->check_targets();
   return data;
 }
 
@@ -122,13 +111,30 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
                      setup.first_step, where);
 }
 
-// Returns the folder of the tokenizer to copy to the run. Stored weights need the tokenizer that was stored with them.
-// Random weights use the tokenizer of the data.
-std::filesystem::path tokenizer_to_carry(const RunSetup& setup) {
+// Returns the folder of the tokenizer that was stored with the weights with which the run starts.
+std::filesystem::path tokenizer_of_weights(const RunSetup& setup) {
   std::filesystem::path folder;
   if (setup.checkpoint) folder = tokenizer_of(*setup.checkpoint);
   if (folder.empty() && !setup.config.init.empty()) folder = tokenizer_of(setup.config.init);
-  return folder.empty() ? tokenizer_of_data(setup.config.data) : folder;
+  return folder;
+}
+
+// Chooses the tokenizer to copy to the run, and the begin tokens. Stored weights need the tokenizer that was stored
+// with them. Random weights use the tokenizer of the data. `state` is that of the checkpoint. Only the process that
+// checks the first part adds warnings.
+void add_tokenizer(RunSetup& setup, const json& state, const std::string& where, const RunPlaces& places) {
+  const BeginIds stored = begin_ids_in(state, where), read = begin_ids_of_data(setup.config.data);
+  const std::filesystem::path of_weights = tokenizer_of_weights(setup);
+  setup.begin_ids = read ? read : stored;
+  setup.tokenizer = of_weights.empty() ? tokenizer_of_data(setup.config.data) : of_weights;
+  if (places.part > 0) return;
+  std::vector<FlagData> data{{.flag = "--data", .blend = setup.config.data}};
+  if (setup.valid) data.push_back({.flag = "--valid", .blend = setup.config.valid});
+  const ReadingModel model{.name = setup.config.model,
+                           .vocab_size = setup.model->sizes().vocab_size,
+                           .tokenizer = of_weights,
+                           .begin = stored};
+  for (const std::string& warning : tokenizer_warnings(data, model)) setup.notes.push_back("warning: " + warning);
 }
 
 // Throws InputError unless the launcher started as many ranks as the kept mesh has.
@@ -178,24 +184,25 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   check_budgets(setup.config, setup.model);
   if (setup.config.recompute == RecomputeSetting::automatic)
     setup.notes.push_back("recomputed: " + recompute_text(recompute_choice(setup.config, *setup.model)));
-  setup.data = open_data(setup.config, *setup.model, reader ? state.value("data", json()) : json(), places);
-  setup.tokenizer = tokenizer_to_carry(setup);
-  if (!setup.config.valid.empty()) setup.valid = open_valid(setup.config, *setup.model, places);
+  setup.data =
+      open_data({.blend = setup.config.data, .stored = reader ? state.value("data", json()) : json()}, setup, places);
+  if (!setup.config.valid.empty())
+    setup.valid = open_data({.blend = setup.config.valid, .flag = "--valid", .uses_weights = false}, setup, places);
   if (setup.checkpoint) check_stored(setup, state, where);
   if (reader) check_stored_types(*reader, setup.config, *setup.model);
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
   for (const std::string& warning : warnings_of(setup.config)) setup.notes.push_back(warning);
-  if (places.part == 0)
-    if (const std::string warning = tokenizer_warning(setup.config.data, setup.tokenizer); !warning.empty())
-      setup.notes.push_back("warning: " + warning);
+  add_tokenizer(setup, state, where, places);
   return setup;
 }
 
 json stored_state(const RunSetup& setup) {
-  return {{"config", to_json(setup.config)},
-          {"model", setup.model->to_json()},
-          {"data", setup.data->fingerprint()},
-          {"version", std::string(base::kVersion)}};
+  json state = {{"config", to_json(setup.config)},
+                {"model", setup.model->to_json()},
+                {"data", setup.data->fingerprint()},
+                {"version", std::string(base::kVersion)}};
+  if (setup.begin_ids) state[kBeginIds] = *setup.begin_ids;
+  return state;
 }
 
 }  // namespace tessera::run

@@ -10,6 +10,7 @@
 #include "tessera/data/data.h"
 #include "tessera/models/model_config.h"
 #include "tessera/run/config/config.h"
+#include "tessera/run/tokenizer/begin_ids.h"
 
 namespace tessera::run {
 
@@ -20,6 +21,7 @@ struct RunSetup {
   std::optional<std::filesystem::path> checkpoint;        // checkpoint to start from
   std::int64_t first_step = 1;                            // the next step to train
   std::filesystem::path tokenizer;  // folder of the tokenizer that is copied to the run; empty: no tokenizer is known
+  BeginIds begin_ids;               // the begin tokens of the training data
   std::vector<std::string> notes;   // lines to print at the start
 };
 

@@ -196,9 +196,9 @@ void Trainer::enqueue_step(const StepInput& input, double lr) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   Pending& pending = steps_[static_cast<std::size_t>((oldest_ + pending_) % kMaxPending)];
   if (pending_ == 0 && !is_repeating_) counted_from_ = parallel_.compute->record_timed();
-  // If every target of the step is masked, losses and gradients are zero and the divisor does not matter.
-  pending.tokens = static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
-  const double scale = 1.0 / pending.tokens;
+  pending.tokens = static_cast<double>(input.tokens);
+  // If every target of the step is masked, the gradients are zero and the divisor does not matter.
+  const double scale = 1.0 / std::max(pending.tokens, 1.0);
   optimizer_.begin_update(lr);
   set_number(input.step, pending);
   runtime_.program().begin_step(schedule::StepKind::train, input.microbatches);
@@ -309,7 +309,7 @@ double Trainer::evaluate(const StepInput& input) {
     grow_expert_room();
   }
   if (was_value_hidden_by_evaluation()) return std::numeric_limits<double>::quiet_NaN();
-  return evaluated_.result() / static_cast<double>(std::max<std::int64_t>(input.tokens, 1));
+  return evaluated_.result() / static_cast<double>(input.tokens);
 }
 
 }  // namespace tessera::train

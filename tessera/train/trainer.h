@@ -60,7 +60,8 @@ struct RouterResult {
 };
 
 struct StepResult {
-  // Mean loss of the step's tokens, before the update and without the routers' losses. Equal on every rank.
+  // Mean loss of the step's tokens, before the update and without the routers' losses. Equal on every rank. NaN if the
+  // step has no tokens (StepInput::tokens is 0).
   double loss = 0;
   std::optional<RouterResult> router;  // set for a model with experts
   double grad_norm = 0;                // norm before clipping; equal on every rank
@@ -110,8 +111,8 @@ class Trainer {
   // stays busy.
   int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }
 
-  // Returns the mean loss of the input's tokens. Does not change the state of the training. Returns NaN if a number
-  // format hid a value that is not finite. Collective.
+  // Returns the mean loss of the input's tokens. Does not change the state of the training. Returns NaN if the
+  // input has no tokens, or if a number format hid a value that is not finite. Collective.
   double evaluate(const StepInput& input);
 
   runtime::Runtime& runtime() { return runtime_; }

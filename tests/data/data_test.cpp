@@ -132,6 +132,19 @@ TEST(LossTokens, AreCountedBeforeTheStep) {
   }
 }
 
+TEST(LossTokens, AreMissingInDocumentsOfOneToken) {
+  const base::TempFolder folder;
+  const std::string single = write_set(folder / "single", std::vector<Tokens>(40, counting(5, 1))),
+                    pair = write_set(folder / "pair", {counting(0, 9), counting(0, 2)});
+  const auto open = [&](const std::vector<std::string>& blend, bool mask) {
+    return TrainingData({.blend = blend, .flag = "--valid", .seq_len = 4, .vocab_size = 100, .mask_documents = mask});
+  };
+  EXPECT_THAT(base::refusal([&] { open({single}, true).check_targets(); }),
+              HasSubstr("--valid: no token of '" + single + "' is a target"));
+  EXPECT_NO_THROW(open({single}, false).check_targets());
+  EXPECT_NO_THROW(open({"1", single, "1", pair}, true).check_targets());
+}
+
 TEST(TrainingData, VisitsEverySetOncePerEpochByItsShare) {
   const base::TempFolder folder;
   const std::string a = write_set(folder / "a", {counting(0, 31)}), b = write_set(folder / "b", {counting(0, 21)});

@@ -110,6 +110,48 @@ class Evaluate(unittest.TestCase):
             self.assertEqual(count, text.count("warning: the tokenizer beside --data differs from that of the model"), text)
             result = run("evaluate", self.folder / "own", "--data", data[name], "--seq-len", 16)
             self.assertEqual((0, count), (result.returncode, result.stderr.count("tessera: warning: the tokenizer beside --data differs")))
+            self.assertIn(f"warning: the model {self.folder / 'own'} has a vocabulary of 131, but the tokenizer", result.stderr)
+        new, differs = ["--model", "llama-tiny-odd", *flags], "warning: the tokenizer beside --{} differs from that {}: {} and {} have"
+        own, beside = ["of the model", self.folder / "own" / "tokenizer"], [f"beside --data {data['same']}", self.folder / "same"]
+        for number, (read, flag, (owner, other)) in enumerate((
+                ([*new, "--data", data["same"], "--valid", data["other"]], "valid", beside),
+                ([*new, "--data", 1, data["same"], 1, data["other"]], "data", beside),
+                (["--resume", self.folder / "own", "--valid", data["other"], "--steps", 2], "valid", own))):
+            text = tessera("train", *read, "--out", self.folder / f"warned-{number}")
+            self.assertEqual(1, text.count(differs.format(flag, owner, self.folder / "other", other)), text)
+            self.assertEqual(1, text.count("warning: the model llama-tiny-odd has a vocabulary of 131, but the tokenizer"), text)
+
+    def test_needs_a_target(self):
+        single = write_documents(self.folder / "single", [[7]] * 40)
+        path, flags = self.runs["llama-tiny-odd"], ["--seq-len", 16, "--mask-documents"]
+        words = f"no token of '{single}' is a target, because each document is a single token and --mask-documents is on"
+        self.assertEqual(32, evaluated(path, single, *flags, "off")["tokens"])
+        train = ["train", "--model", "llama-tiny-odd", "--global-batch", 2, "--steps", 1, *flags]
+        for name, refused in (("--data", ["evaluate", path, "--data", single, *flags, "on", "--gtp", 2]),
+                              ("--data", [*train, "on", "--data", single, "--out", self.folder / "refused"]),
+                              ("--valid", [*train, "on", "--data", self.data, "--valid", single, "--out", self.folder / "refused"])):
+            result = run(*refused)
+            self.assertEqual((2, "", 1), (result.returncode, result.stdout, len(result.stderr.splitlines())), result.stderr)
+            self.assertIn(f"{name}: {words}", result.stderr)
+        self.assertFalse((self.folder / "refused").exists())
+
+    def test_a_step_without_targets_has_no_loss(self):
+        # Samples of 4 tokens: with documents of one token, only the samples of the last document have targets.
+        mixed = write_documents(self.folder / "mixed", [[7]] * 40 + [list(range(1, 42))])
+        for model in ("llama-tiny-odd", "mixtral-tiny-odd"):
+            out = self.folder / f"mixed-{model}"
+            tessera("train", "--model", model, "--data", mixed, "--seq-len", 4, "--global-batch", 1, "--mask-documents", "on", "--steps", 8,
+                    "--out", out)
+            steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            self.assertEqual({True, False}, {step["tokens"] == 0 for step in steps})
+            for step in steps:
+                self.assertEqual(step["tokens"] == 0, step["loss"] == "NaN", step)
+                self.assertEqual(model == "mixtral-tiny-odd" and step["tokens"] > 0, "expert_load" in step, step)
+                self.assertGreaterEqual(step["grad_norm"], 0)
+            empty = sum(step["tokens"] == 0 for step in steps)
+            shown = tessera("plot", out)
+            self.assertIn(f"{empty} steps had no target, so they have no loss", shown)
+            self.assertNotIn("losses are not finite", shown)
 
     def test_shows_the_result_as_text(self):
         found = evaluated(self.runs["llama-tiny-odd"], self.short, "--seq-len", 16)

@@ -304,8 +304,40 @@ class Kept(Resume):
         out = self.copy("complete")
         said = "the checkpoint is at or after the last step, {}: a greater --steps trains longer"
         steps = self.settings(out)["steps"]
-        self.assertIn(said.format(steps), tessera("train", "--resume", "latest", "--out", out).splitlines())
-        self.assertNotIn("the checkpoint is after", tessera("train", "--resume", "latest", "--steps", steps + 1, "--out", out))
+        other = self.folder / "complete-elsewhere"
+        self.assertIn(said.format(steps), tessera("train", "--resume", out, "--out", other).splitlines())
+        self.assertEqual(0, json.loads((other / "summary.json").read_text())["trained_steps"])
+        self.assertNotIn("the checkpoint is at", tessera("train", "--resume", "latest", "--steps", steps + 1, "--out", out))
+
+    def test_a_finished_run_is_not_changed(self):
+        out = self.folder / "finished"
+        tessera("train", *self.start, "--steps", 3, "--out", out)
+        before, times = content(out), {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+        said = f"the run is finished: {out}/summary.json has the results of its last step, 3. No file was changed"
+        resumed = [["--resume", "latest"], ["--resume", self.step(out, 3), "--gtp", 2], ["--resume", "latest", "--steps", 3, "--lr", "1e-4"]]
+        for flags in resumed:
+            self.assertIn(said, tessera("train", *flags, "--out", out))
+        if MPIRUN:
+            self.assertIn(said, tessera("train", "--resume", "latest", "--backend", "mpi", "--gtp", 2, "--out", out, mpi_ranks=2))
+        self.assertEqual((before, times), (content(out), {path: path.stat().st_mtime_ns for path in out.rglob("*")}))
+        self.assertIn("medians of 1 steps", tessera("plan", "--measured", out))
+
+    def test_a_run_that_lost_its_summary_or_has_none_of_its_last_step_is_completed(self):
+        out = self.folder / "unfinished"
+        tessera("train", *self.start, "--steps", 3, "--out", out)
+        summary = json.loads((out / "summary.json").read_text())
+        for text in (None, "{", "[]", json.dumps(summary | {"step": 2})):
+            (out / "summary.json").unlink()
+            if text is not None:
+                (out / "summary.json").write_text(text)
+            self.assertNotIn("the run is finished", tessera("train", "--resume", "latest", "--out", out))
+            found = json.loads((out / "summary.json").read_text())
+            self.assertEqual((3, 0, None), (found["step"], found["trained_steps"], found["tokens_per_second"]))
+        # A run of 0 steps stores its initial weights again.
+        zero = self.folder / "zero"
+        for flags in ([*self.start, "--steps", 0], ["--resume", "latest"]):
+            self.assertNotIn("the run is finished", tessera("train", *flags, "--out", zero))
+            self.assertEqual((0, None), tuple(json.loads((zero / "summary.json").read_text())[key] for key in ("step", "tokens_per_second")))
 
     def test_a_converted_checkpoint_uses_the_mesh_of_the_command_line(self):
         tessera("convert", self.saved, self.folder / "kept-hf")

@@ -134,6 +134,15 @@ TEST(Remarks, CountLossesThatAreNotFiniteAndSkippedSteps) {
   EXPECT_THAT(lines, Contains("1 steps were suppressed and repeated, first in step 10"));
 }
 
+TEST(Remarks, CountStepsWithoutTargets) {
+  PlottedRun run = falling_run(20);
+  run.steps[3].loss = run.steps[5].loss = kNaN;
+  run.steps[3].tokens = 0;
+  const std::vector<std::string> lines = remarks_of(run);
+  EXPECT_THAT(lines, Contains("1 steps had no target, so they have no loss, first in step 4"));
+  EXPECT_THAT(lines, Contains("1 losses are not finite, first in step 6"));
+}
+
 TEST(Remarks, NameTheRankThatWasSlowestInMostSteps) {
   PlottedRun run = falling_run(10);
   for (std::size_t i = 2; i < 8; ++i) {

@@ -29,23 +29,6 @@ std::set<std::string> names_in(const fs::path& folder) {
 constexpr const char* kTokenizer =
     R"({"added_tokens": [{"id": 7, "content": "</s>"}, {"id": 9, "content": "<s>"}], "model": {}})";
 
-TEST(Vocabularies, AreCompared) {
-  const base::TempFolder folder;
-  write(folder / "a/tokenizer.json", R"({"model": {"vocab": {"x": 0, "y": 1}}, "version": "1"})");
-  write(folder / "b/tokenizer.json", R"({"version": "2", "model": {"vocab": {"y": 1, "x": 0}}})");
-  write(folder / "c/tokenizer.json", R"({"model": {"vocab": {"x": 1, "y": 0}}})");
-  write(folder / "d/tokenizer.json", "{");
-  EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "b"));
-  EXPECT_TRUE(have_other_vocabularies(folder / "a", folder / "c"));
-  EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "d"));
-  EXPECT_FALSE(have_other_vocabularies(folder / "a", folder / "none"));
-  for (const char* data : {"b/train.idx", "c/train.idx"}) write(folder / data, "");
-  EXPECT_EQ(tokenizer_warning({folder / "b/train"}, folder / "a"), "");
-  EXPECT_EQ(tokenizer_warning({"none/train"}, folder / "a"), "");
-  EXPECT_TRUE(
-      tokenizer_warning({folder / "c/train"}, folder / "a").starts_with("the tokenizer beside --data differs from"));
-}
-
 TEST(TokenizerFolder, IsThatOfTheCheckpointOrOfItsRun) {
   const base::TempFolder folder;
   const fs::path checkpoint = folder / "run/checkpoints/step-00000003";

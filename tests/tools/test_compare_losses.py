@@ -32,6 +32,16 @@ class CompareLosses(unittest.TestCase):
                          [line.split() for line in said[1:3]])
         self.assertEqual("2 steps: largest relative difference 2.50e-01 (step 2), mean 1.25e-01", said[3])
 
+    def test_losses_that_are_zero_or_not_finite(self):
+        self.write("a", (1, "NaN"), (2, 0.0), (3, 0.0), (4, 2.0))
+        self.write("b", (1, 4.0), (2, 0.0), (3, 1.0), (4, "Infinity"))
+        said = self.compare("a", "b", "--every", "1").stdout.splitlines()
+        self.assertEqual([["2", "0.00e+00"], ["3", "inf"]], [[line.split()[0], line.split()[3]] for line in said[1:3]])
+        self.assertEqual(["2 steps are left out: their losses are not finite", "2 steps: largest relative difference inf (step 3), mean inf"],
+                         said[3:])
+        self.write("c", (1, "NaN"))
+        self.assertIn("a and c have no step with finite losses in common", self.compare("a", "c").stderr)
+
     def test_refusals(self):
         self.write("a", (1, 4.0))
         self.write("b", (2, 4.0))

@@ -1,5 +1,11 @@
 #!/usr/bin/env python3
-"""Tests python/log_to_wandb.py with a module that imitates wandb and writes its calls to a file."""
+"""Tests python/log_to_wandb.py with a module that imitates wandb, and with the real package where it is installed.
+
+The imitation follows the documentation of wandb.Run: `step` is the step of the next call of log(), a resumed run continues after
+its last step, and log() ignores a step below the current one. $WANDB_PYTHON is an interpreter with the package
+(`pip install wandb` in a separate environment); the default is the current Python. Without a server, the real package ignores
+`resume`, so only the imitation shows later calls.
+"""
 import json
 import os
 import pathlib
@@ -12,16 +18,44 @@ import unittest
 from summary import run_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+WANDB_PYTHON = os.environ.get("WANDB_PYTHON", sys.executable)
+HAS_WANDB = subprocess.run([WANDB_PYTHON, "-c", "import wandb"], capture_output=True, check=False).returncode == 0
+# The file $CALLS holds all calls of the program, and HISTORY the values that the server has after all programs so far.
 IMITATION = """import json, os
+CALLS, HISTORY = os.environ["CALLS"], os.environ["CALLS"] + ".history"
+def append(path, value):
+    with open(path, "a") as file: file.write(json.dumps(value) + "\\n")
 class Run:
-    step = int(os.environ.get("IMITATED_STEP", "0"))
-    def log(self, values, step): write(["log", step, {key: repr(value) for key, value in values.items()}])
-    def finish(self): write(["finish"])
-def write(call):
-    with open(os.environ["CALLS"], "a") as file: file.write(json.dumps(call) + "\\n")
+    def __init__(self):
+        steps = [json.loads(line)[0] for line in open(HISTORY)] if os.path.exists(HISTORY) else []
+        self.step = max(steps) + 1 if steps else 0
+    def log(self, values, step):
+        append(CALLS, ["log", step, {key: repr(value) for key, value in values.items()}])
+        if step < self.step: return
+        append(HISTORY, [step, values])
+        self.step = step
+    def finish(self): append(CALLS, ["finish"])
 def init(**options):
-    write(["init", options])
+    append(CALLS, ["init", options])
     return Run()
+"""
+# Prints the steps with their losses that the real package has stored in the folder. Its file has LevelDB's log format: blocks of
+# 32 KiB, and records with a checksum, a length and a type (1: whole, 4: last part).
+READ_STORED = """import json, pathlib, struct, sys
+from wandb.proto import wandb_internal_pb2
+data, at, held = next(pathlib.Path(sys.argv[1]).rglob("*.wandb")).read_bytes(), 7, b""
+while at + 7 <= len(data):
+    if 32768 - at % 32768 < 7:
+        at += 32768 - at % 32768
+        continue
+    _, size, kind = struct.unpack_from("<IHB", data, at)
+    held += data[at + 7:at + 7 + size]
+    at += 7 + size
+    if kind not in (1, 4): continue
+    record = wandb_internal_pb2.Record.FromString(held)
+    held = b""
+    values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+    if values: print(json.dumps([values["_step"], values["loss"]]))
 """
 
 
@@ -62,10 +96,46 @@ class LogToWandb(unittest.TestCase):
         self.assertEqual(calls[2], ["log", 2, {"loss": "3.5", "lr": "0.0003", "flops_by_format/fp8": "8.0"}])
         self.assertEqual(calls[3:], [["finish"]])
 
-    def test_a_second_call_copies_only_new_steps(self):
+    def history(self):
+        return [json.loads(line)[0] for line in pathlib.Path(f"{self.calls}.history").read_text().splitlines()]
+
+    def test_later_calls_copy_the_steps_that_are_missing(self):
+        copied = []
+        for last in (3, 6, 6, 8):
+            self.metrics.write_text("".join(line(step) for step in range(1, last + 1)))
+            copied.append([call[1] for call in self.called() if call[0] == "log"])
+        self.assertEqual([[1, 2, 3], [4, 5, 6], [], [7, 8]], copied)
+        self.assertEqual(list(range(1, 9)), self.history())
+
+    def test_a_call_after_a_call_without_steps_copies_all(self):
+        self.metrics.write_text("")
+        self.called()
+        self.metrics.write_text(line(1) + line(2))
+        self.called()
+        self.assertEqual([1, 2], self.history())
+
+    def test_follow_reads_the_file_of_a_resumed_run_that_removed_lines(self):
         self.metrics.write_text("".join(line(step) for step in (1, 2, 3)))
-        steps = [call[1] for call in self.called(IMITATED_STEP="2") if call[0] == "log"]
-        self.assertEqual(steps, [3])
+        program = subprocess.Popen(self.command("--follow", "--seconds", "0.05"), env=self.environment())
+        self.addCleanup(program.kill)
+        while not self.calls.exists() or len(self.calls.read_text().splitlines()) < 4:
+            time.sleep(0.02)
+        new = self.run_folder / "new"
+        new.write_text("".join(line(step) for step in (1, 2, 3, 4)))
+        new.rename(self.metrics)
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(line(5))
+        (self.run_folder / "summary.json").write_text("{}")
+        self.assertEqual(program.wait(timeout=20), 0)
+        self.assertEqual([1, 2, 3, 4, 5], self.history())
+
+    @unittest.skipUnless(HAS_WANDB, f"{WANDB_PYTHON} has no wandb")
+    def test_the_real_package_stores_each_step(self):
+        self.metrics.write_text("".join(line(step, grad_norm="NaN") for step in (1, 2, 3)))
+        environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(self.root), "WANDB_SILENT": "true"}
+        subprocess.run([WANDB_PYTHON, *self.command()[1:]], check=True, capture_output=True, env=environment, timeout=300)
+        stored = subprocess.run([WANDB_PYTHON, "-c", READ_STORED, str(self.root)], check=True, capture_output=True, text=True)
+        self.assertEqual([[1, 4.5], [2, 3.5], [3, 2.5]], [json.loads(values) for values in stored.stdout.splitlines()])
 
     def test_follow_waits_for_the_end_of_the_run(self):
         self.metrics.write_text(line(1))

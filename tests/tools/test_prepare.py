@@ -66,6 +66,12 @@ class Prepare(unittest.TestCase):
         self.assertAlmostEqual(meta["unigram_loss"], expected, delta=1e-12 * expected)
         self.assertGreaterEqual(len(valid), 0.05 * (len(train) + len(valid)))
 
+    def test_meta_json_states_the_entries_of_a_short_text(self):
+        self.assertEqual(self.prepare_text("--vocab-size", 5000).returncode, 0)
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.root / "out/tokenizer.json"))
+        self.assertEqual(tokenizer.get_vocab_size(), json.loads((self.root / "out/meta.json").read_text())["vocab_size"])
+        self.assertLess(tokenizer.get_vocab_size(), 5000)
+
     def test_the_same_text_gives_the_same_bytes(self):
         self.prepare_text(output="a")
         self.prepare_text(output="b")

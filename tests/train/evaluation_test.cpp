@@ -1,6 +1,8 @@
 // Tests the loss of held-out samples.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/train/training.h"
 
 namespace tessera::train::testing {
@@ -34,6 +36,31 @@ TEST(Evaluation, IsTheMeanOverAnyNumberOfMicrobatches) {
       const double mean = sum * kEach / microbatches;
       EXPECT_NEAR(trainer.evaluate(samples(options, parallel, 0, microbatches)), mean, 1e-12 * mean) << microbatches;
     }
+  };
+  run(options);
+}
+
+// Returns the samples with masked targets.
+StepInput without_targets(StepInput input) {
+  input.tokens = 0;
+  input.batch = [batch = input.batch](int microbatch) {
+    models::Batch masked = batch(microbatch);
+    masked.targets.fill_(-1);
+    return masked;
+  };
+  return input;
+}
+
+// The mean over nothing is not a number. The gradients of such a step are zero.
+TEST(Evaluation, WithoutTargetsHasNoLoss) {
+  RunOptions options{.model = odd_model(), .gtp = 2, .dtype = quant::DType::fp64, .seq_len = 4, .steps = 1};
+  options.at_end = [&](Trainer& trainer) {
+    const StepInput input = without_targets(samples(options, trainer.parallel(), 0, 2));
+    EXPECT_TRUE(std::isnan(trainer.evaluate(input)));
+    const StepResult result = trainer.train_step(input, 1e-3);
+    EXPECT_TRUE(std::isnan(result.loss));
+    EXPECT_EQ(result.grad_norm, 0);
+    EXPECT_FALSE(result.skipped);
   };
   run(options);
 }

@@ -14,6 +14,7 @@
 #include "tessera/run/generate/frozen_run.h"
 #include "tessera/run/run_directory.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
+#include "tessera/run/tokenizer/tokenizer_warnings.h"
 
 namespace tessera::run {
 namespace {
@@ -36,6 +37,7 @@ EvaluationInputs read_inputs(const EvaluateCommand& command, const comm::World& 
                                 .mask_documents = inputs.config.mask_documents,
                                 .uses_weights = false});
   inputs.data->check_vocabulary(world.rank(), world.size());
+  inputs.data->check_targets();
   return inputs;
 }
 
@@ -44,8 +46,17 @@ void print_size(std::int64_t samples, std::int64_t seq_len) {
   if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "evaluating {} samples of {} tokens\n", samples, seq_len);
 }
 
-void print_warning(const std::string& text) {
-  if (!text.empty()) fmt::print(stderr, "tessera: warning: {}\n", text);
+void print_warning(const std::string& warning) {
+  fmt::print(stderr, "tessera: warning: {}\n", warning);
+}
+
+void print_warnings(const EvaluateCommand& command, const StoredModel& stored) {
+  const ReadingModel model{.name = command.path,
+                           .vocab_size = stored.model->sizes().vocab_size,
+                           .tokenizer = tokenizer_of(stored.folder),
+                           .begin = stored.begin_ids};
+  std::ranges::for_each(stored.warnings, print_warning);
+  std::ranges::for_each(tokenizer_warnings({{.flag = "--data", .blend = {command.data}}}, model), print_warning);
 }
 
 void print_result(double loss, const train::StepInput& input, std::int64_t samples, bool json) {
@@ -71,8 +82,7 @@ int evaluate(const EvaluateCommand& command) {
     const auto model = make_frozen_model(world, inputs.config, inputs.stored);
     const EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
     const train::StepInput input = evaluation_input(*inputs.data, shape, model->parallel());
-    if (world.rank() == 0) std::ranges::for_each(inputs.stored.warnings, print_warning);
-    if (world.rank() == 0) print_warning(tokenizer_warning({command.data}, tokenizer_of(inputs.stored.folder)));
+    if (world.rank() == 0) print_warnings(command, inputs.stored);
     if (world.rank() == 0) print_size(inputs.data->num_samples(), inputs.config.seq_len);
     const double loss = model->evaluate(input);
     if (world.rank() == 0) print_result(loss, input, inputs.data->num_samples(), command.json);

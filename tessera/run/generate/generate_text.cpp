@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -67,7 +68,11 @@ TextInputs read_inputs(const GenerateCommand& command, const comm::World& world,
     inputs.stored = find_stored_model(command.path, world.rank(), world.size());
     inputs.tokenizer = tokenizer_of(inputs.stored.folder);
     inputs.generation.stop = end_tokens(command, inputs);
-    if (world.rank() == 0) prompt = prompt_tokens(command.prompt, inputs.tokenizer, command.pythons, command.path);
+    if (world.rank() == 0)
+      prompt = prompt_tokens(command.prompt, {.folder = inputs.tokenizer,
+                                              .begin = inputs.stored.begin_ids,
+                                              .pythons = command.pythons,
+                                              .model_path = command.path});
   });
   require_same_inputs(all, inputs.stored, {{"the end tokens", inputs.generation.stop}});
   prompt = nlohmann::json::parse(checkpoint::broadcast_text(all, nlohmann::json(prompt).dump())).get<Ids>();
@@ -86,11 +91,12 @@ TextInputs read_inputs(const GenerateCommand& command, const comm::World& world,
   return inputs;
 }
 
-// The text of the new tokens, and the text of the prompt and the new tokens together. Both are absent if no tokenizer
-// is known.
+// Texts of tokens.
 struct Texts {
-  std::string continuation, all;
+  std::string prompt;  // of the prompt alone
+  std::string all;     // of the prompt and the new tokens together
 };
+// Returns nullopt if no tokenizer is known.
 std::optional<Texts> texts_of(const GenerateCommand& command, const TextInputs& inputs, const Ids& tokens) {
   const std::filesystem::path file = inputs.tokenizer / "tokenizer.json";
   std::error_code ignored;
@@ -99,8 +105,8 @@ std::optional<Texts> texts_of(const GenerateCommand& command, const TextInputs& 
   all.insert(all.end(), tokens.begin(), tokens.end());
   std::string reason = "no Python with the package tokenizers was found ($TESSERA_PYTHON)";
   try {
-    if (const auto texts = PythonTokenizer(file, command.pythons).decode({tokens, all}))
-      return Texts{.continuation = texts->at(0), .all = texts->at(1)};
+    if (const auto texts = PythonTokenizer(file, command.pythons).decode({inputs.generation.prompt, all}))
+      return Texts{.prompt = texts->at(0), .all = texts->at(1)};
   } catch (const InputError& error) {
     reason = error.what();
   }
@@ -112,7 +118,7 @@ void print_result(const GenerateCommand& command, const TextInputs& inputs, cons
   const std::optional<Texts> texts = texts_of(command, inputs, tokens);
   if (command.json) {
     nlohmann::ordered_json report = {{"prompt_ids", inputs.generation.prompt}, {"ids", tokens}};
-    if (texts) report["text"] = texts->continuation;
+    if (texts) report["text"] = continuation_of(texts->prompt, texts->all);
     fmt::print("{}\n", report.dump());
     return;
   }
@@ -120,6 +126,15 @@ void print_result(const GenerateCommand& command, const TextInputs& inputs, cons
 }
 
 }  // namespace
+
+std::string continuation_of(const std::string& prompt, const std::string& all) {
+  auto same = static_cast<std::size_t>(std::ranges::mismatch(prompt, all).in2 - all.begin());
+  const auto continues_character = [&](std::size_t at) {
+    return at < all.size() && (static_cast<unsigned char>(all[at]) & 0xC0U) == 0x80U;
+  };
+  while (same > 0 && continues_character(same)) --same;
+  return all.substr(same);
+}
 
 int generate_text(const GenerateCommand& command) {
   check_flags(command);

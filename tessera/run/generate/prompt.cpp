@@ -62,22 +62,21 @@ void check_prompt_flags(const PromptFlags& flags) {
   if (given > 1) throw InputError("--prompt, --prompt-file, --prompt-ids: got several of them, expected one");
 }
 
-std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const std::filesystem::path& folder,
-                                        const std::vector<std::string>& pythons, const std::string& model_path) {
+std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const PromptTokenizer& tokenizer) {
   if (flags.ids) return ids_of(*flags.ids);
   const std::string flag = flag_of_prompt(flags), text = text_of(flags);
   if (const auto at = base::invalid_utf8(text))
     throw InputError("{}: byte {} of the text is not UTF-8, expected UTF-8 (iconv -t UTF-8 converts other encodings)",
                      flag, *at);
-  if (folder.empty())
+  if (tokenizer.folder.empty())
     throw InputError("{}: no tokenizer is known for {}, expected tokenizer.json in it, or --prompt-ids with token ids",
-                     flag, model_path);
-  const std::filesystem::path file = folder / "tokenizer.json";
+                     flag, tokenizer.model_path);
+  const std::filesystem::path file = tokenizer.folder / "tokenizer.json";
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
     throw InputError("{}: {} does not exist, expected it beside the other files of the tokenizer (or --prompt-ids)",
                      flag, file.string());
-  const auto tokens = PythonTokenizer(file, pythons).encode(text);
+  const auto tokens = PythonTokenizer(file, tokenizer.pythons).encode(text, tokenizer.begin);
   if (!tokens)
     throw InputError(
         "{}: no Python with the package tokenizers was found, expected one in $TESSERA_PYTHON or as python3 "

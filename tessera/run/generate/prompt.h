@@ -17,12 +17,17 @@ struct PromptFlags {
 // Throws InputError unless exactly one of the flags is given.
 void check_prompt_flags(const PromptFlags& flags);
 
-// Returns the tokens of the prompt. folder: the tokenizer's folder; empty without a tokenizer. model_path: the model's
-// path on the command line, for messages. Throws InputError for a file that cannot be read, for bytes that are not
-// UTF-8, and for ids that are not numbers. Throws InputError for text if there is no tokenizer, or no Python that can
-// load it. The message names the flag.
-std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const std::filesystem::path& folder,
-                                        const std::vector<std::string>& pythons, const std::string& model_path);
+// How the text of a prompt becomes tokens.
+struct PromptTokenizer {
+  std::filesystem::path folder;      // folder of the tokenizer; empty without a tokenizer
+  BeginIds begin;                    // the begin tokens of the model's training data
+  std::vector<std::string> pythons;  // Python interpreters (python_tokenizer.h)
+  std::string model_path;            // the model's path on the command line, for messages
+};
+// Returns the tokens of the prompt. Throws InputError for a file that cannot be read, for bytes that are not UTF-8, and
+// for ids that are not numbers. Throws InputError for text if there is no tokenizer, or no Python that can load it. The
+// message names the flag.
+std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const PromptTokenizer& tokenizer);
 // Throws InputError for a prompt without tokens, and for ids outside the vocabulary.
 void check_prompt(const std::vector<std::int64_t>& tokens, const PromptFlags& flags, std::int64_t vocab_size);
 

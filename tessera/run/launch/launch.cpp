@@ -39,6 +39,7 @@ int launch_local(const TrainConfig& command, const std::filesystem::path& config
   const RunSetup setup = make_run_setup(command, {.configs = configs});
   set_up_process(setup.config.threads, setup.config.deterministic);
   RunFiles files(setup);
+  if (files.is_finished()) return 0;
   comm::LocalOptions options;
   options.timeout = timeout_of(setup.config);
   try {
@@ -69,6 +70,8 @@ void train_with_processes(comm::World& world, const TrainConfig& command, const 
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(setup);
   });
+  const std::string finished = files && files->is_finished() ? "finished" : "";
+  if (!checkpoint::broadcast_text(*group, finished).empty()) return;
   watch.start(*group, setup, stop_requested);
   try {
     run_training(world, setup, files.get(), stop_requested);

@@ -114,7 +114,11 @@ std::vector<std::string> remarks_of(const PlottedRun& run) {
   std::vector<std::string> lines{summary_of(run)};
   add_spikes(run, lines);
   add_count(
-      run, "losses are not finite", [](const StepMetrics& step) { return !std::isfinite(step.loss); }, lines);
+      run, "steps had no target, so they have no loss", [](const StepMetrics& step) { return step.tokens == 0; },
+      lines);
+  add_count(
+      run, "losses are not finite",
+      [](const StepMetrics& step) { return step.tokens > 0 && !std::isfinite(step.loss); }, lines);
   add_count(
       run, "steps were skipped: their gradient was not finite", [](const StepMetrics& step) { return step.skipped; },
       lines);

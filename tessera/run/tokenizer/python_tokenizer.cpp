@@ -27,7 +27,12 @@ try:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if "text" in request:
-        answer = {"ids": tokenizer.encode(request["text"]).ids}
+        encoding = tokenizer.encode(request["text"])
+        ids, begin = encoding.ids, request.get("begin")
+        if begin is not None:
+            mask = encoding.special_tokens_mask + [0]  # 1 for the ids that the tokenizer adds
+            ids = begin + ids[mask.index(0):]
+        answer = {"ids": ids}
     else:
         answer = {"texts": [tokenizer.decode(ids, skip_special_tokens=False) for ids in request["lists"]]}
 except Exception as error:
@@ -56,8 +61,10 @@ std::optional<json> call_python(const std::vector<std::string>& pythons, const j
 PythonTokenizer::PythonTokenizer(std::filesystem::path file, std::vector<std::string> pythons)
     : file_(std::move(file)), pythons_(std::move(pythons)) {}
 
-std::optional<std::vector<std::int64_t>> PythonTokenizer::encode(const std::string& text) const {
-  const auto answer = call_python(pythons_, {{"file", file_.string()}, {"text", text}}, file_.string());
+std::optional<std::vector<std::int64_t>> PythonTokenizer::encode(const std::string& text, const BeginIds& begin) const {
+  json request = {{"file", file_.string()}, {"text", text}};
+  if (begin) request["begin"] = *begin;
+  const auto answer = call_python(pythons_, request, file_.string());
   if (!answer) return std::nullopt;
   return answer->at("ids").get<std::vector<std::int64_t>>();
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/run/tokenizer/begin_ids.h"
+
 namespace tessera::run {
 
 class PythonTokenizer {
@@ -14,10 +16,10 @@ class PythonTokenizer {
   // file: a tokenizer.json. pythons: interpreters to try, in this order; each is a name in PATH or a file.
   PythonTokenizer(std::filesystem::path file, std::vector<std::string> pythons);
 
-  // Returns the ids of a text, including special tokens that the tokenizer adds. The text must be valid UTF-8. Returns
-  // nullopt if no interpreter has the package `tokenizers`. Throws InputError if the package refuses the
-  // tokenizer.json.
-  std::optional<std::vector<std::int64_t>> encode(const std::string& text) const;
+  // Returns the ids of a text, including special tokens that the tokenizer adds. If `begin` is set, its ids replace the
+  // ids that the tokenizer adds before the text. The text must be valid UTF-8. Returns nullopt if no interpreter has
+  // the package `tokenizers`. Throws InputError if the package refuses the tokenizer.json.
+  std::optional<std::vector<std::int64_t>> encode(const std::string& text, const BeginIds& begin = {}) const;
   // Returns the text of each list of ids, including special tokens. Returns nullopt and throws errors in the same cases
   // as encode.
   std::optional<std::vector<std::string>> decode(const std::vector<std::vector<std::int64_t>>& lists) const;

@@ -1,7 +1,5 @@
 #include "tessera/run/tokenizer/tokenizer_files.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/io.h"
+#include "tessera/data/blend.h"
 #include "tessera/run/run_directory.h"
 
 namespace tessera::run {
@@ -91,34 +90,26 @@ fs::path tokenizer_of(const fs::path& model_folder) {
   return {};
 }
 
+std::vector<std::string> prefixes_in(const std::vector<std::string>& blend) {
+  std::vector<std::string> prefixes;
+  for (const data::WeightedPrefix& set : data::parse_blend(blend, "--data")) prefixes.push_back(set.prefix);
+  return prefixes;
+}
+
+fs::path folder_of_prefix(const std::string& prefix) {
+  const fs::path path(prefix);
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+fs::path tokenizer_beside(const std::string& prefix) {
+  const fs::path folder = folder_of_prefix(prefix);
+  return is_file(prefix + ".idx") && holds_tokenizer(folder) ? folder : fs::path();
+}
+
 fs::path tokenizer_of_data(const std::vector<std::string>& blend) {
-  for (const std::string& word : blend) {
-    const fs::path prefix(word);
-    fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
-    if (is_file(prefix.string() + ".idx") && holds_tokenizer(folder)) return folder;
-  }
+  for (const std::string& prefix : prefixes_in(blend))
+    if (fs::path folder = tokenizer_beside(prefix); !folder.empty()) return folder;
   return {};
-}
-
-bool have_other_vocabularies(const fs::path& one, const fs::path& other) {
-  const auto vocabulary = [](const fs::path& folder) {
-    try {
-      return base::read_json_file(folder / "tokenizer.json").at("model").at("vocab");
-    } catch (const std::exception&) {
-      return json();
-    }
-  };
-  const json first = vocabulary(one), second = vocabulary(other);
-  return !first.is_null() && !second.is_null() && first != second;
-}
-
-std::string tokenizer_warning(const std::vector<std::string>& blend, const fs::path& tokenizer) {
-  const fs::path data = tokenizer_of_data(blend);
-  if (data.empty() || data == tokenizer || !have_other_vocabularies(data, tokenizer)) return "";
-  return fmt::format(
-      "the tokenizer beside --data differs from that of the model: {} and {} have other vocabularies, so the model "
-      "reads other words than it was trained on",
-      data.string(), tokenizer.string());
 }
 
 TextTokens text_tokens_of(const fs::path& folder) {

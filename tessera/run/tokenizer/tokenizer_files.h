@@ -17,14 +17,13 @@ bool holds_tokenizer(const std::filesystem::path& folder);
 // subfolder tokenizer/, or the folder tokenizer/ of the run that contains the checkpoint. Returns an empty path without
 // a tokenizer.
 std::filesystem::path tokenizer_of(const std::filesystem::path& model_folder);
+// Returns the prefixes of the data sets in `blend`, and the folder of the files of a prefix.
+std::vector<std::string> prefixes_in(const std::vector<std::string>& blend);
+std::filesystem::path folder_of_prefix(const std::string& prefix);
+// Returns the folder of a data set if it contains a tokenizer, otherwise an empty path.
+std::filesystem::path tokenizer_beside(const std::string& prefix);
 // Returns the folder of the first data set in `blend` whose folder contains a tokenizer, or an empty path.
 std::filesystem::path tokenizer_of_data(const std::vector<std::string>& blend);
-
-// Returns whether the vocabularies of two tokenizers differ. Returns false if one of them has no valid tokenizer.json.
-bool have_other_vocabularies(const std::filesystem::path& one, const std::filesystem::path& other);
-// Returns a warning if the data sets in `blend` were prepared with another tokenizer than that of the model, whose
-// folder is `tokenizer`. Otherwise returns an empty string.
-std::string tokenizer_warning(const std::vector<std::string>& blend, const std::filesystem::path& tokenizer);
 
 // The tokens that begin and end a text.
 struct TextTokens {
