@@ -9,6 +9,7 @@
 #include "subcommands.h"
 #include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/base/printable.h"
 #include "tessera/run/version_text.h"
 
@@ -45,6 +46,11 @@ std::string_view first_line(std::string_view text) {
   return text.substr(0, text.find('\n'));
 }
 
+void print_error(const std::exception& error) {
+  constexpr std::size_t kLongest = 4000;  // a message may quote text of any length
+  fmt::print(stderr, "tessera: {}\n", tessera::base::excerpt(first_line(error.what()), kLongest));
+}
+
 int run_subcommand(const Arguments& words) {
   if (words.empty()) return print_usage(stderr), 2;
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return print_usage(stdout), 0;
@@ -60,13 +66,13 @@ int run_subcommand(const Arguments& words) {
 // Returns the exit code of the command line. Prints errors as one line.
 int run_reporting_errors(const Arguments& words) {
   try {
-    return run_subcommand(words);
+    return tessera::base::naming_failed_allocations([&] { return run_subcommand(words); });
   } catch (const tessera::InputError& error) {
-    fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
-    return 2;
+    return print_error(error), 2;
+  } catch (const tessera::base::OutOfMemory& error) {
+    return print_error(error), 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: {}\n", tessera::base::printable(first_line(error.what())));
-    return 1;
+    return print_error(error), 1;
   }
 }
 
