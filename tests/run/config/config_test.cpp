@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/llama.h"
+#include "tessera/models/mixtral.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -320,6 +321,23 @@ TEST(Resolve, TakesTheModelsLongestSequence) {
   EXPECT_EQ(resolve_model(resolved({"--seq-len", "64"}), model).seq_len, 64);
   const std::string message = base::refusal([&] { resolve_model(resolved({"--seq-len", "129"}), model); });
   EXPECT_THAT(message, HasSubstr("--seq-len: got 129, expected at most 128"));
+}
+
+TEST(Resolve, RefusesMoreExpertsThanTheRoutersOfGpusSupport) {
+  models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 8};
+  config.num_heads = config.num_kv_heads = 1, config.head_dim = 8;
+  config.experts = models::ExpertsConfig{.count = 1024, .per_token = 2, .width = 8, .sparse = {true}};
+  const auto resolve = [&](const char* backend, const char* ep) {
+    return resolve_model(resolved({"--backend", backend, "--gtp", ep, "--ep", ep}), models::MixtralConfig(config));
+  };
+  for (const char* ep : {"1", "2", "8"}) {
+    EXPECT_EQ(base::refusal([&] { resolve("nccl", ep); }),
+              "--model: 'm' has 1024 experts in a layer, expected at most 1023 on GPUs: a router chooses among all of "
+              "them, for every --ep");
+    EXPECT_NO_THROW(resolve("mpi", ep));
+  }
+  config.experts->count = 1023;
+  EXPECT_NO_THROW(resolve("nccl", "8"));
 }
 
 TEST(Resolve, RefusesProductsThatGpusDoNotSupport) {
