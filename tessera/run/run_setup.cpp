@@ -160,6 +160,7 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   setup.model =
       setup.checkpoint ? model_of(setup.config, state, where, places) : model_to_start(setup, state, where, places);
   if (setup.checkpoint && state.contains("model")) require_same_model(state["model"], *setup.model, where);
+  if (reader) check_stored_weights(*reader, *setup.model);
   setup.config = resolve_model(setup.config, *setup.model);
   check_budgets(setup.config, setup.model);
   if (setup.config.recompute == RecomputeSetting::automatic)

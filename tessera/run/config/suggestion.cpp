@@ -106,11 +106,15 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& ca
   int best = name.size() > 8 ? 4 : 3;
   std::string nearest = candidate_of_other_name(name, candidates);
   if (!nearest.empty()) return fmt::format(": did you mean '{}'?", nearest);
-  for (const std::string& candidate : candidates)
+  for (const std::string& candidate : candidates) {
+    // Names of different lengths have at least this distance. A long name is not compared.
+    const std::size_t difference = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
+    if (difference >= static_cast<std::size_t>(best)) continue;
     if (const int distance = edit_distance(name, candidate); distance < best) {
       best = distance;
       nearest = candidate;
     }
+  }
   return nearest.empty() ? "" : fmt::format(": did you mean '{}'?", nearest);
 }
 

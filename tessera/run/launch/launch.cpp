@@ -19,6 +19,7 @@
 #include "tessera/rendezvous/stop_requests.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/launch/rank_watch.h"
@@ -184,6 +185,7 @@ std::int64_t replicas_of_launcher(const TrainConfig& known) {
 int launch(TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested) {
   TrainConfig known = with_stored_ranks(command);
+  check_mesh_limits(known);
   if (known.dp == 0 && has_unused_places(known)) command.dp = known.dp = replicas_of_launcher(known);
   const bool check = environment.check_collectives;
   check_launcher(known.backend);
