@@ -23,6 +23,7 @@
 #include "tessera/rendezvous/stop_requests.h"
 #include "tessera/run/config/flags.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/launch/launch.h"
 #include "tessera/run/launch/process_settings.h"
@@ -183,7 +184,7 @@ int bench_products(const Arguments& arguments) {
   run::add_flags(app, run::Command::bench_products, words);
   app.add_option("--tokens", bench.tokens, "tokens of a rank's microbatch")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000'000));
+      ->check(CLI::Range(std::int64_t{1}, run::kMaxMicrobatchTokens));
   app.add_option("--only", bench.only, "measure only products whose name contains this, for example 'gate_up'");
   app.add_option("--candidates", bench.candidates, "algorithms of cuBLASLt that are measured for each product")
       ->capture_default_str()
@@ -215,7 +216,8 @@ int bench_links(const Arguments& arguments) {
   run::SettingWords words;
   run::add_flags(app, run::Command::bench_links, words);
   describe(app, "ranks", "number of GPUs (default: all)");
-  app.add_option("--megabytes", megabytes, "size that a rank sends to each peer, in MiB");
+  app.add_option("--megabytes", megabytes, "size that a rank sends to each peer, in MiB")
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--rounds", bench.rounds, "transfers that are timed one after the other")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000));

@@ -11,6 +11,7 @@
 #include "subcommands.h"
 #include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/base/printable.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/version_text.h"
@@ -65,8 +66,9 @@ bool is_training(const Arguments& words) {
 }
 
 void print_error(const Arguments& words, const std::exception& error) {
+  constexpr std::size_t kLongest = 4000;  // a message may quote text of any length
   const std::string_view line = first_line(error.what());
-  fmt::print(stderr, "tessera: {}{}\n", tessera::base::printable(line),
+  fmt::print(stderr, "tessera: {}{}\n", tessera::base::excerpt(line, kLongest),
              tessera::run::full_disk_advice(line, is_training(words)));
 }
 
@@ -80,10 +82,13 @@ bool prints_results(const Arguments& words) {
 int run_reporting_errors(const Arguments& words, tessera::apps::StandardStreams& streams) {
   try {
     if (!prints_results(words)) streams.continue_without_output();
-    const int code = run_subcommand(words);
+    const int code = tessera::base::naming_failed_allocations([&] { return run_subcommand(words); });
     streams.check();
     return code;
   } catch (const tessera::InputError& error) {
+    print_error(words, error);
+    return 2;
+  } catch (const tessera::base::OutOfMemory& error) {
     print_error(words, error);
     return 2;
   } catch (const std::exception& error) {

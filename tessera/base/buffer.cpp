@@ -4,13 +4,14 @@
 #include <new>
 
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 
 namespace tessera::base {
 namespace {
 
 detail::Memory allocate_host(std::size_t bytes) {
   void* pointer = ::operator new(align_up(bytes == 0 ? 1 : bytes), std::align_val_t(kAlignment), std::nothrow);
-  if (pointer == nullptr) throw Error("out of memory: requested {} bytes of host memory", bytes);
+  if (pointer == nullptr) throw OutOfMemory("out of memory: requested {} bytes of host memory", bytes);
   const auto release = [](std::byte* memory) { ::operator delete(memory, std::align_val_t(kAlignment)); };
   return {static_cast<std::byte*>(pointer), {.function = release}};
 }

@@ -4,6 +4,7 @@
 
 #include "tessera/base/device_guard.h"
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 
 namespace tessera::base::detail {
 namespace {
@@ -15,7 +16,7 @@ std::size_t room_of(std::size_t bytes) {
 void check_allocation(cudaError_t status, std::size_t bytes, const std::string& where) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();
-  if (status == cudaErrorMemoryAllocation) throw Error("out of memory: requested {} bytes of {}", bytes, where);
+  if (status == cudaErrorMemoryAllocation) throw OutOfMemory("out of memory: requested {} bytes of {}", bytes, where);
   throw Error("allocation of {} bytes of {}: {} ({})", bytes, where, cudaGetErrorString(status),
               cudaGetErrorName(status));
 }

@@ -1,11 +1,12 @@
 #include "tessera/base/json_file.h"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <set>
-#include <sstream>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -14,46 +15,110 @@
 namespace tessera::base {
 namespace {
 
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 30;
+constexpr std::size_t kMaxShown = 80;
+
 std::string read_text(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw InputError("{}: is a folder, expected a JSON file", path.string());
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  const bool empty_file = file && text.str().empty();
-  if (empty_file) throw InputError("{}: is empty, expected JSON", path.string());
-  if (!file || !text) throw InputError("{}: cannot be read: {}", path.string(), std::strerror(errno ? errno : EIO));
-  return text.str();
+  std::string text;
+  std::array<char, 65536> chunk{};
+  while (file && text.size() <= kMaxFileBytes) {
+    file.read(chunk.data(), chunk.size());
+    text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (text.size() > kMaxFileBytes)
+    throw InputError("{}: has more than {} bytes, expected a smaller JSON file", path.string(), kMaxFileBytes);
+  if (!file.eof()) throw InputError("{}: cannot be read: {}", path.string(), std::strerror(errno ? errno : EIO));
+  if (text.empty()) throw InputError("{}: is empty, expected JSON", path.string());
+  return text;
+}
+
+// Follows the events of the parser. Throws InputError for a key that an object has twice, and for deep nesting.
+template <typename Json>
+class Watch {
+ public:
+  explicit Watch(const std::string& where) : where_(where) {}
+
+  bool operator()(int depth, typename Json::parse_event_t event, Json& parsed) {
+    using Event = typename Json::parse_event_t;
+    const bool opens = event == Event::object_start || event == Event::array_start;
+    if (opens && depth >= kMaxJsonDepth)
+      throw InputError("{}: nests more than {} levels of arrays and objects, expected fewer", where_, kMaxJsonDepth);
+    if (event == Event::object_start) keys_.emplace_back();
+    if (event == Event::object_end) keys_.pop_back();
+    if (event == Event::key && !keys_.back().insert(parsed.template get<std::string>()).second)
+      throw InputError("{}: key {} is given twice", where_, shown(parsed));
+    return true;
+  }
+
+ private:
+  const std::string& where_;
+  std::vector<std::set<std::string>> keys_;  // for each object that the parser is in: its keys so far
+};
+
+template <typename Json>
+Json parse_as(std::string_view text, const std::string& where) {
+  Watch<Json> watch(where);
+  try {
+    return Json::parse(text, std::ref(watch));
+  } catch (const nlohmann::json::exception& error) {
+    std::string_view reason = error.what();
+    if (const auto end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
+    throw InputError("{}: not valid JSON: {}", where, excerpt(reason, 200));
+  }
+}
+
+// Appends the compact text of a value until the text has more than `kMaxShown` bytes.
+void append_shown(std::string& text, const nlohmann::json& value) {
+  if (text.size() > kMaxShown) return;
+  const auto append_string = [&](const std::string& string) {
+    text += nlohmann::json(string.substr(0, kMaxShown))
+                .dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+  };
+  if (value.is_string()) return append_string(value.get_ref<const std::string&>());
+  if (!value.is_structured()) {
+    text += value.dump();
+    return;
+  }
+  const char* separator = "";
+  text += value.is_array() ? '[' : '{';
+  for (auto at = value.begin(); at != value.end() && text.size() <= kMaxShown; ++at) {
+    text += std::exchange(separator, ",");
+    if (value.is_object()) {
+      append_string(at.key());
+      text += ':';
+    }
+    append_shown(text, *at);
+  }
+  text += value.is_array() ? ']' : '}';
 }
 
 }  // namespace
 
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  return parse_as<nlohmann::json>(text, where);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
+  return parse_as<nlohmann::ordered_json>(text, where);
+}
+
+bool is_json(std::string_view text) {
+  return nlohmann::json::accept(text);
+}
+
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-  using json = nlohmann::json;
-  const std::string text = read_text(path);
-  std::vector<std::set<std::string>> open_objects;
-  const json::parser_callback_t watch = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second)
-      throw InputError("{}: key {} is given twice", path.string(), shown(parsed));
-    return true;
-  };
-  try {
-    return json::parse(text, watch);
-  } catch (const json::exception& error) {
-    std::string reason = error.what();
-    if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
-    throw InputError("{}: not valid JSON: {}", path.string(), printable(reason));
-  }
+  return parse_json(read_text(path), path.string());
 }
 
 std::string shown(const nlohmann::json& value) {
-  constexpr std::size_t limit = 80;
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > limit) text = text.substr(0, limit - 3) + "...";
+  std::string text;
+  append_shown(text, value);
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown - 3) + "...";
   return text;
 }
 

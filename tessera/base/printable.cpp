@@ -34,21 +34,34 @@ bool is_control(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0);
 }
 
+// Removes the first character, or the first byte if it does not begin a character that can be shown. Returns its
+// printable text.
+std::string take_printable(std::string_view& text) {
+  const Character character = first_character(text);
+  const bool is_shown = character.bytes > 0 && !is_control(character.code);
+  const std::string_view taken = text.substr(0, is_shown ? character.bytes : 1);
+  text.remove_prefix(taken.size());
+  return is_shown ? std::string(taken) : fmt::format("\\x{:02x}", static_cast<unsigned char>(taken[0]));
+}
+
 }  // namespace
 
 std::string printable(std::string_view text) {
   std::string result;
-  while (!text.empty()) {
-    const Character character = first_character(text);
-    const bool is_shown = character.bytes > 0 && !is_control(character.code);
-    if (is_shown) {
-      result += text.substr(0, character.bytes);
-    } else {
-      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
-    }
-    text.remove_prefix(is_shown ? character.bytes : 1);
-  }
+  while (!text.empty()) result += take_printable(text);
   return result;
+}
+
+std::string excerpt(std::string_view text, std::size_t limit) {
+  constexpr std::string_view kEnd = "...";
+  std::string result;
+  std::size_t before_end = 0;  // the length of the longest beginning that leaves room for kEnd
+  while (!text.empty() && result.size() <= limit) {
+    if (result.size() + kEnd.size() <= limit) before_end = result.size();
+    result += take_printable(text);
+  }
+  if (result.size() <= limit) return result;
+  return result.substr(0, before_end).append(kEnd);
 }
 
 std::optional<std::size_t> invalid_utf8(std::string_view text) {

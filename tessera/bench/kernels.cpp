@@ -11,6 +11,8 @@
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels_cases.h"
 #include "tessera/bench/kernels_clock.h"
+#include "tessera/models/size_limits.h"
+#include "tessera/run/config/run_limits.h"
 
 namespace tessera::bench {
 namespace {
@@ -30,19 +32,24 @@ class WallClock final : public KernelClock {
 };
 
 void check(const KernelBench& b) {
-  for (const auto& [what, value] : {std::pair<const char*, std::int64_t>{"tokens", b.tokens},
-                                    {"hidden", b.hidden},
-                                    {"ffn", b.ffn},
-                                    {"q-heads", b.q_heads},
-                                    {"kv-heads", b.kv_heads},
-                                    {"vocabulary", b.vocabulary},
-                                    {"experts", b.experts},
-                                    {"choices", b.choices},
-                                    {"expert-width", b.expert_width},
-                                    {"parameters", b.parameters},
-                                    {"threads", b.threads},
-                                    {"repetitions", b.repetitions}})
-    if (value < 1) throw InputError("{}: expected 1 or more, got {}", what, value);
+  struct Size {
+    const char* name;
+    std::int64_t value, most;
+  };
+  for (const auto& [name, value, most] : {Size{"tokens", b.tokens, run::kMaxMicrobatchTokens},
+                                          {"hidden", b.hidden, models::kMaxWidth},
+                                          {"ffn", b.ffn, models::kMaxWidth},
+                                          {"q-heads", b.q_heads, models::kMaxWidth},
+                                          {"kv-heads", b.kv_heads, models::kMaxWidth},
+                                          {"head-dim", b.head_dim, models::kMaxWidth},
+                                          {"vocabulary", b.vocabulary, models::kMaxVocabulary},
+                                          {"experts", b.experts, models::kMaxExperts},
+                                          {"choices", b.choices, models::kMaxExperts},
+                                          {"expert-width", b.expert_width, models::kMaxWidth},
+                                          {"parameters", b.parameters, std::int64_t{1} << 40},
+                                          {"threads", b.threads, 4096},
+                                          {"repetitions", b.repetitions, 1'000'000}})
+    if (value < 1 || value > most) throw InputError("{}: expected 1 to {}, got {}", name, most, value);
   if (b.choices > b.experts) throw InputError("choices: expected at most {} experts, got {}", b.experts, b.choices);
   if (b.head_dim < 2 || b.head_dim % 2 != 0) throw InputError("head-dim: expected an even number, got {}", b.head_dim);
   if (!quant::is_floating(b.type)) throw InputError("dtype: expected bf16, fp32 or fp64");

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kSignOfLife{100};
 
 constexpr std::int64_t kLongestText = std::int64_t{1} << 32;  // largest number of bytes of a text of one rank
 
-enum class Outcome : std::int32_t { done, input_error, error };
+enum class Outcome : std::int32_t { done, input_error, out_of_memory, error };
 
 struct Result {
   Outcome outcome = Outcome::done;
@@ -28,10 +28,12 @@ struct Result {
 
 Result result_of(std::future<void>& work) {
   try {
-    work.get();
+    base::naming_failed_allocations([&] { work.get(); });
     return {};
   } catch (const InputError& error) {
     return {Outcome::input_error, error.what()};
+  } catch (const base::OutOfMemory& error) {
+    return {Outcome::out_of_memory, error.what()};
   } catch (const std::exception& error) {
     return {Outcome::error, error.what()};
   }
@@ -73,6 +75,7 @@ void agree(comm::Communicator& group, const std::string& what, const Result& own
   if (what.empty() && rank > 0) line = fmt::format("rank {}: {}", rank, message);
   if (others > 0 && !what.empty()) line += fmt::format(" (and {} more ranks failed)", others);
   if (static_cast<Outcome>(*first) == Outcome::input_error) throw AgreedInputError(line, group.rank());
+  if (static_cast<Outcome>(*first) == Outcome::out_of_memory) throw AgreedOutOfMemory(line);
   throw AgreedError(line);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::checkpoint {
@@ -27,12 +28,18 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
+// A failed allocation, for which every rank of a group throws the same message.
+class AgreedOutOfMemory : public base::OutOfMemory {
+ public:
+  using OutOfMemory::OutOfMemory;
+};
+
 // Runs `body` on every rank, on a separate thread, and returns when all ranks have finished. Meanwhile the ranks
 // exchange keep-alive messages, so one rank may write for longer than the group's time limit while the others wait. If
-// a rank's body throws, every rank throws the error of the lowest failing rank, as AgreedInputError or AgreedError. The
-// message is "WHAT: rank 3: ...". If `what` is empty, the message is "rank 3: ...", or the plain message for rank 0. If
-// the group itself fails, for example because a rank died, this function requests a stop of `body`, waits for `body`
-// and throws the group's error. A communicator allows one call at a time. Collective.
+// a rank's body throws, every rank throws the error of the lowest failing rank, as AgreedInputError, AgreedOutOfMemory
+// or AgreedError. The message is "WHAT: rank 3: ...". If `what` is empty, the message is "rank 3: ...", or the plain
+// message for rank 0. If the group itself fails, for example because a rank died, this function requests a stop of
+// `body`, waits for `body` and throws the group's error. A communicator allows one call at a time. Collective.
 void run_together(comm::Communicator& group, const std::string& what, const std::function<void(std::stop_token)>& body);
 
 // Returns, on every rank, whether rank 0 sees the file or folder. Ranks may see different files, for example in a

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/base/printable.h"
 #include "tessera/checkpoint/cover.h"
 #include "tessera/checkpoint/io.h"
@@ -54,32 +55,31 @@ StoredFile parse_file(const json& value, const std::string& where) {
   const bool plain = !file.name.empty() && file.name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos &&
                      file.name != "." && file.name != "..";
   if (!plain)
-    throw InputError("{}: '{}' is not the name of a file in the checkpoint's folder", where,
-                     base::printable(file.name));
+    throw InputError("{}: '{}' is not the name of a file in the checkpoint's folder", where, base::excerpt(file.name));
   const bool hex =
       file.checksum.size() == 32 && file.checksum.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!hex)
-    throw InputError("{}: xxh3_128: expected 32 hexadecimal digits, got '{}'", where, base::printable(file.checksum));
+    throw InputError("{}: xxh3_128: expected 32 hexadecimal digits, got '{}'", where, base::excerpt(file.checksum));
   return file;
 }
 
 StoredTensor parse_tensor(const json& value, std::size_t files, const std::string& file) {
   StoredTensor tensor;
   tensor.name = string_member(value, "name", file + ": tensors");
-  const std::string where = file + ": tensor '" + base::printable(tensor.name) + "'";
+  const std::string where = file + ": tensor '" + base::excerpt(tensor.name) + "'";
   tensor.kind = parse_kind(string_member(value, "kind", where), where);
   const std::string dtype = string_member(value, "dtype", where);
   try {
     tensor.dtype = quant::parse_dtype(dtype);
   } catch (const InputError& error) {
-    throw InputError("{}: {}", where, base::printable(error.what()));
+    throw InputError("{}: {}", where, base::excerpt(error.what(), 300));
   }
   tensor.dims = integers(member(value, "shape", where), "shape", where);
   checked_product(tensor.dims, static_cast<std::int64_t>(quant::size_of(tensor.dtype)), where);
   for (const json& row : array_member(value, "pieces", where)) {
     const auto n = integers(row, "pieces", where);
     if (n.size() != 6)
-      throw InputError("{}: pieces: expected [file, index, row, rows, col, cols], got {}", where, row.dump());
+      throw InputError("{}: pieces: expected [file, index, row, rows, col, cols], got {}", where, base::shown(row));
     if (static_cast<std::uint64_t>(n[0]) >= files)
       throw InputError("{}: pieces: got file index {}, expected below {}", where, n[0], files);
     tensor.pieces.push_back({n[0], n[1], {n[2], n[3], n[4], n[5]}});
@@ -98,7 +98,7 @@ std::string_view name_of(Kind kind) {
 Kind parse_kind(std::string_view name, const std::string& where) {
   for (const auto& [value, known] : kKinds)
     if (known == name) return value;
-  throw InputError("{}: kind: expected weight, master, exp_avg or exp_avg_sq, got '{}'", where, base::printable(name));
+  throw InputError("{}: kind: expected weight, master, exp_avg or exp_avg_sq, got '{}'", where, base::excerpt(name));
 }
 
 std::string piece_key(Kind kind, std::string_view name, std::int64_t index) {
@@ -117,9 +117,9 @@ std::string to_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
-  const json root = parse_json(text, where);
+  const json root = base::parse_json(text, where);
   if (const std::string format = string_member(root, "format", where); format != kFormat)
-    throw InputError("{}: format: expected '{}', got '{}'", where, kFormat, base::printable(format));
+    throw InputError("{}: format: expected '{}', got '{}'", where, kFormat, base::excerpt(format));
   if (const auto version = integer_member(root, "version", where); version != kCheckpointVersion)
     throw InputError("{}: version: this program reads {}, got {}", where, kCheckpointVersion, version);
   Manifest manifest;
@@ -136,11 +136,11 @@ void validate(const Manifest& manifest, const std::string& where) {
   std::set<std::string> files;
   for (const StoredFile& file : manifest.files)
     if (!files.insert(file.name).second)
-      throw InputError("{}: the file '{}' is listed twice", where, base::printable(file.name));
+      throw InputError("{}: the file '{}' is listed twice", where, base::excerpt(file.name));
   std::set<std::pair<Kind, std::string>> seen;
   std::vector<layout::Box> boxes;
   for (const StoredTensor& tensor : manifest.tensors) {
-    const std::string name = fmt::format("{}: {} '{}'", where, name_of(tensor.kind), base::printable(tensor.name));
+    const std::string name = fmt::format("{}: {} '{}'", where, name_of(tensor.kind), base::excerpt(tensor.name));
     if (!seen.emplace(tensor.kind, tensor.name).second) throw InputError("{}: listed twice", name);
     boxes.clear();
     std::set<std::pair<std::int64_t, std::int64_t>> places;
@@ -191,7 +191,7 @@ Manifest load_manifest(const std::filesystem::path& folder) {
   expected.erase(expected.find_last_not_of("\r\n ") + 1);
   if (const std::string got = hash_of(text.data(), text.size()); got != expected)
     throw InputError("{}: damaged: its xxh3_128 is {}, but {} contains '{}'", path.string(), got, kManifestChecksumFile,
-                     base::printable(expected));
+                     base::excerpt(expected));
   Manifest manifest = parse_manifest(text, path.string());
   validate(manifest, path.string());
   return manifest;

@@ -1,13 +1,12 @@
 #include "tessera/checkpoint/safetensors.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/base/printable.h"
 #include "tessera/checkpoint/typed_json.h"
 
@@ -72,17 +71,17 @@ SafetensorsEntry parse_entry(const nlohmann::json& json, const std::string& wher
   const TypeEntry* type = find_type(entry.dtype);
   if (type == nullptr)
     throw InputError("{}: dtype: expected F64, F32, F16, BF16, I64, I32, U8 or F8_E4M3, got '{}'", where,
-                     base::printable(entry.dtype));
+                     base::excerpt(entry.dtype));
   entry.dims = integers(array_member(json, "shape", where), "shape", where);
   const auto offsets = integers(array_member(json, "data_offsets", where), "data_offsets", where);
   if (offsets.size() != 2 || offsets[0] > offsets[1])
-    throw InputError("{}: data_offsets: expected [begin, end], got [{}]", where, fmt::join(offsets, ", "));
+    throw InputError("{}: data_offsets: expected [begin, end], got {}", where, shape_text(offsets));
   entry.offset = offsets[0];
   entry.bytes = offsets[1] - offsets[0];
   const std::int64_t expected = checked_product(entry.dims, type->bytes, where);
   if (entry.bytes != expected)
-    throw InputError("{}: {} of shape [{}] has {} bytes, data_offsets give {}", where, entry.dtype,
-                     fmt::join(entry.dims, ", "), expected, entry.bytes);
+    throw InputError("{}: {} of shape {} has {} bytes, data_offsets give {}", where, entry.dtype,
+                     shape_text(entry.dims), expected, entry.bytes);
   return entry;
 }
 
@@ -98,7 +97,7 @@ void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, std::i
   for (const auto& [entry, name] : order) {
     if (entry->offset != at)
       throw InputError("{}: tensor '{}' starts at byte {} of the data, expected {} (no gap, no overlap)", path,
-                       base::printable(*name), entry->offset, at);
+                       base::excerpt(*name), entry->offset, at);
     at += entry->bytes;
   }
   if (at != data_bytes)
@@ -148,11 +147,11 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
                      name, length);
   std::string text(static_cast<std::size_t>(length), '\0');
   file_.read(kLengthBytes, text.data(), static_cast<std::int64_t>(length));
-  const nlohmann::json header = parse_json(text, name + ": header");
+  const nlohmann::json header = base::parse_json(text, name + ": header");
   if (!header.is_object()) throw InputError("{}: header: expected an object", name);
   for (const auto& [key, value] : header.items())
     if (key != "__metadata__")
-      entries_.emplace(key, parse_entry(value, fmt::format("{}: tensor '{}'", name, base::printable(key))));
+      entries_.emplace(key, parse_entry(value, fmt::format("{}: tensor '{}'", name, base::excerpt(key))));
   const std::int64_t data_start = kLengthBytes + static_cast<std::int64_t>(length);
   check_tiling(entries_, file_.size() - data_start, name);
   for (auto& [key, entry] : entries_) entry.offset += data_start;

@@ -3,14 +3,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tessera::checkpoint {
-
-// Parses JSON text. `where` names the file in messages. Throws InputError for text that is not JSON and for an object
-// with a repeated key.
-nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 // Returns the member `key` of the object `json`. Throws InputError if `json` is not an object or the member is missing.
 const nlohmann::json& member(const nlohmann::json& json, const std::string& key, const std::string& where);
@@ -21,6 +16,9 @@ const nlohmann::json& array_member(const nlohmann::json& json, const std::string
 
 // Returns the integers of an array, each from 0 to 2^63 - 1. `what` names the array in messages.
 std::vector<std::int64_t> integers(const nlohmann::json& json, const std::string& what, const std::string& where);
+
+// Returns the dimensions for messages, such as "[2, 3]". At most 8 dimensions are shown.
+std::string shape_text(const std::vector<std::int64_t>& dims);
 
 // Returns the product of the dimensions times `unit`. Throws InputError if the product does not fit in 63 bits. Every
 // factor must be at least 0.

@@ -29,14 +29,13 @@ void Fields::fail(const char* name, const std::string& expected) const {
                    at == object_.end() ? "missing" : base::shown(*at), expected);
 }
 
-std::int64_t Fields::size(const char* name, std::int64_t least) const {
-  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
+std::int64_t Fields::size(const char* name, Range range) const {
   const json* value = find(name);
-  const std::string expected = fmt::format("an integer from {} to {}", least, kLargest);
+  const std::string expected = fmt::format("an integer from {} to {}", range.least, range.most);
   if (!value || !value->is_number_integer()) fail(name, expected);
-  const bool fits = value->is_number_unsigned() ? value->get<std::uint64_t>() <= std::uint64_t{kLargest}
-                                                : value->get<std::int64_t>() <= kLargest;
-  if (!fits || value->get<std::int64_t>() < least) fail(name, expected);
+  const bool fits = value->is_number_unsigned() ? value->get<std::uint64_t>() <= static_cast<std::uint64_t>(range.most)
+                                                : value->get<std::int64_t>() <= range.most;
+  if (!fits || value->get<std::int64_t>() < range.least) fail(name, expected);
   return value->get<std::int64_t>();
 }
 

@@ -25,11 +25,17 @@ class Fields {
   bool is_null(const char* name) const;
   [[noreturn]] void fail(const char* name, const std::string& expected) const;
 
-  // Returns the integer in a field, which must be from `least` to 2^31 - 1.
-  std::int64_t size(const char* name, std::int64_t least = 1) const;
-  std::int64_t size_or(const char* name, std::int64_t fallback, std::int64_t least = 1) const {
-    return find(name) ? size(name, least) : fallback;
+  // The range of a size. The limits of a model's sizes are in size_limits.h.
+  struct Range {
+    std::int64_t least = 1, most = (std::int64_t{1} << 31) - 1;
+  };
+  // Returns the integer in a field, which must be in the range.
+  std::int64_t size(const char* name, Range range) const;
+  std::int64_t size(const char* name) const { return size(name, Range()); }
+  std::int64_t size_or(const char* name, std::int64_t fallback, Range range) const {
+    return find(name) ? size(name, range) : fallback;
   }
+  std::int64_t size_or(const char* name, std::int64_t fallback) const { return size_or(name, fallback, Range()); }
   // Returns the finite number in a field. The number must be above 0, or at least 0 if `zero_allowed` is true.
   double number(const char* name, bool zero_allowed = false) const;
   double number_or(const char* name, double fallback, bool zero_allowed = false) const {

@@ -2,17 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/models/size_limits.h"
 
 namespace tessera::models {
 namespace {
 using nlohmann::json;
-
-constexpr double kMaxParams = 1e18;          // the number of parameters fits into int64
-constexpr std::int64_t kMaxExperts = 65536;  // a folder of Hugging Face has three tensors for each expert of a layer
 
 void refuse_partial_rotation(const Fields& fields) {
   if (fields.number_or("partial_rotary_factor", 1) != 1)
@@ -39,7 +39,7 @@ std::optional<RopeStretch> parse_scaling(const Fields& rope) {
   const char* type_name = rope.find("rope_type") || !rope.find("type") ? "rope_type" : "type";
   const json* type = rope.find(type_name);
   if (const json* older = rope.find("type"); older && type && *older != *type)
-    rope.fail("type", type->dump() + ", as rope_type");
+    rope.fail("type", base::shown(*type) + ", as rope_type");
   if (type && *type == "default") return std::nullopt;
   if (!type || *type != "llama3") rope.fail(type_name, "\"llama3\" or \"default\"");
   RopeStretch scaling{.factor = rope.number("factor"),
@@ -100,7 +100,7 @@ std::int64_t kv_heads(const Fields& fields, const DecoderDefaults& defaults, std
 }
 
 std::int64_t head_dim(const Fields& fields, const DecoderDefaults& defaults, const DecoderConfig& c) {
-  if (fields.find("head_dim")) return fields.size("head_dim");
+  if (fields.find("head_dim")) return fields.size("head_dim", {.most = kMaxWidth});
   return defaults.head_dim ? *defaults.head_dim : quotient_head_dim(fields, c.hidden_size, c.num_heads);
 }
 
@@ -119,11 +119,11 @@ double estimate_params(const DecoderConfig& c) {
 DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults) {
   refuse_unknown_arithmetic(fields);
   DecoderConfig c;
-  c.vocab_size = fields.size("vocab_size");
-  c.hidden_size = fields.size("hidden_size");
-  c.intermediate_size = fields.size("intermediate_size");
-  c.num_layers = fields.size("num_hidden_layers");
-  c.num_heads = fields.size("num_attention_heads");
+  c.vocab_size = fields.size("vocab_size", {.most = kMaxVocabulary});
+  c.hidden_size = fields.size("hidden_size", {.most = kMaxWidth});
+  c.intermediate_size = fields.size("intermediate_size", {.most = kMaxWidth});
+  c.num_layers = fields.size("num_hidden_layers", {.most = kMaxLayers});
+  c.num_heads = fields.size("num_attention_heads", {.most = kMaxWidth});
   c.num_kv_heads = kv_heads(fields, defaults, c.num_heads);
   c.head_dim = head_dim(fields, defaults, c);
   c.max_position_embeddings = fields.size_or("max_position_embeddings", defaults.max_position_embeddings);
@@ -137,17 +137,34 @@ DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& default
     fields.fail("num_key_value_heads", "a divisor of num_attention_heads " + std::to_string(c.num_heads));
   if (c.head_dim % 2 != 0)
     fields.fail("head_dim", "an even number (RoPE rotates pairs; head_dim is " + std::to_string(c.head_dim) + ")");
+  if (c.num_heads * c.head_dim > kMaxWidth)
+    fields.fail("num_attention_heads", fmt::format("at most {}, since a head has {} elements and all heads at most {}",
+                                                   kMaxWidth / c.head_dim, c.head_dim, kMaxWidth));
   check_size(c, fields);
   return c;
 }
 
 void check_size(const DecoderConfig& c, const Fields& fields) {
-  if (estimate_params(c) > kMaxParams)
-    throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
-                     estimate_params(c), kMaxParams);
   if (c.experts && c.experts->count > kMaxExperts)
     throw InputError("{}: the model would have {} experts in a layer, expected at most {}", fields.where(),
                      c.experts->count, kMaxExperts);
+  if (c.experts && c.experts->count * c.num_layers > kMaxAllExperts)
+    throw InputError("{}: the model would have {} experts in each of {} layers, expected at most {} in all",
+                     fields.where(), c.experts->count, c.num_layers, kMaxAllExperts);
+  if (estimate_params(c) > kMaxParams)
+    throw InputError("{}: the model would have {:.3g} parameters, expected at most {:.0g}", fields.where(),
+                     estimate_params(c), kMaxParams);
+}
+
+double activations_per_token(const DecoderConfig& c) {
+  const auto number = [](std::int64_t size) { return static_cast<double>(size); };
+  const double residual = 4 * number(c.hidden_size);
+  const double attention = 4 * number(std::max(c.num_heads, c.num_kv_heads) * c.head_dim);
+  double feed_forward = 4 * number(c.intermediate_size);
+  if (c.experts)
+    feed_forward = std::max(feed_forward, 4 * number(c.experts->per_token) * number(c.experts->width + c.hidden_size) +
+                                              4 * number(c.experts->shared_width));
+  return number(c.num_layers) * (residual + attention + feed_forward) + number(c.vocab_size);
 }
 
 void refuse_sliding_windows(const Fields& fields) {

@@ -51,12 +51,14 @@ struct DecoderDefaults {
 };
 // Parses the fields that all decoders share. RoPE is read from "rope_scaling" and "rope_theta", or from
 // "rope_parameters" in newer files. Refuses options that no architecture supports: attention dropout, another
-// activation, another kind of RoPE, quantized weights. Ignores fields that do not change the model's arithmetic. Throws
-// InputError, see Fields.
+// activation, another kind of RoPE, quantized weights. Refuses sizes above those of size_limits.h. Ignores fields that
+// do not change the model's arithmetic. Throws InputError, see Fields.
 DecoderConfig parse_decoder(const Fields& fields, const DecoderDefaults& defaults);
-// Throws InputError for a model with more than 10^18 parameters or 65,536 experts in a layer. The message contains the
+// Throws InputError for a model with more parameters or experts than size_limits.h allows. The message contains the
 // number.
 void check_size(const DecoderConfig& config, const Fields& fields);
+// Returns ModelSizes::activations_per_token.
+double activations_per_token(const DecoderConfig& config);
 // Throws InputError if the file enables sliding windows.
 void refuse_sliding_windows(const Fields& fields);
 

@@ -15,6 +15,7 @@ ModelSizes DecoderModelConfig::sizes() const {
           .has_tied_embeddings = config_.tie_word_embeddings,
           .num_experts = config_.experts ? config_.experts->count : 0,
           .experts_per_token = config_.experts ? config_.experts->per_token : 0,
+          .activations_per_token = activations_per_token(config_),
           .has_router_bias = config_.experts && config_.experts->has_router_bias,
           .has_sigmoid_scores = config_.experts && config_.experts->score == ops::RouterScore::sigmoid};
 }
@@ -25,6 +26,10 @@ std::vector<shard::ParameterSpec> DecoderModelConfig::parameters(const Parameter
 
 std::vector<HfTensor> DecoderModelConfig::hf_tensors(ExpertTensors experts) const {
   return decoder_tensors(config_, expert_names(), experts);
+}
+
+std::int64_t DecoderModelConfig::num_layer_tensors(ExpertTensors experts) const {
+  return models::num_layer_tensors(config_, expert_names(), experts);
 }
 
 std::vector<HfAlias> DecoderModelConfig::hf_aliases() const {

@@ -14,6 +14,7 @@ class DecoderModelConfig : public ModelConfig {
   ModelSizes sizes() const override;
   std::vector<shard::ParameterSpec> parameters(const ParameterOptions& options) const override;
   std::vector<HfTensor> hf_tensors(ExpertTensors experts) const override;
+  std::int64_t num_layer_tensors(ExpertTensors experts) const override;
   std::vector<HfAlias> hf_aliases() const override;
   std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const override;
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -10,6 +12,7 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kOutput = "lm_head.weight";
+constexpr std::int64_t kTensorsOfExpert = 3;  // gate, up and down
 
 // Part of a logical matrix, stacked by rows, or of a logical vector.
 struct Part {
@@ -138,6 +141,24 @@ std::vector<HfTensor> decoder_tensors(const DecoderConfig& config, const ExpertN
   if (!config.tie_word_embeddings)
     add_matrix(list, "output.weight", config.hidden_size, {{kOutput, config.vocab_size}});
   return list;
+}
+
+std::int64_t num_layer_tensors(const DecoderConfig& config, const ExpertNames& names, ExpertTensors experts) {
+  DecoderConfig few = config;
+  if (few.experts) few.experts->count = 1;
+  std::optional<std::int64_t> dense, sparse;  // tensors of a layer
+  std::int64_t all = 0;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    std::optional<std::int64_t>& count = config.is_sparse(layer) ? sparse : dense;
+    if (!count) {
+      std::vector<HfTensor> list;
+      add_layer(list, few, names, experts, layer);
+      const bool repeats = config.is_sparse(layer) && experts == ExpertTensors::separate;
+      count = std::ssize(list) + (repeats ? kTensorsOfExpert * (config.experts->count - 1) : 0);
+    }
+    all += *count;
+  }
+  return all;
 }
 
 std::vector<HfAlias> decoder_aliases(const DecoderConfig& config) {

@@ -1,6 +1,7 @@
 // The names of a decoder's tensors in a Hugging Face folder. The names are equal in all architectures, except the names
 // of experts.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct ExpertNames {
 // Returns the tensors in the order in which the model uses them. If the output layer is tied to the embedding, the list
 // does not contain the output layer, but decoder_aliases() does.
 std::vector<HfTensor> decoder_tensors(const DecoderConfig& config, const ExpertNames& names, ExpertTensors experts);
+// Returns how many of these tensors belong to layers. Makes the list of at most two layers.
+std::int64_t num_layer_tensors(const DecoderConfig& config, const ExpertNames& names, ExpertTensors experts);
 std::vector<HfAlias> decoder_aliases(const DecoderConfig& config);
 
 }  // namespace tessera::models

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/models/size_limits.h"
+
 namespace tessera::models {
 namespace {
 
@@ -38,7 +40,7 @@ std::int64_t routed_experts(const Fields& fields) {
 }
 
 std::vector<bool> layers_after_dense(const Fields& fields, std::int64_t layers) {
-  const std::int64_t dense = fields.size_or("first_k_dense_replace", 0, 0);
+  const std::int64_t dense = fields.size_or("first_k_dense_replace", 0, {.least = 0});
   if (dense >= layers)
     fields.fail("first_k_dense_replace",
                 "less than num_hidden_layers " + std::to_string(layers) + ": at least one layer must have experts");
@@ -77,7 +79,7 @@ ModelConfigPtr parse_dots1(const Fields& fields) {
   config.has_head_norms = true;
   config.experts = ExpertsConfig{.count = routed_experts(fields),
                                  .per_token = fields.size("num_experts_per_tok"),
-                                 .width = fields.size_or("moe_intermediate_size", 1408),
+                                 .width = fields.size_or("moe_intermediate_size", 1408, {.most = kMaxWidth}),
                                  .normalizes_weights = fields.flag_or("norm_topk_prob", false),
                                  .sparse = layers_after_dense(fields, config.num_layers),
                                  .score = ops::RouterScore::sigmoid,
@@ -85,7 +87,9 @@ ModelConfigPtr parse_dots1(const Fields& fields) {
                                  .chosen_groups = fields.size_or("topk_group", 1),
                                  .weight_scale = fields.number_or("routed_scaling_factor", 1),
                                  .has_router_bias = true};
-  config.experts->shared_width = fields.size_or("n_shared_experts", 0, 0) * config.experts->width;
+  const std::int64_t most_shared = kMaxWidth / config.experts->width;
+  config.experts->shared_width =
+      fields.size_or("n_shared_experts", 0, {.least = 0, .most = most_shared}) * config.experts->width;
   check_experts(*config.experts, fields);
   check_groups(*config.experts, fields);
   check_size(config, fields);

@@ -20,7 +20,7 @@ std::vector<LogicalTensor> logical_tensors(const std::vector<HfTensor>& tensors)
 
 std::int64_t num_params(const ModelConfig& config) {
   std::int64_t elements = 0;
-  for (const HfTensor& tensor : config.hf_tensors()) elements += tensor.box.elements();
+  for (const HfTensor& tensor : config.hf_tensors(ExpertTensors::fused)) elements += tensor.box.elements();
   return elements;
 }
 

@@ -25,6 +25,8 @@ struct ModelSizes {
   bool has_tied_embeddings = false;          // whether the output layer uses the embedding's weight
   std::int64_t num_experts = 0;              // experts of a sparse layer; 0: the model has none
   std::int64_t experts_per_token = 0;
+  // A rough number of elements that the activations of one token have in all layers and in the logits.
+  double activations_per_token = 0;
   bool has_router_bias = false;     // whether routers add a bias to the scores when they choose experts (RouterBiases)
   bool has_sigmoid_scores = false;  // whether routers have sigmoid scores; such routers have no z loss
 };
@@ -74,6 +76,8 @@ class ModelConfig {
   // Returns all tensors of a folder of this model, in the order in which the model uses them. The first tensor is the
   // embedding. `experts`: how the folder stores experts. Folders are written with separate tensors.
   virtual std::vector<HfTensor> hf_tensors(ExpertTensors experts = ExpertTensors::separate) const = 0;
+  // Returns how many tensors of hf_tensors(experts) belong to layers, without making the list.
+  virtual std::int64_t num_layer_tensors(ExpertTensors experts) const = 0;
   virtual std::vector<HfAlias> hf_aliases() const = 0;
   // Builds the model and registers the parameters with the context's program. The caller sets the values of the
   // parameters. `context` must outlive the model. Throws the errors of parameters().

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/models/size_limits.h"
+
 namespace tessera::models {
 namespace {
 
@@ -49,7 +51,7 @@ ModelConfigPtr parse_qwen3_moe(const Fields& fields) {
   config.has_head_norms = true;
   config.experts = ExpertsConfig{.count = num_experts(fields, 128),
                                  .per_token = fields.size_or("num_experts_per_tok", 8),
-                                 .width = fields.size_or("moe_intermediate_size", 768),
+                                 .width = fields.size_or("moe_intermediate_size", 768, {.most = kMaxWidth}),
                                  .normalizes_weights = fields.flag_or("norm_topk_prob", false),
                                  .aux_coefficient = fields.number_or("router_aux_loss_coef", 0.001, true),
                                  .sparse = sparse_layers(fields, config.num_layers)};

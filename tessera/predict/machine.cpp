@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::predict {
 namespace {
@@ -23,7 +24,7 @@ class Object {
     if (!value.is_object()) throw InputError("{}: got {}, expected an object", where_, base::shown(value));
     for (const auto& [key, ignored] : value.items())
       if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        throw InputError("{}: unknown key '{}', expected {}", where_, key, fmt::join(keys, ", "));
+        throw InputError("{}: unknown key '{}', expected {}", where_, base::excerpt(key), fmt::join(keys, ", "));
   }
 
   const json& at(const char* key) const {

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/host_waits.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/run/batches.h"
 #include "tessera/run/config/step_times.h"
@@ -54,8 +55,22 @@ class Loop {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 
+  // Gives the trainer its initial state. Called once, before run().
+  void start() {
+    if (!setup_.checkpoint && setup_.config.init.empty())
+      return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
+    if (!setup_.checkpoint) {
+      for (const std::string& line : load_initial_weights(trainer_, setup_.config.init))
+        if (files_ != nullptr) files_->note("warning: " + line);
+      return;
+    }
+    comm::Communicator& world = *trainer_.parallel().world;
+    checkpoint::run_together(world, "loading " + setup_.checkpoint->string(), [&](const std::stop_token&) {
+      load_trainer(trainer_, checkpoint::CheckpointReader(*setup_.checkpoint));
+    });
+  }
+
   void run() {
-    start();
     on_first_rank("", [&] { files_->open(); });
     const TrainConfig& config = setup_.config;
     summary_.last_step = setup_.first_step - 1;
@@ -94,20 +109,6 @@ class Loop {
   }
 
  private:
-  void start() {
-    if (!setup_.checkpoint && setup_.config.init.empty())
-      return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
-    if (!setup_.checkpoint) {
-      for (const std::string& line : load_initial_weights(trainer_, setup_.config.init))
-        if (files_ != nullptr) files_->note("warning: " + line);
-      return;
-    }
-    comm::Communicator& world = *trainer_.parallel().world;
-    checkpoint::run_together(world, "loading " + setup_.checkpoint->string(), [&](const std::stop_token&) {
-      load_trainer(trainer_, checkpoint::CheckpointReader(*setup_.checkpoint));
-    });
-  }
-
   void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(stop_requested_(), *trainer_.parallel().world); }
 
   // All ranks receive a request at the same point of their loops, so they stop after the same step.
@@ -344,7 +345,9 @@ class Loop {
 
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested) {
   set_up_rank_thread();
-  Loop(world, setup, files, stop_requested).run();
+  Loop loop(world, setup, files, stop_requested);
+  loop.start();
+  base::while_running([&] { loop.run(); });
 }
 
 }  // namespace tessera::run

@@ -180,6 +180,7 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   for (const std::string& warning : models::model_config_warnings(model_file_of(setup, places)))
     setup.notes.push_back("warning: " + warning);
   if (setup.checkpoint && state.contains("model")) require_same_model(state["model"], *setup.model, where);
+  if (reader) check_stored_weights(*reader, *setup.model);
   setup.config = resolve_model(setup.config, *setup.model);
   check_budgets(setup.config, setup.model);
   if (setup.config.recompute == RecomputeSetting::automatic)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/base/json_file.h"
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/run/metrics/trace_events.h"
 
@@ -112,7 +113,8 @@ ordered_json gather_step_timeline(runtime::Runtime& runtime) {
   if (rank != 0) return nullptr;
   ordered_json events = ordered_json::array();
   for (const std::string& text : texts)
-    for (ordered_json& event : ordered_json::parse(text)) events.push_back(std::move(event));
+    for (ordered_json& event : base::parse_ordered_json(text, "the timeline of a rank"))
+      events.push_back(std::move(event));
   return trace_file(std::move(events));
 }
 

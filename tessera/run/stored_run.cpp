@@ -1,8 +1,12 @@
 #include "tessera/run/stored_run.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/typed_json.h"
 #include "tessera/models/registry.h"
 #include "tessera/run/config/resume.h"
 #include "tessera/run/config/settings.h"
@@ -74,11 +78,31 @@ json stored_state_of(const checkpoint::CheckpointReader& reader) {
   return reader.state().is_null() ? json::object() : reader.state();
 }
 
+void check_stored_weights(const checkpoint::CheckpointReader& reader, const models::ModelConfig& config) {
+  const auto stored =
+      std::ranges::count(reader.manifest().tensors, checkpoint::Kind::weight, &checkpoint::StoredTensor::kind);
+  // Bounds the list of the model's weights. A layer has several weights. The limit leaves room for missing weights, so
+  // that the first one can be named.
+  if (const std::int64_t layers = config.sizes().num_layers; layers > stored + 1000)
+    throw InputError("{}: it holds {} weights, expected at least {} from the model's configuration",
+                     reader.folder().string(), stored, layers);
+  const std::vector<models::LogicalTensor> tensors = logical_tensors(config.hf_tensors(models::ExpertTensors::fused));
+  for (const models::LogicalTensor& tensor : tensors)
+    if (const auto& weight = reader.tensor(tensor.name, checkpoint::Kind::weight); weight.dims != tensor.dims)
+      throw InputError("{}: weight '{}': expected {} from the model's configuration, got {}", reader.folder().string(),
+                       tensor.name, checkpoint::shape_text(tensor.dims), checkpoint::shape_text(weight.dims));
+  if (std::ssize(tensors) != stored)
+    throw InputError("{}: it holds {} weights, expected {} from the model's configuration", reader.folder().string(),
+                     stored, tensors.size());
+}
+
 models::ModelConfigPtr model_of_checkpoint(const checkpoint::CheckpointReader& reader) {
   const std::string where = (reader.folder() / checkpoint::kManifestFile).string() + ": state";
   if (!reader.state().is_object() || !reader.state().contains("model"))
     throw InputError("{}: 'model' (the model's configuration) is missing", where);
-  return models::parse_model_config(reader.state()["model"], where + ".model");
+  models::ModelConfigPtr model = models::parse_model_config(reader.state()["model"], where + ".model");
+  check_stored_weights(reader, *model);
+  return model;
 }
 
 namespace {

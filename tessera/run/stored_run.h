@@ -39,7 +39,12 @@ StoredRun stored_before_first_checkpoint(const TrainConfig& command);
 // train::check_state.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);
 
-// Returns the model of a checkpoint. Throws InputError if the checkpoint's state has no valid model.
+// Throws InputError unless the checkpoint holds exactly the weights of this model. Called before the model's sizes
+// determine an allocation.
+void check_stored_weights(const checkpoint::CheckpointReader& reader, const models::ModelConfig& config);
+
+// Returns the model of a checkpoint. Throws InputError if the checkpoint's state has no valid model, and the errors of
+// check_stored_weights.
 models::ModelConfigPtr model_of_checkpoint(const checkpoint::CheckpointReader& reader);
 
 // Returns the command, with backend and mesh taken from the resumed run if the command does not set them. Called before

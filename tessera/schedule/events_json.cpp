@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::schedule {
 namespace {
@@ -82,6 +83,8 @@ E word_of(const json& value, const std::array<E, N>& known, const std::string& w
 }
 
 Event event_from(const json& value, StepKind step, std::size_t parameters, const std::string& where) {
+  // Sums over the events of a step fit into 64 bits, and numbers of microbatches into an int.
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40, kMaxMicrobatches = 1'000'000;
   constexpr int most = std::numeric_limits<int>::max();
   if (!value.is_array() || value.empty()) refuse(where, value, "an array that begins with the kind of event");
   Event event{.kind = word_of(value[0], kKinds, where), .step = step};
@@ -89,15 +92,14 @@ Event event_from(const json& value, StepKind step, std::size_t parameters, const
   // The parameter and the offset are absent if the event has neither.
   const std::size_t more = has_group(event.kind) && value.size() > fields ? value.size() - fields : 0;
   if (value.size() != fields && (more < 1 || more > 2)) refuse(where, value, fmt::format("{} fields", fields));
-  event.microbatch = static_cast<int>(integer_of(value[1], -1, most, where + ": microbatch"));
+  event.microbatch = static_cast<int>(integer_of(value[1], -1, kMaxMicrobatches - 1, where + ": microbatch"));
   event.pass = word_of(value[2], kPasses, where + ": pass");
   const auto parameter_at = [&](std::size_t at, std::int64_t first) {
     const auto last = static_cast<std::int64_t>(parameters) - 1;
     return static_cast<ParameterId>(integer_of(value[at], first, last, where + ": parameter"));
   };
   if (more > 0) event.parameter = parameter_at(fields, more == 2 ? kNoParameter : 0);
-  if (more == 2)
-    event.offset = integer_of(value[fields + 1], 0, std::numeric_limits<std::int64_t>::max(), where + ": offset");
+  if (more == 2) event.offset = integer_of(value[fields + 1], 0, kMaxBytes, where + ": offset");
   if (fields == 5) {
     event.parameter = parameter_at(3, 0);
     event.ordinal = static_cast<int>(integer_of(value[4], 0, most, where + ": ordinal"));
@@ -106,7 +108,7 @@ Event event_from(const json& value, StepKind step, std::size_t parameters, const
   event.ordinal = static_cast<int>(integer_of(value[3], 0, most, where + ": ordinal"));
   if (fields == 7) event.group = text_of(value[4], where + ": group");
   event.op = text_of(value[fields - 2], where + ": op");
-  event.bytes = integer_of(value[fields - 1], 0, std::numeric_limits<std::int64_t>::max(), where + ": bytes");
+  event.bytes = integer_of(value[fields - 1], 0, kMaxBytes, where + ": bytes");
   return event;
 }
 
@@ -139,7 +141,8 @@ NamedTrace trace_from_json(const json& value, const std::string& where) {
     refuse(where + ": version", version, std::to_string(kVersion));
   for (const auto& [key, ignored] : value.items())
     if (key != "format" && key != "version" && key != "step" && key != "parameters" && key != "events")
-      throw InputError("{}: unknown key '{}', expected format, version, step, parameters and events", where, key);
+      throw InputError("{}: unknown key '{}', expected format, version, step, parameters and events", where,
+                       base::excerpt(key));
   const StepKind step = word_of(field(value, "step", where), kSteps, where + ": step");
   const json& names = field(value, "parameters", where);
   const json& events = field(value, "events", where);

@@ -9,6 +9,7 @@
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/base/scratch.h"
 
 // Under a sanitizer, a failed allocation returns null, as in other builds, and does not end the program.
@@ -62,9 +63,34 @@ TEST(Buffer, ReportsTheRequestedBytesIfMemoryIsShort) {
   try {
     const Buffer buffer(std::size_t{1} << 60);
     ADD_FAILURE();
-  } catch (const Error& error) {
+  } catch (const OutOfMemory& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("1152921504606846976 bytes"));
   }
+}
+
+// Returns "OutOfMemory: MESSAGE" or "Error: MESSAGE".
+template <typename Call>
+std::string kind_of_error(Call call) {
+  try {
+    call();
+  } catch (const OutOfMemory& error) {
+    return std::string("OutOfMemory: ") + error.what();
+  } catch (const Error& error) {
+    return std::string("Error: ") + error.what();
+  }
+  return "";
+}
+
+TEST(FailedAllocations, BecomeErrorsOfOneLine) {
+  const std::string text = "out of memory: an allocation failed, expected smaller sizes or more memory";
+  const auto too_long = [] { std::vector<int> list(std::numeric_limits<std::size_t>::max() / 2); };
+  const auto too_large = [] { std::vector<char> list(std::size_t{1} << 60); };
+  EXPECT_EQ(kind_of_error([&] { naming_failed_allocations(too_long); }), "OutOfMemory: " + text);
+  EXPECT_EQ(kind_of_error([&] { naming_failed_allocations(too_large); }), "OutOfMemory: " + text);
+  EXPECT_EQ(kind_of_error([&] { while_running(too_large); }), "Error: " + text);
+  EXPECT_EQ(kind_of_error([&] { while_running([] { Buffer(std::size_t{1} << 60); }); }),
+            "Error: out of memory: requested 1152921504606846976 bytes of host memory");
+  EXPECT_EQ(naming_failed_allocations([] { return 3; }), 3);
 }
 
 TEST(ScratchPool, ReusesReturnedMemory) {

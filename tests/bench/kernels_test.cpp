@@ -90,10 +90,11 @@ TEST(Kernels, CountsBytesAndOperations) {
 TEST(Kernels, RefusesInvalidSizes) {
   KernelBench bench = small();
   bench.tokens = 0;
-  EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("tokens: expected 1 or more, got 0")));
+  EXPECT_THAT([&] { kernel_rows(bench); },
+              ThrowsMessage<InputError>(HasSubstr("tokens: expected 1 to 67108864, got 0")));
   bench = small();
   bench.threads = 0;
-  EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("threads: expected 1 or more, got 0")));
+  EXPECT_THAT([&] { kernel_rows(bench); }, ThrowsMessage<InputError>(HasSubstr("threads: expected 1 to 4096, got 0")));
   bench = small();
   bench.head_dim = 5;
   EXPECT_THAT([&] { kernel_rows(bench); },

@@ -62,6 +62,20 @@ TEST(CheckpointTogether, EveryRankThrowsTheLowestRanksErrorAndType) {
   EXPECT_EQ(input_errors, 3);
 }
 
+TEST(CheckpointTogether, EveryRankThrowsAFailedAllocation) {
+  std::atomic<int> agreed{0};
+  on_ranks(3, [&](comm::Communicator& group) {
+    try {
+      run_together(group, "", [&](const std::stop_token&) {
+        if (group.rank() == 1) std::vector<char> list(std::size_t{1} << 60);
+      });
+    } catch (const AgreedOutOfMemory& error) {
+      agreed += std::string(error.what()).starts_with("rank 1: out of memory: ");
+    }
+  });
+  EXPECT_EQ(agreed, 3);
+}
+
 TEST(CheckpointTogether, WithoutANameTheMessageIsUnchanged) {
   for (const int first : {0, 1}) {
     std::vector<std::string> messages(3);

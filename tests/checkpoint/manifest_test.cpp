@@ -45,6 +45,17 @@ TEST(CheckpointManifest, RefusesARepeatedPiece) {
   EXPECT_NE(input_error([&] { validate(manifest, "M"); }).find("piece 0 of file 0 is listed twice"), std::string::npos);
 }
 
+TEST(CheckpointManifest, RefusesDeepNestingAndShowsTheBeginningOfValues) {
+  const std::string good = to_text(sample()), deep = std::string(100'000, '[') + std::string(100'000, ']');
+  for (const std::string from : {"0.1", "20", "100", "[4, 6]", "0, 0, 0, 4, 0, 3"})
+    if (good.find(from) != std::string::npos)
+      EXPECT_NE(input_error([&] { check(replaced(good, from, deep)); }).find("M: nests more than 100 levels"),
+                std::string::npos);
+  std::string zeros = "0";
+  for (int i = 0; i < 10'000; ++i) zeros += ",0";
+  EXPECT_LT(input_error([&] { check(replaced(good, "\"pieces\":[", "\"pieces\":[[" + zeros + "],")); }).size(), 300u);
+}
+
 TEST(CheckpointManifest, ErrorsQuoteTextInPrintableCharacters) {
   const std::string good = to_text(sample());
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"tessera-checkpoint", "a\\u001b"},

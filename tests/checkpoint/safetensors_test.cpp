@@ -114,8 +114,24 @@ TEST(Safetensors, ErrorsQuoteTheHeaderInPrintableCharacters) {
   for (const std::string& header : headers) {
     const std::string message = fault(with_header(header, 12));
     EXPECT_EQ(message, base::printable(message));
-    EXPECT_NE(message.find("\\x"), std::string::npos) << message;
+    EXPECT_NE(message.find('\\'), std::string::npos) << message;
   }
+}
+
+TEST(Safetensors, RefusesHeadersThatNestDeeply) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const std::string message =
+      fault(with_header(R"({"a":{"dtype":"F32","shape":)" + deep + R"(,"data_offsets":[0,8]}})", 8));
+  EXPECT_NE(message.find("header: nests more than 100 levels"), std::string::npos) << message;
+}
+
+// A shape may have any number of dimensions.
+TEST(Safetensors, ErrorsShowTheFirstDimensions) {
+  std::string dims = "3";
+  for (int i = 0; i < 10'000; ++i) dims += ",1";
+  const std::string message =
+      fault(with_header(R"({"a":{"dtype":"F32","shape":[)" + dims + R"(],"data_offsets":[0,8]}})", 8));
+  EXPECT_NE(message.find("F32 of shape [3, 1, 1, 1, 1, 1, 1, 1, ...] has 12 bytes"), std::string::npos) << message;
 }
 
 TEST(Safetensors, ChangedHeaderBytesCauseAtMostAnInputError) {

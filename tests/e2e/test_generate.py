@@ -410,7 +410,7 @@ class Refusals(unittest.TestCase):
                 (source, [*ids, "--temperature=-0.5"], "--temperature: got -0.5"),
                 (source, [*ids, "--temperature", "nan"], "--temperature: got nan"),
                 (source, [*ids, "--temperature", "inf"], "--temperature: got inf"),
-                (source, [*ids, "--tp", 5000], "expected at most 1024"),
+                (source, [*ids, "--gtp", 5000], "expected at most 1024"),
                 (source, [*ids, "--backend", "mpi"], "--backend: got mpi"),
                 (source, [*ids, "--stop-at-eos"], "--stop-at-eos: the token that ends a text is not known"),
                 (folder / "absent", ids, "does not exist"),

@@ -281,6 +281,58 @@ class Messages(unittest.TestCase):
             tessera("train", "--resume", "latest", "--out", out, "--tp", 2, "--gtp", 2, "--steps", 2)  # reads the lines of the first run
             tessera("plan", "--measured", out)
 
+    def test_files_that_nest_deeply(self):
+        """Such files ended the program by a signal, because functions that print or copy values are recursive."""
+        deep = "[" * 100_000 + "]" * 100_000
+        limit = "nests more than 100 levels"
+        model = self.folder / "deep.json"
+        model.write_text(f'{{"model_type": "llama", "vocab_size": {deep}}}')
+        for words in (("plan",), ("train", "--data", self.data, "--steps", 1)):
+            self.check(*words, "--model", model, expect=[model, limit])
+        for flag in ("--dead", "--idle"):
+            (self.folder / "places.json").write_text(f'{{"dp0": {deep}}}')
+            self.check("plan", "--model", "llama-tiny-odd", "--tp", 2, "--dp", 2, flag, self.folder / "places.json",
+                       expect=[flag, "places.json", limit])
+        (self.folder / "settings.json").write_text(f'{{"steps": {deep}}}')
+        self.check("train", "--config", self.folder / "settings.json", expect=["--config", "settings.json", limit])
+        folder = self.folder / "deep-hf"
+        shutil.copytree(self.hf, folder)
+        header = f'{{"a": {{"dtype": "F32", "shape": {deep}, "data_offsets": [0, 0]}}}}'.encode()
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        self.check("convert", folder, self.folder / "x", expect=[folder / "model.safetensors", limit])
+        damaged = self.copy_of_run("deep-run")
+        (damaged / "config.json").write_text(f'{{"config": {deep}}}')
+        self.check("resume-command", damaged, "--lost", 0, expect=[damaged / "config.json", limit])
+        (damaged / "metrics.jsonl").write_text(f'{{"step": {deep}}}\n')
+        self.check("plot", damaged, "--svg", self.folder / "x.svg", expect=["metrics.jsonl:1", limit])
+
+    def test_sizes_that_no_machine_has(self):
+        config = json.loads((self.hf / "config.json").read_text())
+        large = self.folder / "large-hf"
+        shutil.copytree(self.hf, large)
+
+        def change(**sizes):
+            (large / "config.json").write_text(json.dumps({**config, **sizes}))
+
+        for layers, expect in ((300_000_000, ["num_hidden_layers", "from 1 to 16384"]),
+                               (16384, ["holds", "tensors, expected at least 147456 for the 16384 layers"])):
+            change(num_hidden_layers=layers)
+            self.check("convert", large, self.folder / "x", expect=[large, *expect])
+        for name in ("num_hidden_layers", "vocab_size", "num_attention_heads", "hidden_size", "intermediate_size", "head_dim"):
+            change(**{name: 2_000_000_000})
+            self.check("plan", "--model", large, expect=[name, "2000000000", "expected"])
+        train = (*self.train, "--steps", 1)
+        for flag, value, most in (("--tp", 1048576, 1024), ("--micro-batch", 2147483647, 67108864)):
+            for words in (train, ("plan", "--model", "llama-tiny-odd")):
+                self.check(*words, flag, value, expect=[f"{flag}: got {value}", f"at most {most}"])
+        for words in (train, ("plan", "--model", "llama-tiny-odd")):
+            self.check(*words, "--gtp", 1048576, "--dp", 1048576, expect=["--gtp 1048576 * --dp 1048576", "at most 1048576"])
+        # The address space is too small for the weights of this model.
+        change(hidden_size=1 << 19, intermediate_size=1 << 19, num_hidden_layers=1, vocab_size=131, head_dim=64,
+               num_attention_heads=8192, num_key_value_heads=8192)
+        flags = ("train", "--model", large / "config.json", "--data", self.data, "--seq-len", 8, "--steps", 1)
+        self.check(*flags, expect=["out of memory"], without=["bad_alloc"])
+
     def test_files_that_cannot_be_written(self):
         below = self.text / "run"
         for backend in ("local", "mpi"):

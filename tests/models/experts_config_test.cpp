@@ -245,12 +245,13 @@ TEST(ExpertConfigs, RefuseTwoNumbersOfExperts) {
   }
 }
 
-// The experts are counted too: without them, the model has 1e17 parameters.
+// The experts are counted too: without them, the model has 1e9 parameters.
 TEST(ExpertConfigs, RefuseASizeThatOverflows) {
   json file = expert_sizes("qwen3_moe");
-  file.update({{"hidden_size", 1000000}, {"num_experts", 1000000}, {"moe_intermediate_size", 1000000}});
+  file.update({{"hidden_size", 1000000}, {"num_experts", 65536}, {"moe_intermediate_size", 1000000}});
   EXPECT_THAT([&] { parse_experts(file); },
-              ::testing::ThrowsMessage<InputError>(HasSubstr("f: the model would have 1.8e+19 parameters")));
+              ::testing::ThrowsMessage<InputError>(
+                  HasSubstr("f: the model would have 1.18e+18 parameters, expected at most 1e+15")));
 }
 
 TEST(ExpertConfigs, RefuseMoreExpertsThanAListOfTensorsCanHold) {
@@ -261,6 +262,15 @@ TEST(ExpertConfigs, RefuseMoreExpertsThanAListOfTensorsCanHold) {
                   HasSubstr("f: the model would have 65537 experts in a layer, expected at most 65536")));
   file["num_local_experts"] = 65536;
   EXPECT_NO_THROW(parse_experts(file));
+  file["num_hidden_layers"] = 17;
+  EXPECT_THAT([&] { parse_experts(file); },
+              ::testing::ThrowsMessage<InputError>(HasSubstr(
+                  "f: the model would have 65536 experts in each of 17 layers, expected at most 1048576 in all")));
+  file = expert_sizes("dots1");
+  file.update({{"n_routed_experts", 8}, {"num_experts_per_tok", 2}, {"n_shared_experts", 2147483647}});
+  EXPECT_THAT([&] { parse_experts(file); },
+              ::testing::ThrowsMessage<InputError>(
+                  HasSubstr("'n_shared_experts' is 2147483647, expected an integer from 0 to 744")));
 }
 
 TEST(ExpertConfigs, KnownModelsThatAreNotSupportedAreNamed) {

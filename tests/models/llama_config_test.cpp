@@ -1,5 +1,6 @@
 #include "tessera/models/llama.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -209,10 +210,31 @@ TEST(LlamaConfig, RefusesAMissingHeadDimThatHasNoDefault) {
 
 TEST(LlamaConfig, RefusesASizeThatOverflows) {
   json file = small();
-  for (const char* name : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"})
-    file[name] = 2147483647;
-  file["head_dim"] = 2;
-  EXPECT_THAT([&] { parse(file, "f"); }, ThrowsMessage<InputError>(HasSubstr("f: the model would have")));
+  file.update({{"hidden_size", 1 << 20}, {"intermediate_size", 1 << 20}, {"num_hidden_layers", 1000}, {"head_dim", 2}});
+  EXPECT_THAT(
+      [&] { parse(file, "f"); },
+      ThrowsMessage<InputError>(HasSubstr("f: the model would have 3.3e+15 parameters, expected at most 1e+15")));
+}
+
+// Each of these sizes determines a list, an allocation or the length of a loop.
+TEST(LlamaConfig, RefusesSizesFarAboveThoseOfPublishedModels) {
+  for (const auto& [name, most] : {std::pair{"vocab_size", 1 << 24},
+                                   {"hidden_size", 1 << 20},
+                                   {"intermediate_size", 1 << 20},
+                                   {"num_hidden_layers", 16384},
+                                   {"num_attention_heads", 1 << 20},
+                                   {"head_dim", 1 << 20}})
+    for (const std::int64_t value : {std::int64_t{most} + 1, std::int64_t{300'000'000}, std::int64_t{2'147'483'647}}) {
+      json file = small();
+      file[name] = value;
+      EXPECT_THAT([&] { parse(file, "f"); },
+                  ThrowsMessage<InputError>(HasSubstr(
+                      fmt::format("f: field '{}' is {}, expected an integer from 1 to {}", name, value, most))));
+    }
+  json file = small();
+  file.update({{"num_attention_heads", 1 << 12}, {"num_key_value_heads", 1 << 12}, {"head_dim", 1 << 10}});
+  EXPECT_THAT([&] { parse(file, "f"); },
+              ThrowsMessage<InputError>(HasSubstr("field 'num_attention_heads' is 4096, expected at most 1024")));
 }
 
 TEST(LlamaConfig, RefusesContradictoryFields) {

@@ -67,6 +67,18 @@ TEST_F(HfFolderTest, NamesMissingMisshapenAndUnknownTensors) {
   EXPECT_TRUE(says(fault(), "'model.embed_tokens.weight': expected [130, 20], it is [131, 20]"));
 }
 
+// The list of this model's tensors would be much longer than the folder's.
+TEST_F(HfFolderTest, RefusesAModelWithFarMoreTensorsThanTheFolder) {
+  make(false);
+  edit("config.json", [](json& config) { config["num_hidden_layers"] = 16384; });
+  EXPECT_TRUE(says(fault(), "holds 21 tensors, expected at least 147456 for the 16384 layers of config.json"));
+  edit("config.json", [](json& config) {
+    config.erase("architectures");
+    config.update({{"model_type", "mixtral"}, {"num_local_experts", 65536}, {"num_hidden_layers", 16}});
+  });
+  EXPECT_TRUE(says(fault(), "tensor 'model.layers.0.mlp.gate.weight' is missing"));  // of the shortest form
+}
+
 TEST_F(HfFolderTest, RefusesTypesThatAreNotFloating) {
   make(false);
   rewrite([](auto& entries, auto&) {

@@ -102,6 +102,31 @@ TEST(PlanCommandFlags, FlagsThatDoNotFitTogetherAreRefused) {
   EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
 }
 
+TEST(PlanCommandFlags, LargeDegreesOfGtpAndDpArePlanned) {
+  const auto ranks_of = [](const std::string& gtp, const std::string& dp) {
+    const PlanCommandFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {gtp}}, {"dp", {dp}}}};
+    return plan_command_inputs(flags, configs()).request.config.ranks;
+  };
+  EXPECT_EQ(ranks_of("1048576", "1"), 1048576);
+  EXPECT_EQ(ranks_of("1024", "1024"), 1048576);
+  EXPECT_THAT(base::refusal([&] { ranks_of("2048", "1024"); }),
+              HasSubstr("--tp 1 * --gtp 2048 * --dp 1024: a mesh of 2097152 places, expected at most 1048576"));
+  EXPECT_THAT(base::refusal([&] { ranks_of("1048576", "1048576"); }), HasSubstr("expected at most 1048576"));
+}
+
+TEST(PlanCommandFlags, MoreExpertsThanTheRoutersOfGpusSupportAreRefused) {
+  nlohmann::json model = base::read_json_file(configs() / "mixtral-demo/config.json");
+  model["num_local_experts"] = 1024;
+  const base::TempFile file(model.dump());
+  const auto plan_on = [&](const std::string& machine) {
+    PlanCommandFlags flags{.settings = {{"model", {file.path()}}, {"gtp", {"2"}}, {"ep", {"2"}}}};
+    flags.machine = machine;
+    return plan_command_inputs(flags, configs());
+  };
+  EXPECT_THAT(base::refusal([&] { plan_on("h100"); }), HasSubstr("has 1024 experts in a layer, expected at most 1023"));
+  EXPECT_NO_THROW(plan_on("laptop"));
+}
+
 TEST(PlanCommandFlags, ABudgetThatIsTooSmallIsRefused) {
   StepPlanRequest request = request_of({{"gtp", "2"}});
   request.gather_budget = 100;

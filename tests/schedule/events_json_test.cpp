@@ -40,7 +40,7 @@ NamedTrace random_trace(std::mt19937_64& random) {
         event.offset = below(2) == 0 ? -1 : below(std::int64_t{1} << 40);
       }
       event.op = words[static_cast<std::size_t>(below(6))];
-      event.bytes = below(std::int64_t{1} << 62);
+      event.bytes = below(std::int64_t{1} << 40);
     }
     named.trace.push_back(event);
   }
@@ -124,9 +124,10 @@ TEST(EventsJson, ErrorsNameThePlaceInTheFile) {
             "stash, fetch");
   EXPECT_EQ(refusal("/events/1/0", "stash"),
             R"(FILE: event 1: got ["stash",0,"forward",0,"tp","sum",4], expected 6 fields)");
-  EXPECT_EQ(refusal("/events/2/5", -1),
-            "FILE: event 2: bytes: got -1, expected an integer from 0 to 9223372036854775807");
-  EXPECT_EQ(refusal("/events/2/1", -2), "FILE: event 2: microbatch: got -2, expected an integer from -1 to 2147483647");
+  EXPECT_EQ(refusal("/events/2/5", -1), "FILE: event 2: bytes: got -1, expected an integer from 0 to 1099511627776");
+  EXPECT_EQ(refusal("/events/2/1", -2), "FILE: event 2: microbatch: got -2, expected an integer from -1 to 999999");
+  EXPECT_EQ(refusal("/events/2/1", 1'000'000),
+            "FILE: event 2: microbatch: got 1000000, expected an integer from -1 to 999999");
   EXPECT_EQ(refusal("/parameters/0", 3), "FILE: parameters: got 3, expected a text");
   EXPECT_THAT([&] { trace_from_json(json::parse(R"({"format": "tessera trace", "version": 1})"), "FILE"); },
               ThrowsMessage<InputError>(HasSubstr("FILE: key")));

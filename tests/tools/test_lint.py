@@ -129,6 +129,12 @@ class Layers(Checkout):
         self.accepted("tessera/nn/a.cpp", '"tessera/runtime/runtime.h"')
         self.accepted("apps/a.cpp", '"tessera/run/loop.h"')
 
+    def test_json_is_parsed_in_one_file(self):
+        for call in ("nlohmann::json::parse(text)", "ordered_json::accept (text)", "json::from_cbor(bytes)"):
+            self.assertEqual([line for line, _ in self.found(layers.check, "tessera/run/a.cpp", f"\nauto x = {call};\n")], [2], call)
+        for name in ("tessera/base/json_file.cpp", "tests/run/a.cpp"):
+            self.assertEqual(self.found(layers.check, name, "auto x = json::parse(text);\n"), [], name)
+
     def test_two_headers_with_one_stem_are_found(self):
         two = self.findings(layers.check, **{"tessera/base/plan.h": "", "tessera/layout/plan.h": ""})
         self.assertEqual([finding.path for finding in two], ["tessera/base/plan.h"])

@@ -1,4 +1,5 @@
-"""Checks includes: the layer table, the folders of third-party headers, and cycles of includes within a layer."""
+"""Checks includes: the layer table, the folders of third-party headers, and cycles of includes within a layer. Checks that one
+file parses JSON."""
 import re
 
 import circles
@@ -38,6 +39,9 @@ ROOMS = [
     (r"cublasLt|cudnn", ("ops",), "cuBLASLt and cuDNN"),
     (r"cupti", ("bench",), "CUPTI"),
 ]
+# JSON is parsed in one file, which limits its depth.
+JSON_PARSER = re.compile(r"json::(parse|accept|sax_parse|from_\w+)\s*\(")
+JSON_FILE = "tessera/base/json_file.cpp"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
 
@@ -100,6 +104,13 @@ def shared_stems(files):
     return findings
 
 
+def json_parsers(path, text):
+    if path.parts[0] not in ("tessera", "apps") or str(path) == JSON_FILE:
+        return []
+    return [Finding(str(path), text.count("\n", 0, match.start()) + 1, f"parses JSON: expected base::parse_json ({JSON_FILE})")
+            for match in JSON_PARSER.finditer(text)]
+
+
 def check(root, files, _options):
     findings = shared_stems(files) + circles.check(root, files)
     for path in files:
@@ -109,6 +120,7 @@ def check(root, files, _options):
         if path.parts[0] == "tessera" and folder_of(path) not in LAYERS:
             findings.append(Finding(str(path), 1, f"folder {folder_of(path)} is not in the layer table"))
             continue
+        findings += json_parsers(path, text)
         for match in INCLUDE.finditer(text):
             complaint = check_include(path, match.group(1))
             if complaint:

@@ -10,9 +10,6 @@
 
 namespace tessera::ops {
 
-// The largest number of local experts on a GPU. The kernels that move expert rows use 32-bit row numbers.
-inline constexpr std::int64_t kMaxDeviceExperts = 1023;
-
 // ---- router
 
 struct RouterProductArguments {

@@ -5,6 +5,10 @@
 
 namespace tessera::ops {
 
+// The largest number of experts of a layer on a GPU. The routers' kernels keep the values of a token's experts in
+// shared memory, 32 experts for each thread of a warp. The kernels that move the rows of experts have the same limit.
+inline constexpr std::int64_t kMaxDeviceExperts = 1023;
+
 // The function that computes a token's scores from its logits. The sigmoid of an expert depends only on the logit of
 // this expert, as in DeepSeek-V3.
 enum class RouterScore : std::uint8_t { softmax, sigmoid };

@@ -59,7 +59,7 @@ std::int64_t allocated_rows(std::int64_t tokens, std::int64_t k, const LocalExpe
 
 // Selects the rows of the local experts. `experts`: [tokens, k] int32, the choices of each token, distinct per token.
 // A choice of -1 has no row (capacity.h). The tokens consist of `blocks` blocks of equal length. Throws Error for a
-// choice outside [-1, all); on a GPU such a choice has no row. A GPU supports at most 1,023 local experts.
+// choice outside [-1, all); on a GPU such a choice has no row. A GPU supports kMaxDeviceExperts local experts.
 Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std::int64_t blocks,
                       const RowRoom& room = {});
 

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/ops/experts/router_options.h"
 #include "tessera/run/config/tp_tokens.h"
 
 namespace tessera::run {
@@ -15,11 +16,7 @@ void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& 
     throw InputError(
         "--grad-wire: got {}, expected bf16: on GPUs the products of experts round their gradients to bf16",
         name_of(*config.grad_wire));
-  constexpr std::int64_t kMost = 1023;  // groups of a grouped product
-  const std::int64_t own = (sizes.num_experts + config.ep - 1) / config.ep;
-  if (own > kMost)
-    throw InputError("--ep: got {}, expected at least {}: a GPU computes at most {} of the {} experts", config.ep,
-                     (sizes.num_experts + kMost - 1) / kMost, kMost, sizes.num_experts);
+  check_device_experts(config, sizes);
 }
 
 // Throws InputError for settings that the routers of the model do not support.
@@ -36,6 +33,14 @@ void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
 }
 
 }  // namespace
+
+void check_device_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
+  if (sizes.num_experts > ops::kMaxDeviceExperts)
+    throw InputError(
+        "--model: '{}' has {} experts in a layer, expected at most {} on GPUs: a router chooses among all of them, for "
+        "every --ep",
+        config.model, sizes.num_experts, ops::kMaxDeviceExperts);
+}
 
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (sizes.num_experts == 0) {

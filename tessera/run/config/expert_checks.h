@@ -9,4 +9,8 @@ namespace tessera::run {
 // `config`: resolved, with the degrees of the mesh.
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes);
 
+// Throws InputError if a layer has more experts than the routers of GPUs support. --ep does not change this number,
+// because each rank chooses among all experts.
+void check_device_experts(const TrainConfig& config, const models::ModelSizes& sizes);
+
 }  // namespace tessera::run

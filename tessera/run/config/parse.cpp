@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
 #include "tessera/run/config/flags.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/settings.h"
@@ -60,13 +61,13 @@ void apply_json(TrainConfig& config, const json& settings_object, const std::str
   if (!settings_object.is_object())
     throw InputError("{}: is {}, expected a JSON object of settings", where, base::shown(settings_object));
   for (const auto& [key, value] : settings_object.items()) {
-    const std::string place = fmt::format("{}: key '{}'", where, key);
+    const std::string place = fmt::format("{}: key '{}'", where, base::excerpt(key));
     const Setting* setting = find_setting(key);
     const ReservedSetting* reserved = find_reserved(key);
     if (!setting && !reserved) {
       std::vector<std::string> names;
       for (const Setting& known : settings()) names.emplace_back(known.name);
-      throw InputError("{}: unknown key '{}'{}", where, key, suggestion(key, names));
+      throw InputError("{}: unknown key '{}'{}", where, base::excerpt(key), suggestion(key, names));
     }
     if (value.is_null()) continue;
     if (setting) set_from_json(config, *setting, value, place);

@@ -9,6 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
+#include "tessera/run/config/run_limits.h"
 
 namespace tessera::run {
 namespace {
@@ -25,11 +27,12 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
+// Returns nullopt unless the text is a number from 0 to kMaxRanks.
 std::optional<int> number_of(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number >= 0 && number <= kMaxRanks ? std::optional(number) : std::nullopt;
 }
 
 // Parses "dp0.gtp1". The coordinates may have any order. A missing gtp is 0, and dp is required.
@@ -41,22 +44,25 @@ TpGroup parse_group(std::string_view text, std::string_view flag) {
     const auto number = digits == part.npos ? std::nullopt : number_of(part.substr(digits));
     const bool is_known = axis == "dp" || axis == "gtp" || axis == "cp" || axis == "pp";
     if (!number || !is_known || !coordinates.emplace(axis, *number).second)
-      throw InputError("{}: got the tp group '{}', expected {}", flag, text, kForm);
+      throw InputError("{}: got the tp group '{}', expected {}", flag, base::excerpt(text), kForm);
   }
   for (const std::string axis : {"cp", "pp"})
     if (const auto found = coordinates.find(axis); found != coordinates.end() && found->second != 0)
       throw InputError("{}: got {}{} in '{}', expected 0: {} parallelism is not built yet", flag, axis, found->second,
-                       text, axis == "cp" ? "context" : "pipeline");
+                       base::excerpt(text), axis == "cp" ? "context" : "pipeline");
   if (!coordinates.contains("dp"))
-    throw InputError("{}: the tp group '{}' has no dp coordinate, expected {}", flag, text, kForm);
+    throw InputError("{}: the tp group '{}' has no dp coordinate, expected {}", flag, base::excerpt(text), kForm);
   return {.dp = coordinates["dp"], .gtp = coordinates.contains("gtp") ? coordinates["gtp"] : 0};
 }
 
-void add(PlaceMap& slots, const TpGroup& group, int slot, std::string_view flag) {
-  std::vector<int>& known = slots[group];
-  const auto at = std::ranges::lower_bound(known, slot);
-  if (at != known.end() && *at == slot) throw InputError("{}: place {} is named twice", flag, to_text(group, slot));
-  known.insert(at, slot);
+// Sorts the slots of each group. Throws InputError for a place that is named twice.
+PlaceMap sorted(PlaceMap slots, std::string_view flag) {
+  for (auto& [group, named] : slots) {
+    std::ranges::sort(named);
+    if (const auto twice = std::ranges::adjacent_find(named); twice != named.end())
+      throw InputError("{}: place {} is named twice", flag, to_text(group, *twice));
+  }
+  return slots;
 }
 
 // Throws InputError for the first place outside the mesh.
@@ -128,15 +134,17 @@ PlaceMap parse_slots(std::string_view text, std::string_view flag) {
   if (text.empty()) return slots;
   for (const std::string_view entry : split(text, ';')) {
     const std::size_t colon = entry.find(':');
-    if (colon == entry.npos) throw InputError("{}: got '{}', expected {}", flag, entry, kForm);
+    if (colon == entry.npos) throw InputError("{}: got '{}', expected {}", flag, base::excerpt(entry), kForm);
     const TpGroup group = parse_group(entry.substr(0, colon), flag);
     for (const std::string_view word : split(entry.substr(colon + 1), ',')) {
       const std::optional<int> slot = number_of(word);
-      if (!slot) throw InputError("{}: got the tp slot '{}' in '{}', expected {}", flag, word, entry, kForm);
-      add(slots, group, *slot, flag);
+      if (!slot)
+        throw InputError("{}: got the tp slot '{}' in '{}', expected {}", flag, base::excerpt(word),
+                         base::excerpt(entry), kForm);
+      slots[group].push_back(*slot);
     }
   }
-  return slots;
+  return sorted(std::move(slots), flag);
 }
 
 PlaceMap read_slots(const std::string& text, std::string_view flag) {
@@ -148,14 +156,15 @@ PlaceMap read_slots(const std::string& text, std::string_view flag) {
   for (const auto& [key, list] : file.items()) {
     const TpGroup group = parse_group(key, where);
     if (!list.is_array() || list.empty())
-      throw InputError("{}: '{}' is {}, expected a list of tp slots", where, key, base::shown(list));
+      throw InputError("{}: '{}' is {}, expected a list of tp slots", where, base::excerpt(key), base::shown(list));
     for (const nlohmann::json& slot : list) {
-      if (!slot.is_number_unsigned() || slot.get<std::uint64_t>() > 1'000'000)
-        throw InputError("{}: '{}' has the tp slot {}, expected a number from 0", where, key, base::shown(slot));
-      add(slots, group, slot.get<int>(), where);
+      if (!slot.is_number_unsigned() || slot.get<std::uint64_t>() > std::uint64_t{kMaxRanks})
+        throw InputError("{}: '{}' has the tp slot {}, expected a number from 0 to {}", where, base::excerpt(key),
+                         base::shown(slot), kMaxRanks);
+      slots[group].push_back(slot.get<int>());
     }
   }
-  return slots;
+  return sorted(std::move(slots), where);
 }
 
 std::string to_text(const PlaceMap& slots) {

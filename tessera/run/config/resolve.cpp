@@ -10,6 +10,7 @@
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/expert_checks.h"
 #include "tessera/run/config/places.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/config/shares.h"
 #include "tessera/run/config/step_times.h"
@@ -223,6 +224,7 @@ const char* unused_flag(const TrainConfig& config) {
 TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
   const std::int64_t part = config.tp * config.gtp;
   if (config.dp == 0) config.dp = nominal_replicas(config);
+  check_mesh_limits(config);
   const PlaceMap unused = inactive_slots(config);
   const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
   const std::int64_t ranks = world_size ? *world_size : config.ranks;
@@ -251,6 +253,7 @@ bool has_unused_places(const TrainConfig& config) {
 }
 
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  check_mesh_limits(config);
   if (has_unused_places(config)) {
     config = resolve_unused_places(std::move(config), world_size);
     check_local_ranks(config);
@@ -411,6 +414,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.seq_len > sizes.max_position_embeddings)
     throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
                      sizes.max_position_embeddings, config.model);
+  check_microbatch_limits(config, sizes);
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);

@@ -7,6 +7,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/models/size_limits.h"
+#include "tessera/run/config/run_limits.h"
 
 namespace tessera::run {
 namespace {
@@ -15,11 +17,13 @@ using quant::DType;
 using quant::Format;
 
 constexpr double kMax32 = 2147483647.0;
-constexpr double kMaxRanks = 1048576.0;
 constexpr Range kAny{};
 constexpr Range kCount{.low = 1, .high = kMax32};
 constexpr Range kCountOrZero{.low = 0, .high = kMax32};
-constexpr Range kRanks{.low = 1, .high = kMaxRanks};
+constexpr Range kRanks{.low = 1, .high = static_cast<double>(kMaxRanks)};
+constexpr Range kTpRanks{.low = 1, .high = static_cast<double>(kMaxTp)};
+constexpr Range kExpertRanks{.low = 1, .high = static_cast<double>(models::kMaxExperts)};
+constexpr Range kMicrobatch{.low = 1, .high = static_cast<double>(kMaxMicrobatchTokens)};
 constexpr Range kNotNegative{.low = 0};
 constexpr Range kTextOrNumber{.low = 0};  // a text such as "auto"; JSON may contain a number instead
 constexpr Range kShare{.low = 0, .high = 1};
@@ -58,11 +62,11 @@ constexpr std::array kSettings{
             "N",
             "intra-op threads of a rank",
             kSteps | kFrozen | Command::bench_kernels},
-    Setting{"tp", &C::tp, kRanks, kMesh, "N", "tensor parallel ranks", kMeshes | Command::bench_products},
+    Setting{"tp", &C::tp, kTpRanks, kMesh, "N", "tensor parallel ranks", kMeshes | Command::bench_products},
     Setting{"gtp", &C::gtp, kRanks, kMesh, "N", "ranks that shard the weights of each tensor-parallel part", kMeshes},
     Setting{"dp", &C::dp, kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))", kPlans | Command::evaluate},
-    Setting{"etp", &C::etp, kRanks, kMesh, "N", "experts: ranks that compute with parts of each expert", kPlans},
-    Setting{"ep", &C::ep, kRanks, kMesh, "N", "experts: ranks that own different experts", kPlans},
+    Setting{"etp", &C::etp, kTpRanks, kMesh, "N", "experts: ranks that compute with parts of each expert", kPlans},
+    Setting{"ep", &C::ep, kExpertRanks, kMesh, "N", "experts: ranks that own different experts", kPlans},
     Setting{"egtp", &C::egtp, kRanks, kMesh, "N", "experts: ranks that shard the weights of each part", kPlans},
     Setting{
         "dead", &C::dead, kAny, kUnused, "PLACES",
@@ -74,10 +78,10 @@ constexpr std::array kSettings{
     Setting{"reduced_batch", &C::reduced_batch, kTextOrNumber, kUnused, "auto|N",
             "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)",
             kPlaces},
-    Setting{"micro_batch", &C::micro_batch, kCount, kKept, "N", "sequences computed at once",
+    Setting{"micro_batch", &C::micro_batch, kMicrobatch, kKept, "N", "sequences computed at once",
             kPlans | Command::evaluate},
     Setting{"global_batch", &C::global_batch, kCount, kFixed, "N", "sequences of a step", kPlans},
-    Setting{"seq_len", &C::seq_len, kCount, kFixed, "N", "tokens of a sequence (default: the model's longest)",
+    Setting{"seq_len", &C::seq_len, kMicrobatch, kFixed, "N", "tokens of a sequence (default: the model's longest)",
             kPlans | Command::evaluate},
     Setting{"steps", &C::steps, kCountOrZero, kKept, "N", "last step; 0 writes the initial checkpoint", kSteps},
     Setting{"schedule_steps", &C::schedule_steps, kCountOrZero, kKept, "N",

@@ -122,24 +122,6 @@ std::string_view torch_name(quant::DType dtype) {
   }
 }
 
-// Throws InputError unless the checkpoint holds exactly the weights of this model.
-void check_weights(const checkpoint::CheckpointReader& reader, const models::ModelConfig& config) {
-  std::size_t expected = 0, stored = 0;
-  for (const LogicalTensor& tensor : logical_tensors(config.hf_tensors())) {
-    const checkpoint::StoredTensor& weight = reader.tensor(tensor.name, checkpoint::Kind::weight);
-    if (weight.dims != tensor.dims)
-      throw InputError("{}: weight '{}': expected [{}] from the model's configuration, got [{}]",
-                       reader.folder().string(), tensor.name, fmt::join(tensor.dims, ", "),
-                       fmt::join(weight.dims, ", "));
-    ++expected;
-  }
-  for (const checkpoint::StoredTensor& tensor : reader.manifest().tensors)
-    stored += tensor.kind == checkpoint::Kind::weight;
-  if (stored != expected)
-    throw InputError("{}: it holds {} weights, expected {} from the model's configuration", reader.folder().string(),
-                     stored, expected);
-}
-
 // Returns whether bf16 represents all values of a tensor that is stored in fp32.
 bool fits_bf16(const checkpoint::CheckpointReader& reader, const HfTensor& tensor) {
   bool fits = true;
@@ -183,7 +165,6 @@ std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& typ
 ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, const ConvertOptions& options) {
   const checkpoint::CheckpointReader reader = open_checkpoint(checkpoint, CheckpointUse::convert);
   const models::ModelConfigPtr config = model_of_checkpoint(reader);
-  check_weights(reader, *config);
   const std::vector<HfTensor> tensors = config->hf_tensors();
   const quant::Format format = options.format.value_or(quant::Format::bf16);
   if (options.format && options.dtype.value_or(quant::DType::bf16) != quant::DType::bf16)

@@ -1,11 +1,10 @@
 #include "tessera/run/convert/hf_folder.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -123,19 +122,19 @@ void HfFolder::open_sharded(const fs::path& index) {
     const std::string shard = value.is_string() ? value.get<std::string>() : "";
     if (shard.empty() || shard != fs::path(shard).filename().string())
       throw InputError("{}: weight_map: '{}': expected the name of a file in the same folder, got {}", where,
-                       base::printable(name), base::shown(value));
+                       base::excerpt(name), base::shown(value));
     if (shard != kSingle && is_file(folder_ / kSingle))
       throw InputError(
           "{}: holds {} and {}, which names {}: expected one of the two, since programs differ in which one they read",
-          folder_.string(), kSingle, kIndex, base::printable(shard));
+          folder_.string(), kSingle, kIndex, base::excerpt(shard));
     where_.emplace(name, &open_shard(shard, name, where));
   }
   for (const auto& [shard, file] : files_)
     for (const auto& [name, entry] : file->entries()) {
       if (!map.contains(name))
-        throw InputError("{}: tensor '{}' of {} is not in weight_map", where, base::printable(name), shard);
+        throw InputError("{}: tensor '{}' of {} is not in weight_map", where, base::excerpt(name), shard);
       if (map[name] != shard)
-        throw InputError("{}: tensor '{}' is in {} and in {}: expected it once", where, base::printable(name),
+        throw InputError("{}: tensor '{}' is in {} and in {}: expected it once", where, base::excerpt(name),
                          map[name].get<std::string>(), shard);
     }
 }
@@ -145,12 +144,12 @@ const checkpoint::SafetensorsFile& HfFolder::open_shard(const std::string& shard
                                                         const std::string& where) {
   auto& file = files_[shard];
   if (!file && !is_file(folder_ / shard))
-    throw InputError("{}: weight_map: '{}': names {}, which is not in the folder", where, base::printable(tensor),
-                     base::printable(shard));
+    throw InputError("{}: weight_map: '{}': names {}, which is not in the folder", where, base::excerpt(tensor),
+                     base::excerpt(shard));
   if (!file) file = std::make_unique<checkpoint::SafetensorsFile>(folder_ / shard);
   if (!file->entries().contains(tensor))
-    throw InputError("{}: weight_map: '{}': names {}, which does not hold it", where, base::printable(tensor),
-                     base::printable(shard));
+    throw InputError("{}: weight_map: '{}': names {}, which does not hold it", where, base::excerpt(tensor),
+                     base::excerpt(shard));
   return *file;
 }
 
@@ -159,8 +158,7 @@ void HfFolder::check_shards() const {
   for (const std::string& shard : shards_in(folder_))
     if (!files_.contains(shard))
       throw InputError("{}: holds {}, which {}: expected only files of the model", folder_.string(),
-                       base::printable(shard),
-                       is_file(folder_ / kIndex) ? "the index does not name" : "no index names");
+                       base::excerpt(shard), is_file(folder_ / kIndex) ? "the index does not name" : "no index names");
 }
 
 const checkpoint::SafetensorsEntry& HfFolder::entry(const std::string& hf_name) const {
@@ -179,8 +177,8 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
                             std::string_view type) const {
   const checkpoint::SafetensorsEntry& stored = entry(hf_name);
   if (stored.dims != dims)
-    throw InputError("{}: tensor '{}': expected [{}], it is [{}]", folder_.string(), hf_name, fmt::join(dims, ", "),
-                     fmt::join(stored.dims, ", "));
+    throw InputError("{}: tensor '{}': expected {}, it is {}", folder_.string(), hf_name, checkpoint::shape_text(dims),
+                     checkpoint::shape_text(stored.dims));
   if (type.empty() ? !is_floating(stored.dtype) : stored.dtype != type)
     throw InputError("{}: tensor '{}': expected {}, got {}", folder_.string(), hf_name,
                      type.empty() ? "a floating type" : type, stored.dtype);
@@ -218,16 +216,28 @@ std::vector<std::string> HfFolder::check_quantized(const models::HfTensor& tenso
   return names;
 }
 
-// A folder may have one of several forms. The form with the most tensors in the folder is used.
+// A folder may have one of several forms. The form with the most tensors in the folder is used. Throws InputError if
+// every form has far more tensors than the folder. Such a form is not listed, because a few bytes of config.json can
+// describe a list of any length.
 std::vector<models::HfTensor> HfFolder::find_tensors() const {
-  std::vector<models::HfTensor> best = config_->hf_tensors();
-  if (config_->sizes().num_experts == 0) return best;
-  const auto present = [this](const std::vector<models::HfTensor>& tensors) {
-    return std::ranges::count_if(tensors, [this](const auto& tensor) { return find(tensor.hf_name) != nullptr; });
-  };
-  for (const models::ExpertTensors form : {models::ExpertTensors::fused, models::ExpertTensors::fused_in_module})
-    if (std::vector<models::HfTensor> tensors = config_->hf_tensors(form); present(tensors) > present(best))
-      best = std::move(tensors);
+  using Form = models::ExpertTensors;
+  std::vector<Form> forms{Form::separate, Form::fused, Form::fused_in_module};
+  if (config_->sizes().num_experts == 0) forms.resize(1);
+  // The limit leaves room for missing tensors, so that the first one can be named.
+  const std::int64_t most = 2 * std::ssize(where_) + 1000;
+  const std::int64_t fewest = config_->num_layer_tensors(forms.back());
+  std::erase_if(forms, [&](Form form) { return config_->num_layer_tensors(form) > most; });
+  if (forms.empty())
+    throw InputError("{}: holds {} tensors, expected at least {} for the {} layers of config.json", folder_.string(),
+                     where_.size(), fewest, config_->sizes().num_layers);
+  std::vector<models::HfTensor> best;
+  std::int64_t most_present = -1;
+  for (const Form form : forms) {
+    std::vector<models::HfTensor> tensors = config_->hf_tensors(form);
+    const std::int64_t present =
+        std::ranges::count_if(tensors, [this](const auto& tensor) { return find(tensor.hf_name) != nullptr; });
+    if (present > most_present) best = std::move(tensors), most_present = present;
+  }
   return best;
 }
 
@@ -253,7 +263,7 @@ void HfFolder::check() {
   for (const auto& [name, file] : where_)
     if (!known.contains(name) && !is_ignored(name))
       throw InputError("{}: tensor '{}' is not part of a model with this config.json", folder_.string(),
-                       base::printable(name));
+                       base::excerpt(name));
 }
 
 // The config.json ties the tensor to another tensor, but the folder also stores the tied tensor. Throws InputError

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 
 namespace tessera::run {
 namespace {
@@ -138,7 +139,8 @@ void remove_quantization_config(nlohmann::json& config, const std::string& where
   const nlohmann::json known = quantization_config(quant::Format::fp8_block);
   for (const char* key : {"quant_method", "weight_block_size"})
     if (!said.is_object() || said.value(key, nlohmann::json()) != known[key])
-      throw InputError("{}: quantization_config: expected {} {}, got {}", where, key, known[key].dump(), said.dump());
+      throw InputError("{}: quantization_config: expected {} {}, got {}", where, key, known[key].dump(),
+                       base::shown(said));
   config.erase("quantization_config");
 }
 
@@ -164,7 +166,7 @@ void check_hf_quant_config(const nlohmann::json& config, const std::string& wher
       config.is_object() ? config.value("quantization", nlohmann::json::object()) : nlohmann::json();
   for (const char* key : {"quant_algo", "group_size"})
     if (!said.is_object() || said.value(key, nlohmann::json()) != known[key])
-      throw InputError("{}: quantization: expected {} {}, got {}", where, key, known[key].dump(), said.dump());
+      throw InputError("{}: quantization: expected {} {}, got {}", where, key, known[key].dump(), base::shown(said));
 }
 
 }  // namespace tessera::run

@@ -54,7 +54,7 @@ ConvertReport import_hf(const fs::path& folder, const fs::path& target, const Co
   const models::ModelConfig& config = source.folder().config();
   const quant::DType dtype = options.dtype.value_or(source.folder().dtype());
   std::vector<checkpoint::LocalTensor> tensors;
-  const std::vector<LogicalTensor> logical = logical_tensors(config.hf_tensors());
+  const std::vector<LogicalTensor> logical = logical_tensors(config.hf_tensors(models::ExpertTensors::fused));
   for (const LogicalTensor& tensor : logical)
     tensors.push_back(whole(tensor, checkpoint::Kind::weight, tensor.is_wide ? quant::accumulator_of(dtype) : dtype));
   if (dtype == quant::DType::bf16)

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/launch/gpu_launch.h"
 #include "tessera/run/launch/launch.h"
@@ -59,6 +60,7 @@ infer::FrozenOptions frozen_options(const TrainConfig& config, const models::Mod
 
 int run_on_ranks(const TrainConfig& command, const RankBody& body) {
   if (command.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
+  check_mesh_limits(command);
   check_launcher(command.backend, "nccl");
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(command.timeout_s * 1000));
   set_up_process(command.threads, /*deterministic=*/false);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/infer/generation.h"
 #include "tessera/run/generate/frozen_run.h"
@@ -75,7 +76,7 @@ TextInputs read_inputs(const GenerateCommand& command, const comm::World& world,
                                               .model_path = command.path});
   });
   require_same_inputs(all, inputs.stored, {{"the end tokens", inputs.generation.stop}});
-  prompt = nlohmann::json::parse(checkpoint::broadcast_text(all, nlohmann::json(prompt).dump())).get<Ids>();
+  prompt = base::parse_json(checkpoint::broadcast_text(all, nlohmann::json(prompt).dump()), "rank 0").get<Ids>();
   together(all, [&] {
     const models::ModelSizes sizes = inputs.stored.model->sizes();
     check_prompt(prompt, command.prompt, sizes.vocab_size);

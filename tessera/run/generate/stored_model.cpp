@@ -45,7 +45,9 @@ StoredModel find_stored_model(const fs::path& path, std::int64_t part, std::int6
   const checkpoint::CheckpointReader reader =
       open_checkpoint(find_checkpoint(path, CheckpointUse::convert), CheckpointUse::convert, part, parts);
   StoredModel stored{.model = model_of_checkpoint(reader), .folder = reader.folder()};
-  stored.dtype = reader.tensor(stored.model->hf_tensors().front().name, checkpoint::Kind::weight).dtype;
+  stored.dtype =
+      reader.tensor(stored.model->hf_tensors(models::ExpertTensors::fused).front().name, checkpoint::Kind::weight)
+          .dtype;
   stored.begin_ids = begin_ids_in(reader.state(), reader.folder() / checkpoint::kManifestFile);
   return stored;
 }

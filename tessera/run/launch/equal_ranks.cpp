@@ -30,7 +30,7 @@ json equal_on_all_ranks(const RunSetup& setup) {
 }
 
 void require_equal(comm::Communicator& world, const json& own) {
-  const json first = json::parse(checkpoint::broadcast_text(world, own.dump()));
+  const json first = base::parse_json(checkpoint::broadcast_text(world, own.dump()), "rank 0");
   checkpoint::run_together(world, "", [&](const std::stop_token&) {
     for (const json& all : {own, first})
       for (const auto& [name, value] : all.items())

@@ -12,6 +12,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/launcher.h"
@@ -34,12 +35,12 @@ class FailureExit {
   FailureExit(int rank, std::function<void(const std::string&)> before_exit)
       : rank_(rank), before_exit_(std::move(before_exit)) {}
   // The first caller prints the line and ends the process.
-  [[noreturn]] void report_and_exit(const std::string& error) {
+  [[noreturn]] void report_and_exit(const std::string& error, int code = 1) {
     if (!reported_.test_and_set()) {
       if (before_exit_) before_exit_(error);
       fmt::print(stderr, "{}\n", failure_line(rank_, error));
       std::fflush(nullptr);
-      std::_Exit(1);
+      std::_Exit(code);
     }
     for (;;) std::this_thread::sleep_for(kReportDelay);
   }
@@ -77,6 +78,8 @@ void join(const NcclRun& run, rendezvous::Launch place, const std::function<void
     body(*world);
   } catch (const InputError&) {
     throw;
+  } catch (const base::OutOfMemory& error) {
+    failure_exit->report_and_exit(error.what(), 2);
   } catch (const std::exception& error) {
     failure_exit->report_and_exit(error.what());
   }

@@ -10,6 +10,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/base/out_of_memory.h"
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
@@ -18,6 +19,7 @@
 #include "tessera/rendezvous/stop_requests.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
@@ -95,20 +97,20 @@ void check_mpi_processes(const comm::World& world, const rendezvous::Launch& lau
 
 // When one rank aborts, the launcher ends the other ranks with SIGTERM. In this case SIGTERM is not a request to stop
 // the run.
-[[noreturn]] void abort_with(const std::string& line) {
+[[noreturn]] void abort_with(const std::string& line, int code = 1) {
   for (const int signal : rendezvous::kStopSignals) std::signal(signal, SIG_IGN);
   fmt::print(stderr, "{}", line);
   std::fflush(nullptr);
-  comm::abort_mpi(1);
+  comm::abort_mpi(code);
 }
 
 // Rank 0 prints the error that all ranks have in common. The other ranks wait first, because a rank that aborts would
 // end rank 0 before this line is printed.
-[[noreturn]] void abort_together(int rank, const std::string& message) {
+[[noreturn]] void abort_together(int rank, const std::string& message, int code) {
   constexpr std::chrono::seconds kFirstRankPrints{1};
-  if (rank == 0) abort_with(fmt::format("tessera: {}{}\n", message, full_disk_advice(message, true)));
+  if (rank == 0) abort_with(fmt::format("tessera: {}{}\n", message, full_disk_advice(message, true)), code);
   std::this_thread::sleep_for(kFirstRankPrints);
-  abort_with("");
+  abort_with("", code);
 }
 
 int launch_mpi(const TrainConfig& command, const TrainConfig& known, const std::filesystem::path& configs,
@@ -130,7 +132,11 @@ int launch_mpi(const TrainConfig& command, const TrainConfig& known, const std::
   } catch (const InputError&) {
     throw;
   } catch (const checkpoint::AgreedError& error) {
-    abort_together(world->rank(), error.what());
+    abort_together(world->rank(), error.what(), 1);
+  } catch (const checkpoint::AgreedOutOfMemory& error) {
+    abort_together(world->rank(), error.what(), 2);
+  } catch (const base::OutOfMemory& error) {
+    abort_with(failure_line(world->rank(), error.what()) + "\n", 2);
   } catch (const std::exception& error) {
     abort_with(failure_line(world->rank(), error.what()) + "\n");
   }
@@ -187,6 +193,7 @@ std::int64_t replicas_of_launcher(const TrainConfig& known) {
 int launch(TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested) {
   TrainConfig known = with_stored_ranks(command);
+  check_mesh_limits(known);
   if (known.dp == 0 && has_unused_places(known)) command.dp = known.dp = replicas_of_launcher(known);
   const bool check = environment.check_collectives;
   check_launcher(known.backend);

@@ -16,6 +16,7 @@
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/resume.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/config/settings.h"
 #include "tessera/run/resume_command.h"
 #include "tessera/run/run_directory.h"
@@ -226,6 +227,7 @@ LostRanks lost_ranks_of_run(const fs::path& run, const std::vector<int>& ranks, 
     throw InputError("{}: expected the settings and the model of a run ('config', 'model')", file.string());
   TrainConfig config;
   apply_json(config, state["config"], file.string());
+  check_mesh_limits(config);
   config.out = run.string();
   for (const Setting& setting : settings())
     if (value_of(config, setting) == value_of(TrainConfig(), setting)) config.given.erase(std::string(setting.name));

@@ -28,6 +28,23 @@ double number_of(const json& value) {
   throw Error("{} is not a number", base::shown(value));
 }
 
+// Returns an integer from 0 to the largest T. Throws Error for other values, which do not fit the type.
+template <typename T>
+T integer_of(const json& value) {
+  constexpr T kMost = std::numeric_limits<T>::max();
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost))
+    throw Error("{} is not an integer from 0 to {}", base::shown(value), kMost);
+  return value.get<T>();
+}
+
+template <typename T>
+T number_as(const json& value) {
+  if constexpr (std::is_integral_v<T>)
+    return integer_of<T>(value);
+  else
+    return value.get<T>();
+}
+
 struct KeptLines {
   std::string text;
   bool differ = false;  // whether the kept lines differ from the file
@@ -40,7 +57,7 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
     // After a crash, the last line may be incomplete. After editing, only the last newline may be missing.
     const bool has_newline = !file.eof();
-    const bool cut_short = !has_newline && !json::accept(line);
+    const bool cut_short = !has_newline && !base::is_json(line);
     const bool keep =
         !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
     if (keep) lines.text += line + "\n";
@@ -66,7 +83,7 @@ std::array<T, quant::kFormats> numbers_of_line(const json& line, const char* key
   std::array<T, quant::kFormats> numbers{};
   if (!line.contains(key)) return numbers;
   for (const auto& [name, value] : line.at(key).items())
-    numbers[static_cast<std::size_t>(format_in_run(name))] = value.template get<T>();
+    numbers[static_cast<std::size_t>(format_in_run(name))] = number_as<T>(value);
   return numbers;
 }
 
@@ -74,20 +91,30 @@ std::array<T, quant::kFormats> numbers_of_line(const json& line, const char* key
 std::array<std::int64_t, quant::kFormats> gathered_of_line(const json& line) {
   if (line.contains("gathered_by_format")) return numbers_of_line<std::int64_t>(line, "gathered_by_format");
   std::array<std::int64_t, quant::kFormats> bytes{};
-  bytes[0] = line.at("gathered_bytes").get<std::int64_t>();
+  bytes[0] = integer_of<std::int64_t>(line.at("gathered_bytes"));
   return bytes;
 }
 
 std::optional<SlowestRank> slowest_of_line(const json& line) {
   if (!line.contains("slowest_rank")) return std::nullopt;
-  return SlowestRank{.rank = line.at("slowest_rank").get<int>(), .wait_ms = number_of(line.at("slowest_rank_wait_ms"))};
+  return SlowestRank{.rank = integer_of<int>(line.at("slowest_rank")),
+                     .wait_ms = number_of(line.at("slowest_rank_wait_ms"))};
+}
+
+std::vector<std::vector<std::int64_t>> counts_of(const json& layers) {
+  std::vector<std::vector<std::int64_t>> counts;
+  for (const json& layer : layers) {
+    counts.emplace_back();
+    for (const json& count : layer) counts.back().push_back(integer_of<std::int64_t>(count));
+  }
+  return counts;
 }
 
 std::optional<GpuReading> gpus_of_line(const json& line) {
   if (!line.contains("gpu_clock_mhz")) return std::nullopt;
   return GpuReading{.clock_mhz = number_of(line.at("gpu_clock_mhz")),
                     .power_w = number_of(line.at("gpu_power_w")),
-                    .errors = line.at("gpu_errors").get<std::int64_t>()};
+                    .errors = integer_of<std::int64_t>(line.at("gpu_errors"))};
 }
 
 template <typename T>
@@ -177,18 +204,18 @@ std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
 
 StepMetrics parse_metrics_line(std::string_view line, const std::string& where) {
   try {
-    const json all = json::parse(line);
-    StepMetrics m{.step = all.at("step").get<std::int64_t>(),
+    const json all = base::parse_json(line, "the line");
+    StepMetrics m{.step = integer_of<std::int64_t>(all.at("step")),
                   .loss = number_of(all.at("loss")),
                   .grad_norm = number_of(all.at("grad_norm")),
                   .lr = number_of(all.at("lr")),
-                  .tokens = all.at("tokens").get<std::int64_t>(),
+                  .tokens = integer_of<std::int64_t>(all.at("tokens")),
                   .tokens_per_second = number_of(all.at("tokens_per_second")),
                   .step_ms = number_of(all.at("step_ms")),
                   .exposed_comm_ms = number_of(all.at("exposed_comm_ms")),
                   .exposed_tp_ms = std::nullopt,
-                  .gathered_bytes = all.at("gathered_bytes").get<std::int64_t>(),
-                  .reduced_bytes = all.at("reduced_bytes").get<std::int64_t>(),
+                  .gathered_bytes = integer_of<std::int64_t>(all.at("gathered_bytes")),
+                  .reduced_bytes = integer_of<std::int64_t>(all.at("reduced_bytes")),
                   .gathered_by_format = gathered_of_line(all),
                   .flops_by_format = numbers_of_line<double>(all, "flops_by_format"),
                   .activations_by_format = numbers_of_line<std::int64_t>(all, "activations_by_format"),
@@ -202,7 +229,7 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                   .slowest = slowest_of_line(all),
                   .gpus = gpus_of_line(all),
                   .skipped = all.value("skipped", false),
-                  .suppressed = all.value("suppressed", 0)};
+                  .suppressed = all.contains("suppressed") ? integer_of<int>(all.at("suppressed")) : 0};
     if (all.contains("mfu") && !all.at("mfu").is_null()) m.mfu = number_of(all.at("mfu"));
     for (const auto& [key, value] : {std::pair{"exposed_tp_ms", &m.exposed_tp_ms},
                                      {"valid_loss", &m.valid_loss},
@@ -210,14 +237,14 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
                                      {"z_loss", &m.z_loss},
                                      {"expert_load", &m.expert_load}})
       if (all.contains(key)) *value = number_of(all.at(key));
-    if (all.contains("expert_dropped")) m.expert_dropped = all.at("expert_dropped").get<std::int64_t>();
-    if (all.contains("expert_counts")) all.at("expert_counts").get_to(m.expert_counts);
+    if (all.contains("expert_dropped")) m.expert_dropped = integer_of<std::int64_t>(all.at("expert_dropped"));
+    if (all.contains("expert_counts")) m.expert_counts = counts_of(all.at("expert_counts"));
     return m;
   } catch (const std::exception& error) {
     std::string reason = error.what();
     if (const auto end = reason.find("] "); reason.starts_with("[json.exception") && end != std::string::npos)
       reason.erase(0, end + 2);
-    throw InputError("{}: expected a line of metrics (correct or remove it): {}", where, base::printable(reason));
+    throw InputError("{}: expected a line of metrics (correct or remove it): {}", where, base::excerpt(reason, 200));
   }
 }
 

@@ -52,10 +52,12 @@ T median(const std::vector<StepMetrics>& steps, T StepMetrics::*member) {
   return values[values.size() / 2];
 }
 
+// Returns a member that is an integer from 0 to 2^62, so that the sum of two fits.
 std::optional<std::int64_t> integer_in(const json& object, const char* key) {
   const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
-  return found->get<std::int64_t>();
+  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
+  const auto value = found->get<std::uint64_t>();
+  return value <= std::uint64_t{1} << 62 ? std::optional(static_cast<std::int64_t>(value)) : std::nullopt;
 }
 
 void add_row(ordered_json& rows, const char* name, const json& predicted, const json& measured) {

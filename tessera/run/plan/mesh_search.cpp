@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/plan/expert_layouts.h"
 #include "tessera/run/plan/plan_report.h"
@@ -80,7 +81,7 @@ std::vector<TrainConfig> dense_meshes(const StepPlanRequest& request) {
   const TrainConfig& asked = request.config;
   std::vector<TrainConfig> meshes;
   for (const std::int64_t tp : divisors(asked.ranks)) {
-    if (!has_degree(asked, "tp", asked.tp, tp)) continue;
+    if (tp > kMaxTp || !has_degree(asked, "tp", asked.tp, tp)) continue;
     if (!asked.given.contains("tp") && tp > request.machine.ranks_per_node) continue;
     for (const std::int64_t gtp : divisors(asked.ranks / tp)) {
       const std::int64_t dp = asked.ranks / tp / gtp;

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
 #include "tessera/run/config/byte_size.h"
+#include "tessera/run/config/expert_checks.h"
 #include "tessera/run/config/places.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -191,6 +192,7 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
     request.config = resolve_plan_config(std::move(request.config), *request.model);
   request.expert_load = checked_load(flags.expert_load, request);
   request.machine = predict::find_machine(flags.machine, configs / "machines");
+  if (request.machine.has_gpus()) check_device_experts(request.config, request.model->sizes());
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
   request.gather_budget = parse_budget(request.config.gather_budget, "--gather-budget");
   request.reduce_budget = parse_budget(request.config.reduce_budget, "--reduce-budget");

@@ -9,6 +9,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/byte_size.h"
 #include "tessera/run/config/resolve.h"
+#include "tessera/run/config/run_limits.h"
 #include "tessera/run/config/shares.h"
 #include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/plan/replica_kinds.h"
@@ -176,6 +177,7 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
   const std::int64_t part = config.tp * config.gtp;
   if (has_unused_places(config) && config.dp == 0) config.dp = nominal_replicas(config);
+  check_mesh_limits(config);
   const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
   return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);

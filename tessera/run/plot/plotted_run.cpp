@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/run/run_directory.h"
 
 namespace tessera::run {
@@ -19,7 +20,7 @@ PlottedRun read_plotted_run(const std::filesystem::path& path) {
   PlottedRun run{.name = path.string()};
   std::string line;
   for (std::int64_t number = 1; std::getline(input, line); ++number) {
-    if (input.eof() && !nlohmann::json::accept(line)) {
+    if (input.eof() && !base::is_json(line)) {
       run.is_cut_short = true;
       break;
     }

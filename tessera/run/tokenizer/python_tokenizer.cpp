@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/base/printable.h"
 #include "tessera/run/tokenizer/child_process.h"
 
 namespace tessera::run {
@@ -12,16 +14,18 @@ using nlohmann::json;
 
 constexpr int kNoPackage = 77;
 // A Python script that reads one request and writes one answer, both as JSON. It does not import modules of the current
-// folder.
+// folder. The package may panic on a damaged file. A panic is not an Exception, and prints many lines.
 constexpr const char* kScript = R"(
 import sys
 sys.path = [folder for folder in sys.path if folder]
 import json
+import os
 try:
     import tokenizers
 except ImportError:
     sys.exit(77)
 request = json.load(sys.stdin.buffer)
+os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 try:
     tokenizer = tokenizers.Tokenizer.from_file(request["file"])
     tokenizer.no_truncation()
@@ -35,22 +39,32 @@ try:
         answer = {"ids": ids}
     else:
         answer = {"texts": [tokenizer.decode(ids, skip_special_tokens=False) for ids in request["lists"]]}
-except Exception as error:
+except BaseException as error:
     answer = {"error": str(error)}
 json.dump(answer, sys.stdout)
 )";
+
+// Returns the output as a JSON object, or nullopt if it is not one.
+std::optional<json> object_in(const std::string& output) {
+  try {
+    json answer = base::parse_json(output, "the output");
+    if (answer.is_object()) return answer;
+  } catch (const InputError&) {
+  }
+  return std::nullopt;
+}
 
 // Returns the answer of the first interpreter that has the package.
 std::optional<json> call_python(const std::vector<std::string>& pythons, const json& request, const std::string& file) {
   for (const std::string& python : pythons) {
     const ChildResult child = run_child({python, "-c", kScript}, request.dump());
     if (!child.started || child.code == kNoPackage) continue;
-    const json answer = json::parse(child.output, nullptr, /*allow_exceptions=*/false);
-    if (child.code != 0 || !answer.is_object())
+    std::optional<json> answer = object_in(child.output);
+    if (child.code != 0 || !answer)
       throw Error("{}: the process that reads {} ended with code {}", python, file, child.code);
-    if (answer.contains("error"))
+    if (answer->contains("error"))
       throw InputError("{}: {}, expected a tokenizer of the Python package tokenizers", file,
-                       answer["error"].get<std::string>());
+                       base::excerpt(answer->at("error").get<std::string>(), 200));
     return answer;
   }
   return std::nullopt;

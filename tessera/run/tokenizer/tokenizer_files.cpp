@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
@@ -33,13 +34,24 @@ json object_in(const fs::path& path) {
   return value;
 }
 
+// Returns whether the value is an integer that fits into 64 bits.
+bool is_id(const json& value) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost);
+}
+
+std::string text_in(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 // Adds the ids of a field: absent, null, an id or a list of ids.
 std::vector<std::int64_t> ids_in(const json& object, const char* field, const fs::path& path) {
   std::vector<std::int64_t> ids;
   const auto found = object.find(field);
   if (found == object.end() || found->is_null()) return ids;
   for (const json& id : found->is_array() ? *found : json::array({*found})) {
-    if (!id.is_number_integer())
+    if (!is_id(id))
       throw InputError("{}: {}: got {}, expected the id of a token or a list of ids", path.string(), field,
                        base::shown(*found));
     ids.push_back(id.get<std::int64_t>());
@@ -52,14 +64,13 @@ std::string token_in(const json& config, const char* field) {
   const auto found = config.find(field);
   if (found == config.end()) return "";
   if (found->is_string()) return found->get<std::string>();
-  return found->is_object() ? found->value("content", "") : "";
+  return found->is_object() ? text_in(*found, "content") : "";
 }
 
 std::optional<std::int64_t> id_of(const std::string& token, const json& added_tokens) {
   if (token.empty() || !added_tokens.is_array()) return std::nullopt;
   for (const json& added : added_tokens)
-    if (added.is_object() && added.value("content", "") == token && added.contains("id") &&
-        added["id"].is_number_integer())
+    if (added.is_object() && text_in(added, "content") == token && added.contains("id") && is_id(added["id"]))
       return added["id"].get<std::int64_t>();
   return std::nullopt;
 }

@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/llama.h"
+#include "tessera/models/mixtral.h"
 #include "tessera/run/config/parse.h"
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/settings.h"
@@ -113,6 +114,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--steps", "99999999999999999999"}, {"--steps", "99999999999999999999"}},
         BadFlags{{"--steps", "3000000000"}, {"--steps", "3000000000"}},
         BadFlags{{"--tp", "0"}, {"--tp", "got 0", "at least 1"}}, BadFlags{{"--gtp", "-2"}, {"--gtp", "-2"}},
+        BadFlags{{"--tp", "1048576"}, {"--tp: got 1048576", "at most 1024"}},
+        BadFlags{{"--etp", "1025"}, {"--etp: got 1025", "at most 1024"}},
+        BadFlags{{"--ep", "65537"}, {"--ep: got 65537", "at most 65536"}},
+        BadFlags{{"--micro-batch", "2147483647"}, {"--micro-batch: got 2147483647", "at most 67108864"}},
+        BadFlags{{"--seq-len", "67108865"}, {"--seq-len: got 67108865", "at most 67108864"}},
         BadFlags{{"--seed", "-1"}, {"--seed", "-1"}},
         BadFlags{{"--seed", "18446744073709551616"}, {"--seed", "18446744073709551616"}},
         BadFlags{{"--lr", "fast"}, {"--lr", "\"fast\"", "number"}}, BadFlags{{"--lr", "-0.1"}, {"--lr", "-0.1"}},
@@ -267,7 +273,12 @@ TEST_P(BadCombinations, AreRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BadCombinations,
-    ::testing::Values(BadFlags{{"--ranks", "4", "--tp", "3"}, {"--ranks", "got 4", "--tp 3", "multiple"}},
+    ::testing::Values(BadFlags{{"--tp", "2", "--gtp", "1048576"},
+                               {"--tp 2 * --gtp 1048576 * --dp 1", "2097152 places", "at most 1048576"}},
+                      BadFlags{{"--gtp", "1024", "--dp", "1048576", "--backend", "mpi"}, {"1073741824 places"}},
+                      BadFlags{{"--tp", "1024", "--gtp", "1048576", "--dp", "1048576"}, {"at most 1048576"}},
+                      BadFlags{{"--gtp", "1024", "--dead", "dp1048576:0"}, {"--dp 1048577", "at most 1048576"}},
+                      BadFlags{{"--ranks", "4", "--tp", "3"}, {"--ranks", "got 4", "--tp 3", "multiple"}},
                       BadFlags{{"--ranks", "4", "--tp", "2", "--gtp", "2", "--dp", "2"},
                                {"--ranks", "got 4", "--dp 2", "= 8"}},
                       BadFlags{{"--ranks", "2000", "--global-batch", "2000"}, {"--ranks", "2000", "1024"}},
@@ -322,6 +333,36 @@ TEST(Resolve, TakesTheModelsLongestSequence) {
   EXPECT_EQ(resolve_model(resolved({"--seq-len", "64"}), model).seq_len, 64);
   const std::string message = base::refusal([&] { resolve_model(resolved({"--seq-len", "129"}), model); });
   EXPECT_THAT(message, HasSubstr("--seq-len: got 129, expected at most 128"));
+}
+
+TEST(Resolve, RefusesMicrobatchesOfTooManyTokens) {
+  const models::LlamaConfig small({.hidden_size = 8, .max_position_embeddings = 1 << 26});
+  EXPECT_EQ(resolve_model(resolved({}), small).seq_len, 1 << 26);
+  EXPECT_EQ(base::refusal([&] {
+              resolve_model(resolved({"--micro-batch", "2", "--global-batch", "2", "--seq-len", "33554433"}), small);
+            }),
+            "--micro-batch 2 * --seq-len 33554433: a microbatch of 67108866 tokens, expected at most 67108864");
+  models::DecoderConfig large{.hidden_size = 1 << 20, .num_layers = 16384, .max_position_embeddings = 1 << 26};
+  large.intermediate_size = 1 << 20;
+  EXPECT_THAT(base::refusal([&] { resolve_model(resolved({}), models::LlamaConfig(large)); }),
+              HasSubstr("the activations of model 'm' would have 7.38e+19 bytes, expected at most 1e+18"));
+}
+
+TEST(Resolve, RefusesMoreExpertsThanTheRoutersOfGpusSupport) {
+  models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 8};
+  config.num_heads = config.num_kv_heads = 1, config.head_dim = 8;
+  config.experts = models::ExpertsConfig{.count = 1024, .per_token = 2, .width = 8, .sparse = {true}};
+  const auto resolve = [&](const char* backend, const char* ep) {
+    return resolve_model(resolved({"--backend", backend, "--gtp", ep, "--ep", ep}), models::MixtralConfig(config));
+  };
+  for (const char* ep : {"1", "2", "8"}) {
+    EXPECT_EQ(base::refusal([&] { resolve("nccl", ep); }),
+              "--model: 'm' has 1024 experts in a layer, expected at most 1023 on GPUs: a router chooses among all of "
+              "them, for every --ep");
+    EXPECT_NO_THROW(resolve("mpi", ep));
+  }
+  config.experts->count = 1023;
+  EXPECT_NO_THROW(resolve("nccl", "8"));
 }
 
 TEST(Resolve, RefusesProductsThatGpusDoNotSupport) {

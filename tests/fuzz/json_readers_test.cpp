@@ -1,0 +1,217 @@
+// Fuzzes the readers of JSON that people and other programs write, and of texts that ranks exchange.
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/models/registry.h"
+#include "tessera/predict/machine.h"
+#include "tessera/run/config/parse.h"
+#include "tessera/run/config/places.h"
+#include "tessera/run/config/settings.h"
+#include "tessera/run/launch/lost_ranks.h"
+#include "tessera/run/metrics/metrics.h"
+#include "tessera/run/plan/measured.h"
+#include "tessera/run/plot/draw.h"
+#include "tessera/run/plot/plotted_run.h"
+#include "tessera/run/plot/remarks.h"
+#include "tessera/run/run_directory.h"
+#include "tessera/schedule/check/order_text.h"
+#include "tessera/schedule/events_json.h"
+#include "tests/fuzz/files.h"
+#include "tests/fuzz/fuzzing.h"
+
+namespace tessera::fuzz {
+namespace {
+
+using nlohmann::json;
+
+run::TrainConfig stored_config() {
+  run::TrainConfig config;
+  config.model = "llama-tiny", config.data = {"data/train"}, config.out = "runs/a";
+  config.steps = 9, config.seq_len = 16, config.ranks = 8;
+  config.tp = 2, config.gtp = 2, config.dp = 2;
+  config.dead = "dp0.gtp1:1", config.tp_spares = "1", config.reduced_batch = "auto";
+  config.wire_rules = "layers.*=fp8,output.weight=bf16";
+  config.debug_suppress = "5,7:2";
+  return config;
+}
+
+TEST(Fuzz, JsonFiles) {
+  const base::TempFolder folder;
+  fuzz({.name = "JSON files",
+        .seeds = {R"({"a": [1, -2.5e3, true, null], "b": {"c": "d\u00e9\n", "e": []}, "f": {}})", "[[[1]], {}]", "3"},
+        .mutate = mutated_json,
+        .read = [&](const std::string&) { base::shown(base::read_json_file(folder / "a.json")); },
+        .write = [&](const std::string& text) { write_file(folder / "a.json", text); }});
+}
+
+TEST(Fuzz, OrderedJson) {
+  fuzz({.name = "ordered JSON",
+        .seeds = {R"([{"ph": "X", "ts": 1.5, "args": {"bytes": 3}}, {"ph": "M"}])"},
+        .mutate = mutated_json,
+        .read = [](const std::string& text) { base::parse_ordered_json(text, "a rank"); }});
+}
+
+TEST(Fuzz, ConfigsOfModels) {
+  const base::TempFolder folder;
+  fuzz({.name = "config.json of models",
+        .seeds = model_configs(),
+        .mutate = mutated_json,
+        .read =
+            [&](const std::string&) {
+              const models::ModelConfigPtr config = models::read_model_config(folder / "config.json");
+              config->to_json();
+              config->sizes();
+              for (const auto form : {models::ExpertTensors::separate, models::ExpertTensors::fused})
+                config->num_layer_tensors(form);
+            },
+        .write = [&](const std::string& text) { write_file(folder / "config.json", text); }});
+}
+
+TEST(Fuzz, SettingsOfRuns) {
+  fuzz({.name = "settings",
+        .seeds = {run::to_json(stored_config()).dump()},
+        .mutate = mutated_json,
+        .read = [](const std::string& text) {
+          run::TrainConfig config;
+          run::apply_json(config, base::parse_json(text, "f"), "f");
+          run::to_json(config);
+        }});
+}
+
+TEST(Fuzz, Places) {
+  run::TrainConfig mesh;
+  mesh.tp = 8, mesh.gtp = 4, mesh.dp = 1024;
+  fuzz({.name = "places",
+        .seeds = {"dp0.gtp1:3,0;dp2:1", "gtp1.dp0.pp0.cp0:3", "dp1023.gtp3:7"},
+        .mutate = mutated_bytes,
+        .read = [&](const std::string& text) {
+          mesh.dead = run::to_text(run::read_slots(text, "--dead"));
+          run::inactive_slots(mesh);
+        }});
+}
+
+TEST(Fuzz, FilesOfPlaces) {
+  const base::TempFolder folder;
+  run::TrainConfig mesh;
+  mesh.tp = 8, mesh.gtp = 4, mesh.dp = 1024;
+  fuzz({.name = "files of places",
+        .seeds = {R"({"dp0.gtp1": [0, 3], "dp2": [1], "gtp3.dp1000": [7, 6, 5, 4]})"},
+        .mutate = mutated_json,
+        .read =
+            [&](const std::string&) {
+              mesh.dead = run::to_text(run::read_slots((folder / "dead.json").string(), "--dead"));
+              run::inactive_slots(mesh);
+            },
+        .write = [&](const std::string& text) { write_file(folder / "dead.json", text); }});
+}
+
+TEST(Fuzz, Machines) {
+  fuzz({.name = "machines",
+        .seeds = {base::read_text(std::filesystem::path(TESSERA_CONFIGS) / "machines/h100.json"),
+                  base::read_text(std::filesystem::path(TESSERA_CONFIGS) / "machines/laptop.json")},
+        .mutate = mutated_json,
+        .read = [](const std::string& text) { predict::parse_machine(base::parse_json(text, "f"), "m", "f"); }});
+}
+
+TEST(Fuzz, Traces) {
+  schedule::NamedTrace named{.names = {"a.weight", "b.weight"}, .trace = {}};
+  using schedule::EventKind;
+  for (const EventKind kind : {EventKind::consume, EventKind::release, EventKind::produce, EventKind::publish})
+    named.trace.push_back({.kind = kind, .parameter = 1});
+  named.trace.push_back({.kind = EventKind::comm, .parameter = 0, .group = "tp", .op = "all_reduce", .bytes = 64});
+  named.trace.push_back({.kind = EventKind::stash, .op = "x", .bytes = 64});
+  fuzz({.name = "traces",
+        .seeds = {schedule::trace_to_json(named)},
+        .mutate = mutated_json,
+        .read = [](const std::string& text) { schedule::trace_from_json(base::parse_json(text, "f"), "f"); }});
+}
+
+TEST(Fuzz, LinesOfMetrics) {
+  run::StepMetrics metrics;
+  metrics.step = 3, metrics.loss = 2.5, metrics.tokens = 1024, metrics.gathered_bytes = 4096;
+  run::StepMetrics more = metrics;
+  more.mfu = 0.4, more.valid_loss = 2.0, more.expert_load = 1.5, more.expert_counts = {{1, 2}, {3, 4}};
+  more.slowest = {.rank = 1, .wait_ms = 0.5};
+  more.suppressed = 1, more.skipped = true;
+  fuzz({.name = "lines of metrics",
+        .seeds = {run::metrics_line(metrics), run::metrics_line(more)},
+        .mutate = mutated_json,
+        .read = [](const std::string& text) { run::parse_metrics_line(text, "f:1"); }});
+}
+
+TEST(Fuzz, PlotsOfRuns) {
+  const base::TempFolder folder;
+  run::StepMetrics metrics;
+  std::string lines;
+  for (metrics.step = 1; metrics.step <= 3; ++metrics.step) {
+    metrics.loss = 1.0 / static_cast<double>(metrics.step), metrics.valid_loss = metrics.loss;
+    lines += run::metrics_line(metrics);
+  }
+  fuzz({.name = "plots",
+        .seeds = {lines},
+        .mutate = mutated_json,
+        .read =
+            [&](const std::string&) {
+              const std::vector<run::PlottedRun> runs{run::read_plotted_run(folder / "metrics.jsonl")};
+              run::svg_of(runs);
+              run::terminal_plot(runs, 80);
+              run::remarks_of(runs.front());
+            },
+        .write = [&](const std::string& text) { write_file(folder / "metrics.jsonl", text); }});
+}
+
+TEST(Fuzz, CallOrders) {
+  fuzz({.name = "orders of calls",
+        .seeds = {schedule::to_text({.roles = {"a", "b"}, .calls = {{0, "gather", 64}, {1, "reduce", 32}}})},
+        .mutate = mutated_json,
+        .read = [](const std::string& text) { schedule::call_order_of(text); },
+        .may_fail = true});
+}
+
+std::string config_of_run(const run::TrainConfig& config) {
+  return json{{"config", run::to_json(config)}, {"model", json::parse(model_configs()[0])}}.dump();
+}
+
+// The folder of a run with one step.
+struct RunFolder {
+  RunFolder() {
+    run::StepMetrics metrics;
+    metrics.step = 1;
+    write_file(directory.metrics(), run::metrics_line(metrics));
+    write_file(directory.config(), config_of_run(stored_config()));
+    write_file(directory.summary(), "{}");
+  }
+  base::TempFolder folder;
+  run::RunDirectory directory{folder.path()};
+};
+
+// `tessera resume-command` and `tessera plan --measured` read config.json.
+TEST(Fuzz, ConfigsOfRuns) {
+  const RunFolder made;
+  run::TrainConfig whole = stored_config();
+  whole.dead = whole.tp_spares = whole.reduced_batch = "";
+  fuzz({.name = "config.json of runs",
+        .seeds = {config_of_run(stored_config()), config_of_run(whole)},
+        .mutate = mutated_json,
+        .read =
+            [&](const std::string&) {
+              run::read_measured_run(made.folder.path());
+              run::lost_ranks_of_run(made.folder.path(), {0}, "tessera");
+            },
+        .write = [&](const std::string& text) { write_file(made.directory.config(), text); }});
+}
+
+// `tessera plan --measured` reads summary.json.
+TEST(Fuzz, SummariesOfRuns) {
+  const RunFolder made;
+  fuzz({.name = "summary.json of runs",
+        .seeds =
+            {R"({"gather_arena_bytes": 1024, "reduce_arena_bytes": 2048, "exchange_scratch_bytes": 10, "steps": 3})"},
+        .mutate = mutated_json,
+        .read = [&](const std::string&) { run::read_measured_run(made.folder.path()); },
+        .write = [&](const std::string& text) { write_file(made.directory.summary(), text); }});
+}
+
+}  // namespace
+}  // namespace tessera::fuzz
