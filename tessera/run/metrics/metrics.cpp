@@ -28,6 +28,13 @@ double number_of(const json& value) {
   throw Error("{} is not a number", base::shown(value));
 }
 
+// Returns the step of a line. Without the check, a number beyond 64 bits would become another step.
+std::int64_t step_of_line(const json& value) {
+  constexpr std::uint64_t last = std::numeric_limits<std::int64_t>::max();
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > last) throw Error("step is {}, expected an integer from 0 to 2^63 - 1", base::shown(value));
+  return value.get<std::int64_t>();
+}
+
 struct KeptLines {
   std::string text;
   bool differ = false;  // whether the kept lines differ from the file
@@ -178,7 +185,7 @@ std::string metrics_line(const StepMetrics& m, quant::DType dtype) {
 StepMetrics parse_metrics_line(std::string_view line, const std::string& where) {
   try {
     const json all = json::parse(line);
-    StepMetrics m{.step = all.at("step").get<std::int64_t>(),
+    StepMetrics m{.step = step_of_line(all.at("step")),
                   .loss = number_of(all.at("loss")),
                   .grad_norm = number_of(all.at("grad_norm")),
                   .lr = number_of(all.at("lr")),
