@@ -23,7 +23,7 @@ bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  run::refuse_flags_as_values(app);
+  run::check_values(app);
   run::refuse_extras(app.remaining(), flags, app.get_name());
   return true;
 }

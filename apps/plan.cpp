@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <thread>
 
@@ -15,6 +16,7 @@
 #include "tessera/run/plan/plan_flags.h"
 #include "tessera/run/plan/plan_report.h"
 #include "tessera/run/plan/predicted_timeline.h"
+#include "tessera/run/plan/progress_lines.h"
 #include "tessera/run/plan/search_report.h"
 #include "tessera/run/run_directory.h"
 #include "tessera/schedule/events_json.h"
@@ -32,6 +34,8 @@ void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
   run::add_flags(app, run::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
+  app.add_option("--memory-margin", flags.memory_margin,
+                 "share of a processor's memory that the plan leaves free (0.03)");
   app.add_flag("--search", flags.search, "list the meshes of --ranks for --global-batch, best first");
   app.add_option("--dead-share", flags.dead_share,
                  "compare the ways to continue with this share of the places dead at random, such as 0.001");
@@ -59,13 +63,40 @@ run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& eve
   }
 }
 
+// A mesh with this number of ranks takes some seconds to plan.
+constexpr std::int64_t kManyRanks = 100'000;
+
+// Prints lines about the progress of a long search to standard error.
+std::vector<run::MeshPlan> search_with_progress(const run::StepPlanRequest& request, int threads) {
+  const auto start = std::chrono::steady_clock::now();
+  run::ProgressLines lines;
+  return run::search_meshes(request, threads, [&](std::size_t planned, std::size_t all) {
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    if (const auto line = lines.next(planned, all, time.count())) fmt::print(stderr, "{}\n", *line);
+  });
+}
+
 int threads_of_host() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
 }
 
 // Exit code 1 means that no mesh fits. The plan of a given mesh has code 0; its output contains whether the mesh fits.
 int code_of(const run::PlanCommandInputs& task, const run::MemoryUse& memory) {
-  return !task.propose || fits(memory, task.request.machine) ? 0 : 1;
+  return !task.propose || fits(memory, task.request) ? 0 : 1;
+}
+
+// A mesh that does not fit is not proposed.
+nlohmann::ordered_json proposal_json(const run::PlanCommandInputs& task, const run::MemoryUse& memory,
+                                     const std::string& reason) {
+  const bool fit = fits(memory, task.request);
+  return {{"flags", fit ? nlohmann::ordered_json(run::flags_text(task.request.config)) : nlohmann::ordered_json()},
+          {"reason", reason}};
+}
+
+std::string proposal_text(const run::PlanCommandInputs& task, const run::MemoryUse& memory, const std::string& reason) {
+  const std::string flags =
+      fits(memory, task.request) ? fmt::format("proposed flags: {}\n", run::flags_text(task.request.config)) : "";
+  return fmt::format("\n{}{} (tessera plan --search lists all meshes)\n", flags, reason);
 }
 
 int print_search(const run::StepPlanRequest& request, const std::vector<run::MeshPlan>& meshes, const Output& output) {
@@ -73,7 +104,7 @@ int print_search(const run::StepPlanRequest& request, const std::vector<run::Mes
     fmt::print("{}\n", run::search_json(request, meshes).dump(2));
   else
     fmt::print("{}", run::search_text(request, meshes, output.rows));
-  return meshes.front().fits ? 0 : 1;
+  return meshes.front().fits() ? 0 : 1;
 }
 
 void write_files(const run::StepPlan& step, const Output& output) {
@@ -129,11 +160,13 @@ int run_plan(const Arguments& arguments) {
 
   run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
   print_warnings(task.warnings);
+  if (const std::int64_t ranks = task.request.config.ranks; ranks >= kManyRanks)
+    fmt::print(stderr, "planning {} ranks may take a minute\n", ranks);
   if (task.draws) return print_draws(task, output);
   if (task.has_unused) return print_places(task, flags.measured, output);
   std::string reason;
   if (task.search) {
-    const std::vector<run::MeshPlan> meshes = run::search_meshes(task.request, threads_of_host());
+    const std::vector<run::MeshPlan> meshes = search_with_progress(task.request, threads_of_host());
     if (!task.propose) return print_search(task.request, meshes, output);
     task.request.config = meshes.front().config;
     reason = run::reason_for(meshes);
@@ -145,13 +178,12 @@ int run_plan(const Arguments& arguments) {
   if (output.json) {
     nlohmann::ordered_json report = run::plan_json(task.request, step);
     if (task.run) report["measured"] = comparison;
-    if (task.propose) report["proposed"] = {{"flags", run::flags_text(task.request.config)}, {"reason", reason}};
+    if (task.propose) report["proposed"] = proposal_json(task, step.memory, reason);
     return fmt::print("{}\n", report.dump(2)), code_of(task, step.memory);
   }
-  if (task.propose)
-    fmt::print("proposed mesh: {}\n{} (tessera plan --search lists all meshes)\n\n",
-               run::flags_text(task.request.config), reason);
-  fmt::print("{}", run::plan_text(task.request, step, output.rows));
+  fmt::print("{}", run::plan_head(task.request, step));
+  if (task.propose) fmt::print("{}", proposal_text(task, step.memory, reason));
+  fmt::print("{}", run::plan_details(task.request, step, output.rows));
   if (task.run) fmt::print("{}", run::comparison_text(comparison));
   return code_of(task, step.memory);
 }

@@ -37,10 +37,12 @@ int run_plot(const Arguments& arguments) {
   std::vector<std::string> paths;
   std::string svg;
   int columns = 0;
+  bool is_log = false;
   app.add_option("runs", paths, "folders of runs, or files metrics.jsonl; all are drawn together")->required();
   app.add_option("--svg", svg, "file of the SVG (default: plot.svg in the folder of the first run)");
   app.add_option("--columns", columns, "width of the plot in the terminal (default: that of the terminal)")
       ->check(CLI::Range(40, 1000));
+  app.add_flag("--log", is_log, "draw the loss on a logarithmic axis");
   if (!parse(app, arguments)) return 0;
   check_output("--svg", svg);
 
@@ -48,15 +50,16 @@ int run_plot(const Arguments& arguments) {
   for (const std::string& path : paths) runs.push_back(run::read_plotted_run(path));
   if (std::ranges::all_of(runs, [](const run::PlottedRun& one) { return one.steps.empty(); }))
     throw InputError("'{}': no step has finished, so there is nothing to plot", paths.front());
-  fmt::print("{}", run::terminal_plot(runs, columns > 0 ? columns : terminal_columns()));
+  const run::LossAxis axis = is_log ? run::LossAxis::logarithmic : run::LossAxis::automatic;
+  fmt::print("{}", run::terminal_plot(runs, columns > 0 ? columns : terminal_columns(), axis));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string letter = runs.size() == 1 ? "" : fmt::format("{}  ", static_cast<char>('a' + i % 26));
     fmt::print("{}{}\n", letter, base::printable(runs[i].name));
-    for (const std::string& line : run::remarks_of(runs[i])) fmt::print("   {}\n", line);
+    for (const std::string& line : run::remarks_of(runs[i], axis)) fmt::print("   {}\n", line);
   }
   const std::filesystem::path file = svg.empty() ? default_svg(paths.front()) : std::filesystem::path(svg);
-  run::write_file_atomically(file, run::svg_of(runs));
-  fmt::print("drawing: {}\n", file.string());
+  run::write_file_atomically(file, run::svg_of(runs, axis));
+  fmt::print("drawing: {}\n", base::printable(file.string()));
   return 0;
 }
 

@@ -1,6 +1,8 @@
 #include "tessera/data/sampler.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -73,6 +75,18 @@ std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica
     if (share.readers == readers && share.schedule == own.schedule) most = std::max(most, share.sequences);
   const std::int64_t blocks = (most + shape.micro_batch - 1) / shape.micro_batch;
   return std::max<std::int64_t>(1, (blocks + readers - 1) / readers);
+}
+
+std::vector<std::int64_t> microbatches_by_replica(const BatchShape& shape) {
+  std::map<std::pair<std::int64_t, int>, std::int64_t> known;  // by readers and schedule
+  std::vector<std::int64_t> microbatches;
+  for (std::size_t replica = 0; replica < shape.replicas.size(); ++replica) {
+    const ReplicaShare& share = shape.replicas[replica];
+    const auto [at, is_new] = known.try_emplace({share.readers, share.schedule});
+    if (is_new) at->second = microbatches_per_step(shape, static_cast<std::int64_t>(replica));
+    microbatches.push_back(at->second);
+  }
+  return microbatches;
 }
 
 Positions positions_of(const BatchShape& shape, const Block& block) {

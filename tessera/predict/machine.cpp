@@ -75,6 +75,24 @@ MemoryOverhead parse_overhead(const Object& machine) {
           .peer_bytes = overhead.count("peer_bytes", 1e18)};
 }
 
+// Returns whether the file has a key such as "flops" or "links.between_nodes".
+bool has_key(const json& file, const std::string& key) {
+  const auto dot = key.find('.');
+  const std::string first = key.substr(0, dot);
+  if (!file.contains(first)) return false;
+  return dot == std::string::npos || (file[first].is_object() && file[first].contains(key.substr(dot + 1)));
+}
+
+std::vector<std::string> parse_unmeasured(const json& file, const std::string& where) {
+  if (!file.contains("unmeasured")) return {};
+  const json& keys = file["unmeasured"];
+  const auto is_known = [&](const json& key) { return key.is_string() && has_key(file, key.get<std::string>()); };
+  if (!keys.is_array() || !std::ranges::all_of(keys, is_known))
+    throw InputError("{}: got {}, expected a list of keys of this file, such as links.between_nodes", where,
+                     base::shown(keys));
+  return keys.get<std::vector<std::string>>();
+}
+
 std::vector<std::string> names_in(const std::filesystem::path& machines) {
   std::vector<std::string> names;
   std::error_code error;
@@ -89,7 +107,8 @@ std::vector<std::string> names_in(const std::filesystem::path& machines) {
 Machine parse_machine(const json& value, const std::string& name, const std::string& where) {
   const Object object(value, where,
                       {"description", "ranks_per_node", "processors", "memory_bytes", "flops", "efficiency",
-                       "memory_bytes_per_second", "links", "operator_s", "handover_s", "rank_spread", "overhead"});
+                       "memory_bytes_per_second", "links", "operator_s", "handover_s", "rank_spread", "overhead",
+                       "unmeasured"});
   Machine machine{.name = name};
   if (!object.at("description").is_string())
     throw InputError("{}: got {}, expected a text", object.place("description"), base::shown(value["description"]));
@@ -118,6 +137,7 @@ Machine parse_machine(const json& value, const std::string& name, const std::str
   if (value["links"].contains("collectives")) machine.collectives = parse_link(links, "collectives");
   machine.shared_link = links.flag("shared");
   if (value.contains("overhead")) machine.overhead = parse_overhead(object);
+  machine.unmeasured = parse_unmeasured(value, object.place("unmeasured"));
   return machine;
 }
 

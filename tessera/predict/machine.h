@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/quant/dtype.h"
 
@@ -48,6 +49,8 @@ struct Machine {
   MemoryOverhead overhead;
   // true: a rank's gathers and reductions run one at a time; false: they overlap, each at the full rate.
   bool shared_link = false;
+  // Keys of the machine file whose values nobody measured, such as "links.between_nodes". They may be nominal values.
+  std::vector<std::string> unmeasured = {};
 
   // Returns whether the processors are GPUs, which have a device context.
   bool has_gpus() const { return overhead.context_bytes > 0; }
@@ -59,7 +62,7 @@ struct Machine {
   const MachineLink& link(std::int64_t extent) const { return extent <= ranks_per_node ? within_node : between_nodes; }
 };
 
-// Throws InputError for an unknown or missing key, a value that is not a positive number, or an efficiency above 1. The
+// Throws InputError for an unknown or missing key, a key in `unmeasured` that the file does not have, a value that is not a positive number, or an efficiency above 1. The
 // message contains `where`, the key, the value and the expected value.
 Machine parse_machine(const nlohmann::json& json, const std::string& name, const std::string& where);
 // Reads the machine file `name`: a path to a JSON file, or NAME for the file NAME.json in `machines`. Throws InputError

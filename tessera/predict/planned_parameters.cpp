@@ -30,8 +30,7 @@ Stored stored(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts) {
   for (const shard::Place& place : parts.places()) {
     const layout::LocalLayout& local = parts.of(place);
     most.shard = std::max(most.shard, local.size);
-    if (!splits) continue;
-    for (const layout::LocalLayout& own : layouts.updated(local, updating)) most.state = std::max(most.state, own.size);
+    if (splits) most.state = std::max(most.state, layouts.updated_elements(local, updating, 0));
   }
   if (!splits) most.state = most.shard;
   return most;
@@ -43,10 +42,11 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                                    const shard::Cuts& cuts) {
   const shard::ParameterTypes& types = shard::types_of(spec, run_types);
   const shard::ParameterLayouts layouts = shard::layouts_of(spec, cuts);
+  const Stored most = stored(layouts, cuts);
   PlannedParameter planned{.size = shard::parameter_size(spec, layouts, types, cuts),
-                           .shard_elements = stored(layouts, cuts).shard,
-                           .gradient_elements = spec.trainable ? stored(layouts, cuts).shard : 0,
-                           .state_elements = spec.trainable ? stored(layouts, cuts).state : 0,
+                           .shard_elements = most.shard,
+                           .gradient_elements = spec.trainable ? most.shard : 0,
+                           .state_elements = spec.trainable ? most.state : 0,
                            .written_by_layers = shard::writes_main_grad(spec, layouts, types, cuts)};
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
   if (by_rows) {

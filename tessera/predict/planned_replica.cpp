@@ -26,10 +26,9 @@ UpdatedParts updated_parts(const shard::ParameterLayouts& layouts, const std::ve
       parts.others = std::max(parts.others, local.size);
       continue;
     }
-    for (const layout::LocalLayout& own : layouts.updated(local, whole.updating)) {
-      parts.updated = std::max(parts.updated, own.size);
-      parts.others = std::max(parts.others, local.size - own.size);
-    }
+    const auto elements = [&](int replica) { return layouts.updated_elements(local, whole.updating, replica); };
+    parts.updated = std::max(parts.updated, elements(0));
+    parts.others = std::max(parts.others, local.size - elements(whole.updating - 1));
   }
   return parts;
 }

@@ -124,6 +124,10 @@ void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& j
   json["demand_gathers"] = schedules.demand_gathers;
   json["gather_arena_bytes"] = schedules.gather_arena_bytes;
   json["gather_peak_bytes"] = schedules.gather_peak_bytes;
+  if (schedules.train_arenas)
+    json["train_arenas"] = {{"gather_bytes", schedules.train_arenas->gather},
+                            {"reduce_bytes", schedules.train_arenas->reduce},
+                            {"scratch_bytes", schedules.train_arenas->scratch}};
   json["reduce_arena_bytes"] = schedules.reduce_arena_bytes;
   json["reduce_peak_bytes"] = schedules.reduce_peak_bytes;
   json["transfer_arena_bytes"] = schedules.transfer_arena_bytes;

@@ -150,6 +150,11 @@ ScheduleStatistics Plans::statistics() const {
   statistics.reduce_arena_bytes = static_cast<std::int64_t>(step_.arenas.reduce.size());
   statistics.scratch_bytes = static_cast<std::int64_t>(step_.arenas.scratch.size());
   statistics.transfer_arena_bytes = static_cast<std::int64_t>(step_.arenas.transfers->memory().size());
+  for (const auto& [key, plan] : plans_) {
+    if (key.first != schedule::StepKind::train || !plan.replay) continue;
+    const schedule::Schedule& schedule = plan.replay->schedule();
+    statistics.train_arenas = {schedule.gather_arena, schedule.reduce_arena, schedule.scratch};
+  }
   statistics.gather_peak_bytes = step_.arenas.gather_peak;
   statistics.reduce_peak_bytes = step_.arenas.reduce_peak;
   statistics.on_demand_peak_bytes = static_cast<std::int64_t>(step_.pool.peak_bytes());

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,12 @@ struct ScheduleStatistics {
   // Departed steps, and gathers on demand, since the first schedule.
   std::int64_t departed_steps = 0, demand_gathers = 0;
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated bytes
+  // Bytes that the schedule of training steps uses; nullopt without such a schedule. Evaluations use the same arenas, and
+  // their schedule may be larger.
+  struct Arenas {
+    std::int64_t gather = 0, reduce = 0, scratch = 0;
+  };
+  std::optional<Arenas> train_arenas = std::nullopt;
   std::int64_t gather_peak_bytes = 0, reduce_peak_bytes = 0;  // largest number of these bytes that a schedule used
   std::int64_t on_demand_peak_bytes = 0;         // peak bytes of weights, gradients and exchanges on demand
   std::int64_t on_demand_staged_peak_bytes = 0;  // peak bytes of gradients on demand

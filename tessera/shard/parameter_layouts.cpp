@@ -209,10 +209,6 @@ StoredParts::StoredParts(const ParameterLayouts& layouts, const Cuts& cuts)
   for (int rank = 0; rank < layouts.home.size(); ++rank) layouts_.push_back(layouts.stored(rank, cuts.parts));
 }
 
-const layout::Layout& StoredParts::around(const Place& place) const {
-  return layouts_[over_replica_ ? 0 : static_cast<std::size_t>(place.compute)];
-}
-
 int StoredParts::number_of(const Place& place) const {
   return over_replica_ ? first_[static_cast<std::size_t>(place.part)] + place.compute : place.part;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/layout/dense.h"
 #include "tessera/layout/home.h"
 
 namespace tessera::shard {
@@ -22,6 +23,11 @@ layout::Layout ParameterLayouts::stored(int compute_rank, int parts) const {
 
 std::vector<layout::LocalLayout> ParameterLayouts::updated(const layout::LocalLayout& local, int replicas) const {
   return layout::cut_local_rows({.shape = home.shape, .ranks = {local}}, replicas, together).ranks;
+}
+
+std::int64_t ParameterLayouts::updated_elements(const layout::LocalLayout& local, int replicas, int replica) const {
+  const layout::Shape dense = layout::dense_shape(local, "updated_elements");
+  return layout::ceil_part(dense.rows, replica, replicas, together).size() * dense.cols;
 }
 
 }  // namespace tessera::shard

@@ -56,6 +56,8 @@ struct ParameterLayouts {
   layout::Layout stored(int compute_rank, int parts) const;
   // Divides a shard over `replicas` ranks that all store `local`. Returns the part that each rank updates (ZeRO-1).
   std::vector<layout::LocalLayout> updated(const layout::LocalLayout& local, int replicas) const;
+  // Returns the number of elements of part `replica` of updated(), in constant time. Earlier parts are not smaller.
+  std::int64_t updated_elements(const layout::LocalLayout& local, int replicas, int replica) const;
 };
 
 // One rank's parts of a parameter or of a plane.

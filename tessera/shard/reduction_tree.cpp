@@ -25,33 +25,52 @@ int ReductionTree::members_of(int node) const {
   return std::min(node_, size() - first_of(node));
 }
 
-std::int64_t ReductionTree::relayed_elements() const {
-  std::int64_t elements = 0;
-  for (const int owner : relayed()) elements += owned(owner);
-  return elements;
-}
+namespace {
 
-ReductionTree::Bytes ReductionTree::bytes(quant::DType wire, quant::DType accumulator) const {
-  const int own_node = node_of(rank_), members = members_of(own_node);
-  Bytes bytes;
-  if (members > 1) {
-    const std::int64_t relayed = relayed_elements();
-    bytes.within = bytes_of((members - 1) * relayed, wire);
-    bytes.sums = bytes_of(relayed, accumulator);
-  }
-  // All nodes except the last have equal sizes.
-  const int last = nodes() - 1;
-  if (own_node != last) bytes.between += bytes_of(owned(rank_), type_of(last, wire, accumulator));
-  const std::int64_t others = own_node == last ? last : last - 1;
-  bytes.between += bytes_of(others * owned(rank_), type_of(0, wire, accumulator));
-  return bytes;
-}
-
-ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, int rank, int duplicate) {
+// Returns the elements that each rank of each duplicate owns.
+std::vector<std::int64_t> owned_elements(const layout::Layout& storage, const Cuts& cuts) {
   std::vector<std::int64_t> owned;
   for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
     for (const layout::LocalLayout& local : storage.ranks) owned.push_back(local.size);
-  return {std::move(owned), cuts.node, rank + storage.size() * duplicate};
+  return owned;
+}
+
+}  // namespace
+
+ReductionTree tree_of(const layout::Layout& storage, const Cuts& cuts, int rank, int duplicate) {
+  return {owned_elements(storage, cuts), cuts.node, rank + storage.size() * duplicate};
+}
+
+ReductionBytes::ReductionBytes(std::vector<std::int64_t> owned, int node)
+    : tree_(std::move(owned), node, 0), stored_(tree_.size()) {
+  const int members = tree_.members_of(0), last = tree_.nodes() - 1, last_members = tree_.members_of(last);
+  relayed_.resize(static_cast<std::size_t>(members)), relayed_last_.resize(static_cast<std::size_t>(last_members));
+  for (int owner = 0; owner < tree_.size(); ++owner) {
+    relayed_[static_cast<std::size_t>(tree_.relay(owner, 0))] += tree_.owned(owner);
+    relayed_last_[static_cast<std::size_t>(tree_.relay(owner, last) - tree_.first_of(last))] += tree_.owned(owner);
+  }
+}
+
+ReductionBytes::ReductionBytes(const layout::Layout& storage, const Cuts& cuts)
+    : ReductionBytes(owned_elements(storage, cuts), cuts.node) {
+  stored_ = storage.size();
+}
+
+ReductionBytes::Bytes ReductionBytes::of(int rank, int duplicate, quant::DType wire, quant::DType accumulator) const {
+  rank += stored_ * duplicate;
+  const int node = tree_.node_of(rank), members = tree_.members_of(node), last = tree_.nodes() - 1;
+  Bytes bytes;
+  if (members > 1) {
+    const std::vector<std::int64_t>& relayed = node == last ? relayed_last_ : relayed_;
+    const std::int64_t elements = relayed[static_cast<std::size_t>(rank - tree_.first_of(node))];
+    bytes.within = bytes_of((members - 1) * elements, wire);
+    bytes.sums = bytes_of(elements, accumulator);
+  }
+  // All nodes except the last have equal sizes.
+  if (node != last) bytes.between += bytes_of(tree_.owned(rank), tree_.type_of(last, wire, accumulator));
+  const std::int64_t others = node == last ? last : last - 1;
+  bytes.between += bytes_of(others * tree_.owned(rank), tree_.type_of(0, wire, accumulator));
+  return bytes;
 }
 
 }  // namespace tessera::shard

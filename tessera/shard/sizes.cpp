@@ -22,18 +22,35 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
   return true;
 }
 
-// Returns the memory of the exchange of a gradient on one rank.
-std::int64_t scratch_of(const StoredParts& stored, const ParameterLayouts& layouts, const ParameterTypes& types,
-                        const Cuts& cuts, Place place, int duplicate) {
-  if (layouts.groups.size() > 1) {  // in this case, messages are packed
-    place.replica = cuts.replica;
-    return static_cast<std::int64_t>(
-        additions_of(rank_parts(layouts, cuts, place), cuts, place, types).scratch_bytes());
+// Computes the memory of the exchange of a gradient on each rank.
+class Scratch {
+ public:
+  Scratch(const StoredParts& stored, const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts)
+      : stored_(stored), layouts_(layouts), types_(types), cuts_(cuts) {
+    if (!packs())
+      for (const layout::Layout& storage : stored.layouts()) reductions_.emplace_back(storage, cuts);
   }
-  const ReductionTree::Bytes bytes =
-      tree_of(stored.around(place), cuts, stored.number_of(place), duplicate).bytes(types.wire, types.accumulator);
-  return base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
-}
+
+  std::int64_t of(Place place, int duplicate) const {
+    if (packs()) {
+      place.replica = cuts_.replica;
+      return static_cast<std::int64_t>(
+          additions_of(rank_parts(layouts_, cuts_, place), cuts_, place, types_).scratch_bytes());
+    }
+    const ReductionBytes::Bytes bytes =
+        reductions_[stored_.index_of(place)].of(stored_.number_of(place), duplicate, types_.wire, types_.accumulator);
+    return base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
+  }
+
+ private:
+  bool packs() const { return layouts_.groups.size() > 1; }  // whether messages are packed
+
+  const StoredParts& stored_;
+  const ParameterLayouts& layouts_;
+  const ParameterTypes& types_;
+  const Cuts& cuts_;
+  std::vector<ReductionBytes> reductions_;  // by layout of stored_; empty if messages are packed
+};
 
 // Sets the buffer sizes of a gather, as maximums over the ranks of a replica: `gathered` for the planes, including
 // those between two hops, and `unpacked` for the unpacked weight.
@@ -65,6 +82,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   const bool sums = sums_compute(spec, layouts);
   const quant::DType staged = staging_type(spec, types, sums);
   const StoredParts stored(layouts, cuts);
+  const Scratch scratch(stored, layouts, types, cuts);
   for (const Place& place : stored.places()) {
     const auto at = static_cast<std::size_t>(place.compute);
     const GroupLayouts group = layouts.group(place.part);
@@ -73,8 +91,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
     const std::int64_t rounded = staged != types.wire ? base::align_up(types.wire_bytes(home)) : 0;
     size.staging = std::max(size.staging, produced + (sums ? base::align_up(types.accumulator_bytes(home)) : rounded));
     for (int duplicate = 0; duplicate < cuts.duplicates; ++duplicate)
-      size.scratch =
-          std::max(size.scratch, (sums ? rounded : 0) + scratch_of(stored, layouts, types, cuts, place, duplicate));
+      size.scratch = std::max(size.scratch, (sums ? rounded : 0) + scratch.of(place, duplicate));
   }
 }
 

@@ -5,7 +5,6 @@
 #include "tessera/comm/operation.h"
 #include "tessera/comm/redistribution.h"
 #include "tessera/shard/parameter_layouts.h"
-#include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/replicas.h"
 #include "tessera/shard/rows/rows.h"
 
@@ -48,6 +47,8 @@ WayBytes::WayBytes(const ParameterSpec& spec, const ParameterLayouts& layouts, c
     layout::Collective collective = layout::recognise(plan, each.compute, each.home);
     compute_sums_.push_back({std::move(plan), std::move(collective)});
   }
+  if (spec.trainable && !by_rows && cuts.reducing() > 1 && layouts.groups.size() <= 1)
+    for (const layout::Layout& storage : stored_.layouts()) reductions_.emplace_back(storage, cuts);
   if (cuts.shapes.empty() || cuts.replicas == 1) return;
   const int exchanges = layouts.replicas.empty() ? layouts.home.size() : 1;
   for (int compute = 0; compute < exchanges; ++compute) unequal_.push_back(unequal(compute));
@@ -124,8 +125,8 @@ Way WayBytes::reduce(const Place& place) const {
     way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
     return way;
   }
-  const ReductionTree::Bytes bytes = tree_of(stored_.around(place), cuts_, stored_.number_of(place), place.duplicate)
-                                         .bytes(types_.wire, types_.accumulator);
+  const ReductionBytes::Bytes bytes = reductions_[stored_.index_of(place)].of(
+      stored_.number_of(place), place.duplicate, types_.wire, types_.accumulator);
   way.push_back({Activity::reduce, bytes.within + bytes.between});
   return way;
 }
@@ -142,7 +143,7 @@ Way WayBytes::sum_replicas(const Place& place) const {
   const layout::LocalLayout& own = stored_.of(place);
   if (!splits())
     return {{Activity::replicas, comm::all_reduce_received(types_.accumulator_bytes(own.size), cuts_.replicas)}};
-  const std::int64_t state = layouts_.updated(own, cuts_.replicas)[static_cast<std::size_t>(place.replica)].size;
+  const std::int64_t state = layouts_.updated_elements(own, cuts_.replicas, place.replica);
   return {{Activity::replicas, types_.accumulator_bytes(others * state)}};
 }
 
@@ -155,7 +156,7 @@ Way WayBytes::publish(const Place& place) const {
   std::int64_t bytes = 0;
   for (const Moved& plane : planes_) {
     const layout::LocalLayout& own = plane.stored.of(place);
-    const std::int64_t state = plane.layouts.updated(own, cuts_.replicas)[static_cast<std::size_t>(place.replica)].size;
+    const std::int64_t state = plane.layouts.updated_elements(own, cuts_.replicas, place.replica);
     bytes += plane.spec.bytes(own.size - state);
   }
   return {{Activity::publish, bytes}};

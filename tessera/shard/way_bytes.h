@@ -7,6 +7,7 @@
 #include "tessera/schedule/way.h"
 #include "tessera/shard/parameter.h"
 #include "tessera/shard/parameter_layouts.h"
+#include "tessera/shard/reduction_tree.h"
 
 namespace tessera::shard {
 
@@ -72,6 +73,7 @@ class WayBytes {
   std::vector<Moved> planes_;
   std::vector<ComputeSum> compute_sums_;  // by group_index(); set if compute ranks add terms of the gradient
   StoredParts stored_;                    // stored parts of the weight
+  std::vector<ReductionBytes> reductions_;  // by layout of stored_; empty if storage ranks add nothing to each other
   std::vector<Unequal> unequal_;          // by compute rank, or one entry for all ranks; empty if all places have ranks
 };
 

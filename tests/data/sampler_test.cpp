@@ -132,6 +132,16 @@ std::vector<std::int64_t> positions_in(const BatchShape& shape, std::int64_t ste
   return positions;
 }
 
+TEST(Blocks, TheMicrobatchesOfAllReplicasAreThoseOfEach) {
+  BatchShape shape = equal_shares(2, 41, {2, 1, 2, 3, 1, 2});
+  shape.replicas[2].schedule = shape.replicas[4].schedule = 1;
+  shape.replicas[5].sequences += 20;
+  const std::vector<std::int64_t> all = microbatches_by_replica(shape);
+  ASSERT_EQ(all.size(), shape.replicas.size());
+  for (std::size_t replica = 0; replica < all.size(); ++replica)
+    EXPECT_EQ(all[replica], microbatches_per_step(shape, static_cast<std::int64_t>(replica)));
+}
+
 TEST(Blocks, CoverEveryStepOnceForEveryMesh) {
   for (const std::int64_t micro : {1, 2, 5})
     for (const std::vector<std::int64_t>& readers :

@@ -55,10 +55,10 @@ class Budgets(unittest.TestCase):
         least, most = (self.arenas(*shape, budget)[which] for budget in ("min", UNLIMITED))
         return max(1, int(least + name * (most - least)))  # on one rank no weight is gathered
 
-    def train(self, name, shape, *flags, backend="local"):
+    def train(self, name, shape, *flags, backend="local", steps=5):
         tp, gtp, _ = shape
         out = self.folder / name
-        tessera("train", *self.shape(*shape), "--data", self.data, "--valid", self.valid, "--seed", 7, "--steps", 5, "--backend",
+        tessera("train", *self.shape(*shape), "--data", self.data, "--valid", self.valid, "--seed", 7, "--steps", steps, "--backend",
                 backend, "--out", out, *flags, mpi_ranks=tp * gtp if backend == "mpi" else None)
         summary = json.loads((out / "summary.json").read_text())
         self.assertEqual(summary["departed_steps"], 0, name)
@@ -108,6 +108,20 @@ class Budgets(unittest.TestCase):
             rows = {row["name"]: row for row in json.loads(tessera("plan", "--measured", out, "--json"))["measured"]["rows"]}
             for key in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):
                 self.assertEqual(rows[key]["predicted"], rows[key]["measured"], (*shape, name, key))
+
+    def test_the_plan_of_a_run_with_evaluations_equals_its_steady_steps(self):
+        """Evaluations use the same arenas with another schedule. The step after an evaluation gathers prefetched weights again."""
+        shape = 1, 4, "none"
+        for budgets in ((), ("--gather-budget", "200KB")):
+            out = self.train(f"evaluated{len(budgets)}", shape, "--eval-every", 3, *budgets, steps=8)
+            report = json.loads(tessera("plan", "--measured", out, "--json"))["measured"]
+            for row in report["rows"]:
+                if row["name"].endswith("_bytes"):
+                    self.assertEqual(row["predicted"], row["measured"], (budgets, row["name"]))
+            self.assertEqual([], report["notes"])
+        short = self.train("short", shape, "--gather-budget", "1GB", steps=2)
+        text = tessera("plan", "--measured", short)
+        self.assertIn("gathered_bytes differ: no measured step is steady: the first 3 steps make the schedule", text)
 
     def test_a_budget_below_the_minimum_is_refused(self):
         shape = 2, 2, "none"

@@ -71,6 +71,46 @@ class Messages(unittest.TestCase):
         self.check("convert", self.made, self.folder / "x", "--dtype", "--json", expect=["--dtype: expected a value", "--json"])
         self.check("plan", "--model", "--tp=2", expect=["--model: expected a value", "the flag --tp"], without=["=2"])
 
+    def test_paths_that_are_not_utf8(self):
+        """Each path of each command is refused by its flag. tests/run/config/flags_test.cpp has all flags of train."""
+        bad = os.fsdecode(bytes(self.folder / "caf") + b"\xe9")
+        shutil.copytree(self.made, bad)
+        tiny = ("--model", "llama-tiny-odd")
+        before = os.listdir(os.fsencode(self.folder))
+        for words, flag in ((("train", "--data"), "--data"), (("train", *tiny, "--config"), "--config"),
+                            (("generate", bad, "--prompt-ids", "1"), "path"), (("generate", self.made, "--prompt-file"), "--prompt-file"),
+                            (("generate", self.made, "--prompt"), "--prompt"), (("evaluate", bad, "--data", self.data), "path"),
+                            (("evaluate", self.made, "--data"), "--data"), (("inspect", "--json"), "path"), (("inspect",), "path"),
+                            (("inspect", "layout", "--model"), "--model"), (("convert", self.made), "target"),
+                            (("convert", bad, self.folder / "x"), "source"), (("plan", "--json", "--model"), "--model"),
+                            (("plan", *tiny, "--machine"), "--machine"), (("plan", "--json", "--measured"), "--measured"),
+                            (("plan", *tiny, "--events"), "--events"), (("plan", *tiny, "--save-events"), "--save-events"),
+                            (("plan", *tiny, "--trace"), "--trace"), (("plan", *tiny, "--dead"), "--dead"), (("plot",), "runs"),
+                            (("plot", self.made, bad), "runs"), (("plot", self.made, "--svg"), "--svg"),
+                            (("resume-command", "--lost", "1"), "run"), (("bench", "step", *tiny, "--profile"), "--profile"),
+                            (("bench", "schedule", "--machine"), "--machine"), (("bench", "products", "--model"), "--model")):
+            with self.subTest(words):
+                words = words if bad in words else (*words, bad)
+                self.check(*words, expect=[f"tessera: {flag}: got '", "caf\\xe9', expected UTF-8: byte ", "rename the file or the folder"])
+        self.assertEqual(before, os.listdir(os.fsencode(self.folder)))
+        self.check("train", "--frob\udce9", expect=["--frob\\xe9"])
+        self.check("caf\udce9", expect=["'caf\\xe9'"])
+
+    def test_a_folder_that_is_not_utf8(self):
+        """Relative paths work in a folder with such a name, and the run resumes."""
+        folder = os.fsdecode(bytes(self.folder / "folder") + b"\xe9")
+        os.mkdir(folder)
+        for suffix in (".bin", ".idx"):
+            shutil.copy(f"{self.data}{suffix}", f"{folder}/tokens{suffix}")
+        for words in (("train", "--model", "llama-tiny-odd", "--data", "tokens", "--seq-len", 32, "--global-batch", 4, "--steps", 1, "--out", "run"),
+                      ("train", "--resume", "latest", "--out", "run", "--steps", 2), ("inspect", "run", "--json"), ("plot", "run"),
+                      ("plan", "--measured", "run", "--json")):
+            result = subprocess.run(forked(command(*words)), capture_output=True, check=False, cwd=folder, env=ENVIRONMENT, timeout=120)
+            self.assertEqual(0, result.returncode, result.stderr)
+            if "--json" in words:
+                json.loads(result.stdout)
+        self.assertEqual([1, 2], [line["step"] for line in metrics(self.folder / os.path.basename(folder) / "run")])
+
     def test_a_resume_without_a_checkpoint(self):
         stopped = self.copy_of_run("stopped")
         shutil.rmtree(stopped / "checkpoints")

@@ -60,8 +60,8 @@ class Predictions(unittest.TestCase):
         lines = (pathlib.Path(ROOT) / "docs/experts.md").read_text().split("\n## Which mesh\n", 1)[1].split("\n## ", 1)[0].splitlines()
         table = {cells[0].strip(): cells[1:] for cells in (line.strip("|").split("|") for line in lines if line.startswith("|"))}
         for column, model in enumerate(("mixtral-8x7b", "qwen3-30b-a3b")):
-            experts = json.loads(tessera("plan", "--model", model, "--machine", "h200", "--dtype", "bf16", "--seq-len", 8192, "--gtp", 4,
-                                         "--egtp", 4, "--json"))["experts"]
+            experts = json.loads(tessera("plan", "--model", model, "--layers", 8, "--machine", "h200", "--dtype", "bf16", "--seq-len", 8192,
+                                         "--gtp", 4, "--egtp", 4, "--json"))["experts"]
             layouts = {(layout["ep"], layout["egtp"]): layout for layout in experts["layouts"]}
             for row, layout, key in (("products", (1, 4), "products_ms"), ("weights over egtp 4", (1, 4), "weights_ms"),
                                      ("tokens over ep 4", (4, 1), "tokens_ms")):

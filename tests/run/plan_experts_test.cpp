@@ -88,7 +88,7 @@ TEST(PlanOfExperts, ShowsMemoryByKind) {
       report["mesh"],
       (ordered_json{{"ranks", 4}, {"tp", 1}, {"gtp", 4}, {"dp", 1}, {"etp", 1}, {"ep", 2}, {"egtp", 2}, {"edp", 1}}));
   EXPECT_EQ(report["kept_bytes"]["experts"]["total"], 16 * experts);
-  EXPECT_THAT(plan_text(request, step, 0),
+  EXPECT_THAT(plan_head(request, step) + plan_details(request, step, 0),
               AllOf(HasSubstr("experts etp 1 x ep 2 x egtp 2 x edp 1 x dp 1"), HasSubstr(" M active)"),
                     HasSubstr("\n  experts 11.52 KB = weights 2.88 KB + gradients 2.88 KB + masters 0 B")));
 }

@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -46,6 +47,10 @@ std::string machine_refusal(const std::string& pointer, const json& value) {
 TEST(PlanMachine, BadFilesAreRefusedByPlace) {
   EXPECT_EQ(machine_refusal("/efficiency/gemm", 1.5),
             "FILE: efficiency: gemm: got 1.5, expected a number above 0 and at most 1");
+  for (const json& keys : {json("flops"), json::array({1}), json::array({"flops", "links.far"}), json::array({"rank_spread"})})
+    EXPECT_EQ(machine_refusal("/unmeasured", keys),
+              fmt::format("FILE: unmeasured: got {}, expected a list of keys of this file, such as links.between_nodes",
+                          keys.dump()));
   EXPECT_EQ(machine_refusal("/links/shared", 3), "FILE: links: shared: got 3, expected true or false");
   EXPECT_EQ(machine_refusal("/links/within_node/latency_s", nullptr),
             "FILE: links: within_node: key 'latency_s' is missing");
@@ -70,7 +75,11 @@ TEST(PlanCommandFlags, OfUnusedPlacesAreCheckedAsInTraining) {
   EXPECT_THAT(refused({.search = true}, {{"dead", {"dp0:0"}}}), HasSubstr("--search: got it with --dead"));
   EXPECT_THAT(refused({.evaluate = true}, {{"idle", {"dp0:0"}}}), HasSubstr("--evaluate: got it with --idle"));
   EXPECT_THAT(refused({.dead_share = 0.1}, {{"dead", {"dp0:0"}}}), HasSubstr("--dead-share: got 0.1 with --dead"));
-  EXPECT_THAT(refused({.dead_share = 1.0}, {}), HasSubstr("--dead-share: got 1, expected 0 to 1"));
+  for (const double share : {1.0, -0.1, std::nan("")}) {
+    const std::string words = fmt::format("got {}, expected 0 or more and below 1, such as ", share);
+    EXPECT_EQ(refused({.dead_share = share}, {}), "--dead-share: " + words + "0.001");
+    EXPECT_EQ(refused({.memory_margin = share}, {}), "--memory-margin: " + words + "0.03");
+  }
   EXPECT_THAT(refused({.dead_seeds = 3}, {}), HasSubstr("--dead-seeds: got 3 without --dead-share"));
   EXPECT_THAT(refused({.dead_share = 0.1, .dead_seeds = 0}, {}), HasSubstr("--dead-seeds: got 0, expected 1 to 1000"));
   PlanCommandFlags flags{.settings = mesh};
@@ -176,7 +185,8 @@ void write_run(const base::TempFolder& folder, const std::function<double(int st
   const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
   std::ofstream(folder / "config.json") << stored.dump();
-  std::ofstream(folder / "summary.json") << R"({"step": 5, "gather_arena_bytes": 1000000})";
+  std::ofstream(folder / "summary.json")
+      << json{{"step", steps}, {"trained_steps", steps}, {"gather_arena_bytes", 1'000'000}};
   std::ofstream metrics(folder / "metrics.jsonl");
   for (int step = 1; step <= steps; ++step)
     metrics << metrics_line({.step = step,
@@ -230,6 +240,86 @@ TEST(PlanMeasured, StepsBeforeTheLastResumeAreLeftOut) {
   state["first_step"] = 7;
   std::ofstream(folder / "config.json") << state;
   EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step from 7 on"));
+}
+
+// Writes a summary of the steps since `first_step`.
+void write_summary(const base::TempFolder& folder, int first_step, int last_step, const json& more) {
+  json summary{{"step", last_step},
+               {"trained_steps", last_step - first_step + 1},
+               {"gather_arena_bytes", 1'000'000},
+               {"reduce_arena_bytes", 1'000'000},
+               {"exchange_scratch_bytes", 1'000}};
+  summary.update(more);
+  std::ofstream(folder / "summary.json") << summary;
+}
+
+// An evaluation may have a larger schedule in the same arenas.
+TEST(PlanMeasured, TakesTheArenasOfTrainingSteps) {
+  const base::TempFolder folder;
+  write_run(folder, [](int) { return 1.0; });
+  write_summary(folder, 1, 6, {{"train_arenas", {{"gather_bytes", 2048}, {"reduce_bytes", 512}, {"scratch_bytes", 256}}}});
+  PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
+  EXPECT_EQ(task.request.gather_budget, 2048);
+  EXPECT_EQ(task.request.reduce_budget, 512 + 256);
+  write_summary(folder, 1, 6, {});  // as older programs wrote it
+  task = plan_command_inputs({.measured = folder.path().string()}, configs());
+  EXPECT_EQ(task.request.gather_budget, 1'000'000);
+}
+
+// The summary of an earlier part of a run remains until the resumed run ends. The run may have had other arenas then.
+TEST(PlanMeasured, ASummaryOfOtherStepsIsNotUsed) {
+  const base::TempFolder folder;
+  write_run(folder, [](int) { return 1.0; });
+  for (const auto& [first, last] : {std::pair{1, 5}, {4, 6}}) {
+    write_summary(folder, first, last, {});
+    const MeasuredRun run = read_measured_run(folder.path());
+    EXPECT_EQ(run.gather_arena_bytes, std::nullopt);
+    EXPECT_EQ(run.reduce_arena_bytes, std::nullopt);
+  }
+}
+
+// Steps 7 and 9 gather the weights again that the step before has prefetched: an evaluation follows step 6, and the
+// update of step 8 is suppressed.
+TEST(PlanMeasured, BytesAreThoseOfSteadySteps) {
+  const base::TempFolder folder;
+  write_run(
+      folder, [](int) { return 1.0; }, 5);
+  std::ofstream metrics(folder / "metrics.jsonl");
+  for (int step = 1; step <= 9; ++step) {
+    StepMetrics line{.step = step, .step_ms = 10.0 * step, .gathered_bytes = 9000, .reduced_bytes = 10};
+    if (step >= 4 && step <= 6) line.gathered_bytes = 4864;
+    if (step == 6) line.valid_loss = 2;
+    if (step == 8) line.suppressed = 1;
+    metrics << metrics_line(line);
+  }
+  metrics.close();
+  MeasuredRun run = read_measured_run(folder.path());
+  EXPECT_EQ(run.gathered_bytes, 4864);
+  EXPECT_TRUE(run.is_steady);
+  EXPECT_EQ(run.steps, 6);
+  EXPECT_EQ(run.step_ms, 70);  // times are those of all measured steps
+}
+
+TEST(PlanMeasured, StatesWhyGatheredBytesDiffer) {
+  const base::TempFolder folder;
+  write_run(folder, [](int) { return 1.0; });
+  PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
+  const StepPlan step = plan_step(task.request);
+  const auto note = [&](const std::function<void(MeasuredRun&)>& change) {
+    MeasuredRun run = *task.run;
+    run.gather_arena_bytes = step.schedule.gather_arena;
+    run.gathered_bytes = step.all_ranks.gathered + 1;
+    change(run);
+    const ordered_json comparison = comparison_json(step, run, "RUN");
+    const std::string text = comparison["notes"].empty() ? "" : comparison["notes"][0].get<std::string>();
+    EXPECT_THAT(comparison_text(comparison), EndsWith(text.empty() ? "" : text + "\n"));
+    return text;
+  };
+  EXPECT_EQ(note([&](MeasuredRun& run) { run.gathered_bytes = step.all_ranks.gathered; }), "");
+  EXPECT_THAT(note([](MeasuredRun& run) { run.is_steady = false; }), HasSubstr("differ: no measured step is steady"));
+  EXPECT_THAT(note([](MeasuredRun& run) { run.gather_arena_bytes.reset(); }), HasSubstr("summary.json is missing"));
+  EXPECT_THAT(note([](MeasuredRun& run) { run.departed_steps = 2; }), HasSubstr("2 steps departed"));
+  EXPECT_THAT(note([](MeasuredRun& run) { ++*run.gather_arena_bytes; }), HasSubstr("arenas of different sizes"));
 }
 
 // Steps with a graph do not measure waits.

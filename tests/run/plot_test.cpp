@@ -1,20 +1,27 @@
 // Tests how `tessera plot` reads, describes and draws runs.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <regex>
+#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/run/plot/draw.h"
 #include "tessera/run/plot/panel.h"
 #include "tessera/run/plot/remarks.h"
+#include "tessera/run/plot/ticks.h"
 
 namespace tessera::run {
 namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -79,6 +86,17 @@ TEST_F(PlottedRuns, ADamagedLineIsNamed) {
   write(lines({1}) + "{\"step\": 2}\n" + lines({3}));
   EXPECT_THAT([&] { read_plotted_run(folder_); },
               ThrowsMessage<InputError>(HasSubstr("metrics.jsonl:2: expected a line of metrics")));
+}
+
+TEST_F(PlottedRuns, AStepThatIsNoIntegerOf64BitsIsNamed) {
+  const std::string line = lines({1});
+  for (const char* step : {"1e300", "9223372036854775808", "-1", "1.5"}) {
+    std::string other = line;
+    write(line + other.replace(other.find("1,"), 1, step));
+    EXPECT_THAT([&] { read_plotted_run(folder_); },
+                ThrowsMessage<InputError>(HasSubstr("metrics.jsonl:2: expected a line of metrics")))
+        << step;
+  }
 }
 
 TEST_F(PlottedRuns, ARunWithoutAStepIsEmpty) {
@@ -158,7 +176,7 @@ TEST(Ranges, AreNeverEmpty) {
   const PlottedRun one{.name = "one", .steps = {step_of(7, 2)}};
   EXPECT_EQ(step_range({one}).position(7), 0.5);
   for (const Panel& panel : panels_of({one})) {
-    const AxisRange range = value_range(panel);
+    const ValueRange range = value_range(panel);
     EXPECT_LT(range.low, range.high) << panel.title;
   }
   const Panel not_finite{.title = "", .curves = {{{1, kNaN}}}, .marks = {{}}};
@@ -171,6 +189,59 @@ TEST(Ranges, OfManyMagnitudesAreLogarithmic) {
   EXPECT_DOUBLE_EQ(value_range(panel).position(10), 1.0 / 3);
   const Panel with_zero{.title = "", .curves = {{{1, 0}, {2, 1000}}}, .marks = {{}}};
   EXPECT_FALSE(value_range(with_zero).is_log);
+}
+
+TEST(Ranges, ALogarithmicAxisShowsNoValueThatIsNotAboveZero) {
+  const Panel panel{.title = "", .curves = {{{1, 2}, {2, 0}, {3, -1}, {4, 4}}}, .marks = {{}}, .is_log = true};
+  const ValueRange range = value_range(panel);
+  EXPECT_EQ(range.low, 2);
+  EXPECT_DOUBLE_EQ(range.position(std::sqrt(8.0)), 0.5);
+  EXPECT_FALSE(range.shows(0) || range.shows(-1) || range.shows(kNaN));
+  const Panel none{.title = "", .curves = {{{1, 0}}}, .marks = {{}}, .is_log = true};
+  EXPECT_EQ(value_range(none).position(10), 1);
+}
+
+// The losses and the steps that numbers of 64 bits can hold.
+constexpr double kMost = std::numeric_limits<double>::max(), kLeast = std::numeric_limits<double>::denorm_min();
+const std::vector<std::vector<double>> kExtremeLosses{
+    {1e308}, {kLeast}, {kMost}, {-kMost}, {0}, {-kMost, kMost}, {kLeast, kMost}, {kLeast, 2 * kLeast}, {1e308, 1.1e308},
+    {1e300, std::nextafter(1e300, kMost)}, {-kLeast, kLeast}, {kNaN, 5e-324, kNaN}};
+
+TEST(Ranges, HavePositionsForAllDoubles) {
+  for (const bool is_log : {false, true})
+    for (const std::vector<double>& losses : kExtremeLosses) {
+      Panel panel{.title = "", .curves = {{}}, .marks = {{}}, .is_log = is_log};
+      for (const double loss : losses) panel.curves.front().push_back({1, loss});
+      const ValueRange range = value_range(panel);
+      for (const double loss : losses) {
+        if (!range.shows(loss)) continue;
+        EXPECT_GE(range.position(loss), 0) << loss;
+        EXPECT_LE(range.position(loss), 1) << loss;
+      }
+    }
+}
+
+constexpr std::int64_t kLastStep = std::numeric_limits<std::int64_t>::max();
+
+TEST(Ticks, AreRoundNumbersWithinTheRange) {
+  EXPECT_THAT(step_ticks({.first = 1, .last = 1000}, 6), ElementsAre(200, 400, 600, 800, 1000));
+  EXPECT_THAT(step_ticks({.first = 0, .last = 3}, 6), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(step_ticks({.first = 7, .last = 7}, 6), ElementsAre(7));
+  EXPECT_THAT(step_ticks({.first = 12, .last = 14}, 2), ElementsAre(12, 14));
+  const std::int64_t late = 100'000'000'000'000'000;
+  EXPECT_THAT(step_ticks({.first = late, .last = late + 2}, 6), ElementsAre(late, late + 1, late + 2));
+  EXPECT_THAT(step_ticks({.first = kLastStep - 1, .last = kLastStep}, 6), ElementsAre(kLastStep - 1, kLastStep));
+  EXPECT_EQ(step_ticks({.first = 0, .last = kLastStep}, 6).size(), 5u);
+}
+
+TEST(Ticks, OfValuesAreRoundNumbersOrPowersOfTen) {
+  EXPECT_THAT(value_ticks({.low = 0, .high = 10}, 6), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(value_ticks({.low = 0.5, .high = 2e6, .is_log = true}, 4), ElementsAre(1, 100, 10000, 1e6));
+  EXPECT_THAT(value_ticks({.low = 1.5, .high = 9, .is_log = true}, 6), ElementsAre(2, 5));
+  EXPECT_GE(value_ticks({.low = 2.1, .high = 2.4, .is_log = true}, 4).size(), 2u);
+  for (const bool is_log : {false, true})
+    for (const auto& [low, high] : {std::pair{kLeast, kMost}, {1.0, kMost}, {kLeast, 3 * kLeast}})
+      EXPECT_LE(value_ticks({.low = low, .high = high, .is_log = is_log}, 6).size(), 6u);
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -191,6 +262,60 @@ TEST(Svg, InterruptsCurvesAtValuesThatAreNotFinite) {
   EXPECT_EQ(count(svg_of({run}), "not-finite"), 2u);
 }
 
+// Checks that the SVG has only finite coordinates, within the drawing.
+void check_coordinates(const std::string& svg) {
+  const std::regex coordinates(R"re( (?:x|y|x1|x2|y1|y2|cx|cy|points)="([^"]*)")re");
+  int coordinate_lists = 0;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), coordinates), end; at != end; ++at, ++coordinate_lists) {
+    std::string numbers = (*at)[1];
+    std::ranges::replace(numbers, ',', ' ');
+    std::istringstream words(numbers);
+    for (std::string word; words >> word;) {
+      double number = -1;
+      ASSERT_EQ(std::from_chars(word.data(), word.data() + word.size(), number).ec, std::errc()) << word;
+      ASSERT_TRUE(number >= 0 && number <= 2000) << word;  // false for NaN
+    }
+  }
+  EXPECT_GT(coordinate_lists, 10);
+}
+
+TEST(Svg, HasFiniteCoordinatesForAllLossesAndSteps) {
+  for (const LossAxis axis : {LossAxis::automatic, LossAxis::logarithmic})
+    for (const std::vector<double>& losses : kExtremeLosses)
+      for (const std::int64_t first : {std::int64_t{1}, std::int64_t{100'000'000'000'000'000}, kLastStep - 5}) {
+        PlottedRun run{.name = "run"};
+        for (const double loss : losses) {
+          run.steps.push_back(step_of(first + static_cast<std::int64_t>(run.steps.size()), loss));
+          run.steps.back().valid_loss = loss;
+        }
+        SCOPED_TRACE(fmt::format("losses {}, first step {}", fmt::join(losses, " "), first));
+        check_coordinates(svg_of({run}, axis));
+        EXPECT_THAT(svg_of({run}, axis), HasSubstr(fmt::format(">step {}<", first)));
+        EXPECT_THAT(terminal_plot({run}, 60, axis), Not(HasSubstr("nan")));
+        EXPECT_LT(remarks_of(run, axis).front().size(), 200u);
+      }
+  check_coordinates(svg_of({{.name = "whole range", .steps = {step_of(0, 2), step_of(kLastStep, 3)}}}));
+}
+
+TEST(Svg, LabelsTheTicksOfTheStepAxis) {
+  const std::string svg = svg_of({falling_run(1000)});
+  for (const char* label : {">step 1<", ">200<", ">400<", ">800<", ">step 1000<"})
+    EXPECT_EQ(count(svg, label), 4u) << label;
+}
+
+TEST(Svg, DrawsALogarithmicLoss) {
+  PlottedRun run = falling_run(100);
+  EXPECT_THAT(svg_of({run}), Not(HasSubstr("logarithmic")));
+  EXPECT_EQ(count(svg_of({run}, LossAxis::logarithmic), "logarithmic"), 1u);
+  EXPECT_THAT(terminal_plot({run}, 60, LossAxis::logarithmic), HasSubstr("loss (nats a token), logarithmic"));
+  run.steps[10].loss = 0;
+  EXPECT_EQ(count(svg_of({run}), "not-finite"), 0u);
+  EXPECT_EQ(count(svg_of({run}, LossAxis::logarithmic), "not-finite"), 1u);
+  EXPECT_THAT(remarks_of(run, LossAxis::logarithmic),
+              Contains("1 losses are not above 0 and have no place on a logarithmic axis, first in step 11"));
+  EXPECT_THAT(remarks_of(run), Not(Contains(HasSubstr("logarithmic"))));
+}
+
 TEST(Svg, ShowsTheDigitsOfLargeSteps) {
   const PlottedRun late{.name = "late", .steps = {step_of(1234567, 2), step_of(1234569, 2)}};
   EXPECT_THAT(svg_of({late}), HasSubstr(">step 1234567<"));
@@ -209,7 +334,9 @@ TEST(Svg, ShowsASpikeAmongManySteps) {
 TEST(Svg, EscapesNames) {
   PlottedRun run = falling_run(3);
   run.name = "a<b>&\"c\"\n";
-  EXPECT_THAT(svg_of({run}), HasSubstr("a&lt;b&gt;&amp;&quot;c&quot;?"));
+  EXPECT_THAT(svg_of({run}), HasSubstr("a&lt;b&gt;&amp;&quot;c&quot;\\x0a"));
+  run.name = "caf\xE9 \xEF\xBF\xBE \x7F";  // not UTF-8, a character that XML forbids, and a control character
+  EXPECT_THAT(svg_of({run}), HasSubstr("caf\\xe9 ? \\x7f"));
 }
 
 TEST(TerminalPlot, DrawsOneRunWithStarsAndSeveralWithLetters) {
@@ -232,6 +359,14 @@ TEST(TerminalPlot, MarksValuesThatAreNotFiniteOnTheAxis) {
   EXPECT_THAT(terminal_plot({run}, 60), Not(HasSubstr("!")));
   run.steps[20].loss = kNaN;
   EXPECT_THAT(terminal_plot({run}, 60), HasSubstr("!"));
+}
+
+TEST(TerminalPlot, LabelsTheTicksOfTheStepAxis) {
+  const std::string text = terminal_plot({falling_run(1000)}, 80);
+  EXPECT_THAT(text, HasSubstr("step 1       200"));
+  EXPECT_THAT(text, EndsWith(" step 1000\n"));
+  const auto axis = text.rfind("|", text.rfind("+"));
+  EXPECT_EQ(count(text.substr(axis), "+"), 6u);  // the corner and 200, 400, 600, 800, 1000
 }
 
 TEST(TerminalPlot, ShowsOneStep) {

@@ -326,8 +326,8 @@ TEST(PlanTime, PiecesTravelBesideProducts) {
     others += seconds > pushed ? 1 : 0;
   }
   EXPECT_GT(others, 0);  // the loss sums over tp
-  EXPECT_THAT(plan_text(pieces, after, 0), HasSubstr(" + transfers in pieces "));
-  EXPECT_THAT(plan_text(pieces, after, 0), HasSubstr("limit / step 0."));
+  EXPECT_THAT(plan_details(pieces, after, 0), HasSubstr(" + transfers in pieces "));
+  EXPECT_THAT(plan_details(pieces, after, 0), HasSubstr("limit / step 0."));
 }
 
 // The limit has no recomputation and no time to start operators.
@@ -428,6 +428,19 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
   }
 }
 
+// The time grows with the number of ranks. If it grew with the square, this test would take minutes.
+TEST(PlanOfManyRanks, CountsTheBytesOfAllRanks) {
+  const int ranks = 16384;
+  for (const std::string axis : {"gtp", "dp"}) {
+    const StepPlan step = plan_step(request_of({{axis, std::to_string(ranks)}}));
+    // Every rank but the owner receives an element of a gathered or updated weight.
+    const std::int64_t matrices = 1216 * 4, norms = 5 * 8 * 4;
+    EXPECT_EQ(step.all_ranks.gathered % (ranks - 1), 0) << axis;
+    EXPECT_GE(step.all_ranks.gathered, (ranks - 1) * matrices) << axis;
+    EXPECT_GE(step.all_ranks.reduced, (ranks - 1) * (matrices + norms)) << axis;
+  }
+}
+
 TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
   const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const StepPlan step = plan_step(request);
@@ -445,7 +458,7 @@ TEST(PlanReport, HoldsTheWholeScheduleAsJson) {
   EXPECT_EQ(report["gathers"][0]["bytes"], 512);
   EXPECT_EQ(report["reductions"][0]["weights"], "output.weight");
 
-  const std::string text = plan_text(request, step, 3);
+  const std::string text = plan_head(request, step) + plan_details(request, step, 3);
   EXPECT_THAT(text, HasSubstr("2 ranks (tp 1 x gtp 2 x dp 1)"));
   EXPECT_THAT(text, HasSubstr("train mb 0 forward consume embedding.weight (0)"));
   EXPECT_THAT(text, HasSubstr(fmt::format("... {} more (--rows)", report["gathers"].size() - 3)));

@@ -35,6 +35,30 @@ TEST(ReductionTree, EveryNodeSumsForEveryOwnerOnce) {
     }
 }
 
+// Each number is computed from the relays of one rank, as the messages are.
+TEST(ReductionTree, TheBytesOfAllRanksAreThoseOfTheirRelays) {
+  for (int ranks = 1; ranks <= 9; ++ranks)
+    for (int node = 1; node <= ranks + 1; ++node) {
+      std::vector<std::int64_t> owned;
+      for (int rank = 0; rank < ranks; ++rank) owned.push_back(1 + rank * rank % 7);
+      const ReductionBytes all(owned, node);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const ReductionTree tree(owned, node, rank);
+        const int own = tree.node_of(rank);
+        std::int64_t elements = 0, between = 0;
+        for (const int owner : tree.relayed()) elements += owned[static_cast<std::size_t>(owner)];
+        for (int other = 0; other < tree.nodes(); ++other)
+          if (other != own)
+            between += bytes_of(owned[static_cast<std::size_t>(rank)], tree.type_of(other, DType::bf16, DType::fp32));
+        const bool is_alone = tree.members_of(own) == 1;
+        const ReductionBytes::Bytes bytes = all.of(rank, 0, DType::bf16, DType::fp32);
+        EXPECT_EQ(bytes.within, is_alone ? 0 : 2 * (tree.members_of(own) - 1) * elements);
+        EXPECT_EQ(bytes.sums, is_alone ? 0 : 4 * elements);
+        EXPECT_EQ(bytes.between, between);
+      }
+    }
+}
+
 TEST(ReductionTree, BytesAreThoseOfTheMessages) {
   // There are two nodes with three and two ranks. In the second node, rank 4 sums for the owners 1 and 4, and rank 3
   // sums for the owners 0, 2 and 3.
@@ -42,11 +66,11 @@ TEST(ReductionTree, BytesAreThoseOfTheMessages) {
   const ReductionTree rank3(owned, 3, 3), rank4(owned, 3, 4);
   EXPECT_EQ(rank3.relayed(), (std::vector<int>{0, 2, 3}));
   EXPECT_EQ(rank4.relayed(), (std::vector<int>{1, 4}));
-  const ReductionTree::Bytes bytes = rank3.bytes(DType::bf16, DType::fp32);
+  const ReductionBytes::Bytes bytes = ReductionBytes(owned, 3).of(3, 0, DType::bf16, DType::fp32);
   EXPECT_EQ(bytes.within, 10 * 2);
   EXPECT_EQ(bytes.sums, 10 * 4);
   EXPECT_EQ(bytes.between, 2 * 4);
-  const ReductionTree::Bytes sequential = ReductionTree(owned, 1, 3).bytes(DType::bf16, DType::fp32);
+  const ReductionBytes::Bytes sequential = ReductionBytes(owned, 1).of(3, 0, DType::bf16, DType::fp32);
   EXPECT_EQ(sequential.within + sequential.sums, 0);
   EXPECT_EQ(sequential.between, 4 * 2 * 2);
   EXPECT_THROW(ReductionTree(owned, 0, 0), Error);

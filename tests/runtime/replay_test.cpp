@@ -58,6 +58,24 @@ TEST_P(ReplayOnMesh, EveryBudgetGivesTheBitsOfTheReference) {
   }
 }
 
+// An evaluation uses the same arenas, and its schedule may be larger than that of a training step.
+TEST_P(ReplayOnMesh, TheArenasOfTrainingStepsAreCountedAlone) {
+  run(GetParam(), {.gather_budget = schedule::kUnlimited}, [](Model& model) {
+    EXPECT_EQ(model.runtime.schedule_statistics().train_arenas.has_value(), false);
+    for (int step = 0; step < 3; ++step) {
+      model.train(2);
+      model.update();
+      model.evaluate();
+    }
+    const schedule::Schedule& train = *model.runtime.schedule(schedule::StepKind::train, 2);
+    const ScheduleStatistics statistics = model.runtime.schedule_statistics();
+    ASSERT_TRUE(statistics.train_arenas.has_value());
+    EXPECT_EQ(statistics.train_arenas->gather, train.gather_arena);
+    EXPECT_EQ(statistics.train_arenas->reduce, train.reduce_arena);
+    EXPECT_EQ(statistics.train_arenas->scratch, train.scratch);
+  });
+}
+
 TEST_P(ReplayOnMesh, EvaluationsAndOtherStepsMayComeBetween) {
   RuntimeOptions options;
   options.coalesce_bytes = 1024;

@@ -131,6 +131,23 @@ TEST(Types, OfAParameterOverrideThoseOfTheRun) {
   EXPECT_EQ(types_of(spec, run).wire, DType::fp32);
 }
 
+TEST(UpdatedParts, HaveTheSizesThatAreCountedWithoutLayouts) {
+  for (const std::int64_t rows : {1, 5, 16, 37})
+    for (const std::int64_t together : {1, 4})
+      for (const int replicas : {1, 2, 3, 8, 40}) {
+        const ParameterLayouts layouts{.home = layout::replicated({rows, 3}, 1), .together = together};
+        const layout::LocalLayout& local = layouts.home.ranks.front();
+        const std::vector<layout::LocalLayout> parts = layouts.updated(local, replicas);
+        for (int replica = 0; replica < replicas; ++replica) {
+          const auto at = static_cast<std::size_t>(replica);
+          EXPECT_EQ(layouts.updated_elements(local, replicas, replica), parts[at].size);
+          if (replica > 0) {
+            EXPECT_LE(parts[at].size, parts[at - 1].size);
+          }
+        }
+      }
+}
+
 // Every element is counted on one rank of the world, in whole rows of this rank's state.
 TEST(CountedParts, OfAllRanksCoverAWeightOnce) {
   const layout::Layout overlapping = layout::rows_by_rank({10, 4}, {{{0, 4}, {8, 10}}, {{4, 10}}});

@@ -19,6 +19,11 @@ IGNORED = {
     "summary.exposed_ms": "measured times",
     "summary.tokens_per_second": "a rate, from measured times",
     "summary.wire_format": "programs older than the number formats do not report it",
+    "summary.train_arenas": "older programs do not report it",
+    "plan.global_batch": "older programs do not report it",
+    "plan.usable_bytes": "older programs do not report it",
+    "plan.missing_bytes": "older programs do not report it",
+    "plan.unmeasured": "older programs do not report it",
     "summary.gathered_bytes": "every line of metrics has the bytes of its step",
     "summary.checkpoint": "a path in the folder of the run, and each side has its own folder",
 }

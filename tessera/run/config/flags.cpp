@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "tessera/base/error.h"
+#include "tessera/base/printable.h"
 #include "tessera/run/config/suggestion.h"
 
 namespace tessera::run {
@@ -45,12 +46,16 @@ std::string parse_error_text(const CLI::ParseError& error) {
                                                            : ": expected a value after it");
 }
 
-void refuse_flags_as_values(const CLI::App& app) {
+void check_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
-    for (const std::string& word : option->results())
+    for (const std::string& word : option->results()) {
       if (word.starts_with("--"))
         throw InputError("{}: expected a value behind it, got the flag {}", option->get_name(),
                          word.substr(0, word.find('=')));
+      if (const auto at = base::invalid_utf8(word))
+        throw InputError("{}: got '{}', expected UTF-8: byte {} is not; rename the file or the folder if this is a path",
+                         option->get_name(), word, *at + 1);
+    }
 }
 
 void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,

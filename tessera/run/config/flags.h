@@ -15,8 +15,10 @@ void add_flags(CLI::App& app, Command command, SettingWords& words);
 
 // Returns the parser's error as a message with the flag's name.
 std::string parse_error_text(const CLI::ParseError& error);
-// Throws InputError if the value of a flag is missing and the next word is another flag.
-void refuse_flags_as_values(const CLI::App& app);
+// Checks all parsed values. Throws InputError, which names the flag, if:
+// - the value of a flag is missing and the next word is another flag;
+// - a value is not UTF-8. JSON, SVG and the files of a run cannot hold a path with such bytes.
+void check_values(const CLI::App& app);
 // Throws InputError for the first word of `extras`. `extras` are the words that are neither flags nor values of flags.
 // `flags` are the flags of the command. `command` is for example "tessera train".
 void refuse_extras(const std::vector<std::string>& extras, const std::vector<std::string>& flags,

@@ -93,7 +93,7 @@ TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
   }
   TrainCommand command{.help = help, .config = {}};
   if (help) return command;
-  refuse_flags_as_values(app);
+  check_values(app);
   refuse_extras(app.remaining(), all_flags(), "tessera train");
   if (file_option->count() > 0) apply_file(command.config, file);
   set_from_words(command.config, words);

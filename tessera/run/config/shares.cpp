@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -67,11 +68,11 @@ std::vector<std::int64_t> proportional(std::int64_t total, const std::vector<dou
     shares.push_back(static_cast<std::int64_t>(exact));
     remainders.push_back(exact - static_cast<double>(shares.back()));
   }
-  for (std::int64_t left = total - std::accumulate(shares.begin(), shares.end(), std::int64_t{0}); left > 0; --left) {
-    const auto largest = std::ranges::max_element(remainders);
-    ++shares[static_cast<std::size_t>(largest - remainders.begin())];
-    *largest = -1;
-  }
+  std::vector<std::size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](std::size_t share) { return remainders[share]; });
+  const std::int64_t left = total - std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  for (std::int64_t i = 0; i < left; ++i) ++shares[order[static_cast<std::size_t>(i) % order.size()]];
   return shares;
 }
 

@@ -200,7 +200,6 @@ class Ways {
 bool is_better_way(const WayResult& a, const WayResult& b) {
   // Both ways then have the same settings.
   if (a.way == Way::adopt_with_shares && b.way == Way::adopt && !a.reduced_batch) return false;
-  if (a.fits != b.fits) return a.fits;
   if (std::abs(a.kept - b.kept) > kEqual) return a.kept > b.kept;
   return a.kept_if_divisible > b.kept_if_divisible + kEqual;
 }
@@ -217,7 +216,6 @@ std::string reason_for(const std::vector<WayResult>& ways, std::size_t best) {
     if (other.refusal.empty() && other.way != first.way)
       others.push_back(fmt::format("{} {}", name_of(other.way), percent(other.kept)));
   for (std::size_t i = 0; i < others.size(); ++i) text += (i == 0 ? "; " : ", ") + others[i];
-  if (!first.fits) text += "; no way fits the memory";
   return text + ".";
 }
 
@@ -244,15 +242,16 @@ const KindStep& MeshStep::slowest() const {
 MeshStep mesh_step(const TrainConfig& config, const TpUnits& units, ReplicaPlans& plans) {
   MeshStep mesh{.kinds = replica_kinds(inactive_slots(config), config), .by_kind = {}};
   const data::BatchShape shape = batch_shape(config, units);
+  const std::vector<std::int64_t> microbatches = data::microbatches_by_replica(shape);
   std::vector<int> live;  // dp coordinates of the replicas of `shape`
   for (const ReplicaKind& kind : mesh.kinds.kinds) live.insert(live.end(), kind.replicas.begin(), kind.replicas.end());
   std::ranges::sort(live);
   for (const ReplicaKind& kind : mesh.kinds.kinds) {
     KindStep own{.kind = kind, .step = {}};
     for (const int dp : kind.replicas) {
-      const auto number = std::ranges::lower_bound(live, dp) - live.begin();
-      own.sequences = std::max(own.sequences, shape.replicas[static_cast<std::size_t>(number)].sequences);
-      own.microbatches = std::max(own.microbatches, data::microbatches_per_step(shape, number));
+      const auto number = static_cast<std::size_t>(std::ranges::lower_bound(live, dp) - live.begin());
+      own.sequences = std::max(own.sequences, shape.replicas[number].sequences);
+      own.microbatches = std::max(own.microbatches, microbatches[number]);
     }
     own.step = plans.step(mesh.kinds, kind, own.microbatches);
     mesh.seconds = std::max(mesh.seconds, own.step.seconds.total());
@@ -272,14 +271,17 @@ WayComparison compare_ways(const TrainConfig& config, const PlaceMap& unused, co
   comparison.reduced_replicas = static_cast<std::int64_t>(reduced.size());
   for (const Way way : kWays) {
     WayResult result = ways.result(way);
-    result.fits = fits(result.memory, plans.machine());
+    result.fits = plans.fits(result.memory);
     comparison.ways.push_back(std::move(result));
   }
   for (std::size_t i = 0; i < comparison.ways.size(); ++i) {
-    if (!comparison.ways[i].refusal.empty()) continue;
+    if (!comparison.ways[i].refusal.empty() || !comparison.ways[i].fits) continue;
     if (!comparison.best || is_better_way(comparison.ways[i], comparison.ways[*comparison.best])) comparison.best = i;
   }
-  comparison.reason = comparison.best ? reason_for(comparison.ways, *comparison.best) : "No way is possible.";
+  const bool any = std::ranges::any_of(comparison.ways, [](const WayResult& way) { return way.refusal.empty(); });
+  comparison.reason = comparison.best ? reason_for(comparison.ways, *comparison.best)
+                      : any           ? "No way fits the memory."
+                                      : "No way is possible.";
   return comparison;
 }
 

@@ -62,7 +62,7 @@ struct WayComparison {
   // reduced_replicas: number of replicas with an unused place. replicas: number of all replicas of the mesh.
   std::int64_t reduced_replicas = 0, replicas = 0;
   std::vector<WayResult> ways;      // in the order of kWays
-  std::optional<std::size_t> best;  // index of the recommended way; nullopt: no way is possible
+  std::optional<std::size_t> best;  // index of the recommended way; nullopt: no possible way fits the memory
   std::string reason;               // reason of the recommendation, one sentence
 };
 // `config` must be resolved. `unused` contains the unused places. The settings of unused places and of shares in

@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kWarmUp = 3;  // number of first steps, which record and allocate
 
-// Returns the metrics of the steps from `first_step` on, without the first kWarmUp of these steps.
+// Returns the metrics of the steps from `first_step` on.
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& path, std::int64_t first_step) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw InputError("{}: cannot be read, expected the metrics of a run", path.string());
@@ -37,8 +37,23 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path, std::in
     throw InputError("{}: holds no step from {} on, expected at least one since the run was resumed", path.string(),
                      first_step);
   if (steps.empty()) throw InputError("{}: holds no step, expected at least one", path.string());
+  return steps;
+}
+
+// Returns the steps without the first kWarmUp, but at least the last step.
+std::vector<StepMetrics> without_warm_up(std::vector<StepMetrics> steps) {
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmUp, steps.size() - 1)));
   return steps;
+}
+
+// Returns the steps after the warm-up whose weights the step before has prefetched. An evaluation drops the prefetched
+// weights, and so does an update that is suppressed or skipped.
+std::vector<StepMetrics> steady_steps(const std::vector<StepMetrics>& steps) {
+  const auto updates = [](const StepMetrics& step) { return step.suppressed == 0 && !step.skipped; };
+  std::vector<StepMetrics> steady;
+  for (std::size_t i = kWarmUp; i < steps.size(); ++i)
+    if (updates(steps[i]) && updates(steps[i - 1]) && !steps[i - 1].valid_loss) steady.push_back(steps[i]);
+  return steady;
 }
 
 template <typename T>
@@ -60,6 +75,41 @@ std::optional<std::int64_t> integer_in(const json& object, const char* key) {
   return value <= std::uint64_t{1} << 62 ? std::optional(static_cast<std::int64_t>(value)) : std::nullopt;
 }
 
+// Reads the arenas of training steps. Runs of older programs stored only the arenas of all steps.
+void read_summary(const json& summary, const std::vector<StepMetrics>& steps, MeasuredRun& run) {
+  // The summary of an earlier part of a run remains until the resumed run ends.
+  const bool is_of_these_steps = integer_in(summary, "step") == steps.back().step &&
+                                 integer_in(summary, "trained_steps") == static_cast<std::int64_t>(steps.size());
+  if (!is_of_these_steps) return;
+  run.departed_steps = integer_in(summary, "departed_steps").value_or(0);
+  run.transfer_arena_bytes = integer_in(summary, "transfer_arena_bytes");
+  if (const auto arenas = summary.find("train_arenas"); arenas != summary.end() && arenas->is_object()) {
+    run.gather_arena_bytes = integer_in(*arenas, "gather_bytes");
+    run.reduce_arena_bytes = integer_in(*arenas, "reduce_bytes");
+    run.scratch_bytes = integer_in(*arenas, "scratch_bytes");
+    return;
+  }
+  run.gather_arena_bytes = integer_in(summary, "gather_arena_bytes");
+  run.reduce_arena_bytes = integer_in(summary, "reduce_arena_bytes");
+  run.scratch_bytes = integer_in(summary, "exchange_scratch_bytes");
+}
+
+// Returns why the gathered bytes of the plan and of the run differ.
+std::string reason_of_gathers(const StepPlan& step, const MeasuredRun& run) {
+  if (!run.is_steady)
+    return fmt::format(
+        "no measured step is steady: the first {} steps make the schedule, and a step after an evaluation or after a "
+        "suppressed or skipped step gathers the prefetched weights again",
+        kWarmUp);
+  if (!run.gather_arena_bytes)
+    return "summary.json is missing or does not describe the last steps, so the plan chose automatic budgets from "
+           "predicted times, and the run from measured times";
+  if (run.departed_steps > 0) return fmt::format("{} steps departed from their schedule", run.departed_steps);
+  if (*run.gather_arena_bytes != step.schedule.gather_arena)
+    return "the plan and the run have arenas of different sizes for gathered weights";
+  return "";
+}
+
 void add_row(ordered_json& rows, const char* name, const json& predicted, const json& measured) {
   rows.push_back({{"name", name}, {"predicted", predicted}, {"measured", measured}});
 }
@@ -78,23 +128,20 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
   apply_json(run.config, stored["config"], where);
   run.config.given = {"global_batch"};  // the file holds every setting, whether a user gave it or not
   run.model = models::parse_model_config(stored["model"], where);
-  const std::vector<StepMetrics> steps =
-      read_metrics(directory.metrics(), integer_in(stored, "first_step").value_or(1));
+  const std::vector<StepMetrics> all = read_metrics(directory.metrics(), integer_in(stored, "first_step").value_or(1));
+  const std::vector<StepMetrics> steps = without_warm_up(all), steady = steady_steps(all);
   run.steps = static_cast<std::int64_t>(steps.size());
   run.step_ms = median(steps, &StepMetrics::step_ms);
   run.exposed_comm_ms = median(steps, &StepMetrics::exposed_comm_ms);
   std::vector<StepMetrics> with_tp = steps;
   std::erase_if(with_tp, [](const StepMetrics& it) { return !it.exposed_tp_ms || std::isnan(*it.exposed_tp_ms); });
   if (!with_tp.empty()) run.exposed_tp_ms = median(with_tp, &StepMetrics::exposed_tp_ms);
-  run.gathered_bytes = median(steps, &StepMetrics::gathered_bytes);
-  run.reduced_bytes = median(steps, &StepMetrics::reduced_bytes);
+  run.is_steady = !steady.empty();
+  run.gathered_bytes = median(run.is_steady ? steady : steps, &StepMetrics::gathered_bytes);
+  run.reduced_bytes = median(run.is_steady ? steady : steps, &StepMetrics::reduced_bytes);
   std::error_code ignored;
-  if (!std::filesystem::exists(directory.summary(), ignored)) return run;
-  const json summary = base::read_json_file(directory.summary());
-  run.gather_arena_bytes = integer_in(summary, "gather_arena_bytes");
-  run.reduce_arena_bytes = integer_in(summary, "reduce_arena_bytes");
-  run.scratch_bytes = integer_in(summary, "exchange_scratch_bytes");
-  run.transfer_arena_bytes = integer_in(summary, "transfer_arena_bytes");
+  if (std::filesystem::exists(directory.summary(), ignored))
+    read_summary(base::read_json_file(directory.summary()), all, run);
   return run;
 }
 
@@ -103,7 +150,7 @@ ordered_json comparison_json(const MeshStep& mesh, const MeasuredRun& run, const
   ordered_json rows = ordered_json::array();
   add_row(rows, "step_ms", slowest.total() * 1e3, run.step_ms);
   add_row(rows, "exposed_comm_ms", (slowest.total() - slowest.compute) * 1e3, run.exposed_comm_ms);
-  return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};
+  return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}, {"notes", ordered_json::array()}};
 }
 
 ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder) {
@@ -117,7 +164,11 @@ ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const
   if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
   if (run.transfer_arena_bytes.value_or(0) > 0)
     add_row(rows, "transfer_arena_bytes", step.memory.transfers, *run.transfer_arena_bytes);
-  return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}};
+  ordered_json notes = ordered_json::array();
+  if (step.all_ranks.gathered != run.gathered_bytes)
+    if (const std::string reason = reason_of_gathers(step, run); !reason.empty())
+      notes.push_back("gathered_bytes differ: " + reason);
+  return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}, {"notes", std::move(notes)}};
 }
 
 std::string comparison_text(const ordered_json& comparison) {
@@ -132,6 +183,7 @@ std::string comparison_text(const ordered_json& comparison) {
     text += fmt::format("{:<20} {:>18.{}f} {:>18} {:>9}\n", row["name"].get<std::string>(), predicted, digits,
                         known ? fmt::format("{:.{}f}", measured, digits) : "-", ratio);
   }
+  for (const auto& note : comparison["notes"]) text += note.get<std::string>() + "\n";
   return text;
 }
 

@@ -97,7 +97,7 @@ std::vector<TrainConfig> dense_meshes(const StepPlanRequest& request) {
 }
 
 bool is_better(const MeshPlan& a, const MeshPlan& b) {
-  if (a.fits != b.fits) return a.fits;
+  if (a.missing != b.missing) return a.missing < b.missing;
   return a.seconds.total() < b.seconds.total();
 }
 
@@ -115,7 +115,7 @@ MeshPlan best_recomputation(const StepPlanRequest& request, const TrainConfig& m
     MeshPlan plan = plan_mesh(tried);
     if (!best || is_better(plan, *best)) best = std::move(plan);
     const double exposed = best->seconds.gathers + best->seconds.gradients;
-    if (best->fits && exposed < kHidden * best->seconds.total()) break;
+    if (best->fits() && exposed < kHidden * best->seconds.total()) break;
   }
   return *std::move(best);
 }
@@ -169,18 +169,20 @@ void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& lon
 MeshPlan plan_mesh(const StepPlanRequest& request) {
   const std::int64_t microbatches = microbatches_of(request.config);
   const std::int64_t planned = std::min(microbatches, kPlannedMicrobatches);
-  const StepPlan step = plan_step(with_microbatches(request, planned));
+  const StepPlanRequest longer = with_microbatches(request, planned);
+  const PreparedStep prepared = prepare_step(longer);  // with 2 or more microbatches, the preparation is the same
+  const StepPlan step = plan_step(longer, prepared);
   MeshPlan plan{.config = request.config, .seconds = seconds_of(step), .memory = step.memory};
-  plan.fits = fits(step.memory, request.machine);
+  plan.missing = missing_bytes(step.memory, request);
   if (microbatches == planned) return plan;
   StepPlanRequest fewer = with_microbatches(request, planned - 1);
   fewer.gather_budget = step.schedule.gather_arena;
   fewer.reduce_budget = step.schedule.reduce_arena + step.schedule.scratch;
-  add_microbatches(seconds_of(plan_step(fewer)), static_cast<double>(microbatches - planned), plan.seconds);
+  add_microbatches(seconds_of(plan_step(fewer, prepared)), static_cast<double>(microbatches - planned), plan.seconds);
   return plan;
 }
 
-std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads) {
+std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads, const SearchProgress& progress) {
   const TrainConfig& asked = request.config;
   check_degrees(asked);
   const std::vector<TrainConfig> meshes = dense_meshes(request);
@@ -191,12 +193,16 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads)
         asked.ranks, asked.global_batch, asked.micro_batch);
   std::vector<std::optional<MeshPlan>> plans(meshes.size());
   std::vector<std::string> refusals(meshes.size());  // index: mesh; why the model or its formats do not allow the mesh
+  std::mutex mutex;
+  std::size_t planned = 0;
   for_each_on(threads, meshes.size(), [&](std::size_t i) {
     try {
       plans[i] = best_recomputation(request, meshes[i]);
     } catch (const InputError& error) {
       refusals[i] = error.what();
     }
+    const std::lock_guard lock(mutex);
+    if (progress) progress(++planned, meshes.size());
   });
   std::vector<MeshPlan> found;
   for (std::optional<MeshPlan>& plan : plans)
@@ -213,11 +219,13 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads)
 std::string reason_for(const std::vector<MeshPlan>& meshes) {
   const MeshPlan& best = meshes.front();
   const std::string first = degrees_text(best.config);
-  if (meshes.size() == 1)
-    return fmt::format("{}{} is the only mesh that the flags allow.", best.fits ? "" : "No mesh fits. ", first);
+  if (!best.fits())
+    return fmt::format("No mesh fits. {} lacks the fewest bytes: a rank needs {}, which is {} more than it may use.", first,
+                       bytes_text(best.memory.total()), bytes_text(best.missing));
+  if (meshes.size() == 1) return fmt::format("{} is the only mesh that the flags allow.", first);
   const MeshPlan& next = meshes[1];
   const std::string second = degrees_text(next.config);
-  if (best.fits && !next.fits)
+  if (!next.fits())
     return fmt::format("Only {} fits: a rank needs {}, and {} with {}.", first, bytes_text(best.memory.total()),
                        bytes_text(next.memory.total()), second);
   struct Cause {
@@ -231,9 +239,8 @@ std::string reason_for(const std::vector<MeshPlan>& meshes) {
   const Cause& gain = *std::ranges::max_element(causes, {}, &Cause::gain);
   const Cause& loss = *std::ranges::min_element(causes, {}, &Cause::gain);
   const double total = b.total() - a.total();
-  std::string text = best.fits ? "" : "No mesh fits. ";
-  if (gain.gain <= 0) return text + fmt::format("{} and {} take equally long.", first, second);
-  text += fmt::format("{} is {} ({:.1f} %) faster than {} because {} take {} less", first, milliseconds(total),
+  if (gain.gain <= 0) return fmt::format("{} and {} take equally long.", first, second);
+  std::string text = fmt::format("{} is {} ({:.1f} %) faster than {} because {} take {} less", first, milliseconds(total),
                       100 * total / b.total(), second, gain.text, milliseconds(gain.gain));
   if (loss.gain < 0) text += fmt::format(", although {} take {} more", loss.text, milliseconds(-loss.gain));
   return text + ".";
@@ -250,6 +257,7 @@ std::string flags_text(const TrainConfig& config) {
   std::string text;
   for (const auto& [axis, degree] : degrees_of(config))
     if (axis != "edp") text += fmt::format("{}--{} {}", text.empty() ? "" : " ", axis, degree);
+  text += fmt::format(" --global-batch {}", config.global_batch);
   if (config.recompute != RecomputeSetting::none) text += fmt::format(" --recompute {}", name_of(config.recompute));
   if (config.tp > 1 && !splits_tokens(config)) text += " --sequence-parallel off";
   if (config.tp_chunks != "auto") text += " --tp-chunks " + config.tp_chunks;

@@ -1,6 +1,8 @@
 // Searches for the fastest mesh for a given number of ranks, for `tessera plan --search`.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,9 @@ struct MeshPlan {
   TrainConfig config;  // resolved
   StepSeconds seconds;
   MemoryUse memory;
-  bool fits = true;  // false: a rank needs more memory than the machine file states for a processor
+  std::int64_t missing = 0;  // bytes that a rank lacks (missing_bytes)
+
+  bool fits() const { return missing == 0; }
 };
 
 // A step with more microbatches than this is predicted from two shorter steps: one with this number of microbatches,
@@ -36,21 +40,26 @@ inline constexpr std::int64_t kPlannedMicrobatches = 4;
 // step with kPlannedMicrobatches.
 MeshPlan plan_mesh(const StepPlanRequest& request);
 
-// Plans every mesh of `request.config.ranks` ranks and returns the plans, best first. Meshes that fit come before
-// meshes that do not fit; within each group, plans are ordered by step time. `request.config` is not resolved, but its
+// Plans every mesh of `request.config.ranks` ranks and returns the plans, best first. Meshes that fit are first, ordered
+// by step time. Meshes that do not fit are ordered by their missing bytes. `request.config` is not resolved, but its
 // global batch and its number of ranks are set. The search keeps degrees that the user gave (TrainConfig::given). tp is
 // at most the number of ranks of a node. Experts have edp 1, and the degrees with the shortest predicted time of a
-// layer. If `recompute` is not given, the search chooses the fastest policy that fits. If `sequence_parallel` is not
+// layer. If `recompute` is not given, the search chooses the fastest policy that fits, or the policy with the fewest
+// missing bytes if none fits. If `sequence_parallel` is not
 // given, it is on for tp above 1. `threads` threads compute the plans; the result does not depend on their number.
-// Throws InputError if no mesh is possible, and the errors of plan_step.
-std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads);
+// After each mesh, one thread at a time calls `progress` with the number of planned meshes and of all meshes. Throws
+// InputError if no mesh is possible, and the errors of plan_step.
+using SearchProgress = std::function<void(std::size_t planned, std::size_t all)>;
+std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads, const SearchProgress& progress = {});
 
-// Returns one sentence that explains why the first mesh is better than the second. `meshes` must not be empty.
+// Returns one sentence that explains why the first mesh is better than the second. If no mesh fits, returns the bytes
+// that the first mesh lacks. `meshes` must not be empty.
 std::string reason_for(const std::vector<MeshPlan>& meshes);
 
 // Returns a text like "tp 2 x gtp 4 x dp 1". For a model with experts, the text also contains etp, ep, egtp and edp.
 std::string degrees_text(const TrainConfig& config);
-// Returns the flags of the mesh and of the settings that the search chose, such as "--tp 2 --gtp 4 --dp 1 ...".
+// Returns the flags of the mesh, the global batch, and the settings that the search chose, such as "--tp 2 --gtp 4 --dp
+// 1 --global-batch 8 ...". With these flags in place of --ranks, `tessera plan` plans the same step.
 std::string flags_text(const TrainConfig& config);
 
 }  // namespace tessera::run

@@ -76,7 +76,7 @@ ordered_json kind_json(const KindStep& kind, const StepPlanRequest& request) {
             {"slowest_rank", s.slowest * 1e3},
             {"total", (s.total() - s.compute) * 1e3}}},
           {"memory_bytes", memory_json(kind.step.memory)},
-          {"fits", fits(kind.step.memory, request.machine)},
+          {"fits", fits(kind.step.memory, request)},
           {"ranks_of_groups", std::move(ranks)}};
 }
 
@@ -130,7 +130,7 @@ std::string kind_rows(const KindStep& kind, const StepPlanRequest& request) {
       fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9.1f} {:>9.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7} {:>4}\n",
                   kind_text(kind.kind, request.config), kind.kind.replicas.size(), kind.kind.ranks(), kind.sequences,
                   kind.microbatches, s.total() * 1e3, s.compute * 1e3, s.gathers * 1e3, s.gradients * 1e3,
-                  s.activations * 1e3, gigabytes(m.total()), fits(m, request.machine) ? "yes" : "no");
+                  s.activations * 1e3, gigabytes(m.total()), fits(m, request) ? "yes" : "no");
   if (!kind.kind.is_reduced) return text;
   for (const RankWork& work : kind.step.ranks) {
     const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
@@ -159,7 +159,7 @@ std::string ways_text(const WayComparison& comparison) {
       "{:<20} {:>7} {:>8} {:>9} {:>18} {:>7} {:>4}  {}\n{:<20} {:>7} {:>8} {:>9} {:>7} {:>10} {:>7} {:>4}\n", "", "",
       "reduced", "", "kept, %", "", "", "slowest", "way", "ranks", "batch", "step, ms", "", "divisible", "GB", "fits");
   for (const WayResult& result : comparison.ways) text += way_row(result);
-  return text + "recommended: " + comparison.reason + "\n";
+  return text + (comparison.best ? "recommended: " : "no recommendation: ") + comparison.reason + "\n";
 }
 
 std::string flags_of(const WayResult& result) {
@@ -171,11 +171,14 @@ std::string flags_of(const WayResult& result) {
   return fmt::format("besides the unused places:{}\n", flags);
 }
 
-std::string places_head(const StepPlanRequest& request, const std::string& mesh) {
-  const TrainConfig& c = request.config;
-  return fmt::format("{}: {}, {}, {} of machine {}\ntraining step: {} sequences of {} tokens, micro-batch {}\n",
-                     c.model, models::params_text(*request.model), name_of(c.dtype), mesh, request.machine.name,
-                     c.global_batch, c.seq_len, c.micro_batch);
+std::string places_head(const StepPlanRequest& request, const MeshStep& mesh) {
+  PlanFigures figures{.memory = {},
+                      .seconds = mesh.seconds,
+                      .mfu = mfu_of_mesh(request, mesh),
+                      .microbatches = mesh.slowest().microbatches};
+  for (const KindStep& kind : mesh.by_kind)
+    if (kind.step.memory.total() > figures.memory.total()) figures.memory = kind.step.memory;
+  return head_text(request, figures);
 }
 
 // The mean results of a way over the draws in which the way is possible.
@@ -214,7 +217,7 @@ ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan)
   bool fit = true;
   for (const KindStep& kind : plan.step.by_kind) {
     kinds.push_back(kind_json(kind, request));
-    fit = fit && fits(kind.step.memory, request.machine);
+    fit = fit && fits(kind.step.memory, request);
   }
   return {{"model", c.model},
           {"machine", request.machine.name},
@@ -226,21 +229,21 @@ ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan)
             {"tokens_per_second", tokens_in(c) / plan.step.seconds},
             {"mfu", mfu_of_mesh(request, plan.step)}}},
           {"fits", fit},
+          {"usable_bytes", usable_json(request)},
+          {"unmeasured", unmeasured_keys(request)},
           {"kinds", std::move(kinds)},
           {"comparison", comparison_of(plan.comparison)}};
 }
 
 std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan) {
-  const TrainConfig& c = request.config;
-  std::string text = places_head(request, mesh_text(c)) + "\n" +
+  std::string text = places_head(request, plan.step) + "\n" +
                      fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9} {:>9} {:>26} {:>7} {:>4}\n", "", "", "", "", "",
                                  "", "", "exposed, ms", "", "") +
                      fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7} {:>4}\n",
                                  "replica: tp groups x ranks", "replicas", "ranks", "sequences", "microbatches",
                                  "step, ms", "compute", "gathers", "gradient", "activat.", "GB", "fits");
   for (const KindStep& kind : plan.step.by_kind) text += kind_rows(kind, request);
-  text += fmt::format("predicted: step {:.3f} ms, that of the slowest replica; {:.0f} tokens/s, mfu {:.3f}\n",
-                      plan.step.seconds * 1e3, tokens_in(c) / plan.step.seconds, mfu_of_mesh(request, plan.step));
+  text += "The step is that of the slowest replica, and the memory that of the replica that needs the most.\n";
   const WayComparison& ways = plan.comparison;
   text +=
       fmt::format("\nways to continue with {} unused places in {} of {} replicas; step of the whole mesh {:.3f} ms\n",
@@ -284,7 +287,11 @@ ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, 
 }
 
 std::string draws_text(const StepPlanRequest& request, const DeadDraws& draws, const std::vector<Draw>& drawn) {
-  std::string text = places_head(request, mesh_text(request.config));
+  const TrainConfig& c = request.config;
+  std::string text = fmt::format(
+      "{}: {}, {}, {} of machine {}{}\ntraining step: {} sequences of {} tokens, micro-batch {}\n", c.model,
+      models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
+      unmeasured_text(request), c.global_batch, c.seq_len, c.micro_batch);
   for (const Draw& draw : drawn) {
     const WayComparison& ways = draw.comparison;
     text += fmt::format("\nseed {}: {} dead places in {} of {} replicas; step of the whole mesh {:.3f} ms\n", draw.seed,

@@ -19,7 +19,7 @@ PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans);
 
 // {"model", "machine", "mesh": {"ranks", "tp", "gtp", "dp", "dead", "idle", "tp_spares", "reduced_batch"},
 //  "global_batch", "tokens",
-//  "predicted": {"step_ms", "tokens_per_second", "mfu"}, "fits",
+//  "predicted": {"step_ms", "tokens_per_second", "mfu"}, "fits", "usable_bytes", "unmeasured": as in plan_json,
 //  "kinds": [{"groups": [ranks of each tp group], "dp": [replicas], "ranks", "updates_state", "sequences",
 //             "microbatches", "step_ms", "compute_ms",
 //             "exposed_ms": {"gathers", "gradients", "activations", "slowest_rank", "total"},
@@ -29,7 +29,7 @@ PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans);
 //  "comparison": {"unused", "affected_replicas", "replicas", "full_step_ms",
 //                 "ways": [{"way", "ranks", "reduced_batch", "idle", "step_ms", "slowest", "microbatches", "kept",
 //                           "kept_if_divisible", "memory_bytes", "fits"}, or {"way", "refusal"}],
-//                 "recommended", "reason"}}
+//                 "recommended": null if no way is possible or fits, "reason"}}
 nlohmann::ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan);
 std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan);
 

@@ -135,6 +135,13 @@ void check_places(const PlanCommandFlags& flags, const TrainConfig& config) {
     if (is_given) throw InputError("{}: got it with {}, expected one of them", flag, given);
 }
 
+// Throws InputError unless the share is at least 0 and below 1.
+double checked_share(double share, const char* flag, double example) {
+  if (!(share >= 0 && share < 1))
+    throw InputError("{}: got {}, expected 0 or more and below 1, such as {}", flag, share, example);
+  return share;
+}
+
 DeadDraws checked_draws(const PlanCommandFlags& flags, const TrainConfig& config) {
   if (has_unused_places(config) || !config.reduced_batch.empty())
     throw InputError("--dead-share: got {} with {}, expected one of them", *flags.dead_share,
@@ -142,9 +149,7 @@ DeadDraws checked_draws(const PlanCommandFlags& flags, const TrainConfig& config
                      : !config.idle.empty()      ? "--idle"
                      : !config.tp_spares.empty() ? "--tp-spares"
                                                  : "--reduced-batch");
-  if (!(*flags.dead_share >= 0 && *flags.dead_share < 1))
-    throw InputError("--dead-share: got {}, expected 0 to 1, such as 0.001", *flags.dead_share);
-  const DeadDraws draws{.share = *flags.dead_share, .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
+  const DeadDraws draws{.share = checked_share(*flags.dead_share, "--dead-share", 0.001), .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
   if (draws.seeds < 1 || draws.seeds > 1000) throw InputError("--dead-seeds: got {}, expected 1 to 1000", draws.seeds);
   return draws;
 }
@@ -186,11 +191,13 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   task.propose =
       flags.may_propose && !flags.search && !task.draws && !task.has_unused && proposes_mesh(flags, request.config);
   task.search = flags.search || task.propose;
+  request.has_given_batch = request.config.given.contains("global_batch") || !flags.events.empty();
   if (task.search)
     request.config = searched_config(std::move(request.config), *request.model, task.propose);
   else
     request.config = resolve_plan_config(std::move(request.config), *request.model);
   request.expert_load = checked_load(flags.expert_load, request);
+  if (flags.memory_margin) request.memory_margin = checked_share(*flags.memory_margin, "--memory-margin", 0.03);
   request.machine = predict::find_machine(flags.machine, configs / "machines");
   if (request.machine.has_gpus()) check_device_experts(request.config, request.model->sizes());
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;

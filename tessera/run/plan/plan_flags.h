@@ -21,6 +21,7 @@ struct PlanCommandFlags {
   std::optional<std::int64_t> layers;  // number of layers; absent: as in the model
   std::optional<double> expert_load;   // StepPlanRequest::expert_load; absent: 1
   std::optional<double> dead_share;    // share of the places that are dead; the places are drawn at random
+  std::optional<double> memory_margin; // StepPlanRequest::memory_margin; absent: its default
   std::optional<int> dead_seeds;       // number of draws, with the seeds 1, 2, ...; absent: 5
 };
 

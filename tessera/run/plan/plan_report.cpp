@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/run/config/resolve.h"
@@ -61,7 +60,7 @@ ordered_json roles_json(const StepPlan& step) {
   return roles;
 }
 
-ordered_json experts_json(const StepPlanRequest& request) {
+ordered_json experts_json(const StepPlanRequest& request, const MemoryUse& memory) {
   const std::vector<ExpertLayout> layouts = expert_layouts(request);
   ordered_json table = ordered_json::array();
   for (const ExpertLayout& layout : layouts)
@@ -72,11 +71,15 @@ ordered_json experts_json(const StepPlanRequest& request) {
                      {"weights_ms", layout.weights_seconds * 1e3},
                      {"tokens_ms", layout.tokens_seconds * 1e3},
                      {"total_ms", layout.total_seconds() * 1e3}});
+  ordered_json report{{"load", request.expert_load},
+                      {"layouts", std::move(table)},
+                      {"recommended", nullptr},
+                      {"reason", "the plan does not fit"}};
+  if (!fits(memory, request)) return report;
   const ExpertLayout& best = layouts[best_layout(layouts)];
-  return {{"load", request.expert_load},
-          {"layouts", std::move(table)},
-          {"recommended", {{"etp", best.etp}, {"ep", best.ep}, {"egtp", best.egtp}}},
-          {"reason", reason_for(layouts)}};
+  report["recommended"] = {{"etp", best.etp}, {"ep", best.ep}, {"egtp", best.egtp}};
+  report["reason"] = reason_for(layouts);
+  return report;
 }
 
 double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
@@ -165,7 +168,7 @@ std::string experts_text(const StepPlanRequest& request, const MemoryUse& memory
     text += fmt::format("{:>6} {:>6} {:>6} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f}\n", layout.etp, layout.ep,
                         layout.egtp, layout.products_seconds * 1e3, layout.weights_seconds * 1e3,
                         layout.tokens_seconds * 1e3, layout.total_seconds() * 1e3);
-  text += fmt::format("recommended {}\n", reason_for(layouts));
+  if (fits(memory, request)) text += fmt::format("recommended {}\n", reason_for(layouts));
   const int edp = mesh_of(request.config).edp();
   if (edp > 1)
     text +=
@@ -174,18 +177,9 @@ std::string experts_text(const StepPlanRequest& request, const MemoryUse& memory
   return text;
 }
 
-std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
-  const TrainConfig& c = request.config;
-  std::string text = fmt::format(
-      "{}: {}, {}, {} of machine {}\n"
-      "{}: {} {} of {} x {} tokens, {} events, {} gathers, {} reductions\n",
-      c.model, models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
-      request.kind == schedule::StepKind::train ? "training step" : "evaluation", microbatches_of(c),
-      microbatches_of(c) == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len, step.trace.size(),
-      step.schedule.residencies.size(), step.schedule.reductions.size());
-  text += fmt::format("recomputed activations: {}\n", recompute_text(recompute_choice(c, *request.model)));
+std::string memory_text(const StepPlanRequest& request, const StepPlan& step) {
   const MemoryUse& memory = step.memory;
-  text += fmt::format(
+  std::string text = fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "
       "activations {}{}{}\n",
       bytes_text(memory.total()), bytes_text(memory.weights), bytes_text(memory.gathered), bytes_text(memory.gradients),
@@ -193,27 +187,22 @@ std::string head_text(const StepPlanRequest& request, const StepPlan& step) {
       memory.transfers > 0 ? " + transfers in pieces " + bytes_text(memory.transfers) : "",
       memory.overhead > 0 ? " + outside the plan " + bytes_text(memory.overhead) : "");
   text += "kept between steps:\n" + lasting_text("dense", memory.dense);
-  if (c.has_experts) text += lasting_text("experts", memory.experts);
-  if (!fits(memory, request.machine))
-    text += fmt::format("  more than the {} of a processor of {}\n", bytes_text(request.machine.memory_bytes),
-                        request.machine.name);
-  text += fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
-                      bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
-  text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
-                      bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));
-  text += roles_text(step);
+  if (request.config.has_experts) text += lasting_text("experts", memory.experts);
+  return text + fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
+                            bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
+}
+
+std::string time_text(const StepPlanRequest& request, const StepPlan& step) {
   const schedule::Prediction& p = step.prediction;
-  text += fmt::format(
-      "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
-      "activations {:.3f}, slowest rank {:.3f}); {:.0f} tokens/s, mfu {:.3f}\n",
-      p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
-      p.reduce_exposed_seconds * 1e3, step.activations_seconds() * 1e3, step.slowest_rank_seconds() * 1e3,
-      tokens_of(request) / p.step_seconds, mfu(request, p));
   const double limit = limit_seconds(request);
-  text += fmt::format("limit: {:.3f} ms for the operators' work; limit / step {:.3f}\n", limit * 1e3,
-                      limit / p.step_seconds);
-  return text + fmt::format("without a schedule: step {:.3f} ms, exposed {:.3f}\n", step.on_demand.step_seconds * 1e3,
-                            step.on_demand.exposed_seconds() * 1e3);
+  return fmt::format(
+      "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
+      "activations {:.3f}, slowest rank {:.3f})\n"
+      "limit: {:.3f} ms for the operators' work; limit / step {:.3f}\n"
+      "without a schedule: step {:.3f} ms, exposed {:.3f}\n",
+      p.step_seconds * 1e3, p.compute_seconds * 1e3, p.exposed_seconds() * 1e3, p.gather_exposed_seconds * 1e3,
+      p.reduce_exposed_seconds * 1e3, step.activations_seconds() * 1e3, step.slowest_rank_seconds() * 1e3, limit * 1e3,
+      limit / p.step_seconds, step.on_demand.step_seconds * 1e3, step.on_demand.exposed_seconds() * 1e3);
 }
 
 std::string more_text(std::size_t count, std::size_t rows) {
@@ -258,19 +247,15 @@ std::string reductions_text(const StepPlan& step, bool has_replicas, std::size_t
 
 }  // namespace
 
-std::string bytes_text(std::int64_t bytes) {
-  constexpr std::array unit_names{"B", "KB", "MB", "GB", "TB", "PB", "EB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < unit_names.size(); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, unit_names.at(unit));
-}
-
 ordered_json memory_json(const MemoryUse& memory) {
   return {{"weights", memory.weights},         {"gathered", memory.gathered},
           {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
           {"activations", memory.activations}, {"transfers", memory.transfers},
           {"overhead", memory.overhead},       {"total", memory.total()}};
+}
+
+ordered_json usable_json(const StepPlanRequest& request) {
+  return request.machine.memory_bytes > 0 ? ordered_json(usable_bytes(request)) : ordered_json();
 }
 
 ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
@@ -280,11 +265,14 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"machine", request.machine.name},
       {"step", name_of(request.kind)},
       {"mesh", mesh_json(c)},
+      {"global_batch", c.global_batch},
       {"microbatches", microbatches_of(c)},
       {"tokens", c.global_batch * c.seq_len},
       {"events", step.trace.size()},
       {"memory_bytes", memory_json(step.memory)},
-      {"fits", fits(step.memory, request.machine)},
+      {"fits", fits(step.memory, request)},
+      {"usable_bytes", usable_json(request)},
+      {"missing_bytes", missing_bytes(step.memory, request)},
       {"kept_bytes", kinds_json(request, step.memory)},
       {"arenas",
        {{"gather_bytes", step.schedule.gather_arena},
@@ -294,17 +282,32 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"traffic_by_role", roles_json(step)},
       {"traffic_all_ranks", traffic_json(step.all_ranks)},
       {"predicted", predicted_json(request, step)},
+      {"unmeasured", unmeasured_keys(request)},
       {"on_demand",
        {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
       {"gathers", gathers_json(step)},
       {"reductions", reductions_json(step)}};
-  if (c.has_experts) report["experts"] = experts_json(request);
+  if (c.has_experts) report["experts"] = experts_json(request, step.memory);
   return report;
 }
 
-std::string plan_text(const StepPlanRequest& request, const StepPlan& step, std::size_t rows) {
-  return head_text(request, step) + experts_text(request, step.memory) + gathers_text(step, rows) +
-         reductions_text(step, request.config.dp > 1, rows);
+std::string plan_head(const StepPlanRequest& request, const StepPlan& step) {
+  return head_text(request, {.memory = step.memory,
+                             .seconds = step.prediction.step_seconds,
+                             .mfu = mfu(request, step.prediction),
+                             .microbatches = microbatches_of(request.config)});
+}
+
+std::string plan_details(const StepPlanRequest& request, const StepPlan& step, std::size_t rows) {
+  std::string text = fmt::format("\n{}: {} events, {} gathers, {} reductions\n",
+                                 request.kind == schedule::StepKind::train ? "training step" : "evaluation",
+                                 step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
+  text += fmt::format("recomputed activations: {}\n", recompute_text(recompute_choice(request.config, *request.model)));
+  text += memory_text(request, step);
+  text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
+                      bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));
+  return text + roles_text(step) + time_text(request, step) + experts_text(request, step.memory) +
+         gathers_text(step, rows) + reductions_text(step, request.config.dp > 1, rows);
 }
 
 }  // namespace tessera::run

@@ -35,7 +35,8 @@ class ReplicaPlans {
   const ReplicaStep& step(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
   // Returns the plan of the same step. The plan contains every microbatch.
   StepPlan plan(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
-  const predict::Machine& machine() const { return request_.machine; }
+  // Returns whether a rank has enough memory (step_plan.h).
+  bool fits(const MemoryUse& memory) const { return run::fits(memory, request_); }
   // Returns the request from which plan() makes its plan.
   StepPlanRequest request(const ReplicaKinds& kinds, const ReplicaKind& kind, std::int64_t microbatches);
 

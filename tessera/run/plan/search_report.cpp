@@ -51,7 +51,8 @@ ordered_json mesh_json(const MeshPlan& mesh, double mfu) {
                 {"slowest_rank", s.slowest * 1e3},
                 {"total", (s.total() - s.compute) * 1e3}}},
               {"memory_bytes", memory_json(mesh.memory)},
-              {"fits", mesh.fits}});
+              {"fits", mesh.fits()},
+              {"missing_bytes", mesh.missing}});
   return row;
 }
 
@@ -75,8 +76,13 @@ std::string row_text(const MeshPlan& mesh, double mfu, const MemoryUnit& unit) {
       "{:>10.1f} {:>10.0f} {:>6.3f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7.1f} {:>4}  {:>6.1f} {:>6.1f} {:>6.1f} "
       "{:>6.1f} {:>6.1f} {:>6.1f}  {}\n",
       s.total() * 1e3, tokens_of(mesh.config) / s.total(), mfu, s.gathers * 1e3, s.gradients * 1e3, s.activations * 1e3,
-      in_unit(m.total()), mesh.fits ? "yes" : "no", in_unit(m.weights), in_unit(m.gathered), in_unit(m.gradients),
+      in_unit(m.total()), mesh.fits() ? "yes" : "no", in_unit(m.weights), in_unit(m.gathered), in_unit(m.gradients),
       in_unit(m.optimizer), in_unit(m.activations), in_unit(m.transfers + m.overhead), flags_text(mesh.config));
+}
+
+std::string usable_text(const StepPlanRequest& request) {
+  if (request.machine.memory_bytes == 0) return "";
+  return fmt::format("; a rank may use {}", bytes_text(usable_bytes(request)));
 }
 
 }  // namespace
@@ -89,8 +95,9 @@ ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshP
   return {{"model", best.model},          {"machine", request.machine.name},
           {"ranks", best.ranks},          {"global_batch", best.global_batch},
           {"seq_len", best.seq_len},      {"tokens", best.global_batch * best.seq_len},
-          {"dtype", name_of(best.dtype)}, {"meshes", std::move(rows)},
-          {"fits", meshes.front().fits},  {"reason", reason_for(meshes)}};
+          {"dtype", name_of(best.dtype)}, {"usable_bytes", usable_json(request)},
+          {"unmeasured", unmeasured_keys(request)}, {"meshes", std::move(rows)},
+          {"fits", meshes.front().fits()},  {"reason", reason_for(meshes)}};
 }
 
 std::string search_text(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes, std::size_t rows) {
@@ -99,11 +106,13 @@ std::string search_text(const StepPlanRequest& request, const std::vector<MeshPl
   const MemoryUnit unit = memory_unit(meshes);
   std::string text = fmt::format(
       "{}: {}, {}, {} ranks of machine {}, {} sequences of {} tokens a step\n"
-      "{} meshes, best first; exposed: time that operators wait for weights, gradients and activations\n\n"
+      "{} meshes, {} first{}; exposed: time that operators wait for weights, gradients and activations{}\n\n"
       "{:>10} {:>10} {:>6} {:>26} {:>7} {:>4}  {:>41}\n"
       "{:>10} {:>10} {:>6} {:>8} {:>8} {:>8} {:>7} {:>4}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}  flags\n",
       best.model, models::params_text(*request.model), name_of(best.dtype), best.ranks, request.machine.name,
-      best.global_batch, best.seq_len, meshes.size(), "", "", "", "exposed, ms", "", "",
+      best.global_batch, best.seq_len, meshes.size(),
+      meshes.front().fits() ? "best" : "none fits, the fewest missing bytes", usable_text(request),
+      unmeasured_text(request), "", "", "", "exposed, ms", "", "",
       fmt::format("memory of a rank, {}", unit.name), "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.",
       "all", "fits", "weight", "gather", "grad.", "optim.", "activ.", "other");
   for (std::size_t i = 0; i < std::min(rows, meshes.size()); ++i) text += row_text(meshes[i], mfu(meshes[i]), unit);

@@ -11,11 +11,12 @@ namespace tessera::run {
 
 // Returns the plans of search_meshes as JSON:
 // {"model", "machine", "ranks", "global_batch", "seq_len", "tokens", "dtype",
+//  "usable_bytes", "unmeasured": as in plan_json,
 //  "meshes": [{"tp", "gtp", "dp", and with experts "etp", "ep", "egtp", "edp",
 //              "micro_batch", "microbatches", "recompute", "sequence_parallel", "flags",
 //              "step_ms", "tokens_per_second", "mfu", "compute_ms",
 //              "exposed_ms": {"gathers", "gradients", "activations", "slowest_rank", "total"},
-//              "memory_bytes": the keys of plan_json, "fits"}],              best first
+//              "memory_bytes": the keys of plan_json, "fits", "missing_bytes"}],              best first
 //  "fits": whether the first mesh fits, "reason"}
 // "tokens" counts a whole step of all ranks.
 nlohmann::ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes);

@@ -120,10 +120,12 @@ void set_event_costs(const StepPlanRequest& request, const PreparedStep& prepare
   for (const auto& [ranks, work] : by_group) step.ranks.push_back(work);
 }
 
-// Returns the bytes left for arenas, with the same margin as a run on GPUs.
-std::int64_t room_beside(const MemoryUse& memory, const predict::Machine& machine) {
-  if (machine.memory_bytes == 0) return schedule::kUnlimited;
-  return std::max<std::int64_t>(0, machine.memory_bytes - machine.memory_bytes / 20 - memory.total());
+// Returns the bytes left for arenas. A run on GPUs leaves a twentieth of the memory free, and the plan never uses the
+// margin of the request.
+std::int64_t room_beside(const MemoryUse& memory, const StepPlanRequest& request) {
+  const std::int64_t all = request.machine.memory_bytes;
+  if (all == 0) return schedule::kUnlimited;
+  return std::max<std::int64_t>(0, std::min(all - all / 20, usable_bytes(request)) - memory.total());
 }
 
 }  // namespace
@@ -134,18 +136,32 @@ std::vector<std::string> StepPlan::names() const {
   return all;
 }
 
-bool fits(const MemoryUse& memory, const predict::Machine& machine) {
-  return machine.memory_bytes == 0 || memory.total() <= machine.memory_bytes;
+std::int64_t usable_bytes(const StepPlanRequest& request) {
+  const auto all = static_cast<double>(request.machine.memory_bytes);
+  return request.machine.memory_bytes - static_cast<std::int64_t>(all * request.memory_margin);
+}
+
+std::int64_t missing_bytes(const MemoryUse& memory, const StepPlanRequest& request) {
+  if (request.machine.memory_bytes == 0) return 0;
+  return std::max<std::int64_t>(0, memory.total() - usable_bytes(request));
+}
+
+std::vector<std::string> unmeasured_keys(const StepPlanRequest& request) {
+  const TrainConfig& c = request.config;
+  const std::int64_t places = std::max(c.ranks, c.tp * c.gtp * c.dp);
+  std::vector<std::string> keys;
+  for (const std::string& key : request.machine.unmeasured) {
+    bool is_used = true;
+    if (key == "links.within_node") is_used = places > 1;
+    if (key == "links.collectives") is_used = c.tp > 1 || c.etp * c.ep > 1;
+    if (key == "links.between_nodes") is_used = places > request.machine.ranks_per_node;
+    if (is_used) keys.push_back(key);
+  }
+  return keys;
 }
 
 std::int64_t microbatches_of(const TrainConfig& config) {
-  if (has_unused_places(config)) {
-    const data::BatchShape shape = batch_shape(config, {});
-    std::int64_t most = 0;
-    for (std::size_t replica = 0; replica < shape.replicas.size(); ++replica)
-      most = std::max(most, data::microbatches_per_step(shape, static_cast<std::int64_t>(replica)));
-    return most;
-  }
+  if (has_unused_places(config)) return std::ranges::max(data::microbatches_by_replica(batch_shape(config, {})));
   return config.global_batch / (config.micro_batch * config.gtp * config.dp);
 }
 
@@ -214,7 +230,7 @@ schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedSte
   const schedule::BudgetChoice choice{.gather = request.gather_budget,
                                       .reduce = request.reduce_budget,
                                       .coalesce_bytes = request.coalesce_bytes,
-                                      .room = room_beside(step.memory, request.machine)};
+                                      .room = room_beside(step.memory, request)};
   schedule::Schedule planned = schedule::plan_within(step.trace, sizes, choice, [&](const schedule::Schedule& tried) {
     set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
     return step.costs.costs;

@@ -24,6 +24,8 @@ struct StepPlanRequest {
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
   std::optional<schedule::Trace> trace;  // trace that a run recorded; nullopt: the trace of a dry step is planned
   double expert_load = 1;                // number of rows of the busiest owner of experts, divided by the mean
+  bool has_given_batch = true;           // false: no flag sets the global batch, which follows from the mesh
+  double memory_margin = 0.03;           // share of a processor's memory that the plan leaves free
   // If set, `config` describes the mesh of one replica of a larger mesh with unused places (replica_kinds.h).
   std::optional<predict::ReplicaOfMesh> replica = std::nullopt;
   std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `config`
@@ -50,9 +52,19 @@ struct MemoryUse {
   std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + transfers + overhead; }
 };
 
-// Returns whether the memory fits a processor of the machine. Returns true if the machine file does not state the
-// memory.
-bool fits(const MemoryUse& memory, const predict::Machine& machine);
+// Returns the bytes of a processor that a plan may use: its memory without the margin of the request. Returns 0 if the
+// machine file does not state the memory.
+std::int64_t usable_bytes(const StepPlanRequest& request);
+// Returns the bytes that a rank needs beyond usable_bytes. Returns 0 if the memory fits or if the machine file does not
+// state the memory.
+std::int64_t missing_bytes(const MemoryUse& memory, const StepPlanRequest& request);
+inline bool fits(const MemoryUse& memory, const StepPlanRequest& request) {
+  return missing_bytes(memory, request) == 0;
+}
+
+// Returns the keys of the machine file that nobody measured (predict::Machine::unmeasured) and on which the prediction
+// depends. A rate of a link counts if the mesh uses the link.
+std::vector<std::string> unmeasured_keys(const StepPlanRequest& request);
 
 // Bytes that a rank receives in a step through the communicators of one role.
 struct RoleBytes {

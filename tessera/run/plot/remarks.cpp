@@ -25,21 +25,27 @@ double deviation(const std::deque<double>& window, double center) {
   return kDeviationOfMedian * median(std::move(distances));
 }
 
+// Returns a loss with 4 digits behind the point, or with 5 digits if it is very large or very small.
+std::string loss_text(double loss) {
+  const double size = std::abs(loss);
+  return loss != 0 && (size < 1e-3 || size >= 1e7) ? fmt::format("{:.5g}", loss) : fmt::format("{:.4f}", loss);
+}
+
 std::string steps_text(std::int64_t first, std::int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
 std::string summary_of(const PlottedRun& run) {
   const StepMetrics& last = run.steps.back();
-  std::string text = fmt::format("{}, loss {:.4f}", steps_text(run.steps.front().step, last.step), last.loss);
+  std::string text = fmt::format("{}, loss {}", steps_text(run.steps.front().step, last.step), loss_text(last.loss));
   const StepMetrics* lowest = nullptr;
   const double* valid = nullptr;
   for (const StepMetrics& step : run.steps) {
     if (std::isfinite(step.loss) && (lowest == nullptr || step.loss < lowest->loss)) lowest = &step;
     if (step.valid_loss) valid = &*step.valid_loss;
   }
-  if (lowest != nullptr) text += fmt::format(", lowest {:.4f} at step {}", lowest->loss, lowest->step);
-  if (valid != nullptr) text += fmt::format(", held-out loss {:.4f}", *valid);
+  if (lowest != nullptr) text += fmt::format(", lowest {} at step {}", loss_text(lowest->loss), lowest->step);
+  if (valid != nullptr) text += fmt::format(", held-out loss {}", loss_text(*valid));
   return text;
 }
 
@@ -48,8 +54,9 @@ void add_spikes(const PlottedRun& run, std::vector<std::string>& lines) {
   std::ranges::stable_sort(
       spikes, [](const LossSpike& a, const LossSpike& b) { return a.loss / a.median > b.loss / b.median; });
   for (std::size_t i = 0; i < std::min(spikes.size(), kMaxListed); ++i)
-    lines.push_back(fmt::format("loss spike at {}: {:.4f}, median before it {:.4f}",
-                                steps_text(spikes[i].first, spikes[i].last), spikes[i].loss, spikes[i].median));
+    lines.push_back(fmt::format("loss spike at {}: {}, median before it {}",
+                                steps_text(spikes[i].first, spikes[i].last), loss_text(spikes[i].loss),
+                                loss_text(spikes[i].median)));
   if (spikes.size() > kMaxListed) lines.push_back(fmt::format("{} more loss spikes", spikes.size() - kMaxListed));
 }
 
@@ -109,7 +116,7 @@ std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps) {
   return spikes;
 }
 
-std::vector<std::string> remarks_of(const PlottedRun& run) {
+std::vector<std::string> remarks_of(const PlottedRun& run, LossAxis axis) {
   if (run.steps.empty()) return {"no step has finished"};
   std::vector<std::string> lines{summary_of(run)};
   add_spikes(run, lines);
@@ -119,6 +126,10 @@ std::vector<std::string> remarks_of(const PlottedRun& run) {
   add_count(
       run, "losses are not finite",
       [](const StepMetrics& step) { return step.tokens > 0 && !std::isfinite(step.loss); }, lines);
+  if (axis == LossAxis::logarithmic)
+    add_count(
+        run, "losses are not above 0 and have no place on a logarithmic axis",
+        [](const StepMetrics& step) { return std::isfinite(step.loss) && step.loss <= 0; }, lines);
   add_count(
       run, "steps were skipped: their gradient was not finite", [](const StepMetrics& step) { return step.skipped; },
       lines);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/run/plot/panel.h"
 #include "tessera/run/plot/plotted_run.h"
 
 namespace tessera::run {
@@ -25,7 +26,7 @@ std::vector<LossSpike> find_spikes(std::span<const StepMetrics> steps);
 
 // Returns lines of text about a run: steps and losses, held-out loss, the 5 highest spikes, losses that are not finite,
 // skipped and suppressed steps, the rank that was slowest most often, and whether the last line of the metrics is
-// incomplete.
-std::vector<std::string> remarks_of(const PlottedRun& run);
+// incomplete. On a logarithmic axis, also counts the losses that the axis cannot show.
+std::vector<std::string> remarks_of(const PlottedRun& run, LossAxis axis = LossAxis::automatic);
 
 }  // namespace tessera::run

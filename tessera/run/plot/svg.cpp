@@ -5,8 +5,10 @@
 #include <cmath>
 #include <map>
 
+#include "tessera/base/printable.h"
 #include "tessera/run/plot/draw.h"
 #include "tessera/run/plot/panel.h"
+#include "tessera/run/plot/ticks.h"
 
 namespace tessera::run {
 namespace {
@@ -14,6 +16,8 @@ namespace {
 constexpr double kWidth = 900, kLeft = 90, kRight = 20, kPanel = 190, kGap = 46, kTop = 24, kLegendLine = 18;
 constexpr std::array<const char*, 8> kColours{"#4c8dd6", "#d9603f", "#3aa65c", "#8f78d8",
                                               "#c98a2b", "#cf5c93", "#35a3a8", "#7d93ab"};
+constexpr double kDigit = 6.5, kSpace = 12;  // width of a digit, and the least distance of two labels
+constexpr int kStepTicks = 10, kValueTicks = 6;
 constexpr const char* kInk = "#808080";
 constexpr const char* kNotFinite = "#e03030";
 
@@ -21,9 +25,10 @@ const char* colour_of(std::size_t run) {
   return kColours[run % kColours.size()];
 }
 
+// Returns the text as XML 1.0 can hold it. XML forbids control characters and the two characters U+FFFE and U+FFFF.
 std::string escaped(const std::string& text) {
   std::string result;
-  for (const char letter : text) {
+  for (const char letter : base::printable(text)) {
     if (letter == '<')
       result += "&lt;";
     else if (letter == '>')
@@ -32,10 +37,9 @@ std::string escaped(const std::string& text) {
       result += "&amp;";
     else if (letter == '"')
       result += "&quot;";
-    else if (static_cast<unsigned char>(letter) < ' ')
-      result += '?';
     else
       result += letter;
+    if (result.ends_with("\xEF\xBF\xBE") || result.ends_with("\xEF\xBF\xBF")) result.replace(result.size() - 3, 3, "?");
   }
   return result;
 }
@@ -47,13 +51,14 @@ std::string text_at(double x, double y, const char* anchor, const std::string& t
 
 // One panel's place in the drawing.
 struct Frame {
-  AxisRange steps, values;
+  StepRange steps;
+  ValueRange values;
   double top = 0;
-  double x(double step) const { return kLeft + steps.position(step) * (kWidth - kLeft - kRight); }
+  double x(std::int64_t step) const { return kLeft + steps.position(step) * (kWidth - kLeft - kRight); }
   double y(double value) const { return top + (1 - values.position(value)) * kPanel; }
 };
 
-// Returns the points of consecutive finite values: for each column of pixels the first, lowest, highest and last value.
+// Returns the points of consecutive values that the axis shows: for each column of pixels the first, lowest, highest and last value.
 std::string line_of(const std::vector<Point>& points, const Frame& frame, const char* colour) {
   std::string path;
   std::size_t begin = 0;
@@ -77,7 +82,7 @@ std::string line_of(const std::vector<Point>& points, const Frame& frame, const 
   return fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, path);
 }
 
-// Returns a tick on the axis at column x for a value that is not finite.
+// Returns a red tick on the step axis at column x for a value that the axis of values cannot show.
 std::string not_finite_tick(double x, const Frame& frame) {
   return fmt::format(
       "<line class=\"not-finite\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
@@ -93,7 +98,7 @@ std::string curve_of(const std::vector<Point>& curve, const Frame& frame, const 
     stretch.clear();
   };
   for (const Point& point : curve) {
-    if (std::isfinite(point.value)) {
+    if (frame.values.shows(point.value)) {
       stretch.push_back(point);
       continue;
     }
@@ -106,22 +111,61 @@ std::string curve_of(const std::vector<Point>& curve, const Frame& frame, const 
 }
 
 std::string mark_of(const Point& mark, const Frame& frame, const char* colour) {
-  if (!std::isfinite(mark.value)) return not_finite_tick(frame.x(mark.step), frame);
+  if (!frame.values.shows(mark.value)) return not_finite_tick(frame.x(mark.step), frame);
   return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"none\" stroke=\"{}\"/>\n", frame.x(mark.step),
                      frame.y(mark.value), colour);
 }
 
+std::string line_at(double x1, double y1, double x2, double y2, double opacity) {
+  return fmt::format(
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-opacity=\"{}\"/>\n", x1, y1, x2,
+      y2, kInk, opacity);
+}
+
+double label_width(const std::string& label) {
+  return kDigit * static_cast<double>(label.size());
+}
+
+// Returns the ticks of the step axis. The first and the last step have labels, and each tick whose label has space.
+std::string step_axis(const Frame& frame) {
+  const double bottom = frame.top + kPanel, right = kWidth - kRight, baseline = bottom + 16;
+  const std::string first = fmt::format("step {}", frame.steps.first), last = fmt::format("step {}", frame.steps.last);
+  if (frame.steps.first == frame.steps.last) return text_at((kLeft + right) / 2, baseline, "middle", first);
+  std::string text = text_at(kLeft, baseline, "start", first) + text_at(right, baseline, "end", last);
+  double taken = kLeft + label_width(first);  // right end of the previous label
+  const int most = std::min(kStepTicks, static_cast<int>((right - kLeft) / (label_width(last) + kSpace)));
+  for (const std::int64_t step : step_ticks(frame.steps, std::max(most, 2))) {
+    const double x = frame.x(step);
+    text += line_at(x, bottom, x, bottom + 4, 1);
+    const std::string label = std::to_string(step);
+    const double half = label_width(label) / 2;
+    if (x - half < taken + kSpace || x + half > right - label_width(last) - kSpace) continue;
+    text += text_at(x, baseline, "middle", label);
+    taken = x + half;
+  }
+  return text;
+}
+
+// Returns the labels of the lowest and the highest value, and lines at round values between the two.
+std::string value_axis(const Frame& frame) {
+  const double bottom = frame.top + kPanel, right = kWidth - kRight;
+  std::string text = text_at(kLeft - 6, frame.top + 10, "end", fmt::format("{:.5g}", frame.values.high)) +
+                     text_at(kLeft - 6, bottom, "end", fmt::format("{:.5g}", frame.values.low));
+  for (const double value : value_ticks(frame.values, kValueTicks)) {
+    const double y = frame.y(value);
+    text += line_at(kLeft, y, right, y, 0.2);
+    if (y > frame.top + 26 && y < bottom - 14) text += text_at(kLeft - 6, y + 4, "end", fmt::format("{:.5g}", value));
+  }
+  return text;
+}
+
 std::string panel_of(const Panel& panel, const Frame& frame) {
-  const double bottom = frame.top + kPanel;
   std::string text = fmt::format(
       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"none\" stroke=\"{}\" "
       "stroke-opacity=\"0.5\"/>\n",
       kLeft, frame.top, kWidth - kLeft - kRight, kPanel, kInk);
   text += text_at(kLeft, frame.top - 6, "start", panel.title + (frame.values.is_log ? ", logarithmic" : ""));
-  text += text_at(kLeft - 6, frame.top + 10, "end", fmt::format("{:.5g}", frame.values.high));
-  text += text_at(kLeft - 6, bottom, "end", fmt::format("{:.5g}", frame.values.low));
-  text += text_at(kLeft, bottom + 14, "start", fmt::format("step {:.10g}", std::ceil(frame.steps.low)));
-  text += text_at(kWidth - kRight, bottom + 14, "end", fmt::format("step {:.10g}", std::floor(frame.steps.high)));
+  text += value_axis(frame) + step_axis(frame);
   for (std::size_t run = 0; run < panel.curves.size(); ++run) {
     text += curve_of(panel.curves[run], frame, colour_of(run));
     for (const Point& mark : panel.marks[run]) text += mark_of(mark, frame, colour_of(run));
@@ -131,8 +175,8 @@ std::string panel_of(const Panel& panel, const Frame& frame) {
 
 }  // namespace
 
-std::string svg_of(const std::vector<PlottedRun>& runs) {
-  const std::vector<Panel> panels = panels_of(runs);
+std::string svg_of(const std::vector<PlottedRun>& runs, LossAxis axis) {
+  const std::vector<Panel> panels = panels_of(runs, axis);
   const double legend = kLegendLine * static_cast<double>(runs.size());
   const double height = kTop + legend + static_cast<double>(panels.size()) * (kPanel + kGap);
   std::string text = fmt::format(

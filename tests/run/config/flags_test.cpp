@@ -110,5 +110,20 @@ TEST(Flags, ShowTheirHelpAndDefaults) {
   EXPECT_EQ(words.at("gtp"), Words{"2"});
 }
 
+// Every flag of tessera train. tests/e2e/test_messages.py has the other commands.
+TEST(TrainFlags, ValuesThatAreNotUtf8AreRefusedByFlag) {
+  const std::string bad = "caf\xE9";
+  std::vector<std::string> flags{"--config"};
+  for (const Setting& setting : settings()) flags.push_back(flag_of(setting.name));
+  for (const std::string& flag : flags) {
+    const std::string expected =
+        flag + ": got '" + bad + "', expected UTF-8: byte 4 is not; rename the file or the folder if this is a path";
+    EXPECT_EQ(base::refusal([&] { parse_train_flags({"--steps", "3", flag, bad}); }), expected);
+    EXPECT_EQ(base::refusal([&] { parse_train_flags({flag + "=" + bad}); }), expected);
+  }
+  EXPECT_EQ(base::refusal([&] { parse_train_flags({"--data", "0.5", "a", "0.5", bad}); }).substr(0, 6), "--data");
+  EXPECT_EQ(parse_train_flags({"--out", "caf\xC3\xA9"}).config.out, "caf\xC3\xA9");
+}
+
 }  // namespace
 }  // namespace tessera::run

@@ -114,12 +114,13 @@ TEST(FailureWays, ThatLeaveNothingAreRefused) {
   EXPECT_EQ(comparison.best, std::size_t{2}) << "without other replicas, shares are equal";
 }
 
-TEST(FailureWays, ThatFitTheMemoryComeFirst) {
+TEST(FailureWays, OnlyWaysThatFitTheMemoryAreRecommended) {
   StepPlanRequest request =
       wide_request({{"tp", "4"}, {"gtp", "2"}, {"dp", "8"}, {"global_batch", "192"}, {"dead", "dp3.gtp1:0"}});
   request.machine.memory_bytes = 1;
   const WayComparison none = compared(request);
-  EXPECT_THAT(none.reason, HasSubstr("no way fits the memory"));
+  EXPECT_EQ(none.reason, "No way fits the memory.");
+  EXPECT_EQ(none.best, std::nullopt);
   const std::int64_t adopt = none.ways[3].memory.total(), replica = none.ways[0].memory.total();
   ASSERT_GT(adopt, replica);
   request.machine.memory_bytes = (adopt + replica) / 2;

@@ -3,12 +3,16 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/run/config/tp_tokens.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/plan/plan_flags.h"
+#include "tessera/run/plan/plan_report.h"
+#include "tessera/run/plan/progress_lines.h"
 #include "tessera/run/plan/search_report.h"
 #include "tests/run/config/config_test_support.h"
 #include "tests/run/plan_testing.h"
@@ -106,16 +110,58 @@ TEST(MeshSearch, MeshesThatFitComeFirst) {
   ASSERT_LT(least, most);
   request.machine.memory_bytes = (least + most) / 2;
   const std::vector<MeshPlan> meshes = search_meshes(request, 1);
-  EXPECT_TRUE(meshes.front().fits);
-  EXPECT_FALSE(meshes.back().fits);
+  EXPECT_TRUE(meshes.front().fits());
+  EXPECT_FALSE(meshes.back().fits());
   EXPECT_TRUE(std::ranges::is_sorted(meshes, std::greater{}, &MeshPlan::fits));
   for (const MeshPlan& mesh : meshes)
-    EXPECT_EQ(mesh.fits, mesh.memory.total() <= request.machine.memory_bytes) << flags_text(mesh.config);
-  request.machine.memory_bytes = 1;
+    EXPECT_EQ(mesh.missing, std::max<std::int64_t>(0, mesh.memory.total() - usable_bytes(request)))
+        << flags_text(mesh.config);
+}
+
+TEST(MeshSearch, IfNoMeshFitsTheFewestMissingBytesComeFirst) {
+  StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", "8"}});
+  request.machine.memory_bytes = 1000;
   const std::vector<MeshPlan> none = search_meshes(request, 1);
-  EXPECT_FALSE(none.front().fits);
-  EXPECT_THAT(reason_for(none), HasSubstr("No mesh fits."));
-  EXPECT_EQ(search_json(request, none)["fits"], false);
+  EXPECT_TRUE(std::ranges::is_sorted(none, {}, &MeshPlan::missing));
+  EXPECT_FALSE(std::ranges::is_sorted(none, {}, [](const MeshPlan& mesh) { return mesh.seconds.total(); }));
+  for (const MeshPlan& mesh : none) {
+    EXPECT_EQ(mesh.missing, mesh.memory.total() - 970);  // 3 % are left free
+    request.config = mesh.config;
+    for (const auto policy : {RecomputeSetting::none, RecomputeSetting::selective, RecomputeSetting::full}) {
+      request.config.recompute = policy;
+      EXPECT_LE(mesh.missing, plan_mesh(request).missing);
+    }
+  }
+  EXPECT_EQ(reason_for(none), fmt::format("No mesh fits. {} lacks the fewest bytes: a rank needs {}, which is {} more "
+                                          "than it may use.",
+                                          degrees_text(none.front().config), bytes_text(none.front().memory.total()),
+                                          bytes_text(none.front().missing)));
+  const ordered_json report = search_json(request, none);
+  EXPECT_EQ(report["fits"], false);
+  EXPECT_EQ(report["usable_bytes"], 970);
+  EXPECT_EQ(report["meshes"][0]["missing_bytes"], none.front().missing);
+  EXPECT_THAT(search_text(request, none, 1),
+              HasSubstr("6 meshes, none fits, the fewest missing bytes first; a rank may use 970 B"));
+}
+
+TEST(MeshSearch, ReportsItsProgress) {
+  std::vector<std::size_t> planned;
+  const auto meshes = search_meshes(search_of({{"ranks", "8"}, {"global_batch", "8"}}), 3,
+                                    [&](std::size_t done, std::size_t all) {
+                                      planned.push_back(done);
+                                      EXPECT_EQ(all, 9u);
+                                    });
+  EXPECT_THAT(planned, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9));
+  EXPECT_EQ(meshes.size(), 9u);
+}
+
+TEST(ProgressLines, AreDueAfter2SecondsAndThenEvery10) {
+  ProgressLines lines;
+  EXPECT_EQ(lines.next(1, 40, 1.9), std::nullopt);
+  EXPECT_EQ(lines.next(2, 40, 2.4), "planned 2 of 40 meshes in 2 s");
+  EXPECT_EQ(lines.next(3, 40, 12), std::nullopt);
+  EXPECT_EQ(lines.next(4, 40, 12.6), "planned 4 of 40 meshes in 13 s");
+  EXPECT_EQ(lines.next(40, 40, 60), std::nullopt) << "the table follows";
 }
 
 TEST(MeshSearch, ThreadsDoNotChangeTheResult) {
@@ -133,12 +179,13 @@ TEST(MeshSearch, TheReasonNamesTheLargestDifference) {
   EXPECT_EQ(reason_for({first, second}),
             "tp 2 x gtp 1 x dp 1 is 7 ms (35.0 %) faster than tp 1 x gtp 2 x dp 1 because waits for weights take "
             "10 ms less, although waits for activations take 2 ms more.");
-  second.fits = false;
+  second.missing = 1000;
   first.memory.weights = 1000, second.memory.weights = 3000;
   EXPECT_EQ(reason_for({first, second}),
             "Only tp 2 x gtp 1 x dp 1 fits: a rank needs 1.00 KB, and 3.00 KB with tp 1 x gtp 2 x dp 1.");
   EXPECT_THAT(reason_for({first}), HasSubstr("the only mesh"));
-  EXPECT_THAT(reason_for({second}), HasSubstr("No mesh fits"));
+  EXPECT_EQ(reason_for({second}), "No mesh fits. tp 1 x gtp 2 x dp 1 lacks the fewest bytes: a rank needs 3.00 KB, which "
+                                  "is 1.00 KB more than it may use.");
 }
 
 TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
@@ -228,6 +275,29 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
   EXPECT_FALSE(given.search || given.propose);
   EXPECT_EQ(given.request.config.dp, 2);
   EXPECT_FALSE(inputs({{"model", {"llama-tiny"}}}).propose);
+}
+
+// The flags state the global batch, because the proposal without --global-batch has one sequence for each rank.
+TEST(MeshSearchFlags, TheFlagsOfAProposalGiveThePlanOfTheProposal) {
+  for (const char* ranks : {"4", "8"}) {
+    const SettingWords asked{{"model", {"llama-tiny"}}, {"ranks", {ranks}}};
+    StepPlanRequest request = plan_command_inputs({.settings = asked, .may_propose = true}, configs()).request;
+    EXPECT_FALSE(request.has_given_batch);
+    for (const MeshPlan& mesh : search_meshes(request, 1)) {
+      request.config = mesh.config;
+      SettingWords flags{{"model", {"llama-tiny"}}};
+      std::istringstream words(flags_text(mesh.config));
+      for (std::string flag, value; words >> flag >> value;) {
+        std::ranges::replace(flag, '-', '_');
+        flags[flag.substr(2)] = {value};
+      }
+      const PlanCommandInputs again = plan_command_inputs({.settings = flags, .may_propose = true}, configs());
+      EXPECT_FALSE(again.propose);
+      EXPECT_TRUE(again.request.has_given_batch);
+      const StepPlan proposed = plan_step(request), planned = plan_step(again.request);
+      EXPECT_EQ(plan_json(again.request, planned), plan_json(request, proposed)) << flags_text(mesh.config);
+    }
+  }
 }
 
 TEST(MeshSearchFlags, LayersReplaceThoseOfTheModel) {
