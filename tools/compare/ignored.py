@@ -19,8 +19,6 @@ IGNORED = {
     "summary.mfu": "follows from a measured time",
     "summary.exposed_ms": "measured times",
     "summary.tokens_per_second": "a rate, from measured times",
-    "summary.wire_format": "programs older than the number formats do not report it",
-    "summary.gathered_bytes": "every line of metrics has the bytes of its step",
     "summary.checkpoint": "a path in the folder of the run, and each side has its own folder",
     "settings.out": "each side has its own folder",
     "settings.resume": "a path in the folder of the side",
@@ -30,6 +28,7 @@ IGNORED = {
 # Keys that depend on the arenas. `--gather-budget auto` and `--reduce-budget auto` choose the arenas by measured times.
 CHOSEN_BY_TIMES = (
     "metrics.gathered_bytes",
+    "summary.gathered_bytes",
     "summary.gather_arena_bytes",
     "summary.gather_peak_bytes",
     "summary.reduce_arena_bytes",
