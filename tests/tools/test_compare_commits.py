@@ -46,6 +46,8 @@ PROGRAM = textwrap.dedent("""\
         tensor = {{"kind": "master", "name": "norm", "dtype": "fp32", "shape": [3], "pieces": 1, "hash": "ab"}}
         print(json.dumps({{"tensors": [{{**tensor, **says.get("tensor", {{}})}}]}}))
     elif sys.argv[1] == "plan":
+        if "--save-events" in flags:
+            pathlib.Path(flags["--save-events"]).write_text(says.get("events", "gather\\nconsume\\n"))
         print(json.dumps({{"memory": {{"total": 1}}, "gathers": [{{"offset": 0}}, {{"offset": 512}}], **says.get("plan", {{}})}}))
     elif sys.argv[1] == "evaluate":
         if not pathlib.Path(sys.argv[2]).is_dir():
@@ -331,6 +333,10 @@ class Programs(unittest.TestCase):
             self.assertTrue(lines[0].startswith("gtp2: " + expected), lines)
         _, lines, _ = self.compare("--only", "^plan-gtp4$", b={"plan": {"gathers": [{"offset": 0}, {"offset": 0}]}})
         self.assertEqual("plan-gtp4: plan: gathers[1].offset: A 512, B 0", lines[0])
+        _, lines, _ = self.compare("--only", "^plan-gtp4$", b={"events": "gather\nproduce\n"})
+        self.assertEqual("plan-gtp4: events: line 2: A 'consume', B 'produce'", lines[0])
+        code, lines, _ = self.compare("--only", "^plan-(gtp4|search)$", a={"events": ""}, b={"events": ""})
+        self.assertEqual((1, ["plan-gtp4: A: the file of events is empty", "plan-search: equal"]), (code, lines[:-1]))
         _, lines, _ = self.compare("--only", "^evaluate-run$", b={"evaluated": 5.25})
         self.assertTrue(lines[0].startswith("evaluate-run: evaluate: loss: A 5.5 (0x1.6"), lines)
 

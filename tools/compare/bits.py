@@ -44,11 +44,21 @@ def last_checkpoint(out):
     return found[-1]
 
 
+def planned(program, run, task, out, ignored):
+    """Returns the output of `tessera plan` or `tessera inspect layout`, and the events of a plan of one step."""
+    subcommand, flags = run.task.split(), commands.planned(run, task.inputs)
+    if run.task != "plan" or {"--search", "--dead-share"} & {*flags}:
+        return evidence.of_object(subcommand[0], output_of(program, [*subcommand, *commands.words_of(flags)]), ignored)
+    out.mkdir()
+    output = output_of(program, ["plan", *commands.words_of(flags), "--save-events", out / "events.json"])
+    return {**evidence.of_object("plan", output, ignored), **evidence.of_events(read(out / "events.json"))}
+
+
 def evidence_of(program, run, task, out):
     """Returns the results of a row of the table on one side, as a flat table."""
-    ignored, words, before = {*IGNORED, *run.varying}, run.task.split(), {}
+    ignored, before = {*IGNORED, *run.varying}, {}
     if run.task in ("plan", "inspect layout"):
-        return evidence.of_object(words[0], output_of(program, [*words, *commands.words_of(commands.planned(run, task.inputs))]), ignored)
+        return planned(program, run, task, out, ignored)
     if run.task == "train" and run.resumes is None:
         return trained(program, commands.training(run, run.flags, task.common, task.inputs, out), ignored)
     if run.resumes is not None:
@@ -57,7 +67,7 @@ def evidence_of(program, run, task, out):
     if run.task == "train":
         after = trained(program, commands.resumed(run, task.common, stored, out / "after"), ignored)
         return {**evidence.prefixed("before", before), **evidence.prefixed("resumed", after)}
-    output = output_of(program, [*words, stored, *commands.words_of(commands.stored(run, task.inputs))])
+    output = output_of(program, [run.task, stored, *commands.words_of(commands.stored(run, task.inputs))])
     return {**evidence.prefixed("before", before), **evidence.of_object(run.task, output, ignored)}
 
 

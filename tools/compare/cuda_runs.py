@@ -71,7 +71,7 @@ TWO_GPUS = [
     Run("cuda2-gtp2", "--gtp 2"),
     Run("cuda2-gtp2-graph", f"--gtp 2 {GRAPH} --eval-every 4"),
     Run("cuda2-gtp2-nccl", f"--gtp 2 --pushes off {MIN} {POISON}"),
-    Run("cuda2-rows-tied", "--gtp 2 --embedding rows", model="tied"),
+    Run("cuda2-rows", "--gtp 2 --embedding rows"),
     Run("cuda2-dp2-zero-off", "--dp 2 --zero off"),
     Run("cuda2-dp2-graph", f"--dp 2 {GRAPH}"),
     Run("cuda2-tp2", "--tp 2", model="whole"),

@@ -49,6 +49,14 @@ def of_settings(text, ignored):
     return {**of_object("settings", settings, ignored), **of_object("run", json.dumps(state), ignored)}
 
 
+def of_events(text):
+    """Returns the lines of a file of events: the events of a step, and the names of its parameters."""
+    lines = text.splitlines()
+    if not lines:
+        raise Failure("the file of events is empty")
+    return {f"events: line {number}": line for number, line in enumerate(lines, 1)}
+
+
 def of_checkpoint(text):
     """Returns type, shape and hash of every logical tensor, from `tessera inspect --json`, independent of the files."""
     try:

@@ -180,8 +180,8 @@ PRODUCTS = [
     Run("products-resume-margin", "--gtp 2 --fp8-margin 1", resumes=f"--gtp 2 {FP8} {HALF}"),
 ]
 PIECES_OF_TOKENS = [
-    Run("pieces-tp2", f"--tp 2 {PIECES}"),
-    Run("pieces-tp3-chunks", f"--tp 3 --gtp 2 {PIECES} --tp-chunks 2 --dtype bf16"),
+    Run("pieces-tp2-bf16", f"--tp 2 {PIECES} --dtype bf16"),
+    Run("pieces-tp3-chunks", f"--tp 3 --gtp 2 {PIECES} --tp-chunks 2"),
     Run("pieces-chunks-poison", f"--tp 2 --gtp 2 {PIECES} --tp-chunks 4 --seq-len 31 {MIN} {POISON}"),
     Run("pieces-full-dp2", f"--tp 2 --dp 2 {PIECES} --recompute full --micro-batch 2"),
     Run("whole-chunks", f"--tp 2 --gtp 2 {WHOLE} --tp-chunks 2 --dtype bf16"),
@@ -204,9 +204,9 @@ UNUSED = [
     Run("dead-gtp", "--gtp 2 --dp 2 --dead dp0.gtp1:0"),
     Run("dead-gtp-zero-off-bf16", f"--gtp 3 --dp 2 --dead dp0.gtp0:0;dp0.gtp2:0 --zero off --dtype bf16 {MIN}"),
     Run("dead-tp", "--tp 2 --dp 2 --dead dp0:1"),
-    Run("dead-tp-sp-share", f"--tp 3 --gtp 2 --dp 2 --dead dp0.gtp1:1 --reduced-batch 5 {SP}", model="groups"),
-    Run("dead-tp-pieces-bf16", f"--tp 3 --dp 2 --dead dp1:2 --reduced-batch auto {PIECES} --dtype bf16", model="groups"),
-    Run("dead-spares", "--tp 4 --dp 2 --dead dp0:1 --idle dp1:3 --tp-spares auto --reduced-batch auto", model="groups"),
+    Run("dead-tp-share-bf16", f"--tp 3 --gtp 2 --dp 2 --dead dp0.gtp1:1 --reduced-batch 5 {SP} --dtype bf16", model="groups"),
+    Run("dead-tp-pieces", f"--tp 3 --dp 2 --dead dp1:2 --reduced-batch auto {PIECES}", model="groups"),
+    Run("dead-spares", "--tp 4 --dp 3 --dead dp0:0,2;dp1:1 --tp-spares auto --reduced-batch auto", model="groups"),
     Run("dead-one-replica", f"--tp 2 --gtp 2 --dead dp0.gtp0:1 {MIN} {POISON}"),
     Run("dead-replica", "--gtp 2 --dp 3 --dead dp1.gtp0:0;dp1.gtp1:0"),
     Run("dead-uneven-batch", "--gtp 3 --dp 2 --dead dp0.gtp1:0 --global-batch 7 --micro-batch 2"),
@@ -243,7 +243,7 @@ STORED = [
 LAYOUTS = [
     Run("layout-experts", f"--tp 2 --gtp 2 --dp 2 --etp 2 --egtp 2 {SP} --dtype bf16 --wire-format mxfp8", model="mixtral",
         task="inspect layout"),
-    Run("layout-unused", "--tp 3 --gtp 2 --dp 2 --dead dp0.gtp1:0 --tp-spares auto", task="inspect layout"),
+    Run("layout-unused", "--tp 3 --gtp 2 --dp 2 --dead dp0.gtp1:0,1;dp1.gtp0:2 --tp-spares auto", task="inspect layout"),
 ]
 PLANS = [
     Run("plan-gtp4", "--gtp 4", task="plan"),
