@@ -24,8 +24,8 @@ EXPOSED = ("weights", "tp")  # keys of exposed_ms; "tp" is also a degree of a me
 DEPEND_ON_PROCESSOR = ("loss", "grad_norm", "valid_loss", "aux_loss", "z_loss")
 DIGITS = 6
 # Budgets of `auto` would depend on times, and a cosine on the processor.
-COMMON = ("--backend", "local", "--global-batch", 12, "--seq-len", 16, "--steps", 3, "--seed", 5, "--lr", 3e-3, "--lr-schedule", "constant", "--warmup-steps", 2, "--gather-budget", "1GB",
-          "--reduce-budget", "1GB")
+COMMON = ("--backend", "local", "--global-batch", 12, "--seq-len", 16, "--steps", 3, "--seed", 5, "--lr", 3e-3, "--lr-schedule", "constant",
+          "--warmup-steps", 2, "--gather-budget", "1GB", "--reduce-budget", "1GB")
 FORMATS = ("--dtype", "bf16", "--wire-format", "nvfp4", "--wire-rules", "layers.0.*=mxfp8", "--wire-format-backward", "mxfp8",
            "--wire-rules-backward", "layers.1.mlp.*=bf16", "--gemm-format", "fp8", "--gemm-rules", "layers.1.*=fp8_block",
            "--fp8-history", 4, "--tp-wire-format", "fp8", "--tp-chunks", 2, "--tp-overlap", "on")
@@ -124,17 +124,17 @@ class GoldenFiles(unittest.TestCase):
 
     def check(self, path, text):
         stored = path.read_text() if path.exists() else ""
+        if stored == text:
+            return
         lines = difflib.unified_diff(stored.splitlines(), text.splitlines(), path.name, "this program", n=1, lineterm="")
-        self.assertEqual(stored, text, "\n" + "\n".join(list(lines)[:40]) + "\ntests/golden/test_golden.py --write writes the stored files")
+        self.fail("\n".join(["", *list(lines)[:40], "tests/golden/test_golden.py --write writes the stored files"]))
 
     def test_help_texts(self):
-        self.maxDiff = 0
         for subcommand in HELP:
             with self.subTest(subcommand):
                 self.check(help_file(subcommand), self.golden.help_text(subcommand))
 
     def test_files_of_runs(self):
-        self.maxDiff = 0
         for name in RUNS:
             with self.subTest(name):
                 self.check(stored_file(name), self.golden.run_text(name))
