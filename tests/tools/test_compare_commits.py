@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "tools" / "compare"))
 
 import bits  # noqa: E402
 import commands  # noqa: E402
+import cuda_runs  # noqa: E402
 import evidence  # noqa: E402
 import inputs  # noqa: E402
 import runs  # noqa: E402
@@ -22,8 +23,9 @@ import times  # noqa: E402
 from difference import ABSENT, first_difference, flatten, same  # noqa: E402
 from ignored import CHOSEN_BY_TIMES, IGNORED  # noqa: E402
 from summary import run_cases  # noqa: E402
+from table import Run  # noqa: E402
 
-# A program that imitates train, inspect, plan and bench. The file `says` contains {key: value} that replace defaults.
+# A program that imitates train, inspect, plan, evaluate and bench. The file `says` contains {key: value} that replace defaults.
 PROGRAM = textwrap.dedent("""\
     #!{python}
     import json, pathlib, sys
@@ -38,11 +40,19 @@ PROGRAM = textwrap.dedent("""\
                  for step in range(1, steps + 1)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
         (out / "summary.json").write_text(json.dumps({{"checkpoint": str(out), "schedules": 2, **says.get("summary", {{}})}}))
+        settings = {{"out": str(out), "tp": 1, **says.get("settings", {{}})}}
+        (out / "config.json").write_text(json.dumps({{"config": settings, "first_step": 1, "version": id(out)}}))
     elif sys.argv[1] == "inspect":
         tensor = {{"kind": "master", "name": "norm", "dtype": "fp32", "shape": [3], "pieces": 1, "hash": "ab"}}
         print(json.dumps({{"tensors": [{{**tensor, **says.get("tensor", {{}})}}]}}))
     elif sys.argv[1] == "plan":
+        if "--save-events" in flags:
+            pathlib.Path(flags["--save-events"]).write_text(says.get("events", "gather\\nconsume\\n"))
         print(json.dumps({{"memory": {{"total": 1}}, "gathers": [{{"offset": 0}}, {{"offset": 512}}], **says.get("plan", {{}})}}))
+    elif sys.argv[1] == "evaluate":
+        if not pathlib.Path(sys.argv[2]).is_dir():
+            sys.exit("tessera: " + sys.argv[2])
+        print(json.dumps({{"loss": says.get("evaluated", 5.5)}}))
     else:
         print("a line before")
         print(json.dumps({{"median_ms": says.get("ms", 2.0)}}))
@@ -96,6 +106,15 @@ class Evidence(unittest.TestCase):
         for text in ("", "[]", "{}", '{"tensors": []}', '{"tensors": [{"name": "a"}]}'):
             self.assertRaises(evidence.Failure, evidence.of_checkpoint, text)
 
+    def test_settings_are_compared_except_folders(self):
+        def table(settings, **others):
+            return evidence.of_settings(json.dumps({"config": settings, "model": {"layers": 2}, **others}), IGNORED)
+        self.assertEqual({"settings: tp": 2, "run: model.layers": 2},
+                         table({"tp": 2, "out": "a", "resume": "b"}, version="1"))
+        self.assertEqual("settings: dp", first_difference(table({"tp": 2, "dp": None}), table({"tp": 2})).where)
+        for text in ("", "[]", "{}", '{"config": 1}'):
+            self.assertRaises(evidence.Failure, evidence.of_settings, text, ())
+
     def test_tensors_are_compared_by_content(self):
         def table(**others):
             tensor = {"kind": "exp_avg", "name": "w", "dtype": "fp32", "shape": [2, 3], "hash": "00", "pieces": 1, **others}
@@ -106,7 +125,8 @@ class Evidence(unittest.TestCase):
 
 
 class Tables(unittest.TestCase):
-    ALL = [*runs.RUNS, *runs.CUDA_RUNS, *runs.TIMINGS, *runs.CUDA_TIMINGS]
+    BOTH = [*runs.RUNS, *cuda_runs.CUDA_RUNS]
+    ALL = [*BOTH, *runs.TIMINGS, *cuda_runs.CUDA_TIMINGS]
 
     def test_names_are_unique_and_flags_are_flags(self):
         self.assertEqual(len(self.ALL), len({row.name for row in self.ALL}))
@@ -117,33 +137,111 @@ class Tables(unittest.TestCase):
         self.assertRaises(ValueError, commands.flags_of, "--tp 2 3")
 
     def test_global_batches_are_divisible(self):
-        for run in runs.RUNS:
-            flags = {**commands.flags_of(runs.COMMON), **commands.flags_of(run.flags)}
-            parts = int(flags["--micro-batch"]) * int(flags.get("--gtp", 1)) * int(flags.get("--dp", 1))
-            self.assertEqual(0, int(flags["--global-batch"]) % parts, run.name)
+        """Meshes with unused places divide any global batch."""
+        for common, table in ((runs.COMMON, runs.RUNS), (cuda_runs.COMMON_CUDA, cuda_runs.CUDA_RUNS)):
+            for run in table:
+                flags = {**commands.flags_of(common), **commands.flags_of(run.flags)}
+                parts = int(flags["--micro-batch"]) * int(flags.get("--gtp", 1)) * int(flags.get("--dp", 1))
+                if run.task in ("train", "plan") and not commands.unused_of(flags):
+                    self.assertEqual(0, int(flags["--global-batch"]) % parts, run.name)
 
     def test_models_are_created_or_in_configs(self):
-        for run in [*runs.RUNS, *runs.CUDA_RUNS]:
+        for run in self.BOTH:
             named = run.task == "plan" and (ROOT / "configs" / run.model).is_dir()
-            self.assertTrue(run.model in inputs.MODELS or named, run.name)
+            self.assertTrue(run.model in inputs.MODELS or run.model in inputs.FOLDERS or named, run.name)
+
+    def test_stored_weights_come_from_a_folder_or_an_earlier_run(self):
+        for run in self.BOTH:
+            if run.task in ("evaluate", "generate"):
+                self.assertNotEqual(run.model in inputs.FOLDERS, run.resumes is not None, run.name)
+            self.assertTrue(not run.kept or run.resumes is not None, run.name)
 
     def test_budgets_are_numbers_if_bytes_are_compared(self):
-        for run in [*runs.RUNS, *runs.CUDA_RUNS]:
-            self.assertEqual("auto" in commands.flags_of(run.flags).values() and "recompute" not in run.name, bool(run.varying))
+        for run in self.BOTH:
+            flags = commands.flags_of(run.flags)
+            self.assertEqual("auto" in (flags.get("--gather-budget"), flags.get("--reduce-budget")), bool(run.varying))
             self.assertFalse({*run.varying} - {*CHOSEN_BY_TIMES}, run.name)
 
     def test_ignored_keys_have_a_reason(self):
         for key, why in IGNORED.items():
-            self.assertRegex(key, r"^(metrics|summary|plan)\.\w+$")
+            self.assertRegex(key, r"^(metrics|summary|settings|run|plan)\.\w+$")
             self.assertTrue(why)
 
+    def check_covered(self, table, common, words):
+        flags = " ".join([common, *(f"{run.task} {run.flags} {run.resumes or ''}" for run in table)]) + " "
+        for word in words:
+            self.assertIn(f"{word} ", flags)
+
     def test_every_feature_is_covered(self):
-        flags = " ".join([runs.COMMON, *(f"{run.flags} {run.resumes or ''}" for run in runs.RUNS)])
-        for words in ("dtype bf16", "dtype fp64", "zero off", "reduce-order hierarchical", "embedding rows", "embedding gather",
-                      "gather-budget min", "gather-budget auto", "recompute selective", "recompute full", "recompute auto",
-                      "sequence-parallel on", "mask-documents on", "backend mpi", "debug-poison on", "grad-wire bf16",
-                      "grad-wire fp32", "eval-every", "micro-batch 3"):
-            self.assertIn(f"--{words}", flags)
+        self.check_covered(runs.RUNS, runs.COMMON, (
+            "--dtype bf16", "--dtype fp64", "--zero off", "--reduce-order hierarchical", "--embedding rows", "--embedding gather",
+            "--gather-budget min", "--gather-budget auto", "--recompute selective", "--recompute full", "--recompute auto",
+            "--sequence-parallel on", "--mask-documents on", "--backend mpi", "--debug-poison on", "--grad-wire bf16",
+            "--grad-wire fp32", "--eval-every 2", "--micro-batch 3",
+            "--etp 2", "--ep 2", "--egtp 2", "--expert-capacity 1.1", "--expert-bias-rate 0", "--expert-counts 1", "--moe-aux pooled",
+            "--router-z-loss 1e-3", "--wire-format fp8", "--wire-format fp8_block", "--wire-format mxfp8", "--wire-format nvfp4",
+            "--gemm-format fp8", "--gemm-format fp8_block", "--gemm-format mxfp8", "--gemm-format nvfp4", "--fp8-scaling current",
+            "--fp8-recipe e4m3", "--fp8-amax newest", "--fp8-history 2", "--fp8-margin 1", "--wire-format-backward mxfp8",
+            "--hidden-dropout 0.2", "--embedding-dropout 0.1", "--tp-spares auto", "--reduced-batch auto", "--reduced-batch 5",
+            "--tp-overlap on", "--tp-overlap off", "--tp-chunks 2", "--tp-wire-format fp8", "--debug-suppress 2,4:2", "--search",
+            "--dead-share 0.1", "--expert-load 2", "evaluate --data", "generate --prompt-ids", "inspect layout"))
+        for flag in ("--wire-rules", "--wire-rules-backward", "--gemm-rules", "--dead", "--idle"):
+            self.assertTrue(any(flag in commands.flags_of(run.flags) for run in runs.RUNS), flag)
+        models = {run.model for run in runs.RUNS}
+        self.assertLessEqual({"mixtral", "qwen3_moe", "dots1", "qwen2", "qwen3", "tied", *inputs.FOLDERS}, models)
+
+    def test_every_feature_of_gpus_is_covered(self):
+        self.check_covered(cuda_runs.CUDA_RUNS, cuda_runs.COMMON_CUDA, (
+            "--cuda-graph on", "--gemm-format fp8", "--gemm-format fp8_block", "--wire-format nvfp4", "--wire-format mxfp8",
+            "--fp8-scaling current", "--ep 2", "--etp 2", "--egtp 2", "--expert-room 1", "--expert-capacity 1.1", "--pushes off",
+            "--tp-overlap on", "--tp-wire-format fp8", "--hidden-dropout 0.2", "evaluate --data", "generate --prompt-ids"))
+        self.assertLessEqual({"mixtral", "qwen3_moe", "dots1", "whole-experts", "whole-dots1"}, {run.model for run in cuda_runs.CUDA_RUNS})
+
+    def test_rows_of_two_gpus_need_two(self):
+        for run in cuda_runs.CUDA_RUNS:
+            self.assertEqual(2 if run.name.startswith("cuda2-") else 1, commands.most_ranks_of(run), run.name)
+
+
+class Commands(unittest.TestCase):
+    INPUTS = {"odd": "odd.json", "odd-weights": "folder", "data": "train", "valid": "valid"}
+
+    def test_unused_places_have_no_rank(self):
+        flags = commands.flags_of("--tp 4 --gtp 2 --dp 2 --dead 'dp0.gtp1:0,3;dp1:1' --idle dp1.gtp1:2")
+        self.assertEqual((4, 12), (commands.unused_of(flags), commands.ranks_of(flags)))
+        self.assertEqual(1, commands.ranks_of({}))
+
+    def test_a_folder_of_weights_is_initial(self):
+        flags = commands.training(Run("a", model="odd-weights"), "--tp 2", "--tp 1 --steps 4", self.INPUTS, "out")
+        self.assertEqual(["--init", "folder"], commands.words_of(flags)[:2])
+        self.assertEqual(("2", "4"), (flags["--tp"], flags["--steps"]))
+        self.assertIn("--model", commands.training(Run("a"), "", "", self.INPUTS, "out"))
+
+    def test_a_resumed_run_takes_some_flags_from_the_checkpoint(self):
+        common = "--steps 4 --seed 7"
+        flags = commands.resumed(Run("a", "--gtp 2", resumes=""), common, "checkpoint", "out")
+        self.assertEqual((1, "2", 1, "4"), tuple(flags[name] for name in ("--tp", "--gtp", "--dp", "--steps")))
+        self.assertNotIn("--seed", flags)
+        flags = commands.resumed(Run("a", "--idle dp0:1", resumes="", kept="--tp --gtp --dp"), common, "checkpoint", "out")
+        self.assertFalse({"--tp", "--gtp", "--dp"} & {*flags})
+        self.assertEqual("off", flags["--sequence-parallel"])
+
+    def test_stored_weights_are_read_with_held_out_data(self):
+        self.assertEqual({"--data": "valid", "--json": None}, commands.stored(Run("a", "--data {valid}", task="evaluate"), self.INPUTS))
+
+
+class Inputs(unittest.TestCase):
+    def test_folders_of_weights_contain_every_tensor(self):
+        with tempfile.TemporaryDirectory() as folder:
+            written = inputs.write_inputs(pathlib.Path(folder), ["mixtral-weights"])
+            self.assertNotIn("odd-weights", written)
+            data = (written["mixtral-weights"] / "model.safetensors").read_bytes()
+            size = int.from_bytes(data[:8], "little")
+            tensors = json.loads(data[8:8 + size])
+            end = max(tensor["data_offsets"][1] for tensor in tensors.values())
+            self.assertEqual((0, len(data)), (size % 8, 8 + size + end))
+            # 2 layers have 2 norms, 4 matrices of attention, a router and 7 experts of 3 matrices.
+            self.assertEqual(3 + 2 * (2 + 4 + 1 + 7 * 3), len(tensors))
+            self.assertEqual([61, 29], tensors["model.layers.1.block_sparse_moe.experts.6.w2.weight"]["shape"])
 
 
 class Times(unittest.TestCase):
@@ -219,6 +317,8 @@ class Programs(unittest.TestCase):
         code, lines, errors = self.compare("--only", "^(gtp2|resume-same|plan-gtp4)$")
         self.assertEqual(0, code, errors)
         self.assertEqual(["gtp2: equal", "resume-same: equal", "plan-gtp4: equal", "3 passed, 0 failed"], lines)
+        code, lines, errors = self.compare("--only", "^evaluate-(one|run)$")
+        self.assertEqual((0, "2 passed, 0 failed"), (code, lines[-1]), errors)
 
     def test_differences_are_reported(self):
         third = "A 0.3333333333333333 (0x1.5555555555555p-2), B 0.25 (0x1.0"
@@ -226,12 +326,19 @@ class Programs(unittest.TestCase):
                                ({"2": {"valid_loss": 1.5}}, "step 2: valid_loss: A absent, B 1.5"),
                                ({"steps": 3}, "step 4: loss: A 0.25 (0x1.0000000000000p-2), B absent"),
                                ({"summary": {"schedules": 3}}, "summary: schedules: A 2, B 3"),
+                               ({"settings": {"tp": 2}}, "settings: tp: A 1, B 2"),
                                ({"tensor": {"hash": "ac"}}, "tensor master/norm: hash: A 'ab', B 'ac'")):
             code, lines, errors = self.compare("--only", "^gtp2$", b=says)
             self.assertEqual((1, "0 passed, 1 failed"), (code, lines[-1]), errors)
             self.assertTrue(lines[0].startswith("gtp2: " + expected), lines)
         _, lines, _ = self.compare("--only", "^plan-gtp4$", b={"plan": {"gathers": [{"offset": 0}, {"offset": 0}]}})
         self.assertEqual("plan-gtp4: plan: gathers[1].offset: A 512, B 0", lines[0])
+        _, lines, _ = self.compare("--only", "^plan-gtp4$", b={"events": "gather\nproduce\n"})
+        self.assertEqual("plan-gtp4: events: line 2: A 'consume', B 'produce'", lines[0])
+        code, lines, _ = self.compare("--only", "^plan-(gtp4|search)$", a={"events": ""}, b={"events": ""})
+        self.assertEqual((1, ["plan-gtp4: A: the file of events is empty", "plan-search: equal"]), (code, lines[:-1]))
+        _, lines, _ = self.compare("--only", "^evaluate-run$", b={"evaluated": 5.25})
+        self.assertTrue(lines[0].startswith("evaluate-run: evaluate: loss: A 5.5 (0x1.6"), lines)
 
     def test_a_run_that_fails_on_both_sides_has_failed(self):
         code, lines, _ = self.compare("--only", "^gtp2$", a={"exit": "bad flag"}, b={"exit": "bad flag"})
@@ -252,11 +359,15 @@ class Programs(unittest.TestCase):
             code, _, errors = self.compare(*options)
             self.assertEqual((2, 1), (code, errors.count("\n")), errors)
 
-    def test_a_run_without_its_launcher_is_skipped(self):
+    def test_a_run_that_the_machine_cannot_run_is_skipped(self):
         launcher, bits.mpirun = bits.mpirun, lambda: None
         self.addCleanup(setattr, bits, "mpirun", launcher)
         run = next(run for run in runs.RUNS if "--backend mpi" in run.flags)
-        self.assertEqual((None, "skipped: no mpirun"), bits.compare(run, ["a", "b"], None))
+        self.assertEqual((None, "skipped: no mpirun"), bits.compare(run, ["a", "b"], bits.Task(runs.COMMON, {}, self.folder)))
+        (self.folder / "a.json").write_text(json.dumps({"exit": "--ranks: got 1000000, expected 1 to 1: the number of visible GPUs"}))
+        task = bits.Task(cuda_runs.COMMON_CUDA, {}, self.folder)
+        for run in (Run("of-two", "--gtp 2"), Run("before", "", resumes="--tp 2")):
+            self.assertEqual((None, "skipped: 1 GPU, the run needs 2"), bits.compare(run, [self.folder / "a", "b"], task))
 
 
 if __name__ == "__main__":

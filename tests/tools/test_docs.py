@@ -156,6 +156,8 @@ def treatment(command):
         return "flags", "sets up, builds or tests everything"
     if words[0] == "tools/compare/compare_commits.py":
         return ("run", "") if "--list" in words else ("flags", "builds two commits")
+    if words[0] == "tests/golden/test_golden.py":
+        return "exists", "writes files of the repository"
     if words[0] == "tools/schedule_svg.py":
         return "run", ""
     return None

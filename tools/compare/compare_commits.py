@@ -15,10 +15,12 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import bits
+import cuda_runs
 import inputs
 import runs
 import sides
 import times
+from table import Run
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,8 +71,8 @@ def parse_arguments(argv):
 def rows_of(preset, timed):
     """Returns the table that the options select."""
     if timed:
-        return runs.TIMINGS if preset == "cpu" else runs.CUDA_TIMINGS
-    return runs.RUNS if preset == "cpu" else runs.CUDA_RUNS
+        return runs.TIMINGS if preset == "cpu" else cuda_runs.CUDA_TIMINGS
+    return runs.RUNS if preset == "cpu" else cuda_runs.CUDA_RUNS
 
 
 def selected(rows, only):
@@ -80,7 +82,7 @@ def selected(rows, only):
 
 def described(row):
     """Returns a row of the table as --list prints it."""
-    model = f"[{row.model}] " if isinstance(row, runs.Run) else ""
+    model = f"[{row.model}] " if isinstance(row, Run) else ""
     before = f"{row.resumes}, then " if getattr(row, "resumes", None) is not None else ""
     return f"{row.name:26} {model}{before}{row.flags}".rstrip()
 
@@ -91,8 +93,9 @@ def results_of(options, programs, folder):
         for row in options.rows:
             yield row.name, *times.measure(row, programs, options.rounds)
         return
-    common = runs.COMMON if options.preset == "cpu" else runs.COMMON_CUDA
-    task = bits.Task(common, inputs.write_inputs(folder / "inputs"), folder)
+    common = runs.COMMON if options.preset == "cpu" else cuda_runs.COMMON_CUDA
+    names = {row.model for row in options.rows}
+    task = bits.Task(common, inputs.write_inputs(folder / "inputs", names), folder)
     with ThreadPoolExecutor(options.jobs) as pool:
         compared = pool.map(functools.partial(bits.compare, programs=programs, task=task), options.rows)
         for row, (passed, said) in zip(options.rows, compared):

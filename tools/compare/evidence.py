@@ -39,6 +39,24 @@ def of_object(kind, text, ignored):
     return {f"{kind}: {key}": leaf for key, leaf in flatten(without_ignored(kind, values, ignored)).items()}
 
 
+def of_settings(text, ignored):
+    """Returns every value of config.json: the settings, and the other state of the run."""
+    try:
+        state = dict(json.loads(text))
+        settings = json.dumps(state.pop("config"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise Failure(f"config.json: expected an object with the key config: {error!r}") from error
+    return {**of_object("settings", settings, ignored), **of_object("run", json.dumps(state), ignored)}
+
+
+def of_events(text):
+    """Returns the lines of a file of events: the events of a step, and the names of its parameters."""
+    lines = text.splitlines()
+    if not lines:
+        raise Failure("the file of events is empty")
+    return {f"events: line {number}": line for number, line in enumerate(lines, 1)}
+
+
 def of_checkpoint(text):
     """Returns type, shape and hash of every logical tensor, from `tessera inspect --json`, independent of the files."""
     try:

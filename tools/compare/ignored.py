@@ -1,6 +1,7 @@
 """Keys that may differ between two equal runs. Every other key is compared, even if only one side has it.
 
-A key is `file.key`: `metrics` for a line of metrics.jsonl, `summary` for summary.json, `plan` for the output of `tessera plan`.
+A key is `file.key`: `metrics` for a line of metrics.jsonl, `summary` for summary.json, `settings` for the settings in config.json,
+`run` for the other keys of config.json, `plan`, `inspect`, `evaluate` and `generate` for the output of these subcommands.
 """
 
 # Key: the reason why it is not compared.
@@ -18,19 +19,21 @@ IGNORED = {
     "summary.mfu": "follows from a measured time",
     "summary.exposed_ms": "measured times",
     "summary.tokens_per_second": "a rate, from measured times",
-    "summary.wire_format": "programs older than the number formats do not report it",
     "summary.train_arenas": "older programs do not report it",
     "plan.global_batch": "older programs do not report it",
     "plan.usable_bytes": "older programs do not report it",
     "plan.missing_bytes": "older programs do not report it",
     "plan.unmeasured": "older programs do not report it",
-    "summary.gathered_bytes": "every line of metrics has the bytes of its step",
     "summary.checkpoint": "a path in the folder of the run, and each side has its own folder",
+    "settings.out": "each side has its own folder",
+    "settings.resume": "a path in the folder of the side",
+    "run.version": "the release of the program",
 }
 
 # Keys that depend on the arenas. `--gather-budget auto` and `--reduce-budget auto` choose the arenas by measured times.
 CHOSEN_BY_TIMES = (
     "metrics.gathered_bytes",
+    "summary.gathered_bytes",
     "summary.gather_arena_bytes",
     "summary.gather_peak_bytes",
     "summary.reduce_arena_bytes",

@@ -1,6 +1,8 @@
 """Starts the compared programs."""
+import functools
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -17,6 +19,15 @@ ENVIRONMENT = {"TESSERA_CONFIGS": str(CONFIGS), **os.environ, "OMPI_ALLOW_RUN_AS
 def mpirun():
     """Returns the launcher of MPI processes. Returns None if it is not installed."""
     return shutil.which("mpirun")
+
+
+@functools.cache
+def visible_gpus(program):
+    """Returns the number of GPUs that the program can use, from its error for too many ranks. Returns 0 without such an error."""
+    done = subprocess.run([str(program), "train", "--backend", "nccl", "--ranks", "1000000"], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, errors="replace", env=ENVIRONMENT, timeout=LIMIT_S, check=False)
+    found = re.search(r"expected 1 to (\d+): the number of visible GPUs", done.stderr)
+    return int(found[1]) if found else 0
 
 
 def reason(errors):
