@@ -68,8 +68,8 @@ struct Block {
 // Returns the number of microbatches of a replica. Replicas with equal numbers of readers and equal numbers `schedule`
 // have equal numbers of microbatches, because their ranks execute the same schedule.
 std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica);
-// Returns microbatches_per_step of every replica. One call of microbatches_per_step reads all replicas, and so does this
-// function.
+// Returns microbatches_per_step of every replica. One call of microbatches_per_step reads all replicas, and so does
+// this function.
 std::vector<std::int64_t> microbatches_by_replica(const BatchShape& shape);
 struct Positions {
   std::int64_t first = 0, count = 0;

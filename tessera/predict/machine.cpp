@@ -105,10 +105,10 @@ std::vector<std::string> names_in(const std::filesystem::path& machines) {
 }  // namespace
 
 Machine parse_machine(const json& value, const std::string& name, const std::string& where) {
-  const Object object(value, where,
-                      {"description", "ranks_per_node", "processors", "memory_bytes", "flops", "efficiency",
-                       "memory_bytes_per_second", "links", "operator_s", "handover_s", "rank_spread", "overhead",
-                       "unmeasured"});
+  const Object object(
+      value, where,
+      {"description", "ranks_per_node", "processors", "memory_bytes", "flops", "efficiency", "memory_bytes_per_second",
+       "links", "operator_s", "handover_s", "rank_spread", "overhead", "unmeasured"});
   Machine machine{.name = name};
   if (!object.at("description").is_string())
     throw InputError("{}: got {}, expected a text", object.place("description"), base::shown(value["description"]));

@@ -62,8 +62,9 @@ struct Machine {
   const MachineLink& link(std::int64_t extent) const { return extent <= ranks_per_node ? within_node : between_nodes; }
 };
 
-// Throws InputError for an unknown or missing key, a key in `unmeasured` that the file does not have, a value that is not a positive number, or an efficiency above 1. The
-// message contains `where`, the key, the value and the expected value.
+// Throws InputError for an unknown or missing key, a key in `unmeasured` that the file does not have, a value that is
+// not a positive number, or an efficiency above 1. The message contains `where`, the key, the value and the expected
+// value.
 Machine parse_machine(const nlohmann::json& json, const std::string& name, const std::string& where);
 // Reads the machine file `name`: a path to a JSON file, or NAME for the file NAME.json in `machines`. Throws InputError
 // if the file does not exist; the message lists the available names.

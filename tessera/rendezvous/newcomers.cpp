@@ -16,7 +16,7 @@ namespace tessera::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using Clock = base::RunningClock;
 
 constexpr int kAcceptedAtOnce = 64;         // connections that one call of serve() accepts
 constexpr milliseconds kNoDescriptor{200};  // pause after an accept that failed for lack of descriptors or memory
@@ -44,9 +44,10 @@ bool receive_up_to(const Socket& socket, std::string& text, std::size_t size) {
 }
 
 bool wait_for(const Socket& socket, short event, Clock::time_point end) {
-  const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-  pollfd file{.fd = socket.get(), .events = event, .revents = 0};
-  return left > 0 && ::poll(&file, 1, static_cast<int>(left)) == 1;
+  return base::wait_until(end, [&](Clock::duration part) {
+    pollfd file{.fd = socket.get(), .events = event, .revents = 0};
+    return ::poll(&file, 1, static_cast<int>(std::chrono::ceil<milliseconds>(part).count())) == 1;
+  });
 }
 
 // Returns an empty socket if no connection is made until `end`, with the cause in errno.

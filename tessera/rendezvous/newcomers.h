@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/process/running_clock.h"
 #include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/socket.h"
 
@@ -40,7 +41,7 @@ class Newcomers {
   std::vector<std::pair<int, Socket>> serve();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = base::RunningClock;
   struct Pending {
     Socket socket;
     Clock::time_point end;

@@ -8,12 +8,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/printable.h"
+#include "tessera/base/process/running_clock.h"
 
 namespace tessera::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using Clock = base::RunningClock;
 
 constexpr std::size_t kIdentityDigits = 32;
 constexpr std::size_t kLongestShown = 300;  // largest number of bytes of a value of the store in a message

@@ -30,8 +30,8 @@ struct ScheduleStatistics {
   // Departed steps, and gathers on demand, since the first schedule.
   std::int64_t departed_steps = 0, demand_gathers = 0;
   std::int64_t gather_arena_bytes = 0, reduce_arena_bytes = 0, scratch_bytes = 0;  // allocated bytes
-  // Bytes that the schedule of training steps uses; nullopt without such a schedule. Evaluations use the same arenas, and
-  // their schedule may be larger.
+  // Bytes that the schedule of training steps uses; nullopt without such a schedule. Evaluations use the same arenas,
+  // and their schedule may be larger.
   struct Arenas {
     std::int64_t gather = 0, reduce = 0, scratch = 0;
   };

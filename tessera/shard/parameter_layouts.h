@@ -38,13 +38,11 @@ class StoredParts {
   // Returns the places of all ranks of the replica. Only `compute` and `part` are set.
   const std::vector<Place>& places() const { return places_; }
   // around() returns the storage layout over the ranks that together store the compute part of the rank at `place`.
-  // number_of() returns the index of this rank in the layout. layouts() returns all of these layouts, and index_of() the
-  // index of around() among them.
+  // number_of() returns the index of this rank in the layout. layouts() returns all of these layouts, and index_of()
+  // the index of around() among them.
   const layout::Layout& around(const Place& place) const { return layouts_[index_of(place)]; }
   const std::vector<layout::Layout>& layouts() const { return layouts_; }
-  std::size_t index_of(const Place& place) const {
-    return over_replica_ ? 0 : static_cast<std::size_t>(place.compute);
-  }
+  std::size_t index_of(const Place& place) const { return over_replica_ ? 0 : static_cast<std::size_t>(place.compute); }
   int number_of(const Place& place) const;
   const layout::LocalLayout& of(const Place& place) const {
     return around(place).ranks[static_cast<std::size_t>(number_of(place))];

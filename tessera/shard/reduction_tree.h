@@ -56,8 +56,8 @@ class ReductionBytes {
   // The trees of tree_of() for all ranks and duplicates.
   ReductionBytes(const layout::Layout& storage, const Cuts& cuts);
 
-  // `within`: received inside the node. `sums`: memory of the sums that the rank computes for its node; 0 if the node has
-  // one rank. `between`: received from other nodes.
+  // `within`: received inside the node. `sums`: memory of the sums that the rank computes for its node; 0 if the node
+  // has one rank. `between`: received from other nodes.
   struct Bytes {
     std::int64_t within = 0, sums = 0, between = 0;
   };

@@ -125,8 +125,8 @@ Way WayBytes::reduce(const Place& place) const {
     way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
     return way;
   }
-  const ReductionBytes::Bytes bytes = reductions_[stored_.index_of(place)].of(
-      stored_.number_of(place), place.duplicate, types_.wire, types_.accumulator);
+  const ReductionBytes::Bytes bytes = reductions_[stored_.index_of(place)].of(stored_.number_of(place), place.duplicate,
+                                                                              types_.wire, types_.accumulator);
   way.push_back({Activity::reduce, bytes.within + bytes.between});
   return way;
 }

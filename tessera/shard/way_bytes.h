@@ -71,10 +71,10 @@ class WayBytes {
   Cuts cuts_;
   bool by_rows_, overlaps_, sums_compute_;
   std::vector<Moved> planes_;
-  std::vector<ComputeSum> compute_sums_;  // by group_index(); set if compute ranks add terms of the gradient
-  StoredParts stored_;                    // stored parts of the weight
+  std::vector<ComputeSum> compute_sums_;    // by group_index(); set if compute ranks add terms of the gradient
+  StoredParts stored_;                      // stored parts of the weight
   std::vector<ReductionBytes> reductions_;  // by layout of stored_; empty if storage ranks add nothing to each other
-  std::vector<Unequal> unequal_;          // by compute rank, or one entry for all ranks; empty if all places have ranks
+  std::vector<Unequal> unequal_;  // by compute rank, or one entry for all ranks; empty if all places have ranks
 };
 
 }  // namespace tessera::shard

@@ -367,11 +367,18 @@ class Messages(unittest.TestCase):
                 self.check(*words, flag, value, expect=[f"{flag}: got {value}", f"at most {most}"])
         for words in (train, ("plan", "--model", "llama-tiny-odd")):
             self.check(*words, "--gtp", 1048576, "--dp", 1048576, expect=["--gtp 1048576 * --dp 1048576", "at most 1048576"])
-        # The address space is too small for the weights of this model.
-        change(hidden_size=1 << 19, intermediate_size=1 << 19, num_hidden_layers=1, vocab_size=131, head_dim=64,
-               num_attention_heads=8192, num_key_value_heads=8192)
-        flags = ("train", "--model", large / "config.json", "--data", self.data, "--seq-len", 8, "--steps", 1)
-        self.check(*flags, expect=["out of memory"], without=["bad_alloc"])
+
+    def test_a_model_that_does_not_fit_the_memory(self):
+        """The limit of the address space takes the place of a small machine."""
+        large = self.folder / "large-config.json"
+        config = json.loads((self.hf / "config.json").read_text())
+        large.write_text(json.dumps({**config, "hidden_size": 1 << 16, "intermediate_size": 1 << 16, "num_attention_heads": 1024,
+                                     "num_key_value_heads": 1024, "head_dim": 64}))
+        line = command("train", "--model", large, "--data", self.data, "--seq-len", 8, "--steps", 1)
+        result = subprocess.run(["sh", "-c", 'ulimit -v 16000000; exec "$@"', "sh", *map(str, line)], capture_output=True, text=True,
+                                check=False, timeout=120)
+        self.assertEqual((2, 1), (result.returncode, result.stderr.count("\n")), result.stderr)
+        self.assertIn("out of memory", result.stderr)
 
     def test_files_that_cannot_be_written(self):
         below = self.text / "run"

@@ -13,6 +13,7 @@
 #include "tessera/run/stored_run.h"
 #include "tessera/run/tokenizer/python_tokenizer.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
+#include "tessera/run/tokenizer/tokenizer_warnings.h"
 #include "tests/fuzz/files.h"
 #include "tests/fuzz/fuzzing.h"
 

@@ -47,7 +47,8 @@ std::string machine_refusal(const std::string& pointer, const json& value) {
 TEST(PlanMachine, BadFilesAreRefusedByPlace) {
   EXPECT_EQ(machine_refusal("/efficiency/gemm", 1.5),
             "FILE: efficiency: gemm: got 1.5, expected a number above 0 and at most 1");
-  for (const json& keys : {json("flops"), json::array({1}), json::array({"flops", "links.far"}), json::array({"rank_spread"})})
+  for (const json& keys :
+       {json("flops"), json::array({1}), json::array({"flops", "links.far"}), json::array({"rank_spread"})})
     EXPECT_EQ(machine_refusal("/unmeasured", keys),
               fmt::format("FILE: unmeasured: got {}, expected a list of keys of this file, such as links.between_nodes",
                           keys.dump()));
@@ -185,8 +186,8 @@ void write_run(const base::TempFolder& folder, const std::function<double(int st
   const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
   const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
   std::ofstream(folder / "config.json") << stored.dump();
-  std::ofstream(folder / "summary.json")
-      << json{{"step", steps}, {"trained_steps", steps}, {"gather_arena_bytes", 1'000'000}};
+  std::ofstream(folder / "summary.json") << json{
+      {"step", steps}, {"trained_steps", steps}, {"gather_arena_bytes", 1'000'000}};
   std::ofstream metrics(folder / "metrics.jsonl");
   for (int step = 1; step <= steps; ++step)
     metrics << metrics_line({.step = step,
@@ -257,11 +258,12 @@ void write_summary(const base::TempFolder& folder, int first_step, int last_step
 TEST(PlanMeasured, TakesTheArenasOfTrainingSteps) {
   const base::TempFolder folder;
   write_run(folder, [](int) { return 1.0; });
-  write_summary(folder, 1, 6, {{"train_arenas", {{"gather_bytes", 2048}, {"reduce_bytes", 512}, {"scratch_bytes", 256}}}});
+  write_summary(folder, 1, 6,
+                {{"train_arenas", {{"gather_bytes", 2048}, {"reduce_bytes", 512}, {"scratch_bytes", 256}}}});
   PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
   EXPECT_EQ(task.request.gather_budget, 2048);
   EXPECT_EQ(task.request.reduce_budget, 512 + 256);
-  write_summary(folder, 1, 6, {});  // as older programs wrote it
+  write_summary(folder, 1, 6, json::object());  // as older programs wrote it
   task = plan_command_inputs({.measured = folder.path().string()}, configs());
   EXPECT_EQ(task.request.gather_budget, 1'000'000);
 }
@@ -271,7 +273,7 @@ TEST(PlanMeasured, ASummaryOfOtherStepsIsNotUsed) {
   const base::TempFolder folder;
   write_run(folder, [](int) { return 1.0; });
   for (const auto& [first, last] : {std::pair{1, 5}, {4, 6}}) {
-    write_summary(folder, first, last, {});
+    write_summary(folder, first, last, json::object());
     const MeasuredRun run = read_measured_run(folder.path());
     EXPECT_EQ(run.gather_arena_bytes, std::nullopt);
     EXPECT_EQ(run.reduce_arena_bytes, std::nullopt);

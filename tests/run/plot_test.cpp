@@ -203,9 +203,18 @@ TEST(Ranges, ALogarithmicAxisShowsNoValueThatIsNotAboveZero) {
 
 // The losses and the steps that numbers of 64 bits can hold.
 constexpr double kMost = std::numeric_limits<double>::max(), kLeast = std::numeric_limits<double>::denorm_min();
-const std::vector<std::vector<double>> kExtremeLosses{
-    {1e308}, {kLeast}, {kMost}, {-kMost}, {0}, {-kMost, kMost}, {kLeast, kMost}, {kLeast, 2 * kLeast}, {1e308, 1.1e308},
-    {1e300, std::nextafter(1e300, kMost)}, {-kLeast, kLeast}, {kNaN, 5e-324, kNaN}};
+const std::vector<std::vector<double>> kExtremeLosses{{1e308},
+                                                      {kLeast},
+                                                      {kMost},
+                                                      {-kMost},
+                                                      {0},
+                                                      {-kMost, kMost},
+                                                      {kLeast, kMost},
+                                                      {kLeast, 2 * kLeast},
+                                                      {1e308, 1.1e308},
+                                                      {1e300, std::nextafter(1e300, kMost)},
+                                                      {-kLeast, kLeast},
+                                                      {kNaN, 5e-324, kNaN}};
 
 TEST(Ranges, HavePositionsForAllDoubles) {
   for (const bool is_log : {false, true})

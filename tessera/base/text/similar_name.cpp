@@ -24,11 +24,17 @@ int edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<SimilarName> similar_name(std::string_view name, const std::vector<std::string>& candidates) {
-  const int limit = name.size() > 8 ? 3 : 2;
+  int limit = name.size() > 8 ? 4 : 3;
   std::optional<SimilarName> best;
-  for (const std::string& candidate : candidates)
-    if (const int distance = edit_distance(name, candidate); distance < (best ? best->distance : limit + 1))
+  for (const std::string& candidate : candidates) {
+    // Names of different lengths have at least this distance. A long name is not compared.
+    const std::size_t difference = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
+    if (difference >= static_cast<std::size_t>(limit)) continue;
+    if (const int distance = edit_distance(name, candidate); distance < limit) {
+      limit = distance;
       best = SimilarName{.name = candidate, .distance = distance};
+    }
+  }
   return best;
 }
 

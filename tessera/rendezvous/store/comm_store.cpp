@@ -114,6 +114,8 @@ void disable_store_log() {
 
 StorePort::StorePort(Launch& launch) {
   if (is_host(launch) && launch.socket < 0) launch.socket = take_port(launch).release();
+  // Without this option on the connections of an inherited socket, the closed port cannot be kept.
+  if (const int on = 1; is_host(launch)) ::setsockopt(launch.socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   launch_ = launch;
 }
 

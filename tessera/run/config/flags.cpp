@@ -53,8 +53,9 @@ void check_values(const CLI::App& app) {
         throw InputError("{}: expected a value behind it, got the flag {}", option->get_name(),
                          word.substr(0, word.find('=')));
       if (const auto at = base::invalid_utf8(word))
-        throw InputError("{}: got '{}', expected UTF-8: byte {} is not; rename the file or the folder if this is a path",
-                         option->get_name(), word, *at + 1);
+        throw InputError(
+            "{}: got '{}', expected UTF-8: byte {} is not; rename the file or the folder if this is a path",
+            option->get_name(), word, *at + 1);
     }
 }
 

@@ -18,7 +18,7 @@ struct StoredModel {
   std::filesystem::path folder;             // the checkpoint or the Hugging Face folder
   bool is_hf = false;
   std::vector<std::string> warnings = {};  // about the config.json of a Hugging Face folder
-  BeginIds begin_ids = {};  // the begin tokens of the training data, if the checkpoint stores them
+  BeginIds begin_ids = {};                 // the begin tokens of the training data, if the checkpoint stores them
 };
 
 // Opens and checks the model at `path`. The checksums of a checkpoint are divided into `parts` parts, and this call

@@ -220,8 +220,8 @@ std::string reason_for(const std::vector<MeshPlan>& meshes) {
   const MeshPlan& best = meshes.front();
   const std::string first = degrees_text(best.config);
   if (!best.fits())
-    return fmt::format("No mesh fits. {} lacks the fewest bytes: a rank needs {}, which is {} more than it may use.", first,
-                       bytes_text(best.memory.total()), bytes_text(best.missing));
+    return fmt::format("No mesh fits. {} lacks the fewest bytes: a rank needs {}, which is {} more than it may use.",
+                       first, bytes_text(best.memory.total()), bytes_text(best.missing));
   if (meshes.size() == 1) return fmt::format("{} is the only mesh that the flags allow.", first);
   const MeshPlan& next = meshes[1];
   const std::string second = degrees_text(next.config);
@@ -240,8 +240,9 @@ std::string reason_for(const std::vector<MeshPlan>& meshes) {
   const Cause& loss = *std::ranges::min_element(causes, {}, &Cause::gain);
   const double total = b.total() - a.total();
   if (gain.gain <= 0) return fmt::format("{} and {} take equally long.", first, second);
-  std::string text = fmt::format("{} is {} ({:.1f} %) faster than {} because {} take {} less", first, milliseconds(total),
-                      100 * total / b.total(), second, gain.text, milliseconds(gain.gain));
+  std::string text =
+      fmt::format("{} is {} ({:.1f} %) faster than {} because {} take {} less", first, milliseconds(total),
+                  100 * total / b.total(), second, gain.text, milliseconds(gain.gain));
   if (loss.gain < 0) text += fmt::format(", although {} take {} more", loss.text, milliseconds(-loss.gain));
   return text + ".";
 }

@@ -288,10 +288,10 @@ ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, 
 
 std::string draws_text(const StepPlanRequest& request, const DeadDraws& draws, const std::vector<Draw>& drawn) {
   const TrainConfig& c = request.config;
-  std::string text = fmt::format(
-      "{}: {}, {}, {} of machine {}{}\ntraining step: {} sequences of {} tokens, micro-batch {}\n", c.model,
-      models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
-      unmeasured_text(request), c.global_batch, c.seq_len, c.micro_batch);
+  std::string text =
+      fmt::format("{}: {}, {}, {} of machine {}{}\ntraining step: {} sequences of {} tokens, micro-batch {}\n", c.model,
+                  models::params_text(*request.model), name_of(c.dtype), mesh_text(c), request.machine.name,
+                  unmeasured_text(request), c.global_batch, c.seq_len, c.micro_batch);
   for (const Draw& draw : drawn) {
     const WayComparison& ways = draw.comparison;
     text += fmt::format("\nseed {}: {} dead places in {} of {} replicas; step of the whole mesh {:.3f} ms\n", draw.seed,

@@ -149,7 +149,8 @@ DeadDraws checked_draws(const PlanCommandFlags& flags, const TrainConfig& config
                      : !config.idle.empty()      ? "--idle"
                      : !config.tp_spares.empty() ? "--tp-spares"
                                                  : "--reduced-batch");
-  const DeadDraws draws{.share = checked_share(*flags.dead_share, "--dead-share", 0.001), .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
+  const DeadDraws draws{.share = checked_share(*flags.dead_share, "--dead-share", 0.001),
+                        .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
   if (draws.seeds < 1 || draws.seeds > 1000) throw InputError("--dead-seeds: got {}, expected 1 to 1000", draws.seeds);
   return draws;
 }

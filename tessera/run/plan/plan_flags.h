@@ -18,11 +18,11 @@ struct PlanCommandFlags {
   bool evaluate = false;
   bool search = false;       // --search: list the meshes of --ranks
   bool may_propose = false;  // whether the command may choose the mesh if --ranks is above 1 and no degree is given
-  std::optional<std::int64_t> layers;  // number of layers; absent: as in the model
-  std::optional<double> expert_load;   // StepPlanRequest::expert_load; absent: 1
-  std::optional<double> dead_share;    // share of the places that are dead; the places are drawn at random
-  std::optional<double> memory_margin; // StepPlanRequest::memory_margin; absent: its default
-  std::optional<int> dead_seeds;       // number of draws, with the seeds 1, 2, ...; absent: 5
+  std::optional<std::int64_t> layers;   // number of layers; absent: as in the model
+  std::optional<double> expert_load;    // StepPlanRequest::expert_load; absent: 1
+  std::optional<double> dead_share;     // share of the places that are dead; the places are drawn at random
+  std::optional<double> memory_margin;  // StepPlanRequest::memory_margin; absent: its default
+  std::optional<int> dead_seeds;        // number of draws, with the seeds 1, 2, ...; absent: 5
 };
 
 // Random draws of dead places. share: share of the places that are dead. seeds: number of draws.

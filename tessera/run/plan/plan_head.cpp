@@ -18,8 +18,9 @@ std::string mesh_line(const StepPlanRequest& request) {
 
 std::string batch_line(const StepPlanRequest& request, std::int64_t microbatches) {
   const TrainConfig& c = request.config;
-  std::string text = fmt::format("batch: {} sequences of {} tokens, {} {} of {} x {}", c.global_batch, c.seq_len,
-                                 microbatches, microbatches == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len);
+  std::string text =
+      fmt::format("batch: {} sequences of {} tokens, {} {} of {} x {}", c.global_batch, c.seq_len, microbatches,
+                  microbatches == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len);
   if (!request.has_given_batch)
     text += fmt::format("; --global-batch is not given, so the plan takes {}",
                         microbatches == 1 ? "one microbatch" : fmt::format("{} for each rank", c.micro_batch));
@@ -29,8 +30,9 @@ std::string batch_line(const StepPlanRequest& request, std::int64_t microbatches
 std::string memory_line(const StepPlanRequest& request, const MemoryUse& memory) {
   const std::int64_t all = request.machine.memory_bytes, missing = missing_bytes(memory, request);
   if (all == 0)
-    return fmt::format("memory: a rank needs {}; the file of machine {} does not state the memory, so every plan fits\n",
-                       bytes_text(memory.total()), request.machine.name);
+    return fmt::format(
+        "memory: a rank needs {}; the file of machine {} does not state the memory, so every plan fits\n",
+        bytes_text(memory.total()), request.machine.name);
   std::string text = fmt::format("memory: {}: a rank needs {} and may use {}", missing > 0 ? "does not fit" : "fits",
                                  bytes_text(memory.total()), bytes_text(usable_bytes(request)));
   if (request.memory_margin > 0)

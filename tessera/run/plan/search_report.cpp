@@ -92,12 +92,18 @@ ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshP
   const Mfu mfu(request, meshes);
   ordered_json rows = ordered_json::array();
   for (const MeshPlan& mesh : meshes) rows.push_back(mesh_json(mesh, mfu(mesh)));
-  return {{"model", best.model},          {"machine", request.machine.name},
-          {"ranks", best.ranks},          {"global_batch", best.global_batch},
-          {"seq_len", best.seq_len},      {"tokens", best.global_batch * best.seq_len},
-          {"dtype", name_of(best.dtype)}, {"usable_bytes", usable_json(request)},
-          {"unmeasured", unmeasured_keys(request)}, {"meshes", std::move(rows)},
-          {"fits", meshes.front().fits()},  {"reason", reason_for(meshes)}};
+  return {{"model", best.model},
+          {"machine", request.machine.name},
+          {"ranks", best.ranks},
+          {"global_batch", best.global_batch},
+          {"seq_len", best.seq_len},
+          {"tokens", best.global_batch * best.seq_len},
+          {"dtype", name_of(best.dtype)},
+          {"usable_bytes", usable_json(request)},
+          {"unmeasured", unmeasured_keys(request)},
+          {"meshes", std::move(rows)},
+          {"fits", meshes.front().fits()},
+          {"reason", reason_for(meshes)}};
 }
 
 std::string search_text(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes, std::size_t rows) {
@@ -112,9 +118,9 @@ std::string search_text(const StepPlanRequest& request, const std::vector<MeshPl
       best.model, models::params_text(*request.model), name_of(best.dtype), best.ranks, request.machine.name,
       best.global_batch, best.seq_len, meshes.size(),
       meshes.front().fits() ? "best" : "none fits, the fewest missing bytes", usable_text(request),
-      unmeasured_text(request), "", "", "", "exposed, ms", "", "",
-      fmt::format("memory of a rank, {}", unit.name), "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.",
-      "all", "fits", "weight", "gather", "grad.", "optim.", "activ.", "other");
+      unmeasured_text(request), "", "", "", "exposed, ms", "", "", fmt::format("memory of a rank, {}", unit.name),
+      "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.", "all", "fits", "weight", "gather", "grad.",
+      "optim.", "activ.", "other");
   for (std::size_t i = 0; i < std::min(rows, meshes.size()); ++i) text += row_text(meshes[i], mfu(meshes[i]), unit);
   if (meshes.size() > rows) text += fmt::format("  ... {} more (--rows)\n", meshes.size() - rows);
   return text + "\n" + reason_for(meshes) + "\n";

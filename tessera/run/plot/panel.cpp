@@ -17,7 +17,8 @@ double distance(std::int64_t from, std::int64_t to) {
 // Returns a range around one value.
 ValueRange around(double value, bool is_log) {
   if (is_log)
-    return {.low = std::max(value / 2, Limits::denorm_min()), .high = std::min(value * 2, Limits::max()), .is_log = true};
+    return {
+        .low = std::max(value / 2, Limits::denorm_min()), .high = std::min(value * 2, Limits::max()), .is_log = true};
   const double margin = value == 0 ? 1 : std::max(std::abs(value) / 10, Limits::min());
   return {.low = std::max(value - margin, Limits::lowest()), .high = std::min(value + margin, Limits::max())};
 }
@@ -49,10 +50,7 @@ std::vector<Panel> panels_of(const std::vector<PlottedRun>& runs, LossAxis axis)
                                {"lr", &StepMetrics::lr},
                                {"tokens_per_second", &StepMetrics::tokens_per_second}}) {
     const bool is_loss = metric.value == &StepMetrics::loss;
-    Panel panel{.title = metric.title,
-                .curves = {},
-                .marks = {},
-                .is_log = is_loss && axis == LossAxis::logarithmic};
+    Panel panel{.title = metric.title, .curves = {}, .marks = {}, .is_log = is_loss && axis == LossAxis::logarithmic};
     for (const PlottedRun& run : runs) {
       std::vector<Point>& curve = panel.curves.emplace_back();
       std::vector<Point>& marks = panel.marks.emplace_back();

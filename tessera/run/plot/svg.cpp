@@ -58,7 +58,8 @@ struct Frame {
   double y(double value) const { return top + (1 - values.position(value)) * kPanel; }
 };
 
-// Returns the points of consecutive values that the axis shows: for each column of pixels the first, lowest, highest and last value.
+// Returns the points of consecutive values that the axis shows: for each column of pixels the first, lowest, highest
+// and last value.
 std::string line_of(const std::vector<Point>& points, const Frame& frame, const char* colour) {
   std::string path;
   std::size_t begin = 0;
@@ -118,8 +119,8 @@ std::string mark_of(const Point& mark, const Frame& frame, const char* colour) {
 
 std::string line_at(double x1, double y1, double x2, double y2, double opacity) {
   return fmt::format(
-      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-opacity=\"{}\"/>\n", x1, y1, x2,
-      y2, kInk, opacity);
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-opacity=\"{}\"/>\n", x1, y1,
+      x2, y2, kInk, opacity);
 }
 
 double label_width(const std::string& label) {

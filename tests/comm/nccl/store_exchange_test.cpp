@@ -48,7 +48,8 @@ TEST(NcclStoreExchange, AValueThatNoRankWritesIsRefused) {
   for (const char* value : {"", "theirs"}) {
     NcclStoreExchange exchange(store, make_watchdog(*store, 0), "name", 0, 2);
     store->set("name/0/1", value);
-    EXPECT_THROW(exchange.exchange("own", steady_clock::now() + seconds(30), [](int, const std::string&) {}), Error);
+    EXPECT_THROW(exchange.exchange("own", base::RunningClock::now() + seconds(30), [](int, const std::string&) {}),
+                 Error);
   }
 }
 

@@ -145,10 +145,16 @@ TEST(TcpStore, ASecondRunOnThePortIsRefused) {
   EXPECT_THAT([&] { join_run(client, second, kPatient.connect); }, names_the_port("found the run 'job 7 of 2 ranks'"));
 }
 
-TEST(StorePort, AcceptsNoConnectionAfterAllRanksHaveConnected) {
-  const int port = free_port();
-  Launch host{.rank = 0, .size = 2, .port = port}, other{.rank = 1, .size = 2, .port = port};
+// A rank that this program starts inherits the socket of its port.
+class ClosedPort : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(StorePort, ClosedPort, testing::Bool(),
+                         [](const auto& inherited) { return inherited.param ? "inherited" : "own"; });
+
+TEST_P(ClosedPort, AcceptsNoConnectionAfterAllRanksHaveConnected) {
   make_pair_of_stores();  // the first store opens files that stay open
+  Launch host = GetParam() ? host_of(2) : Launch{.rank = 0, .size = 2, .port = free_port()};
+  const int port = host.port;
+  Launch other{.rank = 1, .size = 2, .port = port};
   const auto before = open_files().size();
   {
     StorePort port_of_host(host), port_of_other(other);
@@ -167,7 +173,7 @@ TEST(StorePort, AcceptsNoConnectionAfterAllRanksHaveConnected) {
     const Listening expected{.is_loopback = true, .port = port};
     EXPECT_EQ(listening_sockets(), std::vector{expected});
   }
-  EXPECT_EQ(open_files().size(), before);
+  EXPECT_EQ(open_files().size(), GetParam() ? before - 1 : before);
   EXPECT_TRUE(bind_socket(Interfaces::loopback, port));
 }
 

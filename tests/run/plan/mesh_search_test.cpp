@@ -146,11 +146,11 @@ TEST(MeshSearch, IfNoMeshFitsTheFewestMissingBytesComeFirst) {
 
 TEST(MeshSearch, ReportsItsProgress) {
   std::vector<std::size_t> planned;
-  const auto meshes = search_meshes(search_of({{"ranks", "8"}, {"global_batch", "8"}}), 3,
-                                    [&](std::size_t done, std::size_t all) {
-                                      planned.push_back(done);
-                                      EXPECT_EQ(all, 9u);
-                                    });
+  const auto meshes =
+      search_meshes(search_of({{"ranks", "8"}, {"global_batch", "8"}}), 3, [&](std::size_t done, std::size_t all) {
+        planned.push_back(done);
+        EXPECT_EQ(all, 9u);
+      });
   EXPECT_THAT(planned, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9));
   EXPECT_EQ(meshes.size(), 9u);
 }
@@ -184,8 +184,9 @@ TEST(MeshSearch, TheReasonNamesTheLargestDifference) {
   EXPECT_EQ(reason_for({first, second}),
             "Only tp 2 x gtp 1 x dp 1 fits: a rank needs 1.00 KB, and 3.00 KB with tp 1 x gtp 2 x dp 1.");
   EXPECT_THAT(reason_for({first}), HasSubstr("the only mesh"));
-  EXPECT_EQ(reason_for({second}), "No mesh fits. tp 1 x gtp 2 x dp 1 lacks the fewest bytes: a rank needs 3.00 KB, which "
-                                  "is 1.00 KB more than it may use.");
+  EXPECT_EQ(reason_for({second}),
+            "No mesh fits. tp 1 x gtp 2 x dp 1 lacks the fewest bytes: a rank needs 3.00 KB, which "
+            "is 1.00 KB more than it may use.");
 }
 
 TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {

@@ -64,8 +64,9 @@ TEST(PlanHead, StatesTheMissingBytesBeyondTheMargin) {
   EXPECT_EQ(memory_line(1'200'000'000),
             "memory: does not fit: a rank needs 1.20 GB and may use 1.00 GB; 200.00 MB are missing");
   request.machine.memory_bytes = 0;
-  EXPECT_EQ(memory_line(1), "memory: a rank needs 1 B; the file of machine even does not state the memory, so every "
-                            "plan fits");
+  EXPECT_EQ(memory_line(1),
+            "memory: a rank needs 1 B; the file of machine even does not state the memory, so every "
+            "plan fits");
 }
 
 TEST(PlanHead, NamesABatchThatNoFlagSets) {
