@@ -374,7 +374,7 @@ class Messages(unittest.TestCase):
         config = json.loads((self.hf / "config.json").read_text())
         large.write_text(json.dumps({**config, "hidden_size": 1 << 16, "intermediate_size": 1 << 16, "num_attention_heads": 1024,
                                      "num_key_value_heads": 1024, "head_dim": 64}))
-        line = command("train", "--model", large, "--data", self.data, "--seq-len", 8, "--steps", 1)
+        line = command("train", "--model", large, "--data", self.data, "--seq-len", 8, "--steps", 1, "--out", self.folder / "too-large")
         result = subprocess.run(["sh", "-c", 'ulimit -v 16000000; exec "$@"', "sh", *map(str, line)], capture_output=True, text=True,
                                 check=False, timeout=120)
         self.assertEqual((2, 1), (result.returncode, result.stderr.count("\n")), result.stderr)
