@@ -52,8 +52,10 @@ std::string dump_lines(const Elements& elements, ToJson to) {
 StoredFile parse_file(const json& value, const std::string& where) {
   StoredFile file{string_member(value, "name", where), integer_member(value, "bytes", where),
                   string_member(value, "xxh3_128", where)};
-  const bool plain = !file.name.empty() && file.name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos &&
-                     file.name != "." && file.name != "..";
+  constexpr std::size_t kLongestName = 255;  // of Linux
+  const bool plain = !file.name.empty() && file.name.size() <= kLongestName &&
+                     file.name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && file.name != "." &&
+                     file.name != ".." && base::printable(file.name) == file.name;
   if (!plain)
     throw InputError("{}: '{}' is not the name of a file in the checkpoint's folder", where, base::excerpt(file.name));
   const bool hex =

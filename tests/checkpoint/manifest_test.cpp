@@ -79,6 +79,7 @@ TEST(CheckpointManifest, EachWrongFieldIsNamed) {
   struct Case {
     const char *from, *to, *said;
   };
+  const std::string too_long(256, 'a');
   for (const Case& c :
        std::initializer_list<Case>{{"tessera-checkpoint", "other", "format"},
                                    {"\"version\": 1", "\"version\": 2", "version"},
@@ -88,6 +89,9 @@ TEST(CheckpointManifest, EachWrongFieldIsNamed) {
                                    {"\"step\": 20", "\"step\": 20, \"step\": 21", "twice"},
                                    {"\"state\"", "\"stat\"", "'state' is missing"},
                                    {"part-00001", "../part-00001", "not the name of a file"},
+                                   {"part-00001", "a\\nb", "'a\\x0ab.safetensors' is not the name of a file"},
+                                   {"part-00001", "a\\u007f", "'a\\x7f.safetensors' is not the name of a file"},
+                                   {"part-00001", too_long.c_str(), "not the name of a file"},
                                    {"part-00001", "part-00000", "listed twice"},
                                    {"\"bytes\":100", "\"bytes\":1e2", "bytes"},
                                    {"aaaa", "AAAA", "xxh3_128"},
