@@ -25,7 +25,7 @@
 #include "tessera/run/config/resolve.h"
 #include "tessera/run/config/run_limits.h"
 #include "tessera/run/launch/gpu_launch.h"
-#include "tessera/run/launch/launch.h"
+#include "tessera/run/launch/launcher_check.h"
 #include "tessera/run/launch/process_settings.h"
 #include "tessera/run/plan/plan_flags.h"
 

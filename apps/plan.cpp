@@ -9,6 +9,7 @@
 #include "command_line.h"
 #include "configs_folder.h"
 #include "subcommands.h"
+#include "tessera/base/atomic_file.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/run/config/flags.h"
@@ -109,7 +110,7 @@ int print_search(const run::StepPlanRequest& request, const std::vector<run::Mes
 
 void write_files(const run::StepPlan& step, const Output& output) {
   if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
-  if (!output.timeline.empty()) run::write_file_atomically(output.timeline, run::timeline_json(step).dump());
+  if (!output.timeline.empty()) base::write_file_atomically(output.timeline, run::timeline_json(step).dump());
 }
 
 int print_draws(const run::PlanCommandInputs& task, const Output& output) {

@@ -8,6 +8,7 @@
 
 #include "command_line.h"
 #include "subcommands.h"
+#include "tessera/base/atomic_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/printable.h"
 #include "tessera/run/plot/draw.h"
@@ -58,7 +59,7 @@ int run_plot(const Arguments& arguments) {
     for (const std::string& line : run::remarks_of(runs[i], axis)) fmt::print("   {}\n", line);
   }
   const std::filesystem::path file = svg.empty() ? default_svg(paths.front()) : std::filesystem::path(svg);
-  run::write_file_atomically(file, run::svg_of(runs, axis));
+  base::write_file_atomically(file, run::svg_of(runs, axis));
   fmt::print("drawing: {}\n", base::printable(file.string()));
   return 0;
 }

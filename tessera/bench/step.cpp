@@ -250,7 +250,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.memory_bytes = most[0];
   report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / (report.median_ms * 1e-3);
   report.flops = run::model_flops(config, *bench.model) / world.size();
-  report.peak_flops = run::peak_flops_of(config, device);
+  report.peak_flops = run::peak_flops_of(config.peak_flops, config.dtype, device);
   return report;
 }
 

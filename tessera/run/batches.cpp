@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "tessera/run/config/shares.h"
-
 namespace tessera::run {
 namespace {
 
@@ -56,24 +54,23 @@ data::Batch padded_block(const data::TrainingData& data, const data::BatchShape&
 
 }  // namespace
 
-train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step) {
-  const TrainConfig& config = setup.config;
-  const data::BatchShape shape =
-      batch_shape(config, config.reduced_batch == "auto" ? units_of(*setup.model) : TpUnits());
+train::StepInput training_input(const data::TrainingData& data, const TrainingShape& shape,
+                                const shard::ParallelGroups& parallel, std::int64_t step) {
+  const data::BatchShape& samples = shape.batch;
   const data::Block block{.step = step, .replica = parallel.place().replica, .reader = parallel.place().part};
   std::vector<int> by_replica;
-  for (std::size_t replica = 0; replica < shape.replicas.size(); ++replica)
-    by_replica.push_back(static_cast<int>(microbatches_per_step(shape, static_cast<std::int64_t>(replica))));
+  for (std::size_t replica = 0; replica < samples.replicas.size(); ++replica)
+    by_replica.push_back(static_cast<int>(microbatches_per_step(samples, static_cast<std::int64_t>(replica))));
   return {.microbatches = by_replica.at(static_cast<std::size_t>(block.replica)),
           .microbatches_by_replica = by_replica,
-          .tokens = setup.data->step_loss_tokens(shape, step),
+          .tokens = data.step_loss_tokens(samples, step),
           .batch =
-              [&setup, shape, block](int microbatch) {
+              [&data, shape, block](int microbatch) {
                 data::Block own = block;
                 own.microbatch = microbatch;
-                const std::int64_t first = positions_of(shape, own).first - (own.step - 1) * shape.global_batch;
-                return to_tensors(padded_block(*setup.data, shape, own, setup.config.seq_len), shape.micro_batch,
-                                  setup.config.seq_len, first);
+                const std::int64_t first = positions_of(shape.batch, own).first - (own.step - 1) * shape.batch.global_batch;
+                return to_tensors(padded_block(data, shape.batch, own, shape.seq_len), shape.batch.micro_batch,
+                                  shape.seq_len, first);
               },
           .step = step};
 }

@@ -2,14 +2,20 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/run/run_setup.h"
+#include "tessera/data/data.h"
 #include "tessera/shard/parallel_groups.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::run {
 
-// Returns the input of training step `step` (counted from 1). `setup` must outlive the input, which refers to it.
-train::StepInput training_input(const RunSetup& setup, const shard::ParallelGroups& parallel, std::int64_t step);
+// How the samples of a step are divided among the ranks.
+struct TrainingShape {
+  data::BatchShape batch;
+  std::int64_t seq_len = 0;  // equal to the value with which the data was opened
+};
+// Returns the input of training step `step` (counted from 1). `data` must outlive the input.
+train::StepInput training_input(const data::TrainingData& data, const TrainingShape& shape,
+                                const shard::ParallelGroups& parallel, std::int64_t step);
 
 // How held-out data is read.
 struct EvaluationShape {

@@ -18,6 +18,8 @@
 #include "tessera/run/metrics/gpu_monitor.h"
 #include "tessera/run/metrics/graph_hint.h"
 #include "tessera/run/metrics/peak_flops.h"
+#include "tessera/run/config/resolve.h"
+#include "tessera/run/config/shares.h"
 #include "tessera/run/model_flops.h"
 #include "tessera/run/step_timeline.h"
 #include "tessera/run/suppressions.h"
@@ -38,6 +40,11 @@ std::optional<double> median(std::vector<double> values) {
 constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
+data::BatchShape samples_of(const RunSetup& setup) {
+  const TrainConfig& config = setup.config;
+  return batch_shape(config, config.reduced_batch == "auto" ? units_of(*setup.model) : TpUnits());
+}
+
 // The training loop of one rank, with the state that its steps share.
 class Loop {
  public:
@@ -48,9 +55,10 @@ class Loop {
         trainer_(world, trainer_options(setup.config, *setup.model)),
         gpu_(pci_bus_id(trainer_.parallel().device)),
         flops_(files ? model_flops(setup.config, *setup.model) : 0),
-        peak_(peak_flops_of(setup.config, trainer_.parallel().device)),
+        peak_(peak_flops_of(setup.config.peak_flops, setup.config.dtype, trainer_.parallel().device)),
+        shape_{.batch = samples_of(setup), .seq_len = setup.config.seq_len},
         rates_(lr_schedule_of(setup.config)),
-        graph_hint_(setup.config),
+        graph_hint_(accepts_graph(setup.config), setup.config.cuda_graph),
         suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
@@ -129,7 +137,7 @@ class Loop {
   void enqueue(std::int64_t step) {
     trainer_.runtime().measure_waits(is_measured(step));
     trainer_.runtime().measure_pace(graph_hint_.is_measured(step - setup_.first_step));
-    const train::StepInput input = training_input(setup_, trainer_.parallel(), step);
+    const train::StepInput input = training_input(*setup_.data, shape_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
     trainer_.enqueue_step(input, lr);
@@ -328,6 +336,7 @@ class Loop {
   GpuMonitor gpu_;
   double flops_;                // model flops of a step of all ranks (model_flops.h); set on the rank that writes files
   std::optional<double> peak_;  // peak flops per second of this rank's processor
+  TrainingShape shape_;
   train::LrSchedule rates_;
   GraphHint graph_hint_;
   Suppressions suppressions_;

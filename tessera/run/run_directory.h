@@ -3,9 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "tessera/run/metrics/metrics.h"
 
 namespace tessera::run {
 
@@ -16,7 +17,7 @@ class RunDirectory {
   explicit RunDirectory(std::filesystem::path root) : root_(std::move(root)) {}
   const std::filesystem::path& root() const { return root_; }
   std::filesystem::path config() const { return root_ / "config.json"; }
-  std::filesystem::path metrics() const { return root_ / "metrics.jsonl"; }
+  std::filesystem::path metrics() const { return root_ / kMetricsFile; }
   std::filesystem::path summary() const { return root_ / "summary.json"; }
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   std::filesystem::path tokenizer() const { return root_ / kTokenizerFolder; }
@@ -41,16 +42,5 @@ void check_run_directory(const std::filesystem::path& out, const std::string& re
 // cannot be created or written, and then leaves no new folder behind. Called on one rank, after all other user input
 // was checked.
 RunDirectory create_run_directory(const std::filesystem::path& out, const std::string& resume);
-
-// Writes a file so that it is either complete or unchanged: writes a temporary file, syncs it, renames it to `path`,
-// and syncs the folder. Throws an Error that names the file and the cause.
-void write_file_atomically(const std::filesystem::path& path, std::string_view text);
-// Writes `value` as indented JSON with write_file_atomically. Numbers that are not finite are written as in
-// finite_json.
-void write_json_atomically(const std::filesystem::path& path, const nlohmann::ordered_json& value);
-
-// Replaces numbers that are not finite by the texts "NaN", "Infinity" and "-Infinity", as in metrics.jsonl, because
-// JSON cannot represent them.
-nlohmann::ordered_json finite_json(nlohmann::ordered_json value);
 
 }  // namespace tessera::run

@@ -1,3 +1,4 @@
+#include "tessera/base/atomic_file.h"
 #include "tessera/run/run_files.h"
 
 #include <fcntl.h>
@@ -179,7 +180,7 @@ void RunFiles::open() {
   }
   ordered_json state(stored_state(setup_));
   state["first_step"] = setup_.first_step;
-  write_json_atomically(directory_.config(), state);
+  base::write_json_atomically(directory_.config(), state);
   if (!setup_.tokenizer.empty() && !holds_tokenizer(directory_.tokenizer()))
     copy_tokenizer(setup_.tokenizer, directory_.tokenizer());
   metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.config.dtype);
@@ -198,7 +199,7 @@ void RunFiles::step(const StepMetrics& metrics) {
 
 void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
   const std::filesystem::path path = directory_.step_trace(step);
-  write_file_atomically(path, trace.dump());
+  base::write_file_atomically(path, trace.dump());
   note(fmt::format("timeline of step {}: {}", step, path.string()));
 }
 
@@ -243,7 +244,7 @@ void RunFiles::finish(const RunSummary& summary) {
     if (config.pushes && !schedules.indirect.empty())
       note("NCCL transferred some weights and gradients: " + schedules.indirect);
   }
-  write_json_atomically(directory_.summary(), json);
+  base::write_json_atomically(directory_.summary(), json);
   if (summary.skipped_steps > 0)
     note(fmt::format("{} steps were skipped: their gradient was not finite", summary.skipped_steps));
   for (const auto& [counter, steps] : summary.suppressed_by)

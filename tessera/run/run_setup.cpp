@@ -1,5 +1,9 @@
 #include "tessera/run/run_setup.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/base/version.h"
@@ -204,6 +208,21 @@ json stored_state(const RunSetup& setup) {
                 {"version", std::string(base::kVersion)}};
   if (setup.begin_ids) state[kBeginIds] = *setup.begin_ids;
   return state;
+}
+
+json equal_on_all_ranks(const RunSetup& setup) {
+  constexpr std::array<std::string_view, 7> kMayDiffer = {"model",  "init", "data",      "valid",
+                                                          "resume", "out",  "peak_flops"};
+  json all = json::object();
+  for (const Setting& setting : settings())
+    if (std::ranges::find(kMayDiffer, setting.name) == kMayDiffer.end())
+      all[flag_of(setting.name)] = value_of(setup.config, setting);
+  all["the model"] = setup.model->to_json();
+  all["the data"] = setup.data->fingerprint();
+  if (setup.valid) all["the held-out data"] = setup.valid->fingerprint();
+  all["the first step"] = setup.first_step;
+  all["the first weights"] = setup.checkpoint ? "of a checkpoint" : setup.config.init.empty() ? "random" : "of --init";
+  return all;
 }
 
 }  // namespace tessera::run

@@ -38,4 +38,10 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places);
 // Returns the state that the run stores in its checkpoints and in config.json: settings, model, data, versions.
 nlohmann::json stored_state(const RunSetup& setup);
 
+// Returns what must be equal on all ranks, as an object of names and values: the settings by flag, the model, the data
+// sets, the first step, and the kind of the first weights. A checkpoint of step 0 and no checkpoint have the same first
+// step, but only a checkpoint is loaded by all ranks together. Leaves out paths and the peak rate of the hardware,
+// which may differ between hosts.
+nlohmann::json equal_on_all_ranks(const RunSetup& setup);
+
 }  // namespace tessera::run

@@ -150,7 +150,7 @@ TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
   on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunSetup& plan) {
     for (const std::int64_t step : {1, 2}) {
       const Read read = read_all(plan, [&](const auto& parallel) {
-        train::StepInput input = training_input(plan, parallel, step);
+        train::StepInput input = training_input(*plan.data, {batch_shape(plan.config, {}), kLength}, parallel, step);
         EXPECT_EQ(input.step, step);
         return input;
       });

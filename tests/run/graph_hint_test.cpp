@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/run/config/resolve.h"
 #include "tests/run/config/config_test_support.h"
 
 namespace tessera::run {
@@ -33,7 +34,7 @@ TrainConfig on_gpus() {
 
 // Returns the number of the step after which the line is printed, or -1. The GPU waits in the steps from `first` on.
 std::int64_t printed_after(const TrainConfig& config, std::int64_t first = 0) {
-  GraphHint hint(config);
+  GraphHint hint(accepts_graph(config), config.cuda_graph);
   std::int64_t after = -1;
   for (std::int64_t step = 0; step < 100; ++step)
     if (!hint.add(step, step < first ? 0 : 1, 1).empty()) {

@@ -271,11 +271,8 @@ TEST(PeakFlops, KnownGpusAreFoundByName) {
 }
 
 TEST(PeakFlops, TheSettingReplacesTheDevice) {
-  TrainConfig config;
-  config.dtype = quant::DType::bf16;
-  EXPECT_EQ(peak_flops_of(config, {}), std::nullopt);
-  config.peak_flops = 2e11;
-  EXPECT_EQ(peak_flops_of(config, {}), 2e11);
+  EXPECT_EQ(peak_flops_of(0, quant::DType::bf16, {}), std::nullopt);
+  EXPECT_EQ(peak_flops_of(2e11, quant::DType::bf16, {}), 2e11);
 }
 
 TEST(Mfu, IsInTheLineAndInTensorBoardIfKnown) {

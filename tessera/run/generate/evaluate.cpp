@@ -1,3 +1,4 @@
+#include "tessera/base/atomic_file.h"
 #include "tessera/run/generate/evaluate.h"
 
 #include <fmt/format.h>
@@ -65,7 +66,7 @@ void print_result(double loss, const train::StepInput& input, std::int64_t sampl
   if (json) {
     const nlohmann::ordered_json report = {
         {"loss", loss}, {"perplexity", perplexity}, {"tokens", input.tokens}, {"samples", samples}};
-    fmt::print("{}\n", finite_json(report).dump());
+    fmt::print("{}\n", base::finite_json(report).dump());
     return;
   }
   fmt::print("loss {:.6f}, perplexity {:.4f}: {} tokens in {} samples\n", loss, perplexity, input.tokens, samples);

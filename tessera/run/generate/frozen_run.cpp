@@ -14,7 +14,7 @@
 #include "tessera/run/config/run_limits.h"
 #include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/launch/gpu_launch.h"
-#include "tessera/run/launch/launch.h"
+#include "tessera/run/launch/launcher_check.h"
 #include "tessera/run/launch/process_settings.h"
 #include "tessera/run/trainer_options.h"
 

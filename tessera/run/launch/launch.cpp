@@ -23,6 +23,7 @@
 #include "tessera/run/launch/equal_ranks.h"
 #include "tessera/run/launch/failure_line.h"
 #include "tessera/run/launch/gpu_launch.h"
+#include "tessera/run/launch/launcher_check.h"
 #include "tessera/run/launch/process_settings.h"
 #include "tessera/run/launch/rank_watch.h"
 #include "tessera/run/loop.h"
@@ -201,16 +202,6 @@ int launch(TrainConfig command, const std::filesystem::path& configs, const base
   if (known.backend == Backend::nccl)
     return launch_nccl(command, known, configs, check, requested_ranks(known), stop_requested);
   return launch_local(command, configs, stop_requested);
-}
-
-void check_launcher(Backend backend, std::string_view expected) {
-  if (backend != Backend::local) return;
-  const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
-  if (launch.size == 1) return;
-  const bool has_mpi = launch.launcher != "torchrun" && expected != "nccl";
-  throw InputError("--backend: got {}, expected {}: {} started {} processes{}", name_of(backend),
-                   has_mpi ? "mpi (ranks on CPUs) or nccl (on GPUs)" : "nccl (ranks on GPUs)", launch.launcher,
-                   launch.size, " (without a launcher, local's ranks are threads of one process)");
 }
 
 }  // namespace tessera::run

@@ -1,7 +1,6 @@
 // Starts or joins the ranks of a training run, from the settings of a command line.
 #pragma once
 #include <filesystem>
-#include <string_view>
 
 #include "tessera/base/env.h"
 #include "tessera/run/config/config.h"
@@ -16,9 +15,5 @@ namespace tessera::run {
 // Under MPI, such a failure instead ends the process of every reachable rank, and each process prints one line.
 int launch(TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested);
-
-// Throws InputError if a launcher started several processes but the ranks of `backend` are not processes. The message
-// contains `expected`, the backends that run under a launcher.
-void check_launcher(Backend backend, std::string_view expected = "mpi or nccl");
 
 }  // namespace tessera::run

@@ -1,3 +1,4 @@
+#include "tessera/base/atomic_file.h"
 #include "tessera/run/launch/lost_ranks.h"
 
 #include <fmt/ranges.h>
@@ -214,7 +215,7 @@ void write_lost_ranks(const LostRanks& lost, const fs::path& out) {
     json["reason"] = lost.reason;
   }
   json["checkpoint"] = lost.checkpoint;
-  write_json_atomically(RunDirectory(out).resume_without(), json);
+  base::write_json_atomically(RunDirectory(out).resume_without(), json);
 }
 
 LostRanks lost_ranks_of_run(const fs::path& run, const std::vector<int>& ranks, std::string_view program) {

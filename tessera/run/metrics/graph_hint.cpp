@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "tessera/run/config/resolve.h"
-
 namespace tessera::run {
 
 std::string graph_hint(const HostShare& share) {
@@ -11,9 +9,6 @@ std::string graph_hint(const HostShare& share) {
   return fmt::format("the GPU waits for its host in {:.0f} % of a step: --cuda-graph on enqueues a step as one launch",
                      100 * share.waiting_seconds / share.step_seconds);
 }
-
-GraphHint::GraphHint(const TrainConfig& config)
-    : share_{.accepts_graph = accepts_graph(config), .has_graph = config.cuda_graph} {}
 
 bool GraphHint::is_measured(std::int64_t number) const {
   return share_.accepts_graph && !share_.has_graph && number >= kFirstMeasured && number < kSteps;

@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <string>
 
-#include "tessera/run/config/config.h"
-
 namespace tessera::run {
 
 // The times of some steps of one rank, and whether a graph is possible.
@@ -25,7 +23,7 @@ class GraphHint {
   // The measured steps come after the first steps, in which kernels are loaded and the schedule is made.
   static constexpr std::int64_t kFirstMeasured = 10, kSteps = 20;
 
-  explicit GraphHint(const TrainConfig& config);
+  GraphHint(bool accepts_graph, bool has_graph) : share_{.accepts_graph = accepts_graph, .has_graph = has_graph} {}
 
   // Returns whether the step must measure the waits for the host. `number` counts the steps of this process, from 0.
   bool is_measured(std::int64_t number) const;

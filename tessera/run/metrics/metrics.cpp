@@ -1,3 +1,4 @@
+#include "tessera/base/atomic_file.h"
 #include "tessera/run/metrics/metrics.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/base/printable.h"
-#include "tessera/run/run_directory.h"
 
 namespace tessera::run {
 namespace {
@@ -67,7 +67,7 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
 }
 
 std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t last_step) {
-  if (const KeptLines lines = lines_up_to(path, last_step); lines.differ) write_file_atomically(path, lines.text);
+  if (const KeptLines lines = lines_up_to(path, last_step); lines.differ) base::write_file_atomically(path, lines.text);
   return path;
 }
 

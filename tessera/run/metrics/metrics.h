@@ -16,6 +16,8 @@
 
 namespace tessera::run {
 
+inline constexpr std::string_view kMetricsFile = "metrics.jsonl";
+
 // The rank that waited least for communication in a step; the other ranks waited for this rank.
 struct SlowestRank {
   int rank = 0;

@@ -26,9 +26,9 @@ std::optional<double> bf16_peak_of(std::string_view gpu_name) {
   return std::nullopt;
 }
 
-std::optional<double> peak_flops_of(const TrainConfig& config, base::Device device) {
-  if (config.peak_flops > 0) return config.peak_flops;
-  if (config.dtype != quant::DType::bf16) return std::nullopt;
+std::optional<double> peak_flops_of(double given, quant::DType dtype, base::Device device) {
+  if (given > 0) return given;
+  if (dtype != quant::DType::bf16) return std::nullopt;
   return bf16_peak_of(name_of_gpu(device));
 }
 

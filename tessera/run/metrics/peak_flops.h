@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "tessera/base/device.h"
-#include "tessera/run/config/config.h"
+#include "tessera/quant/dtype.h"
 
 namespace tessera::run {
 
@@ -12,8 +12,8 @@ namespace tessera::run {
 // name of the GPU. Returns nullopt for an unknown name.
 std::optional<double> bf16_peak_of(std::string_view gpu_name);
 
-// Returns the setting peak_flops if it is above 0. Otherwise returns the peak of the device in the run's type. This
+// Returns `given` (--peak-flops) if it is above 0. Otherwise returns the peak of the device in products of `dtype`. This
 // peak is known only for bf16 on a GPU that bf16_peak_of knows. Returns nullopt otherwise.
-std::optional<double> peak_flops_of(const TrainConfig& config, base::Device device);
+std::optional<double> peak_flops_of(double given, quant::DType dtype, base::Device device);
 
 }  // namespace tessera::run

@@ -6,13 +6,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
-#include "tessera/run/run_directory.h"
 
 namespace tessera::run {
 
 PlottedRun read_plotted_run(const std::filesystem::path& path) {
   const std::filesystem::path file =
-      std::filesystem::is_directory(path) ? RunDirectory(path).metrics() : std::filesystem::path(path);
+      std::filesystem::is_directory(path) ? std::filesystem::path(path) / kMetricsFile : std::filesystem::path(path);
   if (!std::filesystem::is_regular_file(file))
     throw InputError("'{}' is not a run: expected a folder with metrics.jsonl, or such a file", path.string());
   std::ifstream input(file, std::ios::binary);

@@ -1,3 +1,4 @@
+#include "tessera/base/atomic_file.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
 
 #include <algorithm>
@@ -148,16 +149,16 @@ void copy_tokenizer(const fs::path& source, const fs::path& target) {
   fs::create_directories(target, code);
   if (code) throw Error("{}: cannot create the folder: {}", target.string(), code.message());
   const auto copy = [&](const char* name) {
-    if (is_file(source / name)) write_file_atomically(target / name, checkpoint::read_text(source / name));
+    if (is_file(source / name)) base::write_file_atomically(target / name, checkpoint::read_text(source / name));
   };
   std::ranges::for_each(kOtherFiles, copy);
   copy(kGenerationConfig);
   // Without this file, transformers takes the tokenizer class of the model's architecture, which may split text in
   // another way than tokenizer.json.
   if (is_file(source / "tokenizer.json") && !is_file(source / kTokenizerConfig))
-    write_json_atomically(target / kTokenizerConfig, {{"tokenizer_class", "PreTrainedTokenizerFast"}});
+    base::write_json_atomically(target / kTokenizerConfig, {{"tokenizer_class", "PreTrainedTokenizerFast"}});
   if (const TextTokens tokens = text_tokens_of(source); !is_file(source / kGenerationConfig) && !tokens.end.empty())
-    write_json_atomically(target / kGenerationConfig, generation_config(tokens));
+    base::write_json_atomically(target / kGenerationConfig, generation_config(tokens));
   // The vocabulary is copied last. Therefore a folder with a vocabulary has a complete tokenizer.
   std::for_each(kVocabularies.rbegin(), kVocabularies.rend(), copy);
 }
