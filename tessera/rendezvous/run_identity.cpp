@@ -19,7 +19,7 @@ using Clock = base::RunningClock;
 constexpr std::size_t kIdentityDigits = 32;
 constexpr std::size_t kLongestShown = 300;  // largest number of bytes of a value of the store in a message
 
-constexpr milliseconds kPause{5};
+constexpr milliseconds kPollPause{5};
 // A rank that finds another run waits for this time, because another program may have set the key.
 constexpr milliseconds kDoubt{1000};
 
@@ -61,7 +61,7 @@ void compare_runs(Store& store, const Launch& launch, milliseconds limit) {
   }
   const auto begin = Clock::now();
   std::optional<Clock::time_point> doubted;
-  for (; !store.find(own_key); std::this_thread::sleep_for(kPause)) {
+  for (; !store.find(own_key); std::this_thread::sleep_for(kPollPause)) {
     const auto found = store.find(kRun);
     if (!found && Clock::now() - begin > limit)
       throw Error("{}: rank 0 did not name the run within {} ms", where(launch), limit.count());

@@ -68,7 +68,8 @@ train::StepInput training_input(const data::TrainingData& data, const TrainingSh
               [&data, shape, block](int microbatch) {
                 data::Block own = block;
                 own.microbatch = microbatch;
-                const std::int64_t first = positions_of(shape.batch, own).first - (own.step - 1) * shape.batch.global_batch;
+                const std::int64_t first =
+                    positions_of(shape.batch, own).first - (own.step - 1) * shape.batch.global_batch;
                 return to_tensors(padded_block(data, shape.batch, own, shape.seq_len), shape.batch.micro_batch,
                                   shape.seq_len, first);
               },

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/experts/router_loss.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
 #include "tessera/train/evaluation.h"

@@ -9,6 +9,8 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/run/config/shares.h"
+#include "tessera/run/run_setup.h"
 #include "tessera/run/trainer_options.h"
 #include "tests/base/files.h"
 

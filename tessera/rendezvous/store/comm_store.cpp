@@ -21,8 +21,8 @@ namespace {
 
 using Client = c10::intrusive_ptr<c10d::Store>;
 
-constexpr const char* kConnected = "connected";  // the number of ranks that have opened their last connection
-constexpr std::chrono::milliseconds kPause{10};  // time between two reads of this number
+constexpr const char* kConnected = "connected";      // the number of ranks that have opened their last connection
+constexpr std::chrono::milliseconds kReadPause{10};  // time between two reads of this number
 
 // Calls `call` and converts libtorch's errors, which have many lines with a stack trace, to one-line errors.
 template <typename Call>
@@ -133,7 +133,7 @@ void StorePort::close_when_all_connected(const std::shared_ptr<Store>& store) {
 }
 
 void StorePort::await_ranks_and_close(Store& store, const std::stop_token& stop) {
-  for (; store.add(kConnected, 0) < launch_.size; std::this_thread::sleep_for(kPause))
+  for (; store.add(kConnected, 0) < launch_.size; std::this_thread::sleep_for(kReadPause))
     if (stop.stop_requested()) return;
   // libtorch's thread keeps the number of the descriptor. It gets a socket that never has connections.
   const Socket idle(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

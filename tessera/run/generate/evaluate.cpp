@@ -1,5 +1,5 @@
-#include "tessera/base/atomic_file.h"
 #include "tessera/run/generate/evaluate.h"
+#include "tessera/base/atomic_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

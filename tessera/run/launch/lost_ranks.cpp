@@ -1,5 +1,5 @@
-#include "tessera/base/atomic_file.h"
 #include "tessera/run/launch/lost_ranks.h"
+#include "tessera/base/atomic_file.h"
 
 #include <fmt/ranges.h>
 

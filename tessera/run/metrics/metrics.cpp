@@ -1,5 +1,5 @@
-#include "tessera/base/atomic_file.h"
 #include "tessera/run/metrics/metrics.h"
+#include "tessera/base/atomic_file.h"
 
 #include <fmt/format.h>
 

@@ -12,8 +12,8 @@ namespace tessera::run {
 // name of the GPU. Returns nullopt for an unknown name.
 std::optional<double> bf16_peak_of(std::string_view gpu_name);
 
-// Returns `given` (--peak-flops) if it is above 0. Otherwise returns the peak of the device in products of `dtype`. This
-// peak is known only for bf16 on a GPU that bf16_peak_of knows. Returns nullopt otherwise.
+// Returns `given` (--peak-flops) if it is above 0. Otherwise returns the peak of the device in products of `dtype`.
+// This peak is known only for bf16 on a GPU that bf16_peak_of knows. Returns nullopt otherwise.
 std::optional<double> peak_flops_of(double given, quant::DType dtype, base::Device device);
 
 }  // namespace tessera::run

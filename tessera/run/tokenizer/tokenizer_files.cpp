@@ -1,5 +1,5 @@
-#include "tessera/base/atomic_file.h"
 #include "tessera/run/tokenizer/tokenizer_files.h"
+#include "tessera/base/atomic_file.h"
 
 #include <algorithm>
 #include <array>
