@@ -150,6 +150,7 @@ int run_plan(const Arguments& arguments) {
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
+  for (const char* flag : {"--measured", "--events", "--save-events", "--trace"}) check_file(flag, app);
   check_output("--trace", output.timeline);
   check_output("--save-events", output.events);
   for (const auto& [flag, file] : {std::pair{"--trace", output.timeline}, {"--save-events", output.events}})
