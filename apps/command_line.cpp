@@ -30,8 +30,7 @@ bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
 
 void check_file(const std::string& flag, const CLI::App& app) {
   const CLI::Option* option = app.get_option(flag);
-  if (option->count() > 0 && option->results().front().empty())
-    throw InputError("{}: got \"\", expected a path", flag);
+  if (option->count() > 0 && option->results().front().empty()) throw InputError("{}: got \"\", expected a path", flag);
 }
 
 void print_warnings(const std::vector<std::string>& warnings) {

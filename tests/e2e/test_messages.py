@@ -205,6 +205,8 @@ class Messages(unittest.TestCase):
                       ("train", *model, "--data", self.data, "--global-batch", 1, "--steps", 0, "--out", self.folder / "warned")):
             result = run(*words)
             self.assertEqual((0, 1), (result.returncode, (result.stdout + result.stderr).count(warning)), result.stderr)
+        result = run("convert", folder, self.folder / "never")  # the tensors have other sizes
+        self.assertEqual((2, 1), (result.returncode, result.stderr.count(warning)), result.stderr)
         good = json.loads((self.hf / "config.json").read_text())
         good["rope_tetha"] = 1e6
         del good["rope_theta"]

@@ -10,9 +10,9 @@
 
 namespace tessera::base {
 
-// Writers of the stream get no errors, so the owner calls finish() and failure() at the end. The stream waits for a slow
-// reader, also if the descriptor does not block. After hold_for_slow_readers() it holds the text instead. Any thread may
-// write.
+// Writers of the stream get no errors, so the owner calls finish() and failure() at the end. The stream waits for a
+// slow reader, also if the descriptor does not block. After hold_for_slow_readers() it holds the text instead. Any
+// thread may write.
 class OutputStream {
  public:
   // `descriptor` stays open when the object is destroyed. `buffering` is a mode of std::setvbuf. Throws Error if the
@@ -47,7 +47,7 @@ class OutputStream {
 
   const int descriptor_;
   bool holds_ = false;
-  std::string held_;      // the descriptor has taken the first sent_ bytes
+  std::string held_;  // the descriptor has taken the first sent_ bytes
   std::size_t sent_ = 0;
   std::function<void(const std::string&)> on_failure_;
   std::atomic<int> failure_{0};  // the code of the system, or 0

@@ -61,8 +61,7 @@ std::string parse_error_text(const CLI::ParseError& error) {
 void check_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     for (const std::string& word : option->results()) {
-      if (word.empty() && is_number(*option))
-        throw InputError("{}: got \"\", expected a number", option->get_name());
+      if (word.empty() && is_number(*option)) throw InputError("{}: got \"\", expected a number", option->get_name());
       if (word.starts_with("--"))
         throw InputError("{}: expected a value behind it, got the flag {}", option->get_name(),
                          word.substr(0, word.find('=')));

@@ -45,8 +45,8 @@ std::optional<double> StepPace::step_ms() const {
 }
 
 std::string progress_text(const StepMetrics& m, std::int64_t last_step, std::optional<double> pace_ms) {
-  std::string text = fmt::format("step {}/{}  loss {}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms",
-                                 m.step, last_step, loss_text(m), m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
+  std::string text = fmt::format("step {}/{}  loss {}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms", m.step,
+                                 last_step, loss_text(m), m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
   if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
   if (m.expert_load) text += fmt::format("  expert load {:.2f}", *m.expert_load);
   if (m.skipped) text += "  SKIPPED: the gradient is not finite";

@@ -13,9 +13,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int kNoPackage = 77;
-// A Python script that reads one request and writes one answer, both as JSON. Its argument is the tokenizer's file, whose
-// path may contain bytes that are not UTF-8. It does not import modules of the current folder. The package may panic on a
-// damaged file. A panic is not an Exception, and prints many lines.
+// A Python script that reads one request and writes one answer, both as JSON. Its argument is the tokenizer's file,
+// whose path may contain bytes that are not UTF-8. It does not import modules of the current folder. The package may
+// panic on a damaged file. A panic is not an Exception, and prints many lines.
 constexpr const char* kScript = R"(
 import sys
 sys.path = [folder for folder in sys.path if folder]
