@@ -105,7 +105,7 @@ TEST(OutputStream, LosesTextBeyondTheLimitOfHeldText) {
   OutputStream output(pipe.writer(), _IONBF);
   output.on_failure([&](const std::string& reason) { reasons += reason + "\n"; });
   output.hold_for_slow_readers();
-  const std::string text(OutputStream::kMostHeld / 4, 'x');
+  const std::string text(OutputStream::kMaxHeld / 4, 'x');
   for (int i = 0; i < 6; ++i) std::fputs(text.c_str(), output.stream());
   EXPECT_EQ(reasons, "No buffer space available\n");
   std::thread reader([&] { EXPECT_GT(pipe.read_all().size(), 0U); });

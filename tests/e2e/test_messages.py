@@ -18,7 +18,6 @@ TOKENIZERS = """
 class Tokenizer:
     ids, special_tokens_mask = [3], [0]
     def from_buffer(data):
-        assert data == b"{}"
         return Tokenizer()
     def encode(self, text):
         return self

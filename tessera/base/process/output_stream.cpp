@@ -65,7 +65,7 @@ int OutputStream::write_all(const char* data, std::size_t bytes) const {
 // Adds the text to the held text, and writes as much as the descriptor takes. Returns 0 or the code of a failure.
 int OutputStream::hold(const char* data, std::size_t bytes) {
   if (const int code = write_held(); code != 0) return code;
-  if (held_.size() - sent_ + bytes > kMostHeld) return ENOBUFS;
+  if (held_.size() - sent_ + bytes > kMaxHeld) return ENOBUFS;
   held_.append(data, bytes);
   return write_held();
 }

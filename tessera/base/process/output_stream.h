@@ -26,11 +26,11 @@ class OutputStream {
   // Sets a function that is called once, with the reason, when a write fails. The writing thread calls it. Call
   // on_failure before the first write.
   void on_failure(std::function<void(const std::string&)> action) { on_failure_ = std::move(action); }
-  // From now on, writes return at once if the reader of a pipe or terminal is slow. The stream holds up to kMostHeld
+  // From now on, writes return at once if the reader of a pipe or terminal is slow. The stream holds up to kMaxHeld
   // bytes and tries again with the next write. More text than that is lost, which is a failure. Call it before the
   // first write.
   void hold_for_slow_readers() { holds_ = true; }
-  static constexpr std::size_t kMostHeld = std::size_t{4} << 20;
+  static constexpr std::size_t kMaxHeld = std::size_t{4} << 20;
   // Writes the buffered output.
   void flush() { std::fflush(stream_); }
   // Writes the buffered and the held output, and waits for the reader. No other thread may write any more.
