@@ -22,6 +22,8 @@ std::string read_text(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw InputError("{}: is a folder, expected a JSON file", path.string());
+  if (std::filesystem::is_character_file(path, ignored))
+    throw InputError("{}: is a device, expected a JSON file", path.string());
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text;

@@ -54,6 +54,11 @@ TEST(Json, InvalidTextAndRepeatedKeysAreRefused) {
   EXPECT_LT(message.size(), 250u);
 }
 
+// Some devices never end.
+TEST(JsonFiles, DevicesAreNotRead) {
+  EXPECT_EQ(refusal([] { read_json_file("/dev/zero"); }), "/dev/zero: is a device, expected a JSON file");
+}
+
 // In quadratic time this test would take a quarter of an hour.
 TEST(Json, ManyObjectsTakeLinearTime) {
   constexpr std::size_t kObjects = 300'000;
