@@ -28,6 +28,11 @@ bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
   return true;
 }
 
+void check_file(const std::string& flag, const CLI::App& app) {
+  const CLI::Option* option = app.get_option(flag);
+  if (option->count() > 0 && option->results().front().empty()) throw InputError("{}: got \"\", expected a path", flag);
+}
+
 void print_warnings(const std::vector<std::string>& warnings) {
   if (warnings.empty() || rendezvous::read_ranks(rendezvous::own_variables()).rank > 0) return;
   for (const std::string& warning : warnings) fmt::print(stderr, "tessera: warning: {}\n", warning);

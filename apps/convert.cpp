@@ -52,8 +52,9 @@ int run_convert(const Arguments& arguments) {
   run::ConvertOptions options{.max_shard_bytes = run::parse_byte_size(shard_size, "--max-shard-size")};
   if (!dtype.empty()) options.dtype = parse_weight_type(dtype);
   if (!format.empty()) options.format = parse_weight_format(format);
-  const run::ConvertReport report = run::convert(source, target, options);
+  // A wrong key may be the reason of an error of the conversion.
   print_warnings(models::model_config_warnings(std::filesystem::path(source) / "config.json"));
+  const run::ConvertReport report = run::convert(source, target, options);
   print_warnings(run::convert_warnings(report));
   fmt::print("{}", json ? dumped(report) + "\n" : run::convert_text(report));
   return 0;

@@ -64,17 +64,23 @@ run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& eve
   }
 }
 
-// A mesh with this number of ranks takes some seconds to plan.
-constexpr std::int64_t kManyRanks = 100'000;
+// Meshes with these numbers of ranks take some seconds to plan.
+constexpr std::int64_t kManyRanks = 100'000, kManyRanksWithUnused = 4'096;
 
-// Prints lines about the progress of a long search to standard error.
-std::vector<run::MeshPlan> search_with_progress(const run::StepPlanRequest& request, int threads) {
-  const auto start = std::chrono::steady_clock::now();
-  run::ProgressLines lines;
-  return run::search_meshes(request, threads, [&](std::size_t planned, std::size_t all) {
+void print_many_ranks(const run::PlanCommandInputs& task) {
+  const std::int64_t ranks = task.request.config.ranks;
+  if (ranks >= (task.draws || task.has_unused ? kManyRanksWithUnused : kManyRanks))
+    fmt::print(stderr, "planning {} ranks may take a minute\n", ranks);
+}
+
+// Returns a function that prints lines about the progress of a long plan to standard error. `things`: as for
+// ProgressLines.
+auto progress_printer(const char* things) {
+  return [start = std::chrono::steady_clock::now(), lines = run::ProgressLines(things)](std::size_t planned,
+                                                                                        std::size_t all) mutable {
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     if (const auto line = lines.next(planned, all, time.count())) fmt::print(stderr, "{}\n", *line);
-  });
+  };
 }
 
 int threads_of_host() {
@@ -115,7 +121,8 @@ void write_files(const run::StepPlan& step, const Output& output) {
 
 int print_draws(const run::PlanCommandInputs& task, const Output& output) {
   run::ReplicaPlans plans(task.request);
-  const std::vector<run::Draw> drawn = run::draw_dead_places(task.request, *task.draws, plans);
+  const std::vector<run::Draw> drawn =
+      run::draw_dead_places(task.request, *task.draws, plans, progress_printer("draws"));
   if (output.json)
     fmt::print("{}\n", run::draws_json(task.request, *task.draws, drawn).dump(2));
   else
@@ -151,6 +158,7 @@ int run_plan(const Arguments& arguments) {
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
+  for (const char* flag : {"--measured", "--events", "--save-events", "--trace"}) check_file(flag, app);
   check_output("--trace", output.timeline);
   check_output("--save-events", output.events);
   for (const auto& [flag, file] : {std::pair{"--trace", output.timeline}, {"--save-events", output.events}})
@@ -161,13 +169,13 @@ int run_plan(const Arguments& arguments) {
 
   run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
   print_warnings(task.warnings);
-  if (const std::int64_t ranks = task.request.config.ranks; ranks >= kManyRanks)
-    fmt::print(stderr, "planning {} ranks may take a minute\n", ranks);
+  print_many_ranks(task);
   if (task.draws) return print_draws(task, output);
   if (task.has_unused) return print_places(task, flags.measured, output);
   std::string reason;
   if (task.search) {
-    const std::vector<run::MeshPlan> meshes = search_with_progress(task.request, threads_of_host());
+    const std::vector<run::MeshPlan> meshes =
+        run::search_meshes(task.request, threads_of_host(), progress_printer("meshes"));
     if (!task.propose) return print_search(task.request, meshes, output);
     task.request.config = meshes.front().config;
     reason = run::reason_for(meshes);

@@ -45,6 +45,7 @@ int run_plot(const Arguments& arguments) {
       ->check(CLI::Range(40, 1000));
   app.add_flag("--log", is_log, "draw the loss on a logarithmic axis");
   if (!parse(app, arguments)) return 0;
+  check_file("--svg", app);
   check_output("--svg", svg);
 
   std::vector<run::PlottedRun> runs;

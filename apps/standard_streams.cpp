@@ -45,6 +45,7 @@ StandardStreams::StandardStreams() {
 
 void StandardStreams::continue_without_output() {
   continues_ = true;
+  output_->hold_for_slow_readers();  // otherwise the other ranks would wait for the rank that writes
   output_->on_failure([](const std::string& reason) {
     fmt::print(stderr, "tessera: standard output: {}: the run continues; its results are in the folder of --out\n",
                reason);
@@ -53,9 +54,15 @@ void StandardStreams::continue_without_output() {
 
 void StandardStreams::check() {
   std::cout.flush();
-  output_->flush();
+  output_->finish();
   const std::string reason = output_->failure();
   if (!reason.empty() && !continues_) throw Error("standard output: {}: the output is incomplete", reason);
+}
+
+void StandardStreams::finish() {
+  std::cout.flush();
+  std::fflush(nullptr);
+  output_->finish();
 }
 
 }  // namespace tessera::apps

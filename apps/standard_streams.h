@@ -18,10 +18,12 @@ class StandardStreams {
   StandardStreams& operator=(const StandardStreams&) = delete;
 
   // For a command whose results are in files: a failed write to standard output prints one line on standard error, and
-  // check() does not throw.
+  // check() does not throw. A slow reader does not delay the command.
   void continue_without_output();
-  // Writes the buffered output. Throws Error if output is lost.
+  // Writes the whole output. Throws Error if output is lost.
   void check();
+  // Writes the whole output of all streams.
+  void finish();
 
  private:
   std::optional<base::OutputStream> output_, errors_;

@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
   tessera::apps::StandardStreams streams;
   const int code = run_reporting_errors({words.begin() + 1, words.end()}, streams);
-  std::fflush(nullptr);
+  streams.finish();
   // Not std::exit: on a GPU host with g++ 13, libtorch's exit-time destructors freed memory that they did not own,
   // after all work was done. All objects of this program are destroyed and all output is written by now.
   std::_Exit(code);

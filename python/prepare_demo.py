@@ -8,6 +8,7 @@ import pathlib
 import re
 import sys
 
+from standard_output import print_results
 from text_corpus import sha256, write_aside, write_corpus
 
 VOCAB_SIZE = 4096
@@ -31,7 +32,7 @@ def main():
     arguments = parser.parse_args()
     output = arguments.output
     if (output / "meta.json").exists():
-        print(f"{output} is complete")
+        print_results(f"{output} is complete", "prepare_demo.py")
         return 0
     if output.exists():
         print(f"error: {output} exists but holds no meta.json: move it away", file=sys.stderr)
@@ -43,14 +44,14 @@ def main():
     data = gzip.decompress(arguments.source.read_bytes())
     documents = entries(data.decode("utf-8", errors="replace"))
     source = {"source": arguments.source.name, "source_bytes": len(data), "source_sha256": sha256(data)}
-    print(f"{len(documents)} documents; training a tokenizer of {VOCAB_SIZE} entries, then encoding", flush=True)
+    print_results(f"{len(documents)} documents; training a tokenizer of {VOCAB_SIZE} entries, then encoding", "prepare_demo.py")
     try:
         meta = write_aside(output, lambda folder: source | write_corpus(folder, documents, VOCAB_SIZE, HELD_OUT))
     except (OSError, ValueError) as error:
         print(f"error: {output}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return 2
-    print(f"{output}: {meta['train_tokens']} training tokens, {meta['valid_tokens']} held out, "
-          f"unigram loss {meta['unigram_loss']:.4f}")
+    print_results(f"{output}: {meta['train_tokens']} training tokens, {meta['valid_tokens']} held out, "
+                  f"unigram loss {meta['unigram_loss']:.4f}", "prepare_demo.py")
     return 0
 
 

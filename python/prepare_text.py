@@ -12,6 +12,7 @@ import sys
 import tokenizers
 
 from document_tokens import name_in
+from standard_output import print_results
 from text_corpus import END_OF_TEXT, GivenTokenizer, split_blank_lines, write_aside, write_corpus
 
 
@@ -111,7 +112,7 @@ def prepare(arguments):
     if arguments.tokenizer and arguments.tokenizer.is_dir():
         arguments.tokenizer /= "tokenizer.json"
     tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-    if sys.stderr.isatty():
+    if sys.stderr and sys.stderr.isatty():
         print(f"{len(documents)} documents; {'' if tokenizer else 'training a tokenizer, then '}encoding", file=sys.stderr)
     vocab_size = 0 if tokenizer else arguments.vocab_size
     # Files beside a tokenizer.json belong to it.
@@ -125,13 +126,14 @@ def prepare(arguments):
 def main():
     arguments = parse_arguments()
     try:
-        print(json.dumps(prepare(arguments), indent=2))
+        meta = prepare(arguments)
     except OSError as error:
         print(f"error: {error.filename or arguments.output}: {error.strerror or error}", file=sys.stderr)
         return 2
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    print_results(json.dumps(meta, indent=2), "prepare_text.py")
     return 0
 
 

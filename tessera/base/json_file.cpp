@@ -2,9 +2,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,6 +22,8 @@ std::string read_text(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw InputError("{}: is a folder, expected a JSON file", path.string());
+  if (std::filesystem::is_character_file(path, ignored))
+    throw InputError("{}: is a device, expected a JSON file", path.string());
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text;
@@ -37,34 +39,61 @@ std::string read_text(const std::filesystem::path& path) {
   return text;
 }
 
-// Follows the events of the parser. Throws InputError for a key that an object has twice, and for deep nesting.
-template <typename Json>
-class Watch {
+// Reads the events of the parser without building values. Throws InputError for a key that an object has twice, and for
+// deep nesting. A callback of Json::parse() could do the same, but then the parser takes quadratic time for an object
+// or array with many objects.
+class Watch final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Watch(const std::string& where) : where_(where) {}
 
-  bool operator()(int depth, typename Json::parse_event_t event, Json& parsed) {
-    using Event = typename Json::parse_event_t;
-    const bool opens = event == Event::object_start || event == Event::array_start;
-    if (opens && depth >= kMaxJsonDepth)
-      throw InputError("{}: nests more than {} levels of arrays and objects, expected fewer", where_, kMaxJsonDepth);
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(parsed.template get<std::string>()).second)
-      throw InputError("{}: key {} is given twice", where_, shown(parsed));
+  bool start_object(std::size_t) override {
+    open(true);
     return true;
   }
+  bool end_object() override {
+    keys_.pop_back();
+    --depth_;
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    open(false);
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool key(std::string& key) override {
+    if (!keys_.back().insert(key).second) throw InputError("{}: key {} is given twice", where_, shown(key));
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(nlohmann::json::binary_t&) override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
 
  private:
+  void open(bool is_object) {
+    if (++depth_ > kMaxJsonDepth)
+      throw InputError("{}: nests more than {} levels of arrays and objects, expected fewer", where_, kMaxJsonDepth);
+    if (is_object) keys_.emplace_back();
+  }
+
   const std::string& where_;
+  int depth_ = 0;
   std::vector<std::set<std::string>> keys_;  // for each object that the parser is in: its keys so far
 };
 
 template <typename Json>
 Json parse_as(std::string_view text, const std::string& where) {
-  Watch<Json> watch(where);
+  Watch watch(where);
+  nlohmann::json::sax_parse(text, &watch);
   try {
-    return Json::parse(text, std::ref(watch));
+    return Json::parse(text);  // throws for an error that ended the first pass
   } catch (const nlohmann::json::exception& error) {
     std::string_view reason = error.what();
     if (const auto end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);

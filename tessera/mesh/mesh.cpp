@@ -140,6 +140,20 @@ const Grid& Mesh::grid_of(const Axes& axes) const {
   throw Error("mesh: no grid has all of the axes {}, the axes are {}", fmt::join(axes, ", "), names_of(grids_));
 }
 
+std::vector<std::pair<int, int>> Mesh::strides(const Axes& axes) const {
+  std::vector<std::pair<int, int>> strides;
+  int step = 1;
+  for (const Axis& axis : grid_of(axes)) {
+    const bool is_given = std::ranges::find(axes, axis.name) != axes.end() && axis.size > 1;
+    if (is_given && !strides.empty() && strides.back().first * strides.back().second == step)
+      strides.back().first *= axis.size;
+    else if (is_given)
+      strides.emplace_back(axis.size, step);
+    step *= axis.size;
+  }
+  return strides;
+}
+
 std::vector<int> Mesh::group_of(int rank, const Axes& axes) const {
   TESSERA_CHECK(rank >= 0 && rank < world_size(), "mesh: expected a rank in [0, {}), got {}", world_size(), rank);
   const int own = places_[static_cast<std::size_t>(rank)];

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::mesh {
@@ -53,6 +54,10 @@ class Mesh {
   // The order is the same on every rank. Without axes, every rank is a group of its own. Throws Error if no grid
   // contains all the axes.
   std::vector<std::vector<int>> groups(const Axes& axes) const;
+  // Returns the sizes of the given axes of one grid, and the differences between the places of two neighbours along
+  // each, fastest first. Axes of size 1 are left out, and adjacent axes are combined. In a mesh without dead places,
+  // the groups along two lists of axes are equal if and only if these numbers are equal.
+  std::vector<std::pair<int, int>> strides(const Axes& axes) const;
   // Returns the group that contains `rank`.
   std::vector<int> group_of(int rank, const Axes& axes) const;
 

@@ -112,7 +112,7 @@ std::filesystem::path find_model_config(const std::string& name, const std::file
   std::error_code ignored;
   std::vector<fs::path> found;
   for (const fs::path& path : candidates)
-    if (fs::exists(path, ignored) && !fs::is_directory(path, ignored)) found.push_back(path);
+    if (fs::is_regular_file(path, ignored)) found.push_back(path);
   for (const fs::path& other : found)
     if (!fs::equivalent(found.front(), other, ignored))
       throw InputError(

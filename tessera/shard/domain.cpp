@@ -3,14 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/role_names.h"
 
 namespace tessera::shard {
 namespace {
@@ -290,12 +291,17 @@ std::string program_name(const Domain& domain) {
 }
 
 std::vector<schedule::DomainLanes> lanes_of_hops(const Mesh& mesh, const std::vector<Domain>& domains) {
-  std::map<std::pair<mesh::Purpose, std::vector<std::vector<int>>>, int> numbers;
+  using Groups = std::vector<std::vector<int>>;
+  using Strides = std::vector<std::pair<int, int>>;
+  // Groups are compared by their strides, because a mesh may have a million ranks. In a mesh with dead places, equal
+  // groups may have different strides, so groups are compared by their ranks.
+  std::map<std::tuple<mesh::Purpose, Strides, Groups>, int> numbers;
   const auto number = [&](const Domain& domain, Via via) {
-    return numbers
-        .try_emplace({role_of(mesh, domain, via).purpose, groups_of(mesh, domain, via)},
-                     static_cast<int>(numbers.size()))
-        .first->second;
+    const mesh::Role role = role_of(mesh, domain, via);
+    const bool has_dead = mesh.has_dead_places();
+    std::tuple key(role.purpose, has_dead ? Strides() : mesh.strides(role.axes),
+                   has_dead ? groups_of(mesh, domain, via) : Groups());
+    return numbers.try_emplace(std::move(key), static_cast<int>(numbers.size())).first->second;
   };
   std::vector<schedule::DomainLanes> lanes;
   for (const Domain& domain : domains)
@@ -308,12 +314,6 @@ std::vector<schedule::DomainLanes> lanes_of_hops(const Mesh& mesh, const std::ve
 }
 
 schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
-  constexpr std::array<std::pair<std::string_view, Via>, 6> hops{{{"gather", Via::gather},
-                                                                  {"gather_compute", Via::gather_compute},
-                                                                  {"reduce_compute", Via::reduce_compute},
-                                                                  {"reduce", Via::reduce},
-                                                                  {"replicas", Via::replicas},
-                                                                  {schedule::kRowGroup, Via::rows}}};
   schedule::RoleGroups groups;
   std::map<std::string, mesh::Role> added;  // key: name of the role
   const auto add = [&](const std::string& name, const mesh::Role& role, std::vector<std::vector<int>> members) {
@@ -327,7 +327,7 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
     add(name, role, groups_of(mesh, role));
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
-    for (const auto& [hop, via] : hops)
+    for (const auto& [hop, via] : kHops)
       add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via),
           groups_of(mesh, domains[domain], via));
   for (const Domain& domain : domains) add_along(program_name(domain), program_role(domain));

@@ -1,10 +1,14 @@
 #include "tessera/shard/sizes.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
-#include "tessera/shard/gradient_additions.h"
+#include "tessera/comm/packing.h"
+#include "tessera/layout/redistribute.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows/rows.h"
@@ -22,33 +26,85 @@ bool has_whole_rows(const ParameterSpec& spec, const ParameterLayouts& layouts) 
   return true;
 }
 
+// Returns the elements that a rank with the gradient `home` packs into its message to each rank of `storage`. A message
+// is packed if its elements are not contiguous in the gradient.
+std::vector<std::int64_t> packed_elements(const layout::LocalLayout& home, const layout::Layout& storage) {
+  const layout::LocalLayout rest = layout::replicated(storage.shape, 1).ranks.front();  // every element needs a source
+  std::vector<layout::LocalLayout> given(storage.ranks.size()), owned = storage.ranks;
+  const int source = storage.size();
+  given.insert(given.end(), {home, rest});
+  owned.resize(given.size());
+  const layout::TransferPlan plan =
+      layout::redistribute_add({.shape = storage.shape, .ranks = std::move(given), .state = layout::State::partial},
+                               {.shape = storage.shape, .ranks = std::move(owned)});
+  std::vector<std::int64_t> elements(storage.ranks.size(), 0);
+  for (const comm::BoxMessage& message : comm::box_messages(plan, source).sends)
+    if (!message.run) elements[static_cast<std::size_t>(message.peer)] = message.elements;
+  return elements;
+}
+
+// Computes the memory of GradientAdditions in a replica whose compute groups have unequal sizes. Ranks of equal groups
+// have equal gradients, so the messages of each different gradient are planned once. additions_of() plans the messages
+// of all pairs of ranks.
+class PackedScratch {
+ public:
+  PackedScratch(const StoredParts& stored, const ParameterLayouts& layouts, const Cuts& cuts)
+      : stored_(stored), layouts_(layouts), parts_(cuts.parts) {}
+
+  std::int64_t elements(const Place& place) {
+    const bool gives =
+        layouts_.is_cut || place.compute == 0;  // one rank of a group gives a vector that all ranks store
+    const std::int64_t received = (parts_ - (gives ? 1 : 0)) * stored_.of(place).size;
+    if (!gives) return received;
+    const GroupLayouts& group = layouts_.groups[static_cast<std::size_t>(place.part)];
+    const Packed& packed = packed_of(group.home.ranks[static_cast<std::size_t>(place.compute)]);
+    return received + packed.all - packed.by_rank[static_cast<std::size_t>(stored_.number_of(place))];
+  }
+
+ private:
+  struct Packed {
+    layout::LocalLayout home;
+    std::vector<std::int64_t> by_rank;  // by rank that receives the message
+    std::int64_t all = 0;
+  };
+  const Packed& packed_of(const layout::LocalLayout& home) {
+    const auto known = std::ranges::find(packed_, home, &Packed::home);
+    if (known != packed_.end()) return *known;
+    std::vector<std::int64_t> by_rank = packed_elements(home, stored_.layouts().front());
+    const std::int64_t all = std::accumulate(by_rank.begin(), by_rank.end(), std::int64_t{0});
+    packed_.push_back({.home = home, .by_rank = std::move(by_rank), .all = all});
+    return packed_.back();
+  }
+
+  const StoredParts& stored_;
+  const ParameterLayouts& layouts_;
+  std::int64_t parts_;
+  std::vector<Packed> packed_;
+};
+
 // Computes the memory of the exchange of a gradient on each rank.
 class Scratch {
  public:
   Scratch(const StoredParts& stored, const ParameterLayouts& layouts, const ParameterTypes& types, const Cuts& cuts)
-      : stored_(stored), layouts_(layouts), types_(types), cuts_(cuts) {
-    if (!packs())
-      for (const layout::Layout& storage : stored.layouts()) reductions_.emplace_back(storage, cuts);
+      : stored_(stored), types_(types) {
+    if (layouts.groups.size() > 1) {
+      packed_.emplace(stored, layouts, cuts);
+      return;
+    }
+    for (const layout::Layout& storage : stored.layouts()) reductions_.emplace_back(storage, cuts);
   }
 
-  std::int64_t of(Place place, int duplicate) const {
-    if (packs()) {
-      place.replica = cuts_.replica;
-      return static_cast<std::int64_t>(
-          additions_of(rank_parts(layouts_, cuts_, place), cuts_, place, types_).scratch_bytes());
-    }
+  std::int64_t of(const Place& place, int duplicate) {
+    if (packed_) return base::align_up(types_.wire_bytes(packed_->elements(place)));
     const ReductionBytes::Bytes bytes =
         reductions_[stored_.index_of(place)].of(stored_.number_of(place), duplicate, types_.wire, types_.accumulator);
     return base::align_up(bytes.within) + base::align_up(bytes.sums) + base::align_up(bytes.between);
   }
 
  private:
-  bool packs() const { return layouts_.groups.size() > 1; }  // whether messages are packed
-
   const StoredParts& stored_;
-  const ParameterLayouts& layouts_;
   const ParameterTypes& types_;
-  const Cuts& cuts_;
+  std::optional<PackedScratch> packed_;     // set if messages are packed
   std::vector<ReductionBytes> reductions_;  // by layout of stored_; empty if messages are packed
 };
 
@@ -82,7 +138,7 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   const bool sums = sums_compute(spec, layouts);
   const quant::DType staged = staging_type(spec, types, sums);
   const StoredParts stored(layouts, cuts);
-  const Scratch scratch(stored, layouts, types, cuts);
+  Scratch scratch(stored, layouts, types, cuts);
   for (const Place& place : stored.places()) {
     const auto at = static_cast<std::size_t>(place.compute);
     const GroupLayouts group = layouts.group(place.part);

@@ -54,6 +54,24 @@ TEST(Json, InvalidTextAndRepeatedKeysAreRefused) {
   EXPECT_LT(message.size(), 250u);
 }
 
+// Some devices never end.
+TEST(JsonFiles, DevicesAreNotRead) {
+  EXPECT_EQ(refusal([] { read_json_file("/dev/zero"); }), "/dev/zero: is a device, expected a JSON file");
+}
+
+// In quadratic time this test would take a quarter of an hour.
+TEST(Json, ManyObjectsTakeLinearTime) {
+  constexpr std::size_t kObjects = 300'000;
+  std::string array = "[", object = "{";
+  for (std::size_t i = 0; i < kObjects; ++i) {
+    array += i > 0 ? ",{}" : "{}";
+    object += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":{}";
+  }
+  EXPECT_EQ(parse_json(array + "]", "f").size(), kObjects);
+  EXPECT_EQ(parse_json(object + "}", "f").size(), kObjects);
+  EXPECT_EQ(parse_ordered_json(array + "]", "f").size(), kObjects);
+}
+
 TEST(Json, MessagesShowTheBeginningOfAValue) {
   EXPECT_EQ(shown(nlohmann::json::parse(R"({"a": [1, -2.5, true, null], "b": {"c": "d\u00e9\n"}, "e": {}})")),
             "{\"a\":[1,-2.5,true,null],\"b\":{\"c\":\"d\\u00e9\\n\"},\"e\":{}}");

@@ -79,6 +79,43 @@ TEST(OutputStream, WaitsForASlowReaderOfADescriptorThatDoesNotBlock) {
   EXPECT_EQ(failure, "");
 }
 
+TEST(OutputStream, HoldsTextForASlowReader) {
+  SlowPipe pipe;
+  ASSERT_EQ(fcntl(pipe.writer(), F_SETFL, 0), 0);  // a write to the full pipe would block
+  std::string text, expected;
+  OutputStream output(pipe.writer(), _IONBF);
+  output.hold_for_slow_readers();
+  for (int i = 0; i < 3000; ++i) {
+    text = std::to_string(i) + "\n";
+    expected += text;
+    std::fputs(text.c_str(), output.stream());
+  }
+  EXPECT_EQ(output.failure(), "");
+  std::string found;
+  std::thread reader([&] { found = pipe.read_all(); });
+  output.finish();
+  pipe.close_writer();
+  reader.join();
+  EXPECT_EQ(found, expected);
+}
+
+TEST(OutputStream, LosesTextBeyondTheLimitOfHeldText) {
+  SlowPipe pipe;
+  std::string reasons;
+  OutputStream output(pipe.writer(), _IONBF);
+  output.on_failure([&](const std::string& reason) { reasons += reason + "\n"; });
+  output.hold_for_slow_readers();
+  const std::string text(OutputStream::kMaxHeld / 4, 'x');
+  for (int i = 0; i < 6; ++i) std::fputs(text.c_str(), output.stream());
+  EXPECT_EQ(reasons, "No buffer space available\n");
+  std::thread reader([&] {
+    while (!pipe.read_all().empty()) continue;
+  });
+  output.finish();
+  pipe.close_writer();
+  reader.join();
+}
+
 TEST(OutputStream, KeepsTheFirstFailureAndReportsItOnce) {
   const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
   std::vector<std::string> reports;

@@ -2,14 +2,29 @@
 """Each wrong use prints one line with the problem and the remedy, and writes nothing."""
 import json
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 import unittest
 
 from program import AWKWARD_FILES, ENVIRONMENT, MPIRUN, ROOT, command, forked, metrics, run, scratch, tessera, write_tokens
 from summary import run_cases
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+
+# Imitates the Python package tokenizers.
+TOKENIZERS = """
+class Tokenizer:
+    ids, special_tokens_mask = [3], [0]
+    def from_buffer(data):
+        return Tokenizer()
+    def encode(self, text):
+        return self
+    def decode(self, ids, skip_special_tokens):
+        return "x" * len(ids)
+    no_truncation = no_padding = lambda self: None
+"""
 
 
 class Messages(unittest.TestCase):
@@ -71,6 +86,17 @@ class Messages(unittest.TestCase):
         self.check("convert", self.made, self.folder / "x", "--dtype", "--json", expect=["--dtype: expected a value", "--json"])
         self.check("plan", "--model", "--tp=2", expect=["--model: expected a value", "the flag --tp"], without=["=2"])
 
+    def test_an_empty_value(self):
+        """A script may pass the value of a variable that is not set."""
+        tiny = ("plan", "--model", "llama-tiny-odd")
+        for words in ((*tiny, "--layers"), (*tiny, "--memory-margin"), (*tiny, "--expert-load"), (*tiny, "--dead-share"),
+                      ("generate", self.made, "--prompt-ids", "1", "--tokens"), ("generate", self.made, "--prompt-ids", "1", "--top-p")):
+            self.check(*words, "", expect=[f'tessera: {words[-1]}: got "", expected a number'])
+        for words in (*((*tiny, flag) for flag in ("--measured", "--events", "--save-events", "--trace")), ("plot", self.made, "--svg")):
+            self.check(*words, "", expect=[f'tessera: {words[-1]}: got "", expected a path'])
+        self.check("convert", self.made, "", expect=["target '': expected the name of a new folder"])
+        self.check(*tiny, "--memory-margin", "much", expect=['tessera: --memory-margin: got "much", expected a number'])
+
     def test_paths_that_are_not_utf8(self):
         """Each path of each command is refused by its flag. tests/run/config/flags_test.cpp has all flags of train."""
         bad = os.fsdecode(bytes(self.folder / "caf") + b"\xe9")
@@ -97,7 +123,7 @@ class Messages(unittest.TestCase):
         self.check("caf\udce9", expect=["'caf\\xe9'"])
 
     def test_a_folder_that_is_not_utf8(self):
-        """Relative paths work in a folder with such a name, and the run resumes."""
+        """Relative paths work in a folder with such a name, and the run resumes. Text is generated with a tokenizer in such a folder."""
         folder = os.fsdecode(bytes(self.folder / "folder") + b"\xe9")
         os.mkdir(folder)
         for suffix in (".bin", ".idx"):
@@ -110,6 +136,13 @@ class Messages(unittest.TestCase):
             if "--json" in words:
                 json.loads(result.stdout)
         self.assertEqual([1, 2], [line["step"] for line in metrics(self.folder / os.path.basename(folder) / "run")])
+        os.mkdir(f"{folder}/run/tokenizer")
+        for name, text in (("run/tokenizer/tokenizer.json", "{}"), ("tokenizers.py", TOKENIZERS)):
+            pathlib.Path(f"{folder}/{name}").write_text(text)
+        line = forked(command("generate", "run", "--prompt", "a", "--tokens", 1, "--json"))
+        result = subprocess.run(line, capture_output=True, check=False, cwd=folder, timeout=120,
+                                env={**ENVIRONMENT, "TESSERA_PYTHON": sys.executable, "PYTHONPATH": folder})
+        self.assertEqual((0, [3]), (result.returncode, json.loads(result.stdout or "{}").get("prompt_ids")), result.stderr)
 
     def test_a_resume_without_a_checkpoint(self):
         stopped = self.copy_of_run("stopped")
@@ -171,6 +204,8 @@ class Messages(unittest.TestCase):
                       ("train", *model, "--data", self.data, "--global-batch", 1, "--steps", 0, "--out", self.folder / "warned")):
             result = run(*words)
             self.assertEqual((0, 1), (result.returncode, (result.stdout + result.stderr).count(warning)), result.stderr)
+        result = run("convert", folder, self.folder / "never")  # the tensors have other sizes
+        self.assertEqual((2, 1), (result.returncode, result.stderr.count(warning)), result.stderr)
         good = json.loads((self.hf / "config.json").read_text())
         good["rope_tetha"] = 1e6
         del good["rope_theta"]

@@ -229,6 +229,25 @@ class StandardOutputOfTrain(unittest.TestCase):
     def test_a_closed_output(self):
         self.check("closed", None, "Bad file descriptor")
 
+    def test_a_reader_that_pauses_for_longer_than_the_time_limit(self):
+        """As with Ctrl-S or a pager. The pipe is full when the run starts."""
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(write, b"\0" * 4096)
+        out = self.folder / "paused-reader"
+        with open(read, "rb") as reader:
+            with open(write, "wb") as pipe:
+                running = Command([*self.train, "--timeout-s", 1, "--out", out], pipe)
+            for _ in range(600):
+                if (out / "summary.json").exists():
+                    break
+                time.sleep(0.1)
+            self.assertEqual(self.expected, bits(out))
+            output = reader.read().decode().strip("\0")
+        self.assertEqual((0, ""), running.end())
+        for word in ("step 1/3", "step 3/3", "checkpoint"):
+            self.assertIn(word, output)
+
     def test_a_lost_terminal(self):
         """A write to a terminal that is gone fails with EIO. The messages are lost, but the run is not."""
         main, terminal = os.openpty()

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <numeric>
+#include <random>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/role.h"
@@ -146,6 +150,62 @@ TEST(Mesh, SeveralGridsOfTheSameRanks) {
   const Mesh single({{{"tp", 2}, {"cp", 1}, {"gtp", 2}}, {{"ep", 4}, {"cp", 1}}}, {0, 1, 2, 3});
   EXPECT_EQ(single.groups({"tp", "cp"}), (Groups{{0, 1}, {2, 3}}));
   EXPECT_EQ(single.coordinate(3, "cp"), 0);
+}
+
+// Returns every list of axes of every grid, without the empty list.
+std::vector<Axes> lists_of_axes(const Mesh& mesh) {
+  std::vector<Axes> lists;
+  for (const Grid& grid : mesh.grids())
+    for (unsigned chosen = 1; chosen < 1U << grid.size(); ++chosen) {
+      Axes& axes = lists.emplace_back();
+      for (std::size_t axis = 0; axis < grid.size(); ++axis)
+        if ((chosen & 1U << axis) != 0) axes.push_back(grid[axis].name);
+    }
+  return lists;
+}
+
+// Returns a grid of four axes with random sizes, whose places are `count`.
+Grid random_grid(const std::string& names, int count, std::mt19937& random) {
+  Grid grid;
+  for (const char name : names) {
+    int size = 1;
+    for (const int factor : {2, 2, 3})
+      if (count % (size * factor) == 0 && random() % 2 == 0) size *= factor;
+    if (name == names.back()) size = count;
+    grid.push_back({std::string(1, name), size});
+    count /= size;
+  }
+  return grid;
+}
+
+TEST(Mesh, EqualStridesAreEqualGroups) {
+  std::mt19937 random(3);
+  int equal = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    std::vector<int> places(std::array{1, 12, 24, 36}.at(random() % 4));
+    std::iota(places.begin(), places.end(), 0);
+    std::ranges::shuffle(places, random);
+    const int count = static_cast<int>(places.size());
+    const Mesh mesh({random_grid("abcd", count, random), random_grid("efgh", count, random)}, places);
+    const std::vector<Axes> lists = lists_of_axes(mesh);
+    std::vector<std::vector<std::vector<int>>> groups;
+    for (const Axes& axes : lists) groups.push_back(mesh.groups(axes));
+    for (std::size_t a = 0; a < lists.size(); ++a)
+      for (std::size_t b = 0; b < a; ++b) {
+        EXPECT_EQ(mesh.strides(lists[a]) == mesh.strides(lists[b]), groups[a] == groups[b])
+            << to_string(mesh.grids()[0]) << ", " << to_string(mesh.grids()[1]) << ", lists " << a << " and " << b;
+        equal += groups[a] == groups[b] ? 1 : 0;
+      }
+  }
+  EXPECT_GT(equal, 1000);
+}
+
+TEST(Mesh, StridesJoinAdjacentAxesAndLeaveOutAxesOfSizeOne) {
+  const Mesh mesh({{"tp", 2}, {"one", 1}, {"gtp", 6}, {"dp", 2}});
+  using Strides = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(mesh.strides({"gtp", "tp"}), (Strides{{12, 1}}));
+  EXPECT_EQ(mesh.strides({"dp", "tp", "one"}), (Strides{{2, 1}, {2, 12}}));
+  EXPECT_EQ(mesh.strides({"one"}), Strides());
 }
 
 TEST(Role, HasTheGroupsAlongItsAxes) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -308,6 +309,21 @@ TEST_F(ModelFiles, AnAmbiguousNameListsBothFiles) {
   std::filesystem::remove(configs / "flat.json");
   std::filesystem::create_hard_link(configs / "flat" / "config.json", configs / "flat.json");
   EXPECT_EQ(find_model_config("flat", configs), configs / "flat.json");  // the same file twice
+}
+
+TEST_F(ModelFiles, ADeviceOrAPipeIsNotAModel) {
+  const auto folder = root_ / "configs" / "device";
+  std::filesystem::create_directories(folder);
+  std::filesystem::create_symlink("/dev/zero", folder / "config.json");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const auto& path : {folder / "config.json", folder / "pipe"}) {
+    try {
+      find_model_config(path.string(), root_ / "configs");
+      FAIL() << path;
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("'" + path.string() + "' not found: expected a config.json"));
+    }
+  }
 }
 
 TEST_F(ModelFiles, AMissingNameListsTheKnownNames) {

@@ -8,26 +8,33 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/run/generate/frozen_run.h"
 #include "tests/run/config/config_test_support.h"
+#include "tests/run/convert_testing.h"
 
 namespace tessera::run {
 namespace {
 
 using nlohmann::json;
 
-// Returns the message of each rank, or "" for no error.
-std::array<std::string, 3> messages(const std::array<json, 3>& values) {
+// Calls compare(group, rank) on three ranks. Returns the message of each rank, or "" for no error.
+template <typename Compare>
+std::array<std::string, 3> messages_of(Compare compare) {
   std::array<std::string, 3> found;
   comm::run_local(3, {}, [&](comm::World& world) {
     const auto all = world.make_group("all", {{0, 1, 2}});
     const auto rank = static_cast<std::size_t>(world.rank());
     try {
-      require_equal(*all, values[rank]);
+      compare(*all, rank);
     } catch (const InputError& error) {
       found[rank] = error.what();
     }
   });
   return found;
+}
+
+std::array<std::string, 3> messages(const std::array<json, 3>& values) {
+  return messages_of([&](comm::Communicator& all, std::size_t rank) { require_equal(all, values[rank]); });
 }
 
 TEST(RanksOfARun, MayHaveEqualValues) {
@@ -49,6 +56,25 @@ TEST(RanksOfARun, AllNameAMissingValue) {
               ::testing::Each(::testing::HasSubstr("rank 1: the held-out data: got ")));
   EXPECT_THAT(messages({other, first, other}),
               ::testing::Each(::testing::HasSubstr("rank 1: the held-out data: got 7")));
+}
+
+// The ranks of `tessera generate` and `tessera evaluate` may see different files under one path.
+TEST(RanksOfAStoredModel, MustFindTheSameModelAndWeights) {
+  const auto model = [](bool is_tied, const char* folder) {
+    return StoredModel{.model = std::make_shared<models::LlamaConfig>(testing::odd_llama(is_tied)), .folder = folder};
+  };
+  const auto said = [&](const StoredModel& last) {
+    const StoredModel first = model(false, "/a/step-00000001");
+    return messages_of([&](comm::Communicator& all, std::size_t rank) {
+      require_same_inputs(all, rank == 2 ? last : first, json::object());
+    });
+  };
+  EXPECT_THAT(said(model(false, "/b/step-00000001")), ::testing::Each(""));
+  EXPECT_THAT(said(model(true, "/a/step-00000001")),
+              ::testing::Each(::testing::StartsWith("rank 2: the model: got {")));
+  EXPECT_THAT(said(model(false, "/a/step-00000002")),
+              ::testing::Each(::testing::StartsWith(
+                  "rank 2: the weights: got \"step-00000002\", expected \"step-00000001\" as on rank 0")));
 }
 
 }  // namespace

@@ -247,6 +247,14 @@ TEST(Progress, ShowsEvaluationsSkipsAndSuppressions) {
   EXPECT_THAT(progress_text(metrics, 3, {}), Not(HasSubstr("left")));
 }
 
+TEST(Progress, NamesAStepWithoutTargetsAndShowsNoSignOfNan) {
+  StepMetrics metrics = example(1);
+  metrics.loss = -std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(progress_text(metrics, 3, {}), HasSubstr("loss nan  "));
+  metrics.tokens = 0;
+  EXPECT_THAT(progress_text(metrics, 3, {}), HasSubstr("loss none (no target)  "));
+}
+
 TEST(Progress, TheTimeLeftDoesNotFollowASingleSlowStep) {
   StepPace pace;
   pace.add(5000);  // the first step prepares the others

@@ -363,6 +363,15 @@ TEST(TerminalPlot, DrawsOneRunWithStarsAndSeveralWithLetters) {
       EXPECT_LE(text.find('\n', begin) - begin, 60u);
 }
 
+TEST(TerminalPlot, KeepsTheWidthWithTheLongestLabels) {
+  PlottedRun run = falling_run(50);
+  run.steps[20].loss = -std::numeric_limits<double>::max();
+  const std::string text = terminal_plot({run}, 60);
+  EXPECT_THAT(text, HasSubstr("-1.7977e+308|"));
+  for (std::size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1)
+    EXPECT_LE(text.find('\n', begin) - begin, 60u);
+}
+
 TEST(TerminalPlot, MarksValuesThatAreNotFiniteOnTheAxis) {
   PlottedRun run = falling_run(50);
   EXPECT_THAT(terminal_plot({run}, 60), Not(HasSubstr("!")));
@@ -372,7 +381,7 @@ TEST(TerminalPlot, MarksValuesThatAreNotFiniteOnTheAxis) {
 
 TEST(TerminalPlot, LabelsTheTicksOfTheStepAxis) {
   const std::string text = terminal_plot({falling_run(1000)}, 80);
-  EXPECT_THAT(text, HasSubstr("step 1       200"));
+  EXPECT_THAT(text, HasSubstr("step 1      200"));
   EXPECT_THAT(text, EndsWith(" step 1000\n"));
   const auto axis = text.rfind("|", text.rfind("+"));
   EXPECT_EQ(count(text.substr(axis), "+"), 6u);  // the corner and 200, 400, 600, 800, 1000

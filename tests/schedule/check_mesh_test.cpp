@@ -4,7 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+
 #include "tessera/base/error.h"
+#include "tessera/schedule/check/check_one_class.h"
 #include "tessera/schedule/check/order_text.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/schedule/oracle_cases.h"
@@ -15,6 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // The first replica has the ranks 0 to 2, and the second replica has the ranks 3 and 4.
 const std::vector<int> kClasses{0, 0, 0, 1, 1};
@@ -105,6 +112,47 @@ TEST(CheckClasses, RolesThatShareACommunicatorHaveOneOrder) {
   EXPECT_THAT(check_together(rank_orders(groups, {one, one}, {0, 1})), IsEmpty());
   EXPECT_THAT(check_together(rank_orders(groups, {one, other}, {0, 1})),
               ElementsAre(HasSubstr("call 0: rank 0 makes a of 1 bytes, rank 1 makes b of 1 bytes")));
+}
+
+// Returns random groups that contain each of `ranks` ranks once.
+std::vector<std::vector<int>> random_groups(int ranks, std::mt19937& random) {
+  std::vector<int> order(static_cast<std::size_t>(ranks));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  std::vector<std::vector<int>> groups;
+  for (const int rank : order) {
+    if (groups.empty() || random() % 3 == 0) groups.emplace_back();
+    groups.back().push_back(rank);
+  }
+  return groups;
+}
+
+// check_one_class() relies on this: ranks that make the same calls cannot deadlock, for any groups of the roles.
+TEST(CheckOneClass, RanksWithOneScheduleHaveNoFaultTogether) {
+  const CallOrder order = order_of(step_of(2));
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int ranks = 1 + static_cast<int>(random() % 9);
+    RoleGroups groups;
+    for (const std::string& role : order.roles) {
+      const bool is_shared = !groups.empty() && random() % 4 == 0;
+      groups.emplace(role, is_shared ? groups.begin()->second : RoleGroup{role, random_groups(ranks, random)});
+    }
+    const std::vector<int> one_class(static_cast<std::size_t>(ranks), 0);
+    EXPECT_THAT(check_together(rank_orders(groups, {order}, one_class)), IsEmpty()) << trial;
+  }
+}
+
+TEST(CheckOneClass, RefusesAWrongScheduleAndARoleWithoutGroups) {
+  const oracle::Case made = step_of(2);
+  Schedule schedule = plan(made.trace, made.sizes, {});
+  std::set<std::string> roles;
+  for (const auto& [role, group] : kGroups) roles.insert(role);
+  EXPECT_THAT(check_one_class(roles, made.trace, made.sizes, schedule), IsEmpty());
+  roles.erase("reduce");
+  EXPECT_THAT(check_one_class(roles, made.trace, made.sizes, schedule), ElementsAre(HasSubstr("the role 'reduce'")));
+  schedule.reductions.pop_back();
+  EXPECT_THAT(check_one_class(roles, made.trace, made.sizes, schedule), Not(IsEmpty()));
 }
 
 TEST(OrderText, RoundTrips) {

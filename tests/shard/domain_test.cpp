@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tessera/base/error.h"
+#include "tessera/shard/role_names.h"
 
 namespace tessera::shard {
 namespace {
@@ -75,6 +78,13 @@ TEST(Domain, DomainsWithTheSameComputeAxesShareTheProgramsGroup) {
   const Domain other{.compute = {"a"}, .storage = {"b", "w"}, .duplicates = {}, .replicas = {"c"}};
   const Mesh mesh = without(kDuplicated, {});
   EXPECT_EQ(role_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
+}
+
+TEST(Domain, NamesOfRolesAreThoseOfTheirGroups) {
+  const Domain other{.compute = {"a", "b"}, .storage = {"w"}, .duplicates = {}, .replicas = {"c"}};
+  std::set<std::string> names;
+  for (const auto& [name, group] : role_groups(without(kDuplicated, {}), {kDuplicates, other})) names.insert(name);
+  EXPECT_EQ(role_names({kDuplicates, other}), names);
 }
 
 TEST(Domain, ReplicasHaveOneGroupForEachPartUnlessPlacesAreDead) {

@@ -32,6 +32,25 @@ class CompareLosses(unittest.TestCase):
                          [line.split() for line in said[1:3]])
         self.assertEqual("2 steps: largest relative difference 2.50e-01 (step 2), mean 1.25e-01", said[3])
 
+    def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_named(self):
+        for name in "ab":
+            self.write(name, (1, 4.0), (2, 3.0), (3, 2.0))
+        file = self.folder / "b" / "metrics.jsonl"
+        file.write_text(file.read_text() + '{"step": 4, "lo')
+        self.assertIn("3 steps: largest", self.compare("a", "b").stdout)
+        file.write_text('{"step": 1, "loss": 1}\n[1]\n')
+        self.assertEqual("compare_losses.py: b/metrics.jsonl:2: expected the lines of a run's metrics.jsonl, with step and loss\n",
+                         self.compare("a", "b").stderr)
+        said = self.compare("a", "a", "--every", "0")
+        self.assertEqual((2, True), (said.returncode, "--every" in said.stderr))
+
+    def test_an_output_that_is_lost_is_reported(self):
+        self.write("a", (1, 4.0))
+        for output, reason in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+            said = subprocess.run(["sh", "-c", f'"$@" {output}', "sh", sys.executable, SCRIPT, "a", "a"], cwd=self.folder, text=True,
+                                  check=False, capture_output=True)
+            self.assertEqual((1, f"compare_losses.py: standard output: {reason}: the output is incomplete\n"), (said.returncode, said.stderr))
+
     def test_losses_that_are_zero_or_not_finite(self):
         self.write("a", (1, "NaN"), (2, 0.0), (3, 0.0), (4, 2.0))
         self.write("b", (1, 4.0), (2, 0.0), (3, 1.0), (4, "Infinity"))

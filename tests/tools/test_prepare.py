@@ -56,6 +56,18 @@ class Prepare(unittest.TestCase):
                 documents.append(tokenizer.decode(tokens[first:last - 1].tolist()))
         self.assertEqual(documents, [part.strip() for part in text(300).split("\n\n")])
 
+    def test_standard_streams_that_are_full_or_closed(self):
+        (self.root / "in.txt").write_text(text(300))
+        for number, (streams, code, said) in enumerate(((">/dev/full", 1, "standard output: No space left on device"),
+                                                        (">&-", 1, "standard output: Bad file descriptor"), ("2>&-", 0, ""))):
+            output = self.root / str(number)
+            found = subprocess.run(["sh", "-c", f'"$@" {streams}', "sh", sys.executable, str(ROOT / "python" / "prepare_text.py"), "--input",
+                                    str(self.root / "in.txt"), "--output", str(output), "--vocab-size", "300"],
+                                   capture_output=True, text=True, check=False)
+            self.assertEqual(found.returncode, code, found.stderr)
+            self.assertIn(said, found.stderr)
+            self.assertTrue((output / "meta.json").exists())
+
     def test_meta_json_states_the_counts_and_the_unigram_loss(self):
         self.prepare_text("--held-out", 0.1)
         meta = json.loads((self.root / "out/meta.json").read_text())

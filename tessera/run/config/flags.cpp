@@ -22,6 +22,12 @@ void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& w
   if (is_switch) option->expected(0, 1)->default_str("on");
 }
 
+// Returns whether the option has one of the types that CLI11 reads an empty text as 0 or as absent for.
+bool is_number(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+}
+
 // In commands other than train, the default batch is computed from the mesh (resolve_plan_config).
 std::string default_for(Command command, const Setting& setting, const std::vector<std::string>& words) {
   if (!words.empty()) return " [" + words.front() + "]";
@@ -40,6 +46,12 @@ void add_flags(CLI::App& app, Command command, SettingWords& words) {
 
 std::string parse_error_text(const CLI::ParseError& error) {
   std::string text = error.what();
+  constexpr std::string_view kNotConverted = "Could not convert: ", kValue = " = ";
+  const std::size_t value = text.find(kValue);
+  if (text.starts_with(kNotConverted) && value != std::string::npos)
+    return fmt::format("{}: got \"{}\", expected a number",
+                       text.substr(kNotConverted.size(), value - kNotConverted.size()),
+                       text.substr(value + kValue.size()));
   if (error.get_name() != "ArgumentMismatch") return text;
   const std::string flag = text.substr(0, text.find(':'));
   return flag + (text.find("At Most") != std::string::npos ? ": expected one value; it is given more than once"
@@ -49,6 +61,7 @@ std::string parse_error_text(const CLI::ParseError& error) {
 void check_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     for (const std::string& word : option->results()) {
+      if (word.empty() && is_number(*option)) throw InputError("{}: got \"\", expected a number", option->get_name());
       if (word.starts_with("--"))
         throw InputError("{}: expected a value behind it, got the flag {}", option->get_name(),
                          word.substr(0, word.find('=')));

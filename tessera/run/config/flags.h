@@ -17,6 +17,7 @@ void add_flags(CLI::App& app, Command command, SettingWords& words);
 std::string parse_error_text(const CLI::ParseError& error);
 // Checks all parsed values. Throws InputError, which names the flag, if:
 // - the value of a flag is missing and the next word is another flag;
+// - a number is an empty text, which the parser reads as 0 or as an absent flag;
 // - a value is not UTF-8. JSON, SVG and the files of a run cannot hold a path with such bytes.
 void check_values(const CLI::App& app);
 // Throws InputError for the first word of `extras`. `extras` are the words that are neither flags nor values of flags.

@@ -40,6 +40,7 @@ bool is_hf_folder(const fs::path& source) {
 
 ConvertReport convert(const fs::path& source, const fs::path& target, const ConvertOptions& options) {
   std::error_code code;
+  if (target.empty()) throw InputError("target '': expected the name of a new folder");
   const auto status = fs::symlink_status(target, code);
   if (fs::exists(status) && !(fs::is_directory(status) && fs::is_empty(target, code)))
     throw InputError("target '{}' exists: expected a new or empty folder", target.string());

@@ -23,6 +23,12 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", minutes, total % 60);
 }
 
+// A NaN may have a sign, which has no meaning.
+std::string loss_text(const StepMetrics& m) {
+  if (!std::isnan(m.loss)) return fmt::format("{:.4f}", m.loss);
+  return m.tokens == 0 ? "none (no target)" : "nan";
+}
+
 }  // namespace
 
 void StepPace::add(double step_ms) {
@@ -39,8 +45,8 @@ std::optional<double> StepPace::step_ms() const {
 }
 
 std::string progress_text(const StepMetrics& m, std::int64_t last_step, std::optional<double> pace_ms) {
-  std::string text = fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms",
-                                 m.step, last_step, m.loss, m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
+  std::string text = fmt::format("step {}/{}  loss {}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms", m.step,
+                                 last_step, loss_text(m), m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
   if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
   if (m.expert_load) text += fmt::format("  expert load {:.2f}", *m.expert_load);
   if (m.skipped) text += "  SKIPPED: the gradient is not finite";

@@ -101,9 +101,28 @@ bool is_better(const MeshPlan& a, const MeshPlan& b) {
   return a.seconds.total() < b.seconds.total();
 }
 
+// Plans a mesh as plan_mesh() does. `parameters` are those of prepare_step(). If they are empty, sets them.
+MeshPlan plan_with(const StepPlanRequest& request, std::vector<predict::PlannedParameter>& parameters) {
+  const std::int64_t microbatches = microbatches_of(request.config);
+  const std::int64_t planned = std::min(microbatches, kPlannedMicrobatches);
+  const StepPlanRequest longer = with_microbatches(request, planned);
+  const PreparedStep prepared = prepare_step(longer, parameters);  // the same for 2 or more microbatches
+  parameters = prepared.parameters;
+  const StepPlan step = plan_step(longer, prepared);
+  MeshPlan plan{.config = request.config, .seconds = seconds_of(step), .memory = step.memory};
+  plan.missing = missing_bytes(step.memory, request);
+  if (microbatches == planned) return plan;
+  StepPlanRequest fewer = with_microbatches(request, planned - 1);
+  fewer.gather_budget = step.schedule.gather_arena;
+  fewer.reduce_budget = step.schedule.reduce_arena + step.schedule.scratch;
+  add_microbatches(seconds_of(plan_step(fewer, prepared)), static_cast<double>(microbatches - planned), plan.seconds);
+  return plan;
+}
+
 // Plans one mesh with the best choice of recomputation.
 MeshPlan best_recomputation(const StepPlanRequest& request, const TrainConfig& mesh) {
   StepPlanRequest tried = request;
+  std::vector<predict::PlannedParameter> parameters;
   const TrainConfig config = with_experts(request, mesh);
   std::vector<RecomputeSetting> choices{RecomputeSetting::none, RecomputeSetting::selective, RecomputeSetting::full};
   if (config.given.contains("recompute")) choices = {config.recompute};
@@ -112,7 +131,7 @@ MeshPlan best_recomputation(const StepPlanRequest& request, const TrainConfig& m
     tried.config = config;
     tried.config.recompute = choice;
     tried.config = resolve_plan_config(tried.config, *request.model);
-    MeshPlan plan = plan_mesh(tried);
+    MeshPlan plan = plan_with(tried, parameters);
     if (!best || is_better(plan, *best)) best = std::move(plan);
     const double exposed = best->seconds.gathers + best->seconds.gradients;
     if (best->fits() && exposed < kHidden * best->seconds.total()) break;
@@ -167,19 +186,8 @@ void add_microbatches(const StepSeconds& shorter, double times, StepSeconds& lon
 }
 
 MeshPlan plan_mesh(const StepPlanRequest& request) {
-  const std::int64_t microbatches = microbatches_of(request.config);
-  const std::int64_t planned = std::min(microbatches, kPlannedMicrobatches);
-  const StepPlanRequest longer = with_microbatches(request, planned);
-  const PreparedStep prepared = prepare_step(longer);  // with 2 or more microbatches, the preparation is the same
-  const StepPlan step = plan_step(longer, prepared);
-  MeshPlan plan{.config = request.config, .seconds = seconds_of(step), .memory = step.memory};
-  plan.missing = missing_bytes(step.memory, request);
-  if (microbatches == planned) return plan;
-  StepPlanRequest fewer = with_microbatches(request, planned - 1);
-  fewer.gather_budget = step.schedule.gather_arena;
-  fewer.reduce_budget = step.schedule.reduce_arena + step.schedule.scratch;
-  add_microbatches(seconds_of(plan_step(fewer, prepared)), static_cast<double>(microbatches - planned), plan.seconds);
-  return plan;
+  std::vector<predict::PlannedParameter> parameters;
+  return plan_with(request, parameters);
 }
 
 std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads, const SearchProgress& progress) {

@@ -252,7 +252,8 @@ std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan) 
   return ways.best ? text + flags_of(ways.ways[*ways.best]) : text;
 }
 
-std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans) {
+std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans,
+                                   const DrawProgress& progress) {
   const TpUnits units = units_of(*request.model);
   std::vector<Draw> drawn;
   for (int seed = 1; seed <= draws.seeds; ++seed) {
@@ -260,6 +261,7 @@ std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDra
     draw.dead = dead_at_random(draws.share, draw.seed, request.config);
     draw.comparison = compare_ways(request.config, in_order_of_ranks(draw.dead, request.config), units, plans);
     drawn.push_back(std::move(draw));
+    if (progress) progress(drawn.size(), static_cast<std::size_t>(draws.seeds));
   }
   return drawn;
 }

@@ -1,6 +1,8 @@
 // The output of `tessera plan` for a mesh with unused places, as JSON and as text.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -39,7 +41,10 @@ struct Draw {
   PlaceMap dead;
   WayComparison comparison;
 };
-std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans);
+// Calls `progress` after each draw, with the number of planned draws and of all draws.
+using DrawProgress = std::function<void(std::size_t planned, std::size_t all)>;
+std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans,
+                                   const DrawProgress& progress = {});
 // {"model", "machine", "mesh", "global_batch", "tokens", "share",
 //  "draws": [{"seed", "dead", and the keys of "comparison" of places_json}],
 //  "mean": [{"way", "possible": number of draws, "kept", "kept_if_divisible"}]}

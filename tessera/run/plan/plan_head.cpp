@@ -18,12 +18,14 @@ std::string mesh_line(const StepPlanRequest& request) {
 
 std::string batch_line(const StepPlanRequest& request, std::int64_t microbatches) {
   const TrainConfig& c = request.config;
-  std::string text =
-      fmt::format("batch: {} sequences of {} tokens, {} {} of {} x {}", c.global_batch, c.seq_len, microbatches,
-                  microbatches == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len);
+  std::string text = fmt::format("batch: {} {} of {} tokens, {} {} of {} x {}", c.global_batch,
+                                 c.global_batch == 1 ? "sequence" : "sequences", c.seq_len, microbatches,
+                                 microbatches == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len);
   if (!request.has_given_batch)
     text += fmt::format("; --global-batch is not given, so the plan takes {}",
-                        microbatches == 1 ? "one microbatch" : fmt::format("{} for each rank", c.micro_batch));
+                        microbatches == 1 ? "one microbatch"
+                                          : fmt::format("{} {} for each rank", c.micro_batch,
+                                                        c.micro_batch == 1 ? "sequence" : "sequences"));
   return text + "\n";
 }
 

@@ -89,7 +89,7 @@ double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
 
 ordered_json predicted_json(const StepPlanRequest& request, const StepPlan& step) {
   const schedule::Prediction& p = step.prediction;
-  const double limit = limit_seconds(request);
+  const double limit = limit_seconds(request, step.parameters);
   return {{"step_ms", p.step_seconds * 1e3},
           {"compute_ms", p.compute_seconds * 1e3},
           {"exposed_comm_ms", p.exposed_seconds() * 1e3},
@@ -194,7 +194,7 @@ std::string memory_text(const StepPlanRequest& request, const StepPlan& step) {
 
 std::string time_text(const StepPlanRequest& request, const StepPlan& step) {
   const schedule::Prediction& p = step.prediction;
-  const double limit = limit_seconds(request);
+  const double limit = limit_seconds(request, step.parameters);
   return fmt::format(
       "predicted: step {:.3f} ms = compute {:.3f} + exposed communication {:.3f} (gathers {:.3f}, gradients {:.3f}, "
       "activations {:.3f}, slowest rank {:.3f})\n"

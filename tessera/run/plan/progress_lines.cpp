@@ -7,7 +7,7 @@ namespace tessera::run {
 std::optional<std::string> ProgressLines::next(std::size_t planned, std::size_t all, double seconds) {
   if (seconds < due_ || planned == all) return std::nullopt;
   due_ = seconds + 10;
-  return fmt::format("planned {} of {} meshes in {:.0f} s", planned, all, seconds);
+  return fmt::format("planned {} of {} {} in {:.0f} s", planned, all, things_, seconds);
 }
 
 }  // namespace tessera::run

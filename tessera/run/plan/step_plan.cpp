@@ -17,6 +17,8 @@
 #include "tessera/run/recompute_choice.h"
 #include "tessera/run/trainer_options.h"
 #include "tessera/schedule/check/check_mesh.h"
+#include "tessera/schedule/check/check_one_class.h"
+#include "tessera/shard/role_names.h"
 
 namespace tessera::run {
 namespace {
@@ -199,12 +201,12 @@ TrainConfig resolve_plan_config(TrainConfig config, const models::ModelConfig& m
   return resolve_model(resolve_ranks(std::move(config), std::nullopt), model);
 }
 
-PreparedStep prepare_step(const StepPlanRequest& request) {
+PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known) {
   PreparedStep prepared{.options = dry_options_of(request), .dry = {}, .parameters = {}, .replica = {}};
   const shard::ParameterTypes types = types_of(request.config);
   if (!request.replica) {
     prepared.dry.push_back(dry_step(prepared.options));
-    prepared.parameters = planned_parameters(prepared.dry.front(), types);
+    prepared.parameters = known.empty() ? planned_parameters(prepared.dry.front(), types) : known;
     return prepared;
   }
   for (const RankKind& kind : busiest(rank_kinds(prepared.options))) {
@@ -222,6 +224,15 @@ StepPlan plan_step(const StepPlanRequest& request) {
 
 namespace {
 
+// Checks the schedule for all ranks of the mesh. The ranks execute the same schedule. Without dead places, the groups
+// of every role contain each rank exactly once (Mesh::groups), so the groups need not be listed.
+std::vector<std::string> faults_of(const shard::RankLayout& layout, const schedule::Trace& trace,
+                                   const std::vector<schedule::ParameterSize>& sizes,
+                                   const schedule::Schedule& planned) {
+  if (!layout.mesh.has_dead_places()) return check_one_class(shard::role_names(layout.domains), trace, sizes, planned);
+  return check_mesh(shard::role_groups(layout.mesh, layout.domains), layout.mesh.world_size(), trace, sizes, planned);
+}
+
 // Returns the schedule of a step whose events have costs. Sets the costs of the schedule's transfers.
 schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedStep& prepared,
                                const predict::CostInput& input, StepPlan& step) {
@@ -235,9 +246,7 @@ schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedSte
     set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
     return step.costs.costs;
   });
-  const shard::RankLayout& layout = prepared.options.layout;
-  const std::vector<std::string> faults =
-      check_mesh(shard::role_groups(layout.mesh, layout.domains), layout.mesh.world_size(), step.trace, sizes, planned);
+  const std::vector<std::string> faults = faults_of(prepared.options.layout, step.trace, sizes, planned);
   TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
   return planned;
 }
@@ -265,12 +274,12 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   return step;
 }
 
-double limit_seconds(const StepPlanRequest& request) {
+double limit_seconds(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known) {
   StepPlanRequest work = request;
   work.recompute.assign(static_cast<std::size_t>(request.model->sizes().num_layers), nn::Recompute::none);
   work.trace.reset();
   work.machine.operator_s = work.machine.handover_s = 0;
-  const PreparedStep prepared = prepare_step(work);
+  const PreparedStep prepared = prepare_step(work, known);
   double longest = 0;
   for (const predict::DryStep& dry : prepared.dry) {
     const predict::CostInput input = cost_input_of(work, prepared.options.layout);

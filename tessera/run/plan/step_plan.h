@@ -109,8 +109,8 @@ struct StepPlan {
 };
 
 // Returns the predicted seconds of the operators' work in a step without recomputation, without the machine's costs of
-// starting operators, and without waits. The counterpart of the limit of `bench step`.
-double limit_seconds(const StepPlanRequest& request);
+// starting operators, and without waits. The counterpart of the limit of `bench step`. `known`: as for prepare_step().
+double limit_seconds(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known = {});
 
 // Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
 // rank computes one microbatch per step. Throws the errors of check_tp_tokens, resolve_ranks and resolve_model.
@@ -140,7 +140,10 @@ struct PreparedStep {
   std::vector<predict::PlannedParameter> parameters;  // by id
   std::optional<predict::ReplicaParameters> replica;  // of a replica that is planned alone
 };
-PreparedStep prepare_step(const StepPlanRequest& request);
+// If `known` is not empty, it must be the `parameters` of a request that differs at most in the policy of
+// recomputation. They are then not computed again. On meshes with many ranks, most of the time is spent on them. A
+// request with `replica` ignores `known`.
+PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known = {});
 // Plans a prepared step. `prepared` may belong to a request with another number of microbatches. If `schedule` is not
 // null, predicts the step with this schedule, which must belong to a step with the same events and buffer sizes. In
 // this case the plan has no `on_demand` and no traffic.

@@ -11,7 +11,7 @@
 namespace tessera::run {
 namespace {
 
-constexpr int kLabel = 10, kRows = 10, kFewestColumns = 40, kTicksOfLine = 8;  // sizes in characters
+constexpr int kLabel = 12, kRows = 10, kFewestColumns = 40, kTicksOfLine = 8;  // sizes in characters
 
 char letter_of(std::size_t run, std::size_t runs) {
   return runs == 1 ? '*' : static_cast<char>('a' + run % 26);

@@ -13,8 +13,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int kNoPackage = 77;
-// A Python script that reads one request and writes one answer, both as JSON. It does not import modules of the current
-// folder. The package may panic on a damaged file. A panic is not an Exception, and prints many lines.
+// A Python script that reads one request and writes one answer, both as JSON. Its argument is the tokenizer's file,
+// whose path may contain bytes that are not UTF-8. It does not import modules of the current folder. The package may
+// panic on a damaged file. A panic is not an Exception, and prints many lines.
 constexpr const char* kScript = R"(
 import sys
 sys.path = [folder for folder in sys.path if folder]
@@ -27,7 +28,8 @@ except ImportError:
 request = json.load(sys.stdin.buffer)
 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 try:
-    tokenizer = tokenizers.Tokenizer.from_file(request["file"])
+    with open(sys.argv[1], "rb") as file:
+        tokenizer = tokenizers.Tokenizer.from_buffer(file.read())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if "text" in request:
@@ -57,7 +59,7 @@ std::optional<json> object_in(const std::string& output) {
 // Returns the answer of the first interpreter that has the package.
 std::optional<json> call_python(const std::vector<std::string>& pythons, const json& request, const std::string& file) {
   for (const std::string& python : pythons) {
-    const ChildResult child = run_child({python, "-c", kScript}, request.dump());
+    const ChildResult child = run_child({python, "-c", kScript, file}, request.dump());
     if (!child.started || child.code == kNoPackage) continue;
     std::optional<json> answer = object_in(child.output);
     if (child.code != 0 || !answer)
@@ -76,7 +78,7 @@ PythonTokenizer::PythonTokenizer(std::filesystem::path file, std::vector<std::st
     : file_(std::move(file)), pythons_(std::move(pythons)) {}
 
 std::optional<std::vector<std::int64_t>> PythonTokenizer::encode(const std::string& text, const BeginIds& begin) const {
-  json request = {{"file", file_.string()}, {"text", text}};
+  json request = {{"text", text}};
   if (begin) request["begin"] = *begin;
   const auto answer = call_python(pythons_, request, file_.string());
   if (!answer) return std::nullopt;
@@ -85,7 +87,7 @@ std::optional<std::vector<std::int64_t>> PythonTokenizer::encode(const std::stri
 
 std::optional<std::vector<std::string>> PythonTokenizer::decode(
     const std::vector<std::vector<std::int64_t>>& lists) const {
-  const auto answer = call_python(pythons_, {{"file", file_.string()}, {"lists", lists}}, file_.string());
+  const auto answer = call_python(pythons_, {{"lists", lists}}, file_.string());
   if (!answer) return std::nullopt;
   return answer->at("texts").get<std::vector<std::string>>();
 }

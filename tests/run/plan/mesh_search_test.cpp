@@ -156,7 +156,7 @@ TEST(MeshSearch, ReportsItsProgress) {
 }
 
 TEST(ProgressLines, AreDueAfter2SecondsAndThenEvery10) {
-  ProgressLines lines;
+  ProgressLines lines("meshes");
   EXPECT_EQ(lines.next(1, 40, 1.9), std::nullopt);
   EXPECT_EQ(lines.next(2, 40, 2.4), "planned 2 of 40 meshes in 2 s");
   EXPECT_EQ(lines.next(3, 40, 12), std::nullopt);

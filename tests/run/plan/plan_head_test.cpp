@@ -74,7 +74,7 @@ TEST(PlanHead, NamesABatchThatNoFlagSets) {
   request.has_given_batch = false;
   EXPECT_THAT(head_text(request, {.seconds = 1, .microbatches = 4}),
               HasSubstr("batch: 4 sequences of 6 tokens, 4 microbatches of 1 x 6; --global-batch is not given, so the "
-                        "plan takes 1 for each rank\n"));
+                        "plan takes 1 sequence for each rank\n"));
   EXPECT_THAT(head_text(request, {.seconds = 1, .microbatches = 1}), HasSubstr("so the plan takes one microbatch\n"));
 }
 
