@@ -11,30 +11,30 @@
 #include "tessera/base/device.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
-#include "tessera/bench/kernels.h"
+#include "tessera/bench/kernels/kernels.h"
+#include "tessera/bench/kernels/products.h"
+#include "tessera/bench/kernels/token_products.h"
 #include "tessera/bench/links.h"
-#include "tessera/bench/products.h"
 #include "tessera/bench/schedule_table.h"
 #include "tessera/bench/step.h"
-#include "tessera/bench/token_products.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/launch/gpu_launch.h"
+#include "tessera/launch/launcher_check.h"
+#include "tessera/launch/process_settings.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/search/plan_flags.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/rendezvous/stop_requests.h"
-#include "tessera/run/config/flags.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/config/run_limits.h"
-#include "tessera/run/launch/gpu_launch.h"
-#include "tessera/run/launch/launcher_check.h"
-#include "tessera/run/launch/process_settings.h"
-#include "tessera/run/plan/plan_flags.h"
+#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/text/flags.h"
 
 namespace tessera::apps {
 namespace {
 
 // Replaces the help text that the settings table gives.
 void describe(CLI::App& app, std::string_view setting, const std::string& help) {
-  app.get_option(run::flag_of(setting))->description(help);
+  app.get_option(settings::flag_of(setting))->description(help);
 }
 
 std::filesystem::path configs() {
@@ -46,12 +46,12 @@ int bench_schedule(const Arguments& arguments) {
       "How much communication the schedule hides: runs a model's step over links of several speeds, with several "
       "budgets. Weights are transferred; compute only takes its predicted time.",
       "tessera bench schedule");
-  run::PlanCommandFlags flags;
+  plan::PlanCommandFlags flags;
   bench::ScheduleBench bench;
   bool json = false;
   flags.settings["model"] = {"llama-tiny"};
   flags.settings["gtp"] = {"2"};
-  run::add_flags(app, run::Command::bench_schedule, flags.settings);
+  settings::add_flags(app, settings::Command::bench_schedule, flags.settings);
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_option("--machine", flags.machine,
                  "machine that predicts compute times: NAME under configs/machines or a file")
@@ -60,7 +60,7 @@ int bench_schedule(const Arguments& arguments) {
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   flags.settings["backend"] = {"local"};
-  const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
+  const plan::PlanCommandInputs task = plan::plan_command_inputs(flags, configs());
   print_warnings(task.warnings);
   bench.config = task.request.config;
   bench.model = task.request.model;
@@ -84,11 +84,12 @@ int bench_kernels(const Arguments& arguments) {
   // The defaults of other flags depend on the device, so this flag is read first.
   const bool cuda = std::ranges::find(arguments, "--cuda") != arguments.end();
   bench::KernelBench bench = cuda ? bench::kernel_bench_on_cuda() : bench::KernelBench();
-  run::SettingWords words{{"dtype", {std::string(name_of(bench.type))}}, {"threads", {std::to_string(bench.threads)}}};
+  settings::SettingWords words{{"dtype", {std::string(name_of(bench.type))}},
+                               {"threads", {std::to_string(bench.threads)}}};
   bool json = false;
   app.add_flag("--cuda", bench.cuda,
                "run on the GPU with the sizes of Llama-3-8B (default: on the CPU with small sizes)");
-  run::add_flags(app, run::Command::bench_kernels, words);
+  settings::add_flags(app, settings::Command::bench_kernels, words);
   describe(app, "threads", fmt::format("threads of the CPU's products, attention and copies [{}]", bench.threads));
   app.add_option("--tokens", bench.tokens, "tokens of a microbatch")->capture_default_str();
   app.add_option("--hidden", bench.hidden, "hidden size")->capture_default_str();
@@ -106,8 +107,8 @@ int bench_kernels(const Arguments& arguments) {
   app.add_option("--only", bench.only, "run only kernels whose name contains this");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
-  run::TrainConfig config;
-  run::set_from_words(config, words);
+  settings::TrainConfig config;
+  settings::set_from_words(config, words);
   bench.type = config.dtype;
   bench.threads = static_cast<int>(config.threads);
   const std::vector<bench::KernelRow> rows = bench::kernel_rows(bench);
@@ -119,10 +120,10 @@ int bench_kernels(const Arguments& arguments) {
 }
 
 // Throws InputError unless a launcher started as many processes as there are ranks.
-void check_processes(const run::TrainConfig& config) {
-  run::check_launcher(config.backend, "nccl");
+void check_processes(const settings::TrainConfig& config) {
+  launch::check_launcher(config.backend, "nccl");
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
-  if (config.backend == run::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
+  if (config.backend == settings::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
     throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}, the number of processes that {} started",
                      config.tp, config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
 }
@@ -130,13 +131,13 @@ void check_processes(const run::TrainConfig& config) {
 int bench_step(const Arguments& arguments) {
   CLI::App app("Measures whole training steps on random tokens, compared with the hardware's limits",
                "tessera bench step");
-  run::PlanCommandFlags flags;
+  plan::PlanCommandFlags flags;
   bench::StepBench bench;
   bool json = false;
   const std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
   flags.settings["backend"] = {backend};
   flags.settings["steps"] = {std::to_string(bench.steps)};
-  run::add_flags(app, run::Command::bench_step, flags.settings);
+  settings::add_flags(app, settings::Command::bench_step, flags.settings);
   describe(app, "backend", fmt::format("ranks are threads (local) or GPUs (nccl) [{}]", backend));
   app.get_option("--backend")->option_text("local|nccl");
   describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
@@ -149,7 +150,7 @@ int bench_step(const Arguments& arguments) {
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   check_output("--profile", bench.profile);
-  const run::PlanCommandInputs task = run::plan_command_inputs(flags, configs());
+  const plan::PlanCommandInputs task = plan::plan_command_inputs(flags, configs());
   print_warnings(task.warnings);
   bench.model = task.request.model;
   bench.config = task.request.config;
@@ -159,8 +160,8 @@ int bench_step(const Arguments& arguments) {
   if (routing == "skewed") bench.routing = bench::Routing::skewed;
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
-  if (bench.config.backend == run::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
-  run::check_graph(bench.config);
+  if (bench.config.backend == settings::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
+  settings::check_graph(bench.config);
   check_processes(bench.config);
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
@@ -170,9 +171,9 @@ int bench_step(const Arguments& arguments) {
     else
       fmt::print("{}", bench::step_text(bench, report));
   };
-  run::set_up_process(bench.config.threads, bench.config.deterministic);
+  launch::set_up_process(bench.config.threads, bench.config.deterministic);
   const auto ranks = static_cast<int>(bench.config.ranks);
-  if (bench.config.backend == run::Backend::nccl) return run::run_with_nccl({.ranks = ranks}, body);
+  if (bench.config.backend == settings::Backend::nccl) return launch::run_with_nccl({.ranks = ranks}, body);
   comm::run_local(ranks, {}, body);
   return 0;
 }
@@ -180,11 +181,11 @@ int bench_step(const Arguments& arguments) {
 int bench_products(const Arguments& arguments) {
   CLI::App app("Measures every algorithm that cuBLASLt offers for a model's matrix products", "tessera bench products");
   bench::ProductBench bench;
-  run::SettingWords words{{"model", {"llama3-8b"}}};
-  run::add_flags(app, run::Command::bench_products, words);
+  settings::SettingWords words{{"model", {"llama3-8b"}}};
+  settings::add_flags(app, settings::Command::bench_products, words);
   app.add_option("--tokens", bench.tokens, "tokens of a rank's microbatch")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, run::kMaxMicrobatchTokens));
+      ->check(CLI::Range(std::int64_t{1}, settings::kMaxMicrobatchTokens));
   app.add_option("--only", bench.only, "measure only products whose name contains this, for example 'gate_up'");
   app.add_option("--candidates", bench.candidates, "algorithms of cuBLASLt that are measured for each product")
       ->capture_default_str()
@@ -196,8 +197,8 @@ int bench_products(const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   if (!parse(app, arguments)) return 0;
-  run::TrainConfig config;
-  run::set_from_words(config, words);
+  settings::TrainConfig config;
+  settings::set_from_words(config, words);
   bench.tp = config.tp;
   const std::filesystem::path file = models::find_model_config(config.model, configs());
   bench.model = models::read_model_config(file);
@@ -213,8 +214,8 @@ int bench_links(const Arguments& arguments) {
   bench::LinkBench bench;
   std::vector<std::int64_t> megabytes;
   bool json = false;
-  run::SettingWords words;
-  run::add_flags(app, run::Command::bench_links, words);
+  settings::SettingWords words;
+  settings::add_flags(app, settings::Command::bench_links, words);
   describe(app, "ranks", "number of GPUs (default: all)");
   app.add_option("--megabytes", megabytes, "size that a rank sends to each peer, in MiB")
       ->check(CLI::Range(1, 1'000'000));
@@ -225,9 +226,9 @@ int bench_links(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   if (!megabytes.empty()) bench.bytes.clear();
   for (const std::int64_t size : megabytes) bench.bytes.push_back(size << 20);
-  run::TrainConfig config;
-  run::set_from_words(config, words);
-  return run::run_with_nccl({.ranks = static_cast<int>(config.ranks)}, [&](comm::World& world) {
+  settings::TrainConfig config;
+  settings::set_from_words(config, words);
+  return launch::run_with_nccl({.ranks = static_cast<int>(config.ranks)}, [&](comm::World& world) {
     const std::vector<bench::LinkRow> rows = bench::link_rows(world, bench);
     if (world.rank() == 0) fmt::print("{}", json ? bench::link_json(rows).dump(2) + "\n" : bench::link_text(rows));
   });

@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/rendezvous/launcher.h"
-#include "tessera/run/config/flags.h"
+#include "tessera/settings/text/flags.h"
 
 namespace tessera::apps {
 
@@ -18,13 +18,13 @@ bool parse(CLI::App& app, const std::vector<std::string>& arguments) {
     fmt::print("{}", app.help());
     return false;
   } catch (const CLI::ParseError& error) {
-    throw InputError("{} (see {} --help)", run::parse_error_text(error), app.get_name());
+    throw InputError("{} (see {} --help)", settings::parse_error_text(error), app.get_name());
   }
   std::vector<std::string> flags;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  run::check_values(app);
-  run::refuse_extras(app.remaining(), flags, app.get_name());
+  settings::check_values(app);
+  settings::refuse_extras(app.remaining(), flags, app.get_name());
   return true;
 }
 

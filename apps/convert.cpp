@@ -1,4 +1,4 @@
-#include "tessera/run/convert/convert.h"
+#include "tessera/hub/convert/convert.h"
 
 #include <fmt/format.h>
 
@@ -9,15 +9,15 @@
 #include "subcommands.h"
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
-#include "tessera/run/config/byte_size.h"
+#include "tessera/settings/text/byte_size.h"
 
 namespace tessera::apps {
 
 namespace {
 
 // Paths may contain bytes that are not UTF-8.
-std::string dumped(const run::ConvertReport& report) {
-  return report.dump(2, ' ', false, run::ConvertReport::error_handler_t::replace);
+std::string dumped(const hub::ConvertReport& report) {
+  return report.dump(2, ' ', false, hub::ConvertReport::error_handler_t::replace);
 }
 
 quant::DType parse_weight_type(const std::string& name) {
@@ -49,14 +49,14 @@ int run_convert(const Arguments& arguments) {
   app.add_flag("--json", json, "print the report as JSON");
   if (!parse(app, arguments)) return 0;
 
-  run::ConvertOptions options{.max_shard_bytes = run::parse_byte_size(shard_size, "--max-shard-size")};
+  hub::ConvertOptions options{.max_shard_bytes = settings::parse_byte_size(shard_size, "--max-shard-size")};
   if (!dtype.empty()) options.dtype = parse_weight_type(dtype);
   if (!format.empty()) options.format = parse_weight_format(format);
   // A wrong key may be the reason of an error of the conversion.
   print_warnings(models::model_config_warnings(std::filesystem::path(source) / "config.json"));
-  const run::ConvertReport report = run::convert(source, target, options);
-  print_warnings(run::convert_warnings(report));
-  fmt::print("{}", json ? dumped(report) + "\n" : run::convert_text(report));
+  const hub::ConvertReport report = hub::convert(source, target, options);
+  print_warnings(hub::convert_warnings(report));
+  fmt::print("{}", json ? dumped(report) + "\n" : hub::convert_text(report));
   return 0;
 }
 

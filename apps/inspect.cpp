@@ -1,4 +1,4 @@
-#include "tessera/run/inspect/inspect_checkpoint.h"
+#include "tessera/hub/inspect/inspect_checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include "command_line.h"
 #include "subcommands.h"
 #include "tessera/base/error.h"
-#include "tessera/run/inspect/inspect_data.h"
-#include "tessera/run/inspect/quantization_error.h"
+#include "tessera/hub/inspect/inspect_data.h"
+#include "tessera/hub/inspect/quantization_error.h"
 
 namespace tessera::apps {
 
@@ -22,7 +22,7 @@ int run_inspect(const Arguments& arguments) {
   std::string path;
   bool json = false;
   std::vector<std::string> formats;
-  run::InspectOptions options;
+  hub::InspectOptions options;
   app.add_option("path", path,
                  "a checkpoint, a folder with checkpoints (the latest), or PREFIX of PREFIX.bin and PREFIX.idx")
       ->required();
@@ -36,16 +36,16 @@ int run_inspect(const Arguments& arguments) {
       ->allow_extra_args(false);
   if (!parse(app, arguments)) return 0;
   options.hash = !no_hash;
-  options.quantization_error = run::parse_error_formats(formats);
+  options.quantization_error = hub::parse_error_formats(formats);
 
-  if (run::is_data_path(path)) {
+  if (hub::is_data_path(path)) {
     if (!formats.empty()) throw InputError("--quantization-error: '{}' is a data file, expected a checkpoint", path);
-    const nlohmann::json inspected = run::inspect_data(path);
-    fmt::print("{}\n", json ? inspected.dump(2) : run::data_table(inspected));
+    const nlohmann::json inspected = hub::inspect_data(path);
+    fmt::print("{}\n", json ? inspected.dump(2) : hub::data_table(inspected));
     return 0;
   }
-  const nlohmann::json inspected = run::inspect_checkpoint(path, options);
-  fmt::print("{}\n", json ? inspected.dump(2) : run::checkpoint_table(inspected));
+  const nlohmann::json inspected = hub::inspect_checkpoint(path, options);
+  fmt::print("{}\n", json ? inspected.dump(2) : hub::checkpoint_table(inspected));
   return 0;
 }
 

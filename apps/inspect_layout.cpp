@@ -8,9 +8,9 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
-#include "tessera/run/config/parse.h"
-#include "tessera/run/inspect/inspect_layout.h"
-#include "tessera/run/plan/step_plan.h"
+#include "tessera/plan/inspect_layout.h"
+#include "tessera/plan/step_plan.h"
+#include "tessera/settings/text/parse.h"
 
 namespace tessera::apps {
 
@@ -18,7 +18,7 @@ int run_inspect_layout(Arguments arguments) {
   const auto json = std::ranges::find(arguments, "--json");
   const bool prints_json = json != arguments.end();
   if (prints_json) arguments.erase(json);
-  const run::TrainCommand command = run::parse_train_flags(arguments);
+  const settings::TrainCommand command = settings::parse_train_flags(arguments);
   if (command.help) {
     fmt::print(
         "tessera inspect layout: shows the mesh of a run, its groups of ranks, and the parts of every parameter that "
@@ -33,9 +33,9 @@ int run_inspect_layout(Arguments arguments) {
       models::find_model_config(command.config.model, configs_folder(base::read_environment()));
   const models::ModelConfigPtr model = models::read_model_config(file);
   print_warnings(models::model_config_warnings(file));
-  const run::TrainConfig config = run::resolve_plan_config(command.config, *model);
-  const nlohmann::ordered_json inspected = run::inspect_layout(config, *model);
-  fmt::print("{}", prints_json ? inspected.dump() + "\n" : run::layout_text(inspected));
+  const settings::TrainConfig config = plan::resolve_plan_config(command.config, *model);
+  const nlohmann::ordered_json inspected = plan::inspect_layout(config, *model);
+  fmt::print("{}", prints_json ? inspected.dump() + "\n" : plan::layout_text(inspected));
   return 0;
 }
 

@@ -12,15 +12,15 @@
 #include "tessera/base/atomic_file.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
-#include "tessera/run/config/flags.h"
-#include "tessera/run/plan/places_report.h"
-#include "tessera/run/plan/plan_flags.h"
-#include "tessera/run/plan/plan_report.h"
-#include "tessera/run/plan/predicted_timeline.h"
-#include "tessera/run/plan/progress_lines.h"
-#include "tessera/run/plan/search_report.h"
-#include "tessera/run/run_directory.h"
+#include "tessera/hub/run_directory.h"
+#include "tessera/plan/places_report.h"
+#include "tessera/plan/plan_report.h"
+#include "tessera/plan/predicted_timeline.h"
+#include "tessera/plan/search/plan_flags.h"
+#include "tessera/plan/search/progress_lines.h"
+#include "tessera/plan/search/search_report.h"
 #include "tessera/schedule/events_json.h"
+#include "tessera/settings/text/flags.h"
 
 namespace tessera::apps {
 namespace {
@@ -31,8 +31,8 @@ struct Output {
   std::string timeline, events;  // file names; a file with an empty name is not written
 };
 
-void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
-  run::add_flags(app, run::Command::plan, flags.settings);
+void add_options(CLI::App& app, plan::PlanCommandFlags& flags, Output& output) {
+  settings::add_flags(app, settings::Command::plan, flags.settings);
   app.add_option("--machine", flags.machine, "a name under configs/machines, or a JSON file (laptop)");
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
   app.add_option("--memory-margin", flags.memory_margin,
@@ -53,9 +53,9 @@ void add_options(CLI::App& app, run::PlanCommandFlags& flags, Output& output) {
 }
 
 // A damaged file of events is a user error, so every error becomes an InputError.
-run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& events) {
+plan::StepPlan plan_of(const plan::PlanCommandInputs& task, const std::string& events) {
   try {
-    return run::plan_step(task.request);
+    return plan::plan_step(task.request);
   } catch (const InputError&) {
     throw;
   } catch (const Error& error) {
@@ -67,7 +67,7 @@ run::StepPlan plan_of(const run::PlanCommandInputs& task, const std::string& eve
 // Meshes with these numbers of ranks take some seconds to plan.
 constexpr std::int64_t kManyRanks = 100'000, kManyRanksWithUnused = 4'096;
 
-void print_many_ranks(const run::PlanCommandInputs& task) {
+void print_many_ranks(const plan::PlanCommandInputs& task) {
   const std::int64_t ranks = task.request.config.ranks;
   if (ranks >= (task.draws || task.has_unused ? kManyRanksWithUnused : kManyRanks))
     fmt::print(stderr, "planning {} ranks may take a minute\n", ranks);
@@ -76,8 +76,8 @@ void print_many_ranks(const run::PlanCommandInputs& task) {
 // Returns a function that prints lines about the progress of a long plan to standard error. `things`: as for
 // ProgressLines.
 auto progress_printer(const char* things) {
-  return [start = std::chrono::steady_clock::now(), lines = run::ProgressLines(things)](std::size_t planned,
-                                                                                        std::size_t all) mutable {
+  return [start = std::chrono::steady_clock::now(), lines = plan::ProgressLines(things)](std::size_t planned,
+                                                                                         std::size_t all) mutable {
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     if (const auto line = lines.next(planned, all, time.count())) fmt::print(stderr, "{}\n", *line);
   };
@@ -88,65 +88,67 @@ int threads_of_host() {
 }
 
 // Exit code 1 means that no mesh fits. The plan of a given mesh has code 0; its output contains whether the mesh fits.
-int code_of(const run::PlanCommandInputs& task, const run::MemoryUse& memory) {
+int code_of(const plan::PlanCommandInputs& task, const plan::MemoryUse& memory) {
   return !task.propose || fits(memory, task.request) ? 0 : 1;
 }
 
 // A mesh that does not fit is not proposed.
-nlohmann::ordered_json proposal_json(const run::PlanCommandInputs& task, const run::MemoryUse& memory,
+nlohmann::ordered_json proposal_json(const plan::PlanCommandInputs& task, const plan::MemoryUse& memory,
                                      const std::string& reason) {
   const bool fit = fits(memory, task.request);
-  return {{"flags", fit ? nlohmann::ordered_json(run::flags_text(task.request.config)) : nlohmann::ordered_json()},
+  return {{"flags", fit ? nlohmann::ordered_json(plan::flags_text(task.request.config)) : nlohmann::ordered_json()},
           {"reason", reason}};
 }
 
-std::string proposal_text(const run::PlanCommandInputs& task, const run::MemoryUse& memory, const std::string& reason) {
+std::string proposal_text(const plan::PlanCommandInputs& task, const plan::MemoryUse& memory,
+                          const std::string& reason) {
   const std::string flags =
-      fits(memory, task.request) ? fmt::format("proposed flags: {}\n", run::flags_text(task.request.config)) : "";
+      fits(memory, task.request) ? fmt::format("proposed flags: {}\n", plan::flags_text(task.request.config)) : "";
   return fmt::format("\n{}{} (tessera plan --search lists all meshes)\n", flags, reason);
 }
 
-int print_search(const run::StepPlanRequest& request, const std::vector<run::MeshPlan>& meshes, const Output& output) {
+int print_search(const plan::StepPlanRequest& request, const std::vector<plan::MeshPlan>& meshes,
+                 const Output& output) {
   if (output.json)
-    fmt::print("{}\n", run::search_json(request, meshes).dump(2));
+    fmt::print("{}\n", plan::search_json(request, meshes).dump(2));
   else
-    fmt::print("{}", run::search_text(request, meshes, output.rows));
+    fmt::print("{}", plan::search_text(request, meshes, output.rows));
   return meshes.front().fits() ? 0 : 1;
 }
 
-void write_files(const run::StepPlan& step, const Output& output) {
+void write_files(const plan::StepPlan& step, const Output& output) {
   if (!output.events.empty()) schedule::save_trace(output.events, {step.names(), step.trace});
-  if (!output.timeline.empty()) base::write_file_atomically(output.timeline, run::timeline_json(step).dump());
+  if (!output.timeline.empty()) base::write_file_atomically(output.timeline, plan::timeline_json(step).dump());
 }
 
-int print_draws(const run::PlanCommandInputs& task, const Output& output) {
-  run::ReplicaPlans plans(task.request);
-  const std::vector<run::Draw> drawn =
-      run::draw_dead_places(task.request, *task.draws, plans, progress_printer("draws"));
+int print_draws(const plan::PlanCommandInputs& task, const Output& output) {
+  plan::ReplicaPlans plans(task.request);
+  const std::vector<plan::Draw> drawn =
+      plan::draw_dead_places(task.request, *task.draws, plans, progress_printer("draws"));
   if (output.json)
-    fmt::print("{}\n", run::draws_json(task.request, *task.draws, drawn).dump(2));
+    fmt::print("{}\n", plan::draws_json(task.request, *task.draws, drawn).dump(2));
   else
-    fmt::print("{}", run::draws_text(task.request, *task.draws, drawn));
+    fmt::print("{}", plan::draws_text(task.request, *task.draws, drawn));
   return 0;
 }
 
 // Prints the plan of a mesh with unused places. The output files describe the slowest replica. Returns the exit code.
-int print_places(const run::PlanCommandInputs& task, const std::string& measured, const Output& output) {
-  run::ReplicaPlans plans(task.request);
-  const run::PlacesPlan plan = run::plan_places(task.request, plans);
+int print_places(const plan::PlanCommandInputs& task, const std::string& measured, const Output& output) {
+  plan::ReplicaPlans plans(task.request);
+  const plan::PlacesPlan plan = plan::plan_places(task.request, plans);
   if (!output.events.empty() || !output.timeline.empty()) {
-    const run::KindStep& slowest = plan.step.slowest();
+    const plan::KindStep& slowest = plan.step.slowest();
     write_files(plans.plan(plan.step.kinds, slowest.kind, slowest.microbatches), output);
   }
   nlohmann::ordered_json comparison;
-  if (task.run) comparison = run::comparison_json(plan.step, *task.run, measured);
+  if (task.run) comparison = plan::comparison_json(plan.step, *task.run, measured);
   if (output.json) {
-    nlohmann::ordered_json report = run::places_json(task.request, plan);
+    nlohmann::ordered_json report = plan::places_json(task.request, plan);
     if (task.run) report["measured"] = comparison;
     return fmt::print("{}\n", report.dump(2)), 0;
   }
-  fmt::print("{}", run::places_text(task.request, plan));
-  if (task.run) fmt::print("{}", run::comparison_text(comparison));
+  fmt::print("{}", plan::places_text(task.request, plan));
+  if (task.run) fmt::print("{}", plan::comparison_text(comparison));
   return 0;
 }
 
@@ -154,7 +156,7 @@ int print_places(const run::PlanCommandInputs& task, const std::string& measured
 
 int run_plan(const Arguments& arguments) {
   CLI::App app("Plans a training step without running it: schedule, memory, traffic, time", "tessera plan");
-  run::PlanCommandFlags flags{.may_propose = true};
+  plan::PlanCommandFlags flags{.may_propose = true};
   Output output;
   add_options(app, flags, output);
   if (!parse(app, arguments)) return 0;
@@ -167,33 +169,33 @@ int run_plan(const Arguments& arguments) {
                        flags.search ? "--search" : "--dead-share");
   if (output.rows == 0) output.rows = std::numeric_limits<std::size_t>::max();
 
-  run::PlanCommandInputs task = run::plan_command_inputs(flags, configs_folder(base::read_environment()));
+  plan::PlanCommandInputs task = plan::plan_command_inputs(flags, configs_folder(base::read_environment()));
   print_warnings(task.warnings);
   print_many_ranks(task);
   if (task.draws) return print_draws(task, output);
   if (task.has_unused) return print_places(task, flags.measured, output);
   std::string reason;
   if (task.search) {
-    const std::vector<run::MeshPlan> meshes =
-        run::search_meshes(task.request, threads_of_host(), progress_printer("meshes"));
+    const std::vector<plan::MeshPlan> meshes =
+        plan::search_meshes(task.request, threads_of_host(), progress_printer("meshes"));
     if (!task.propose) return print_search(task.request, meshes, output);
     task.request.config = meshes.front().config;
-    reason = run::reason_for(meshes);
+    reason = plan::reason_for(meshes);
   }
-  const run::StepPlan step = plan_of(task, flags.events);
+  const plan::StepPlan step = plan_of(task, flags.events);
   write_files(step, output);
   nlohmann::ordered_json comparison;
-  if (task.run) comparison = run::comparison_json(step, *task.run, flags.measured);
+  if (task.run) comparison = plan::comparison_json(step, *task.run, flags.measured);
   if (output.json) {
-    nlohmann::ordered_json report = run::plan_json(task.request, step);
+    nlohmann::ordered_json report = plan::plan_json(task.request, step);
     if (task.run) report["measured"] = comparison;
     if (task.propose) report["proposed"] = proposal_json(task, step.memory, reason);
     return fmt::print("{}\n", report.dump(2)), code_of(task, step.memory);
   }
-  fmt::print("{}", run::plan_head(task.request, step));
+  fmt::print("{}", plan::plan_head(task.request, step));
   if (task.propose) fmt::print("{}", proposal_text(task, step.memory, reason));
-  fmt::print("{}", run::plan_details(task.request, step, output.rows));
-  if (task.run) fmt::print("{}", run::comparison_text(comparison));
+  fmt::print("{}", plan::plan_details(task.request, step, output.rows));
+  if (task.run) fmt::print("{}", plan::comparison_text(comparison));
   return code_of(task, step.memory);
 }
 

@@ -10,10 +10,10 @@
 #include "subcommands.h"
 #include "tessera/base/atomic_file.h"
 #include "tessera/base/error.h"
-#include "tessera/base/printable.h"
-#include "tessera/run/plot/draw.h"
-#include "tessera/run/plot/remarks.h"
-#include "tessera/run/run_directory.h"
+#include "tessera/base/text/printable.h"
+#include "tessera/hub/run_directory.h"
+#include "tessera/telemetry/plot/draw.h"
+#include "tessera/telemetry/plot/remarks.h"
 
 namespace tessera::apps {
 namespace {
@@ -48,19 +48,19 @@ int run_plot(const Arguments& arguments) {
   check_file("--svg", app);
   check_output("--svg", svg);
 
-  std::vector<run::PlottedRun> runs;
-  for (const std::string& path : paths) runs.push_back(run::read_plotted_run(path));
-  if (std::ranges::all_of(runs, [](const run::PlottedRun& one) { return one.steps.empty(); }))
+  std::vector<telemetry::PlottedRun> runs;
+  for (const std::string& path : paths) runs.push_back(telemetry::read_plotted_run(path));
+  if (std::ranges::all_of(runs, [](const telemetry::PlottedRun& one) { return one.steps.empty(); }))
     throw InputError("'{}': no step has finished, so there is nothing to plot", paths.front());
-  const run::LossAxis axis = is_log ? run::LossAxis::logarithmic : run::LossAxis::automatic;
-  fmt::print("{}", run::terminal_plot(runs, columns > 0 ? columns : terminal_columns(), axis));
+  const telemetry::LossAxis axis = is_log ? telemetry::LossAxis::logarithmic : telemetry::LossAxis::automatic;
+  fmt::print("{}", telemetry::terminal_plot(runs, columns > 0 ? columns : terminal_columns(), axis));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string letter = runs.size() == 1 ? "" : fmt::format("{}  ", static_cast<char>('a' + i % 26));
     fmt::print("{}{}\n", letter, base::printable(runs[i].name));
-    for (const std::string& line : run::remarks_of(runs[i], axis)) fmt::print("   {}\n", line);
+    for (const std::string& line : telemetry::remarks_of(runs[i], axis)) fmt::print("   {}\n", line);
   }
   const std::filesystem::path file = svg.empty() ? default_svg(paths.front()) : std::filesystem::path(svg);
-  base::write_file_atomically(file, run::svg_of(runs, axis));
+  base::write_file_atomically(file, telemetry::svg_of(runs, axis));
   fmt::print("drawing: {}\n", base::printable(file.string()));
   return 0;
 }

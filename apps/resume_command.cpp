@@ -8,7 +8,7 @@
 #include "command_line.h"
 #include "subcommands.h"
 #include "tessera/base/error.h"
-#include "tessera/run/launch/lost_ranks.h"
+#include "tessera/launch/lost_ranks.h"
 
 namespace tessera::apps {
 namespace {
@@ -37,9 +37,9 @@ int run_resume_command(const Arguments& arguments) {
   for (const std::string& text : lost_ranks) ranks.push_back(rank_of(text));
   std::ranges::sort(ranks);
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  const run::LostRanks lost = run::lost_ranks_of_run(run, ranks, program_invocation_name);
-  run::write_lost_ranks(lost, run);
-  fmt::print("{}", run::lost_ranks_text(lost));
+  const launch::LostRanks lost = launch::lost_ranks_of_run(run, ranks, program_invocation_name);
+  launch::write_lost_ranks(lost, run);
+  fmt::print("{}", launch::lost_ranks_text(lost));
   return lost.config ? 0 : 1;
 }
 

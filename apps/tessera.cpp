@@ -11,9 +11,9 @@
 #include "subcommands.h"
 #include "tessera/base/bus_error.h"
 #include "tessera/base/error.h"
-#include "tessera/base/out_of_memory.h"
-#include "tessera/base/printable.h"
-#include "tessera/run/launch/failure_line.h"
+#include "tessera/base/memory/out_of_memory.h"
+#include "tessera/base/text/printable.h"
+#include "tessera/launch/failure_line.h"
 #include "tessera/run/version_text.h"
 
 namespace {
@@ -69,7 +69,7 @@ void print_error(const Arguments& words, const std::exception& error) {
   constexpr std::size_t kLongest = 4000;  // a message may quote text of any length
   const std::string_view line = first_line(error.what());
   fmt::print(stderr, "tessera: {}{}\n", tessera::base::excerpt(line, kLongest),
-             tessera::run::full_disk_advice(line, is_training(words)));
+             tessera::launch::full_disk_advice(line, is_training(words)));
 }
 
 // The results of a training run are in its folder. All other commands print their results.

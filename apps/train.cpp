@@ -9,17 +9,17 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/collective_files.h"
+#include "tessera/launch/resume_command.h"
 #include "tessera/rendezvous/launcher.h"
-#include "tessera/run/config/parse.h"
-#include "tessera/run/launch/launch.h"
-#include "tessera/run/resume_command.h"
+#include "tessera/run/launch.h"
+#include "tessera/settings/text/parse.h"
 
 namespace tessera::apps {
 namespace {
 
 int train(const Arguments& arguments, const base::Environment& environment) {
-  const run::TrainCommand command = run::parse_train_flags(arguments);
-  if (command.help) return fmt::print("{}", run::train_help()), 0;
+  const settings::TrainCommand command = settings::parse_train_flags(arguments);
+  if (command.help) return fmt::print("{}", settings::train_help()), 0;
   return run::launch(command.config, configs_folder(environment), environment, StopSignals::is_stop_requested);
 }
 
@@ -38,7 +38,7 @@ rendezvous::Launch own_ranks() {
 
 Acknowledgement acknowledgement_of(const rendezvous::Launch& launch) {
   if (launch.rank > 0) return Acknowledgement::none;
-  return run::calls_launcher(launch) ? Acknowledgement::saves_if_all_run : Acknowledgement::saves;
+  return launch::calls_launcher(launch) ? Acknowledgement::saves_if_all_run : Acknowledgement::saves;
 }
 
 }  // namespace

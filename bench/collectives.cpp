@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/mpi/world.h"
 

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/cuda_check.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/quant/cuda_table.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/quant/formats/swizzle.h"

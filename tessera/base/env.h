@@ -11,7 +11,7 @@ struct Environment {
   // TESSERA_CHECK_COLLECTIVES=1: the backends `mpi` and `nccl` compare the operation, count and type of each collective
   // between ranks. The backend `local` always makes this comparison.
   bool check_collectives = false;
-  // TESSERA_PYTHON: the Python interpreter that converts text to tokens (run/tokenizer/python_tokenizer.h). If the
+  // TESSERA_PYTHON: the Python interpreter that converts text to tokens (hub/tokenizer/python_tokenizer.h). If the
   // variable is set, the program tries no other interpreter.
   std::optional<std::string> python;
 };

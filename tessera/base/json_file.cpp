@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 
 namespace tessera::base {
 namespace {

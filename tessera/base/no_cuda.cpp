@@ -1,9 +1,9 @@
 // Replaces the CUDA functions in a build without CUDA.
 #include <cstring>
 
-#include "tessera/base/buffer.h"
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::base {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 
-#include "tessera/base/buffer.h"
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
 #include "tessera/ops/gemm/gemm.h"

@@ -4,11 +4,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/bench/timed_program.h"
+#include "tessera/plan/step_plan.h"
 #include "tessera/predict/dry_model.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/plan/step_plan.h"
-#include "tessera/run/recompute_choice.h"
-#include "tessera/run/trainer_options.h"
+#include "tessera/settings/recompute_choice.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/trainer_options.h"
 #include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::bench {
@@ -22,7 +22,7 @@ predict::DryOptions of_rank(predict::DryOptions options, int rank) {
 // Returns whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
 bool are_ranks_equal(const predict::DryOptions& options, const predict::DryStep& step) {
   const auto overlaps = [](const shard::ParameterSpec& spec) { return shard::layouts_of(spec).overlaps(); };
-  return std::ranges::none_of(step.parameters, overlaps) && run::kinds_of_ranks(options).size() == 1;
+  return std::ranges::none_of(step.parameters, overlaps) && settings::kinds_of_ranks(options).size() == 1;
 }
 
 class ModelSteps final : public TimedSteps {
@@ -62,10 +62,11 @@ double TimedModel::forward_seconds() const {
   return seconds;
 }
 
-TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig& model,
+TimedModel timed_model(const settings::TrainConfig& config, const models::ModelConfig& model,
                        const predict::Machine& machine) {
-  TimedModel timed{.options = run::dry_options(config, model, nn::BlockRecompute(run::recompute_choice(config, model))),
-                   .microbatches = static_cast<int>(run::microbatches_of(config))};
+  TimedModel timed{
+      .options = settings::dry_options(config, model, nn::BlockRecompute(settings::recompute_choice(config, model))),
+      .microbatches = static_cast<int>(plan::microbatches_of(config))};
   timed.step = predict::dry_step(timed.options);
   timed.parameters = planned_parameters(timed.step, timed.options.types);
   const predict::CostInput input{.machine = machine, .layout = timed.options.layout, .types = timed.options.types};

@@ -6,7 +6,7 @@
 #include "tessera/bench/timed_steps.h"
 #include "tessera/models/model_config.h"
 #include "tessera/predict/costs.h"
-#include "tessera/run/config/config.h"
+#include "tessera/settings/config.h"
 
 namespace tessera::bench {
 
@@ -24,7 +24,7 @@ struct TimedModel {
 
 // `config` is resolved, and its program reads no rows by index. `model` must outlive the results. Throws the errors of
 // predict::event_costs.
-TimedModel timed_model(const run::TrainConfig& config, const models::ModelConfig& model,
+TimedModel timed_model(const settings::TrainConfig& config, const models::ModelConfig& model,
                        const predict::Machine& machine);
 
 // `model` must outlive the steps.

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "tessera/run/metrics/trace_events.h"
+#include "tessera/telemetry/trace_events.h"
 
 namespace tessera::bench {
 namespace {
@@ -36,25 +36,26 @@ nlohmann::ordered_json trace_of(std::vector<DeviceSpan> spans) {
   std::map<std::uint32_t, std::vector<DeviceSpan>> streams;
   for (DeviceSpan& span : spans) streams[span.stream].push_back(std::move(span));
   auto events = nlohmann::ordered_json::array();
-  run::name_process(events, 0, "GPU");
+  telemetry::name_process(events, 0, "GPU");
   int row = 0;
   for (auto& [stream, of_stream] : streams) {
     for (int further = 1; std::vector<DeviceSpan> & in_row : rows_without_overlap(std::move(of_stream))) {
-      run::name_row(events, 0, row,
-                    further == 1 ? fmt::format("stream {}", stream) : fmt::format("stream {} ({})", stream, further));
+      telemetry::name_row(
+          events, 0, row,
+          further == 1 ? fmt::format("stream {}", stream) : fmt::format("stream {} ({})", stream, further));
       for (DeviceSpan& span : in_row)
-        run::add_span(events, 0, row,
-                      {.name = std::move(span.name),
-                       .category = std::move(span.kind),
-                       .begin = seconds(span.begin_ns),
-                       .end = seconds(span.end_ns),
-                       .args = {{"stream", stream}, {"bytes", span.bytes}}},
-                      0);
+        telemetry::add_span(events, 0, row,
+                            {.name = std::move(span.name),
+                             .category = std::move(span.kind),
+                             .begin = seconds(span.begin_ns),
+                             .end = seconds(span.end_ns),
+                             .args = {{"stream", stream}, {"bytes", span.bytes}}},
+                            0);
       ++row;
       ++further;
     }
   }
-  return run::trace_file(std::move(events));
+  return telemetry::trace_file(std::move(events));
 }
 
 }  // namespace tessera::bench

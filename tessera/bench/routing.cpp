@@ -9,7 +9,7 @@
 
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
-#include "tessera/train/weight_cast.h"
+#include "tessera/train/update/weight_cast.h"
 
 namespace tessera::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/plan/step_plan.h"
-#include "tessera/run/trainer_options.h"
+#include "tessera/plan/step_plan.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {
 namespace {
@@ -51,11 +51,11 @@ nlohmann::ordered_json number_json(const std::optional<double>& number) {
 
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
   check(bench);
-  run::TrainConfig config = bench.config;
+  settings::TrainConfig config = bench.config;
   config.embedding = shard::Lookup::gather;
   const TimedModel model = timed_model(config, *bench.model, bench.machine);
   ScheduleRun run{.steps = steps_of(model),
-                  .degrees = run::mesh_of(config),
+                  .degrees = settings::mesh_of(config),
                   .microbatches = model.microbatches,
                   .real = bench.real};
   run.options = model.options.runtime;
@@ -85,12 +85,12 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
 }
 
 std::string schedule_text(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows) {
-  const run::TrainConfig& config = bench.config;
+  const settings::TrainConfig& config = bench.config;
   std::string text = fmt::format(
       "{}, {} microbatches of {} x {} tokens a rank, {}, compute of '{}', {} time; ms\n\n"
       "{:>20} {:12} {:>10} {:>18} {:>18} {:>10} {:>8} {:>6}\n{:>20} {:12} {:>10} {:>9}{:>9} {:>9}{:>9} {:>10} {:>8} "
       "{:>6}\n",
-      config.model, run::microbatches_of(config), config.micro_batch, config.seq_len, run::mesh_text(config),
+      config.model, plan::microbatches_of(config), config.micro_batch, config.seq_len, settings::mesh_text(config),
       bench.machine.name, bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed", "step on", "longest",
       "step /", "link", "budget", "KiB", "predicted", "measured", "predicted", "measured", "demand", "path", "path");
   for (const ScheduleRow& row : rows)
@@ -115,14 +115,14 @@ nlohmann::ordered_json schedule_json(const ScheduleBench& bench, const std::vect
                      {"on_demand_measured_s", row.on_demand},
                      {"longest_path_s", number_json(row.longest_path)},
                      {"step_over_longest_path", number_json(row.ratio())}});
-  const run::TrainConfig& config = bench.config;
+  const settings::TrainConfig& config = bench.config;
   nlohmann::ordered_json json{{"benchmark", "schedule"},
                               {"time", bench.real ? "real" : "virtual"},
                               {"model", config.model},
                               {"layers", bench.model->sizes().num_layers},
                               {"machine", bench.machine.name}};
-  for (const auto& [axis, degree] : run::degrees_of(config)) json[axis] = degree;
-  json.update({{"microbatches", run::microbatches_of(config)},
+  for (const auto& [axis, degree] : settings::degrees_of(config)) json[axis] = degree;
+  json.update({{"microbatches", plan::microbatches_of(config)},
                {"micro_batch", config.micro_batch},
                {"seq_len", config.seq_len},
                {"rows", table}});

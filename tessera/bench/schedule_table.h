@@ -11,7 +11,7 @@
 namespace tessera::bench {
 
 struct ScheduleBench {
-  run::TrainConfig config;  // resolved for a plan
+  settings::TrainConfig config;  // resolved for a plan
   models::ModelConfigPtr model;
   predict::Machine machine;  // gives the times of the operators; its links are not used
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;

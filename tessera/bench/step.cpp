@@ -12,15 +12,15 @@
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/config/tp_tokens.h"
-#include "tessera/run/launch/process_settings.h"
-#include "tessera/run/metrics/graph_hint.h"
-#include "tessera/run/metrics/peak_flops.h"
-#include "tessera/run/model_flops.h"
-#include "tessera/run/trainer_options.h"
-#include "tessera/run/transport.h"
-#include "tessera/train/optimizer.h"
+#include "tessera/launch/process_settings.h"
+#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/model_flops.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/trainer_options.h"
+#include "tessera/settings/transport.h"
+#include "tessera/telemetry/graph_hint.h"
+#include "tessera/telemetry/peak_flops.h"
+#include "tessera/train/update/optimizer.h"
 
 namespace tessera::bench {
 namespace {
@@ -197,14 +197,14 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
 }  // namespace
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
-  const run::TrainConfig& config = bench.config;
-  run::set_up_rank_thread();
+  const settings::TrainConfig& config = bench.config;
+  launch::set_up_rank_thread();
   StepReport report{.ranks = world.size()};
   const base::Device device = device_of(world);
   report.limit = measure_limit(bench, world.rank(), device);
   if (device.kind == base::DeviceKind::cuda)
     at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index));
-  train::Trainer trainer(world, run::trainer_options(config, *bench.model));
+  train::Trainer trainer(world, settings::trainer_options(config, *bench.model));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
   if (bench.model->sizes().num_experts > 0) set_routing(trainer.runtime(), bench.routing);
@@ -225,9 +225,9 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.gather_arena_bytes = schedules.gather_arena_bytes;
   report.reduce_arena_bytes = schedules.reduce_arena_bytes;
   report.scratch_bytes = schedules.scratch_bytes;
-  report.transport = run::transport_of(config, schedules);
+  report.transport = settings::transport_of(config, schedules);
   report.indirect = schedules.indirect;
-  report.tp_transport = run::tp_transport_of(config, schedules);
+  report.tp_transport = settings::tp_transport_of(config, schedules);
   report.tp_pieces = times.tp_pieces;
   report.tp_fallbacks = times.tp_fallbacks;
   if (!bench.profile.empty()) {
@@ -243,21 +243,21 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   add_times(times, all, report);
   if (const models::ModelSizes sizes = bench.model->sizes(); sizes.num_experts > 0) {
     report.expert_load = expert_load(times.counts, sizes.num_experts);
-    report.experts = run::expert_summary(config, sizes, trainer.expert_room(), times.padded_products);
+    report.experts = settings::expert_summary(config, sizes, trainer.expert_room(), times.padded_products);
   }
   report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
   report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / (report.median_ms * 1e-3);
-  report.flops = run::model_flops(config, *bench.model) / world.size();
-  report.peak_flops = run::peak_flops_of(config.peak_flops, config.dtype, device);
+  report.flops = settings::model_flops(config, *bench.model) / world.size();
+  report.peak_flops = telemetry::peak_flops_of(config.peak_flops, config.dtype, device);
   return report;
 }
 
 namespace {
 
 double mfu_in(const StepReport& report) {
-  return run::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
+  return settings::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
 }
 
 // Returns a remark if the limit is not a lower bound of the measured step, or "".
@@ -318,7 +318,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
     json["routing"] = bench.routing == Routing::even ? "even" : "skewed";
     json["expert_load"] = *report.expert_load;
   }
-  if (report.experts) run::add_expert_summary(*report.experts, json);
+  if (report.experts) settings::add_expert_summary(*report.experts, json);
   return json;
 }
 
@@ -337,7 +337,7 @@ std::string transport_line(const StepReport& report) {
 // Returns no lines for a model without experts.
 std::string expert_lines(const StepReport& report) {
   if (!report.experts) return "";
-  const run::ExpertSummary& experts = *report.experts;
+  const settings::ExpertSummary& experts = *report.experts;
   const std::string moves = experts.transport.empty() ? "" : fmt::format(", tokens move by {}", experts.transport);
   const std::string pads =
       experts.padded_products == 0 ? "" : fmt::format(", {} products with padded operands", experts.padded_products);
@@ -355,10 +355,10 @@ std::string memory_line(const StepReport& report) {
 
 // Returns an empty text if a graph would not help or is not possible.
 std::string graph_line(const StepBench& bench, const StepReport& report) {
-  const std::string hint = run::graph_hint({.waiting_seconds = report.waiting_ms * 1e-3,
-                                            .step_seconds = report.median_ms * 1e-3,
-                                            .accepts_graph = run::accepts_graph(bench.config),
-                                            .has_graph = bench.config.cuda_graph});
+  const std::string hint = telemetry::graph_hint({.waiting_seconds = report.waiting_ms * 1e-3,
+                                                  .step_seconds = report.median_ms * 1e-3,
+                                                  .accepts_graph = settings::accepts_graph(bench.config),
+                                                  .has_graph = bench.config.cuda_graph});
   return hint.empty() ? "" : hint + "\n";
 }
 
@@ -385,7 +385,7 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  limit / step   {:9.3f}{}\n"
       "{}{}",
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
-      name_of(bench.config.dtype), run::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
+      name_of(bench.config.dtype), settings::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
       report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
       std::isnan(report.exposed_comm_ms)
           ? "is not measured under a graph"

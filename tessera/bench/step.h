@@ -13,14 +13,14 @@
 #include "tessera/bench/routing.h"
 #include "tessera/comm/world.h"
 #include "tessera/models/model_config.h"
-#include "tessera/run/config/config.h"
-#include "tessera/run/metrics/expert_summary.h"
+#include "tessera/settings/config.h"
+#include "tessera/settings/expert_summary.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {
 
 struct StepBench {
-  run::TrainConfig config;  // resolved; config's number of steps is not used
+  settings::TrainConfig config;  // resolved; config's number of steps is not used
   models::ModelConfigPtr model;
   int warmup = 3, steps = 10;       // the runtime records the first warm-up step to plan the schedule
   std::filesystem::path profile;    // where rank 0 writes a profile of two more steps; empty: no profile
@@ -41,7 +41,7 @@ struct StepLimit {
 struct StepReport {
   double median_ms = 0, p10_ms = 0, p90_ms = 0;  // median and quantiles of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
-  double flops = 0;  // model flops of a step, divided by the number of ranks (run/model_flops.h)
+  double flops = 0;  // model flops of a step, divided by the number of ranks (settings/model_flops.h)
   // Peak flops per second of a rank's processor; nullopt: unknown, so mfu is also unknown.
   std::optional<double> peak_flops;
   // Time in which compute waits for communication. Both values are medians over the steps. The value exposed_comm_ms is
@@ -61,7 +61,7 @@ struct StepReport {
   double loss = 0;
   // Set for a model with experts. expert_load: load of the last step (routing.h).
   std::optional<double> expert_load;
-  std::optional<run::ExpertSummary> experts;
+  std::optional<settings::ExpertSummary> experts;
   std::string transport;  // run::transport_of
   // tp_pieces and tp_fallbacks: counters of this rank's last step (runtime/watch/statistics.h). tp_transport: the
   // result of run::tp_transport_of.

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tessera/bench/kernels_clock.h"
+#include "tessera/bench/kernels/kernels_clock.h"
 #include "tessera/bench/step.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/attention/attention.h"
@@ -15,10 +15,10 @@
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/plan/step_plan.h"
 #include "tessera/predict/planned_parameters.h"
 #include "tessera/predict/update_bytes.h"
-#include "tessera/run/plan/step_plan.h"
-#include "tessera/run/trainer_options.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {
 namespace {
@@ -27,13 +27,13 @@ using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
 // The limit is the time of a step without recompute.
 predict::DryOptions limit_options(const StepBench& bench, int rank) {
-  predict::DryOptions options = run::dry_options(bench.config, *bench.model, {});
+  predict::DryOptions options = settings::dry_options(bench.config, *bench.model, {});
   options.rank = rank;
   return options;
 }
 
 double microbatches_of(const StepBench& bench) {
-  return static_cast<double>(run::microbatches_of(bench.config));
+  return static_cast<double>(plan::microbatches_of(bench.config));
 }
 
 // A product of random matrices, in the layer's type or with operands in a number format.
@@ -201,7 +201,7 @@ double bytes_beside(const StepBench& bench, const predict::DryOptions& options, 
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
     for (const Work& work : works) operators += work.kind == WorkKind::memory ? work.bytes : 0;
-  const std::int64_t microbatches = run::microbatches_of(bench.config);
+  const std::int64_t microbatches = plan::microbatches_of(bench.config);
   return static_cast<double>(microbatches) * operators + static_cast<double>(update_bytes(options, dry, microbatches));
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/runtime/dry_run.h"
+#include "tessera/runtime/record/dry_run.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::bench {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/base/out_of_memory.h"
+#include "tessera/base/memory/out_of_memory.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::checkpoint {

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/checkpoint/cover.h"
 #include "tessera/checkpoint/io.h"
 #include "tessera/checkpoint/typed_json.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::checkpoint {

@@ -4,10 +4,10 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/memory/buffer.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/checkpoint/typed_json.h"
 
 namespace tessera::checkpoint {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/io.h"

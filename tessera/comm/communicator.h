@@ -23,8 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/fence.h"
-#include "tessera/base/lane.h"
+#include "tessera/base/lanes/fence.h"
+#include "tessera/base/lanes/lane.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/dtype.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::comm {
 namespace {

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 
 namespace tessera::comm {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/ordered_addition.h"
 #include "tessera/comm/packing.h"

@@ -8,7 +8,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/rendezvous/board.h"
+#include "tessera/rendezvous/boards/board.h"
 
 namespace tessera::comm {
 
@@ -33,7 +33,7 @@ class World {
   // do not block each other.
   virtual std::unique_ptr<Communicator> make_group(const std::string& name, const std::vector<std::vector<int>>& groups,
                                                    Traffic traffic = Traffic::any) = 0;
-  // Makes a board (rendezvous/board.h). Collective over the world. The board must not outlive the world.
+  // Makes a board (rendezvous/boards/board.h). Collective over the world. The board must not outlive the world.
   virtual std::unique_ptr<rendezvous::Board> make_board() = 0;
 
   // Returns this rank's host clock if time is virtual (comm/local/world.h), otherwise null. Simulated computation

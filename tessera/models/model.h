@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/nn/attention.h"
-#include "tessera/nn/output_loss.h"
+#include "tessera/nn/layers/attention.h"
+#include "tessera/nn/layers/output_loss.h"
 
 namespace tessera::models {
 
@@ -24,7 +24,7 @@ struct Batch {
 };
 
 // The biases of the routers. A training step updates the biases from the counts of chosen experts
-// (train/router_bias.h).
+// (train/update/router_bias.h).
 struct RouterBiases {
   std::vector<schedule::ParameterId> ids;  // by sparse layer; empty: the model has no router biases
   std::int64_t experts = 0;                // number of elements of each bias

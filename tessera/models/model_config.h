@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/decoder/tp_parts.h"
 #include "tessera/models/hf_tensor.h"
 #include "tessera/models/model.h"
-#include "tessera/models/tp_parts.h"
 #include "tessera/nn/context.h"
 #include "tessera/nn/experts/router_loss.h"
 #include "tessera/shard/parameter.h"

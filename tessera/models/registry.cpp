@@ -8,12 +8,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
-#include "tessera/models/dots1.h"
-#include "tessera/models/llama.h"
-#include "tessera/models/mixtral.h"
-#include "tessera/models/qwen2.h"
-#include "tessera/models/qwen3.h"
-#include "tessera/models/qwen3_moe.h"
+#include "tessera/models/architectures/dots1.h"
+#include "tessera/models/architectures/llama.h"
+#include "tessera/models/architectures/mixtral.h"
+#include "tessera/models/architectures/qwen2.h"
+#include "tessera/models/architectures/qwen3.h"
+#include "tessera/models/architectures/qwen3_moe.h"
 #include "tessera/models/unread_keys.h"
 
 namespace tessera::models {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/base/text/similar_name.h"
 
 namespace tessera::models {

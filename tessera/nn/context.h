@@ -1,8 +1,8 @@
 // The state that the modules of one model share on one rank.
 #pragma once
 #include "tessera/nn/delayed_scales.h"
-#include "tessera/nn/dropout.h"
 #include "tessera/nn/experts/expert_room.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
 #include "tessera/runtime/program.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
-#include "tessera/base/lane.h"
+#include "tessera/base/lanes/lane.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/quant/device_kernels.h"

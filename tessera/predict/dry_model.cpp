@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "tessera/schedule/buckets.h"
-#include "tessera/shard/encoded.h"
+#include "tessera/shard/formats/encoded.h"
 
 namespace tessera::predict {
 namespace {

@@ -1,7 +1,7 @@
 #include "tessera/predict/dry_step.h"
 
 #include "tessera/predict/dry_model.h"
-#include "tessera/runtime/dry_run.h"
+#include "tessera/runtime/record/dry_run.h"
 
 namespace tessera::predict {
 

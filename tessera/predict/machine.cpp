@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 
 namespace tessera::predict {
 namespace {

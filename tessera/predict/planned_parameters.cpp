@@ -4,7 +4,7 @@
 
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/rows/rows.h"
-#include "tessera/shard/way_bytes.h"
+#include "tessera/shard/ways/way_bytes.h"
 
 namespace tessera::predict {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/base/device.h"
-#include "tessera/base/scratch.h"
+#include "tessera/base/memory/scratch.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/exact_sum.h"

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "tessera/base/error.h"
-#include "tessera/base/printable.h"
 #include "tessera/base/process/running_clock.h"
+#include "tessera/base/text/printable.h"
 
 namespace tessera::rendezvous {
 namespace {

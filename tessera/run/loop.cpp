@@ -8,25 +8,25 @@
 #include <optional>
 
 #include "tessera/base/error.h"
-#include "tessera/base/host_waits.h"
-#include "tessera/base/out_of_memory.h"
+#include "tessera/base/lanes/host_waits.h"
+#include "tessera/base/memory/out_of_memory.h"
 #include "tessera/checkpoint/collective_files.h"
-#include "tessera/run/batches.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/config/shares.h"
-#include "tessera/run/config/step_times.h"
-#include "tessera/run/initial_weights.h"
-#include "tessera/run/launch/process_settings.h"
-#include "tessera/run/metrics/gpu_monitor.h"
-#include "tessera/run/metrics/graph_hint.h"
-#include "tessera/run/metrics/peak_flops.h"
-#include "tessera/run/model_flops.h"
-#include "tessera/run/step_timeline.h"
+#include "tessera/hub/initial_weights.h"
+#include "tessera/launch/process_settings.h"
 #include "tessera/run/suppressions.h"
-#include "tessera/run/traffic_sum.h"
-#include "tessera/run/trainer_options.h"
-#include "tessera/train/lr_schedule.h"
+#include "tessera/settings/model_flops.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/shares.h"
+#include "tessera/settings/text/step_times.h"
+#include "tessera/settings/trainer_options.h"
+#include "tessera/telemetry/gpu/gpu_monitor.h"
+#include "tessera/telemetry/graph_hint.h"
+#include "tessera/telemetry/peak_flops.h"
+#include "tessera/telemetry/step_timeline.h"
+#include "tessera/telemetry/traffic_sum.h"
+#include "tessera/train/batches.h"
 #include "tessera/train/trainer_checkpoint.h"
+#include "tessera/train/update/lr_schedule.h"
 
 namespace tessera::run {
 namespace {
@@ -41,8 +41,9 @@ constexpr int kMaxSkipped = 10;     // largest number of successive skipped step
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
 data::BatchShape samples_of(const RunSetup& setup) {
-  const TrainConfig& config = setup.config;
-  return batch_shape(config, config.reduced_batch == "auto" ? units_of(*setup.model) : TpUnits());
+  const settings::TrainConfig& config = setup.config;
+  return settings::batch_shape(config,
+                               config.reduced_batch == "auto" ? settings::units_of(*setup.model) : settings::TpUnits());
 }
 
 // The training loop of one rank, with the state that its steps share.
@@ -52,14 +53,14 @@ class Loop {
       : setup_(setup),
         files_(files),
         stop_requested_(stop_requested),
-        trainer_(world, trainer_options(setup.config, *setup.model)),
-        gpu_(pci_bus_id(trainer_.parallel().device)),
-        flops_(files ? model_flops(setup.config, *setup.model) : 0),
-        peak_(peak_flops_of(setup.config.peak_flops, setup.config.dtype, trainer_.parallel().device)),
+        trainer_(world, settings::trainer_options(setup.config, *setup.model)),
+        gpu_(telemetry::pci_bus_id(trainer_.parallel().device)),
+        flops_(files ? settings::model_flops(setup.config, *setup.model) : 0),
+        peak_(telemetry::peak_flops_of(setup.config.peak_flops, setup.config.dtype, trainer_.parallel().device)),
         shape_{.batch = samples_of(setup), .seq_len = setup.config.seq_len},
-        rates_(lr_schedule_of(setup.config)),
-        graph_hint_(accepts_graph(setup.config), setup.config.cuda_graph),
-        suppressions_(parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
+        rates_(settings::lr_schedule_of(setup.config)),
+        graph_hint_(settings::accepts_graph(setup.config), setup.config.cuda_graph),
+        suppressions_(settings::parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 
@@ -68,7 +69,7 @@ class Loop {
     if (!setup_.checkpoint && setup_.config.init.empty())
       return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
     if (!setup_.checkpoint) {
-      for (const std::string& line : load_initial_weights(trainer_, setup_.config.init))
+      for (const std::string& line : hub::load_initial_weights(trainer_, setup_.config.init))
         if (files_ != nullptr) files_->note("warning: " + line);
       return;
     }
@@ -80,7 +81,7 @@ class Loop {
 
   void run() {
     on_first_rank("", [&] { files_->open(); });
-    const TrainConfig& config = setup_.config;
+    const settings::TrainConfig& config = setup_.config;
     summary_.last_step = setup_.first_step - 1;
     if (summary_.last_step == config.steps) {
       summary_.valid_loss = evaluate_if_due(config.steps);
@@ -137,7 +138,7 @@ class Loop {
   void enqueue(std::int64_t step) {
     trainer_.runtime().measure_waits(is_measured(step));
     trainer_.runtime().measure_pace(graph_hint_.is_measured(step - setup_.first_step));
-    const train::StepInput input = training_input(*setup_.data, shape_, trainer_.parallel(), step);
+    const train::StepInput input = train::training_input(*setup_.data, shape_, trainer_.parallel(), step);
     const double lr = learning_rate(rates_, step);
     inject_stop(step);
     trainer_.enqueue_step(input, lr);
@@ -159,7 +160,7 @@ class Loop {
   std::optional<std::int64_t> finish_down_to(int pending) {
     while (trainer_.pending_steps() > pending) {
       const train::StepResult result = trainer_.finish_step();
-      StepMetrics metrics = enqueued_.front();
+      telemetry::StepMetrics metrics = enqueued_.front();
       if (result.suppressed) {
         enqueued_.clear();
         discard(metrics.step, result);
@@ -173,7 +174,8 @@ class Loop {
       if (result.router) add_router(*result.router, metrics);
       metrics.step_ms = result.seconds * 1e3;
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
-      if (peak_ && files_ != nullptr) metrics.mfu = mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
+      if (peak_ && files_ != nullptr)
+        metrics.mfu = settings::mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
       count(result, metrics);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
@@ -186,14 +188,14 @@ class Loop {
   }
 
   // Reading the state of a GPU takes time on the host. Therefore it is read only in the steps that measure waits.
-  std::optional<GpuReading> gpu_reading(std::int64_t step) const {
+  std::optional<telemetry::GpuReading> gpu_reading(std::int64_t step) const {
     return is_measured(step) ? gpu_.read() : std::nullopt;
   }
   bool is_measured(std::int64_t step) const {
     return (step - setup_.first_step) % kMeasuredEvery == kMeasuredEvery / 4;
   }
 
-  void add_router(const train::RouterResult& router, StepMetrics& metrics) const {
+  void add_router(const train::RouterResult& router, telemetry::StepMetrics& metrics) const {
     metrics.aux_loss = router.aux_loss;
     metrics.z_loss = router.z_loss;
     if (setup_.config.expert_capacity > 0) metrics.expert_dropped = router.dropped;
@@ -244,7 +246,7 @@ class Loop {
     write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
   }
 
-  void count(const train::StepResult& result, const StepMetrics& metrics) {
+  void count(const train::StepResult& result, const telemetry::StepMetrics& metrics) {
     summary_.last_step = metrics.step;
     summary_.loss = result.loss;
     ++summary_.trained_steps;
@@ -275,24 +277,24 @@ class Loop {
   }
 
   bool is_evaluated_after(std::int64_t step) const {
-    const TrainConfig& config = setup_.config;
+    const settings::TrainConfig& config = setup_.config;
     return setup_.valid && (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
   }
 
   bool is_saved_after(std::int64_t step) const {
-    const TrainConfig& config = setup_.config;
+    const settings::TrainConfig& config = setup_.config;
     return step == config.steps || (config.save_every > 0 && step % config.save_every == 0);
   }
 
   std::optional<double> evaluate_if_due(std::int64_t step) {
     if (!is_evaluated_after(step)) return std::nullopt;
-    const TrainConfig& config = setup_.config;
-    return trainer_.evaluate(evaluation_input(
+    const settings::TrainConfig& config = setup_.config;
+    return trainer_.evaluate(train::evaluation_input(
         *setup_.valid, {.micro_batch = config.micro_batch, .seq_len = config.seq_len}, trainer_.parallel()));
   }
 
   void write_timeline(std::int64_t step) {
-    const nlohmann::ordered_json timeline = gather_step_timeline(trainer_.runtime());
+    const nlohmann::ordered_json timeline = telemetry::gather_step_timeline(trainer_.runtime());
     trainer_.runtime().record_timeline(false);
     on_first_rank("writing a timeline", [&] { files_->step_trace(step, timeline); });
   }
@@ -302,7 +304,7 @@ class Loop {
   }
 
   void save(std::int64_t step) {
-    const std::filesystem::path checkpoints = RunDirectory(setup_.config.out).checkpoints();
+    const std::filesystem::path checkpoints = hub::RunDirectory(setup_.config.out).checkpoints();
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
     if (step == setup_.first_step - 1 && setup_.checkpoint &&
         checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
@@ -329,31 +331,31 @@ class Loop {
   RunFiles* files_;
   const StopRequested& stop_requested_;
   // The trainer's lanes write into the next two members, so these are declared before trainer_ and outlive it.
-  TrafficSum traffic_;  // traffic of the line in unwritten_
+  telemetry::TrafficSum traffic_;  // traffic of the line in unwritten_
   StopVote stop_vote_;
   bool stopping_ = false;  // whether the run stops; has the same value on every rank
   train::Trainer trainer_;
-  GpuMonitor gpu_;
+  telemetry::GpuMonitor gpu_;
   double flops_;                // model flops of a step of all ranks (model_flops.h); set on the rank that writes files
   std::optional<double> peak_;  // peak flops per second of this rank's processor
-  TrainingShape shape_;
+  train::TrainingShape shape_;
   train::LrSchedule rates_;
-  GraphHint graph_hint_;
+  telemetry::GraphHint graph_hint_;
   Suppressions suppressions_;
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
   std::vector<double> rates_of_tokens_, mfus_, exposed_tp_ms_, exposed_weights_ms_;
-  std::deque<StepMetrics> enqueued_;      // lines of the pending steps, with the values that are already known
-  std::optional<StepMetrics> unwritten_;  // the last finished step, without its traffic
+  std::deque<telemetry::StepMetrics> enqueued_;  // lines of the pending steps, with the values that are already known
+  std::optional<telemetry::StepMetrics> unwritten_;  // the last finished step, without its traffic
   int skipped_in_a_row_ = 0;
-  std::optional<StepMetrics> last_skipped_;  // the step that reached kMaxSkipped
+  std::optional<telemetry::StepMetrics> last_skipped_;  // the step that reached kMaxSkipped
 };
 
 }  // namespace
 
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested) {
-  set_up_rank_thread();
+  launch::set_up_rank_thread();
   Loop loop(world, setup, files, stop_requested);
   loop.start();
   base::while_running([&] { loop.run(); });

@@ -14,16 +14,16 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/hub/tokenizer/tokenizer_files.h"
+#include "tessera/launch/resume_command.h"
 #include "tessera/rendezvous/launcher.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/config/settings.h"
-#include "tessera/run/config/tp_tokens.h"
-#include "tessera/run/inspect/inspect_places.h"
-#include "tessera/run/metrics/expert_summary.h"
-#include "tessera/run/resume_command.h"
-#include "tessera/run/tokenizer/tokenizer_files.h"
-#include "tessera/run/trainer_options.h"
-#include "tessera/run/transport.h"
+#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/expert_summary.h"
+#include "tessera/settings/inspect_places.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/settings.h"
+#include "tessera/settings/trainer_options.h"
+#include "tessera/settings/transport.h"
 
 namespace tessera::run {
 namespace {
@@ -50,11 +50,11 @@ checkpoint::FileDescriptor lock_folder(const std::filesystem::path& folder) {
 }
 
 // Checks the files of the folder and locks it. Does nothing if there is no folder.
-checkpoint::FileDescriptor check_and_lock(const RunDirectory& directory, const std::string& resume) {
-  check_run_directory(directory.root(), resume);
+checkpoint::FileDescriptor check_and_lock(const hub::RunDirectory& directory, const std::string& resume) {
+  hub::check_run_directory(directory.root(), resume);
   if (!std::filesystem::exists(directory.root())) return {};
   checkpoint::FileDescriptor lock = lock_folder(directory.root());
-  check_metrics(directory.metrics());
+  telemetry::check_metrics(directory.metrics());
   return lock;
 }
 
@@ -65,8 +65,8 @@ bool has_no_step(const RunSetup& setup) {
 
 // Returns the value of RunFiles::is_finished. The summary must belong to the last start of the run. A file that is not
 // valid has no results.
-bool has_finished(const RunSetup& setup, const RunDirectory& directory) {
-  if (!has_no_step(setup) || !continues_in(directory.root(), setup.config.resume)) return false;
+bool has_finished(const RunSetup& setup, const hub::RunDirectory& directory) {
+  if (!has_no_step(setup) || !hub::continues_in(directory.root(), setup.config.resume)) return false;
   try {
     const nlohmann::json summary = base::read_json_file(directory.summary());
     const auto last = summary.at("step").get<std::int64_t>(), trained = summary.at("trained_steps").get<std::int64_t>();
@@ -93,29 +93,29 @@ ordered_json or_null(const std::optional<double>& value) {
 }
 
 // Adds the bytes and flops of each number format, and the requested formats.
-void add_formats(const TrainConfig& config, const RunSummary& summary, ordered_json& json) {
-  json["wire_format"] = name_in_run(config.wire_format, config.dtype);
+void add_formats(const settings::TrainConfig& config, const RunSummary& summary, ordered_json& json) {
+  json["wire_format"] = telemetry::name_in_run(config.wire_format, config.dtype);
   if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules;
   if (config.wire_format_backward)
-    json["wire_format_backward"] = name_in_run(*config.wire_format_backward, config.dtype);
+    json["wire_format_backward"] = telemetry::name_in_run(*config.wire_format_backward, config.dtype);
   if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward;
   if (config.has_experts) json["experts_format"] = name_of(config.dtype);  // experts take no number format
-  json["gathered_bytes"] = by_format(summary.gathered_by_format, config.dtype);
-  json["gemm_format"] = name_in_run(config.gemm_format, config.dtype);
+  json["gathered_bytes"] = telemetry::by_format(summary.gathered_by_format, config.dtype);
+  json["gemm_format"] = telemetry::name_in_run(config.gemm_format, config.dtype);
   if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules;
-  for (const Setting& setting : settings())
-    if (setting.name.starts_with("fp8_") && !is_of_missing_products(config, setting.name))
-      json[std::string(setting.name)] = value_of(config, setting);
-  json["flops"] = by_format(summary.flops_by_format, config.dtype);
+  for (const settings::Setting& setting : settings::settings())
+    if (setting.name.starts_with("fp8_") && !settings::is_of_missing_products(config, setting.name))
+      json[std::string(setting.name)] = settings::value_of(config, setting);
+  json["flops"] = telemetry::by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;
   json["tp_chunks"] = config.tp_chunks;
-  json["tp_wire_format"] = name_in_run(config.tp_wire_format, config.dtype);
-  json["tp_overlap"] = overlaps_tp(config);
+  json["tp_wire_format"] = telemetry::name_in_run(config.tp_wire_format, config.dtype);
+  json["tp_overlap"] = settings::overlaps_tp(config);
   json["tp_pieces"] = summary.tp_pieces;
   json["tp_fallbacks"] = summary.tp_fallbacks;
-  if (const std::string_view transport = tp_transport_of(config, summary.schedules); !transport.empty())
+  if (const std::string_view transport = settings::tp_transport_of(config, summary.schedules); !transport.empty())
     json["tp_transport"] = transport;
-  json["activation_bytes"] = by_format(summary.activations_by_format, config.dtype);
+  json["activation_bytes"] = telemetry::by_format(summary.activations_by_format, config.dtype);
   json["exposed_ms"] = {{"weights", or_null(summary.exposed_weights_ms)}, {"tp", or_null(summary.exposed_tp_ms)}};
 }
 
@@ -145,9 +145,9 @@ RunFiles::RunFiles(const RunSetup& setup)
       lock_(check_and_lock(directory_, setup.config.resume)),
       finished_(has_finished(setup, directory_)),
       progress_(std::cout, is_terminal(), setup.config.steps) {
-  const TrainConfig& config = setup.config;
+  const settings::TrainConfig& config = setup.config;
   note(fmt::format("model {}: {}, {}, {}, backend {}", config.model, models::params_text(*setup.model),
-                   name_of(config.dtype), mesh_text(config), name_of(config.backend)));
+                   name_of(config.dtype), settings::mesh_text(config), name_of(config.backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), config.seq_len, config.global_batch));
   if (setup.valid)
@@ -169,7 +169,7 @@ RunFiles::RunFiles(const RunSetup& setup)
 }
 
 void RunFiles::open() {
-  create_run_directory(setup_.config.out, setup_.config.resume);
+  hub::create_run_directory(setup_.config.out, setup_.config.resume);
   if (lock_.get() < 0) lock_ = lock_folder(directory_.root());
   if (lock_.get() < 0) note("the file system of --out has no locks: another run can write to the same folder");
   std::error_code ignored;
@@ -181,8 +181,8 @@ void RunFiles::open() {
   ordered_json state(stored_state(setup_));
   state["first_step"] = setup_.first_step;
   base::write_json_atomically(directory_.config(), state);
-  if (!setup_.tokenizer.empty() && !holds_tokenizer(directory_.tokenizer()))
-    copy_tokenizer(setup_.tokenizer, directory_.tokenizer());
+  if (!setup_.tokenizer.empty() && !hub::holds_tokenizer(directory_.tokenizer()))
+    hub::copy_tokenizer(setup_.tokenizer, directory_.tokenizer());
   metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.config.dtype);
   tensorboard_.emplace(directory_.root(), setup_.first_step > 1 ? std::optional(setup_.first_step) : std::nullopt);
 }
@@ -191,9 +191,9 @@ void RunFiles::remove_set_aside() const {
   checkpoint::remove_set_aside(directory_.checkpoints());
 }
 
-void RunFiles::step(const StepMetrics& metrics) {
+void RunFiles::step(const telemetry::StepMetrics& metrics) {
   metrics_->write(metrics);
-  tensorboard_->write(metrics.step, scalars_of(metrics));
+  tensorboard_->write(metrics.step, telemetry::scalars_of(metrics));
   progress_.step(metrics);
 }
 
@@ -204,7 +204,7 @@ void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
 }
 
 void RunFiles::finish(const RunSummary& summary) {
-  const TrainConfig& config = setup_.config;
+  const settings::TrainConfig& config = setup_.config;
   ordered_json json = {{"step", summary.last_step},
                        {"interrupted", summary.interrupted},
                        {"trained_steps", summary.trained_steps},
@@ -222,24 +222,24 @@ void RunFiles::finish(const RunSummary& summary) {
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
-  if (config.has_experts || has_unused_places(config))
-    for (const auto& [axis, degree] : degrees_of(config)) json["mesh"][axis] = degree;
-  if (has_unused_places(config)) json["places"] = inspect_places(config);
+  if (config.has_experts || settings::has_unused_places(config))
+    for (const auto& [axis, degree] : settings::degrees_of(config)) json["mesh"][axis] = degree;
+  if (settings::has_unused_places(config)) json["places"] = settings::inspect_places(config);
   add_formats(config, summary, json);
   if (config.hidden_dropout > 0) json["hidden_dropout"] = config.hidden_dropout;
   if (config.embedding_dropout > 0) json["embedding_dropout"] = config.embedding_dropout;
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
-  json["deterministic"] = config.backend != Backend::nccl || config.deterministic;
+  json["deterministic"] = config.backend != settings::Backend::nccl || config.deterministic;
   json["checkpoint"] = summary.checkpoint.string();
   const runtime::ScheduleStatistics& schedules = summary.schedules;
   add_schedules(schedules, json);
-  if (config.backend == Backend::nccl) json["host_waits"] = summary.host_waits;
+  if (config.backend == settings::Backend::nccl) json["host_waits"] = summary.host_waits;
   if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
   if (config.has_experts)
-    add_expert_summary(expert_summary(config, setup_.model->sizes(), summary.expert_room, summary.padded_products),
-                       json);
-  if (const std::string_view transport = transport_of(config, schedules); !transport.empty()) {
+    settings::add_expert_summary(
+        settings::expert_summary(config, setup_.model->sizes(), summary.expert_room, summary.padded_products), json);
+  if (const std::string_view transport = settings::transport_of(config, schedules); !transport.empty()) {
     json["transport"] = transport;
     if (config.pushes && !schedules.indirect.empty())
       note("NCCL transferred some weights and gradients: " + schedules.indirect);
@@ -252,10 +252,10 @@ void RunFiles::finish(const RunSummary& summary) {
   if (schedules.departed_steps > 0)
     note(fmt::format("{} steps departed from their schedule: {} weights were gathered on demand",
                      schedules.departed_steps, schedules.demand_gathers));
-  note("multiplied: " + format_shares(summary.flops_by_format, 1e-12, "TFLOP", config.dtype));
-  note("gathered: " + format_shares(summary.gathered_by_format, 1e-6, "MB", config.dtype));
+  note("multiplied: " + telemetry::format_shares(summary.flops_by_format, 1e-12, "TFLOP", config.dtype));
+  note("gathered: " + telemetry::format_shares(summary.gathered_by_format, 1e-6, "MB", config.dtype));
   if (config.tp > 1)
-    note("activations over tp: " + format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
+    note("activations over tp: " + telemetry::format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
   if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
   if (summary.interrupted) note_how_to_resume(summary);
@@ -264,9 +264,9 @@ void RunFiles::finish(const RunSummary& summary) {
 void RunFiles::note_how_to_resume(const RunSummary& summary) {
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   const std::string options =
-      calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
+      launch::calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
   note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, setup_.config.steps, options));
-  note("  " + resume_command(setup_.config, program_invocation_name, launch));
+  note("  " + launch::resume_command(setup_.config, program_invocation_name, launch));
 }
 
 }  // namespace tessera::run

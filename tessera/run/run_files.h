@@ -7,12 +7,12 @@
 #include <string>
 
 #include "tessera/checkpoint/io.h"
-#include "tessera/run/metrics/metrics.h"
-#include "tessera/run/metrics/progress.h"
-#include "tessera/run/metrics/tensorboard.h"
-#include "tessera/run/run_directory.h"
+#include "tessera/hub/run_directory.h"
 #include "tessera/run/run_setup.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/telemetry/metrics.h"
+#include "tessera/telemetry/progress.h"
+#include "tessera/telemetry/tensorboard.h"
 
 namespace tessera::run {
 
@@ -39,7 +39,7 @@ struct RunSummary {
   bool interrupted = false;               // whether the run stopped on request before its last step
   runtime::ScheduleStatistics schedules;  // schedules of rank 0
   std::int64_t graph_steps = 0;           // steps that were launched as a graph
-  // Number of times that rank 0's host waited for its device within steps (base/host_waits.h).
+  // Number of times that rank 0's host waited for its device within steps (base/lanes/host_waits.h).
   std::int64_t host_waits = 0;
 };
 
@@ -61,7 +61,7 @@ class RunFiles {
   // its first checkpoint.
   void remove_set_aside() const;
 
-  void step(const StepMetrics& metrics);
+  void step(const telemetry::StepMetrics& metrics);
   void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
   void note(const std::string& line) { progress_.print(line); }
   void finish(const RunSummary& summary);
@@ -70,12 +70,12 @@ class RunFiles {
   void note_how_to_resume(const RunSummary& summary);
 
   const RunSetup& setup_;
-  RunDirectory directory_;
-  checkpoint::FileDescriptor lock_;       // the lock on the folder, for the lifetime of this object
-  bool finished_;                         // set after the folder was checked
-  std::optional<MetricsWriter> metrics_;  // set by open()
-  std::optional<TensorBoardWriter> tensorboard_;
-  Progress progress_;
+  hub::RunDirectory directory_;
+  checkpoint::FileDescriptor lock_;                  // the lock on the folder, for the lifetime of this object
+  bool finished_;                                    // set after the folder was checked
+  std::optional<telemetry::MetricsWriter> metrics_;  // set by open()
+  std::optional<telemetry::TensorBoardWriter> tensorboard_;
+  telemetry::Progress progress_;
 };
 
 }  // namespace tessera::run

@@ -8,17 +8,17 @@
 #include "tessera/base/json_file.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/hub/find_checkpoint.h"
+#include "tessera/hub/initial_weights.h"
+#include "tessera/hub/stored_run.h"
+#include "tessera/hub/tokenizer/tokenizer_files.h"
+#include "tessera/hub/tokenizer/tokenizer_warnings.h"
 #include "tessera/models/registry.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/config/resume.h"
-#include "tessera/run/config/settings.h"
-#include "tessera/run/find_checkpoint.h"
-#include "tessera/run/initial_weights.h"
-#include "tessera/run/plan/step_plan.h"
-#include "tessera/run/recompute_choice.h"
-#include "tessera/run/stored_run.h"
-#include "tessera/run/tokenizer/tokenizer_files.h"
-#include "tessera/run/tokenizer/tokenizer_warnings.h"
+#include "tessera/plan/step_plan.h"
+#include "tessera/settings/recompute_choice.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/resume.h"
+#include "tessera/settings/settings.h"
 
 namespace tessera::run {
 namespace {
@@ -40,7 +40,7 @@ std::shared_ptr<const data::TrainingData> open_data(data::TrainingDataOptions op
 }
 
 // Returns the model that --model names, or else the checkpoint's model, whose original file is not needed.
-models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, const std::string& checkpoint,
+models::ModelConfigPtr model_of(const settings::TrainConfig& config, const json& state, const std::string& checkpoint,
                                 const RunPlaces& places) {
   if (config.given.contains("model") || !state.contains("model"))
     return models::read_model_config(models::find_model_config(config.model, places.configs));
@@ -48,15 +48,15 @@ models::ModelConfigPtr model_of(const TrainConfig& config, const json& state, co
 }
 
 // Returns the model of the folder of --init. If --model is also given, it must name the same model.
-models::ModelConfigPtr model_of_init(const TrainConfig& config, const json& state, const std::string& where,
+models::ModelConfigPtr model_of_init(const settings::TrainConfig& config, const json& state, const std::string& where,
                                      const RunPlaces& places) {
-  models::ModelConfigPtr init_model = read_init_model(config.init);
+  models::ModelConfigPtr init_model = hub::read_init_model(config.init);
   if (!config.given.contains("model") && !state.contains("model")) return init_model;
   const std::filesystem::path file = models::find_model_config(config.model, places.configs);
   std::error_code ignored;
   // The config.json of a folder with quantized weights can be read only by --init.
   if (std::filesystem::equivalent(file, std::filesystem::path(config.init) / "config.json", ignored)) return init_model;
-  require_model_of_init(*model_of(config, state, where, places), *init_model, config);
+  hub::require_model_of_init(*model_of(config, state, where, places), *init_model, config);
   return init_model;
 }
 
@@ -69,7 +69,7 @@ models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const 
   }
   models::ModelConfigPtr model = model_of(setup.config, state, where, places);
   const std::filesystem::path file = models::find_model_config(setup.config.model, places.configs);
-  if (std::string warning = unread_weights_warning(file, setup.config.model); !warning.empty())
+  if (std::string warning = hub::unread_weights_warning(file, setup.config.model); !warning.empty())
     setup.notes.push_back(std::move(warning));
   return model;
 }
@@ -90,11 +90,11 @@ std::string name_of_model(const json& state, const std::string& checkpoint) {
 
 // Throws InputError if the stored type of a weight differs from the run's type, because weights are read without
 // conversion.
-void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainConfig& config,
+void check_stored_types(const checkpoint::CheckpointReader& reader, const settings::TrainConfig& config,
                         const models::ModelConfig& model) {
   const shard::ParameterTypes run{.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype)};
   for (const shard::ParameterSpec& spec :
-       model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)})) {
+       model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = settings::embedding_reads(config)})) {
     const checkpoint::StoredTensor* stored = reader.find(spec.name, checkpoint::Kind::weight);
     const quant::DType requested = shard::types_of(spec, run).model;
     if (stored != nullptr && stored->dtype != requested)
@@ -106,7 +106,7 @@ void check_stored_types(const checkpoint::CheckpointReader& reader, const TrainC
 }
 
 void check_stored(const RunSetup& setup, const json& state, const std::string& where) {
-  if (state.contains("data")) require_same_data(state["data"], setup.data->fingerprint(), where);
+  if (state.contains("data")) settings::require_same_data(state["data"], setup.data->fingerprint(), where);
   if (setup.config.steps < setup.first_step - 1)
     throw InputError("--steps: got {}, expected at least {}, the step of checkpoint {}", setup.config.steps,
                      setup.first_step - 1, where);
@@ -118,8 +118,8 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
 // Returns the folder of the tokenizer that was stored with the weights with which the run starts.
 std::filesystem::path tokenizer_of_weights(const RunSetup& setup) {
   std::filesystem::path folder;
-  if (setup.checkpoint) folder = tokenizer_of(*setup.checkpoint);
-  if (folder.empty() && !setup.config.init.empty()) folder = tokenizer_of(setup.config.init);
+  if (setup.checkpoint) folder = hub::tokenizer_of(*setup.checkpoint);
+  if (folder.empty() && !setup.config.init.empty()) folder = hub::tokenizer_of(setup.config.init);
   return folder;
 }
 
@@ -127,68 +127,72 @@ std::filesystem::path tokenizer_of_weights(const RunSetup& setup) {
 // with them. Random weights use the tokenizer of the data. `state` is that of the checkpoint. Only the process that
 // checks the first part adds warnings.
 void add_tokenizer(RunSetup& setup, const json& state, const std::string& where, const RunPlaces& places) {
-  const BeginIds stored = begin_ids_in(state, where), read = begin_ids_of_data(setup.config.data);
+  const hub::BeginIds stored = hub::begin_ids_in(state, where), read = hub::begin_ids_of_data(setup.config.data);
   const std::filesystem::path of_weights = tokenizer_of_weights(setup);
   setup.begin_ids = read ? read : stored;
-  setup.tokenizer = of_weights.empty() ? tokenizer_of_data(setup.config.data) : of_weights;
+  setup.tokenizer = of_weights.empty() ? hub::tokenizer_of_data(setup.config.data) : of_weights;
   if (places.part > 0) return;
-  std::vector<FlagData> data{{.flag = "--data", .blend = setup.config.data}};
+  std::vector<hub::FlagData> data{{.flag = "--data", .blend = setup.config.data}};
   if (setup.valid) data.push_back({.flag = "--valid", .blend = setup.config.valid});
-  const ReadingModel model{.name = setup.config.model,
-                           .vocab_size = setup.model->sizes().vocab_size,
-                           .tokenizer = of_weights,
-                           .begin = stored};
-  for (const std::string& warning : tokenizer_warnings(data, model)) setup.notes.push_back("warning: " + warning);
+  const hub::ReadingModel model{.name = setup.config.model,
+                                .vocab_size = setup.model->sizes().vocab_size,
+                                .tokenizer = of_weights,
+                                .begin = stored};
+  for (const std::string& warning : hub::tokenizer_warnings(data, model)) setup.notes.push_back("warning: " + warning);
 }
 
 // Throws InputError unless the launcher started as many ranks as the kept mesh has.
-void check_kept_mesh(const TrainConfig& kept, const RunPlaces& places, const std::string& where) {
+void check_kept_mesh(const settings::TrainConfig& kept, const RunPlaces& places, const std::string& where) {
   if (!places.world_size || kept.ranks == *places.world_size) return;
   throw InputError("--resume: {}, expected the mesh of {}: {}{} (choose another mesh with --tp, --gtp or --dp)",
-                   started_text(*places.world_size), where, mesh_text(kept), start_text(kept.backend, kept.ranks));
+                   settings::started_text(*places.world_size), where, settings::mesh_text(kept),
+                   settings::start_text(kept.backend, kept.ranks));
 }
 
-StoredRun stored_in(const checkpoint::CheckpointReader& reader, const std::filesystem::path& checkpoint) {
-  return {.state = naming_other_checkpoints(checkpoint, CheckpointUse::resume, [&] { return stored_state_of(reader); }),
+hub::StoredRun stored_in(const checkpoint::CheckpointReader& reader, const std::filesystem::path& checkpoint) {
+  return {.state = hub::naming_other_checkpoints(checkpoint, hub::CheckpointUse::resume,
+                                                 [&] { return hub::stored_state_of(reader); }),
           .where = checkpoint.string()};
 }
 
 }  // namespace
 
-RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
+RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& places) {
   RunSetup setup{.config = command};
-  setup.checkpoint = checkpoint_to_resume(command);
+  setup.checkpoint = hub::checkpoint_to_resume(command);
   if (!command.resume.empty() && !setup.checkpoint)
     setup.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
   std::optional<checkpoint::CheckpointReader> reader;
   if (setup.checkpoint) {
-    reader.emplace(open_checkpoint(*setup.checkpoint, CheckpointUse::resume, places.part, places.parts));
-    check_name(*reader, command.out);
+    reader.emplace(hub::open_checkpoint(*setup.checkpoint, hub::CheckpointUse::resume, places.part, places.parts));
+    hub::check_name(*reader, command.out);
     setup.first_step = reader->step() + 1;
   }
-  const StoredRun stored = reader ? stored_in(*reader, *setup.checkpoint) : stored_before_first_checkpoint(command);
+  const hub::StoredRun stored =
+      reader ? stored_in(*reader, *setup.checkpoint) : hub::stored_before_first_checkpoint(command);
   const auto& [state, where] = stored;
-  MergedConfig merged;
+  settings::MergedConfig merged;
   if (state.contains("config")) {
-    merged = merge_stored(command, state["config"], where, reader.has_value());
+    merged = settings::merge_stored(command, state["config"], where, reader.has_value());
     setup.config = merged.config;
     if (merged.keeps_mesh) check_kept_mesh(setup.config, places, where);
     for (const std::string& change : merged.changes) setup.notes.push_back("changed on resume: " + change);
   }
   if (setup.config.model.empty() && state.contains("model")) setup.config.model = name_of_model(state, where);
   if (setup.config.model.empty()) setup.config.model = setup.config.init;
-  setup.config = resolve_ranks(resolve_settings(setup.config), places.world_size);
-  if (setup.checkpoint || state.contains("config")) setup.notes.push_back(mesh_note(merged, setup.config));
+  setup.config = settings::resolve_ranks(settings::resolve_settings(setup.config), places.world_size);
+  if (setup.checkpoint || state.contains("config")) setup.notes.push_back(settings::mesh_note(merged, setup.config));
   setup.model =
       setup.checkpoint ? model_of(setup.config, state, where, places) : model_to_start(setup, state, where, places);
   for (const std::string& warning : models::model_config_warnings(model_file_of(setup, places)))
     setup.notes.push_back("warning: " + warning);
-  if (setup.checkpoint && state.contains("model")) require_same_model(state["model"], *setup.model, where);
-  if (reader) check_stored_weights(*reader, *setup.model);
-  setup.config = resolve_model(setup.config, *setup.model);
-  check_budgets(setup.config, setup.model);
-  if (setup.config.recompute == RecomputeSetting::automatic)
-    setup.notes.push_back("recomputed: " + recompute_text(recompute_choice(setup.config, *setup.model)));
+  if (setup.checkpoint && state.contains("model")) settings::require_same_model(state["model"], *setup.model, where);
+  if (reader) hub::check_stored_weights(*reader, *setup.model);
+  setup.config = settings::resolve_model(setup.config, *setup.model);
+  plan::check_budgets(setup.config, setup.model);
+  if (setup.config.recompute == settings::RecomputeSetting::automatic)
+    setup.notes.push_back("recomputed: " +
+                          settings::recompute_text(settings::recompute_choice(setup.config, *setup.model)));
   setup.data =
       open_data({.blend = setup.config.data, .stored = reader ? state.value("data", json()) : json()}, setup, places);
   if (!setup.config.valid.empty())
@@ -196,7 +200,7 @@ RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places) {
   if (setup.checkpoint) check_stored(setup, state, where);
   if (reader) check_stored_types(*reader, setup.config, *setup.model);
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
-  for (const std::string& warning : warnings_of(setup.config)) setup.notes.push_back(warning);
+  for (const std::string& warning : settings::warnings_of(setup.config)) setup.notes.push_back(warning);
   add_tokenizer(setup, state, where, places);
   return setup;
 }
@@ -206,7 +210,7 @@ json stored_state(const RunSetup& setup) {
                 {"model", setup.model->to_json()},
                 {"data", setup.data->fingerprint()},
                 {"version", std::string(base::kVersion)}};
-  if (setup.begin_ids) state[kBeginIds] = *setup.begin_ids;
+  if (setup.begin_ids) state[hub::kBeginIds] = *setup.begin_ids;
   return state;
 }
 
@@ -214,9 +218,9 @@ json equal_on_all_ranks(const RunSetup& setup) {
   constexpr std::array<std::string_view, 7> kMayDiffer = {"model",  "init", "data",      "valid",
                                                           "resume", "out",  "peak_flops"};
   json all = json::object();
-  for (const Setting& setting : settings())
+  for (const settings::Setting& setting : settings::settings())
     if (std::ranges::find(kMayDiffer, setting.name) == kMayDiffer.end())
-      all[flag_of(setting.name)] = value_of(setup.config, setting);
+      all[settings::flag_of(setting.name)] = settings::value_of(setup.config, setting);
   all["the model"] = setup.model->to_json();
   all["the data"] = setup.data->fingerprint();
   if (setup.valid) all["the held-out data"] = setup.valid->fingerprint();

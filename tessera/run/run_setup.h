@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "tessera/data/data.h"
+#include "tessera/hub/tokenizer/begin_ids.h"
 #include "tessera/models/model_config.h"
-#include "tessera/run/config/config.h"
-#include "tessera/run/tokenizer/begin_ids.h"
+#include "tessera/settings/config.h"
 
 namespace tessera::run {
 
 struct RunSetup {
-  TrainConfig config;  // resolved
+  settings::TrainConfig config;  // resolved
   models::ModelConfigPtr model;
   std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
   std::optional<std::filesystem::path> checkpoint;        // checkpoint to start from
   std::int64_t first_step = 1;                            // the next step to train
   std::filesystem::path tokenizer;  // folder of the tokenizer that is copied to the run; empty: no tokenizer is known
-  BeginIds begin_ids;               // the begin tokens of the training data
+  hub::BeginIds begin_ids;          // the begin tokens of the training data
   std::vector<std::string> notes;   // lines to print at the start
 };
 
@@ -33,7 +33,7 @@ struct RunPlaces {
 };
 
 // Reads and checks all inputs without writing a file. `command` is the result of parse_train_flags. Throws InputError.
-RunSetup make_run_setup(const TrainConfig& command, const RunPlaces& places);
+RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& places);
 
 // Returns the state that the run stores in its checkpoints and in config.json: settings, model, data, versions.
 nlohmann::json stored_state(const RunSetup& setup);

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "tessera/train/gradient_norm.h"
+#include "tessera/train/update/gradient_norm.h"
 
 namespace tessera::run {
 

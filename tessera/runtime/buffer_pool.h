@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::runtime {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/schedule/events.h"

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/schedule/events.h"
-#include "tessera/shard/materialize.h"
-#include "tessera/shard/reduction.h"
-#include "tessera/shard/replicas.h"
 #include "tessera/shard/rows/rows.h"
-#include "tessera/shard/way_bytes.h"
+#include "tessera/shard/ways/materialize.h"
+#include "tessera/shard/ways/reduction.h"
+#include "tessera/shard/ways/replicas.h"
+#include "tessera/shard/ways/way_bytes.h"
 
 namespace tessera::runtime {
 

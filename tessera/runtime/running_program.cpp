@@ -1,7 +1,7 @@
 #include "tessera/runtime/running_program.h"
 
 #include "tessera/base/error.h"
-#include "tessera/shard/encoded.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/host_time.h"
 
 namespace tessera::runtime {

@@ -11,8 +11,8 @@
 #include <random>
 
 #include "tessera/runtime/on_demand.h"
-#include "tessera/runtime/plans.h"
 #include "tessera/runtime/program.h"
+#include "tessera/runtime/replay/plans.h"
 
 namespace tessera::runtime {
 

@@ -10,8 +10,8 @@
 #pragma once
 #include <vector>
 
-#include "tessera/runtime/graph_steps.h"
-#include "tessera/runtime/plans.h"
+#include "tessera/runtime/replay/graph_steps.h"
+#include "tessera/runtime/replay/plans.h"
 #include "tessera/runtime/running_program.h"
 #include "tessera/runtime/step_context.h"
 #include "tessera/runtime/watch/pending_step.h"

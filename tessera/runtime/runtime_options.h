@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/schedule/plan/plan.h"
-#include "tessera/shard/format_policy.h"
+#include "tessera/shard/formats/format_policy.h"
 
 namespace tessera::runtime {
 
@@ -43,7 +43,7 @@ struct RuntimeOptions {
 };
 
 // Returns the spec with the domain, the number formats and the backward format that the options choose. `types` are the
-// types of the run. Throws the errors of shard/format_policy.h.
+// types of the run. Throws the errors of shard/formats/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
 // Returns the cuts of domain number `domain` with the fields that depend on the options (zero and node). `cuts` is a

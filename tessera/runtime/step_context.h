@@ -2,12 +2,12 @@
 // the objects that measure and wait. RunningProgram, Replay, OnDemand, Plans and GraphSteps each take a StepContext as
 // an argument.
 #pragma once
-#include "tessera/runtime/arenas.h"
 #include "tessera/runtime/buffer_pool.h"
-#include "tessera/runtime/early_rows.h"
 #include "tessera/runtime/parameter_entry.h"
 #include "tessera/runtime/parameter_table.h"
-#include "tessera/runtime/recorder.h"
+#include "tessera/runtime/record/recorder.h"
+#include "tessera/runtime/replay/arenas.h"
+#include "tessera/runtime/replay/early_rows.h"
 #include "tessera/runtime/watch/agreement.h"
 #include "tessera/runtime/watch/host_pace.h"
 #include "tessera/runtime/watch/measure.h"

@@ -4,7 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
-#include "tessera/shard/encoded.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"
 

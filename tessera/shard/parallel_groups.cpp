@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/layout/home.h"
 #include "tessera/shard/parameter.h"
 

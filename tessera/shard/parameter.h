@@ -19,14 +19,14 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/base/buffer.h"
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/shard/domain.h"
-#include "tessera/shard/lookup.h"
 #include "tessera/shard/plane.h"
+#include "tessera/shard/ways/lookup.h"
 
 namespace tessera::shard {
 

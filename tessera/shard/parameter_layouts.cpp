@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
-#include "tessera/shard/encoded.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/unequal/replica_layouts.h"
 
 namespace tessera::shard {

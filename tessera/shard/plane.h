@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/layout/tiles.h"
 #include "tessera/quant/dtype.h"
 

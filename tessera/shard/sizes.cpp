@@ -5,14 +5,14 @@
 #include <optional>
 #include <utility>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/packing.h"
 #include "tessera/layout/redistribute.h"
 #include "tessera/shard/parameter_layouts.h"
-#include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows/rows.h"
-#include "tessera/shard/way_bytes.h"
+#include "tessera/shard/ways/reduction_tree.h"
+#include "tessera/shard/ways/way_bytes.h"
 
 namespace tessera::shard {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstddef>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/shard/parallel_groups.h"
 
 namespace tessera::train {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/shard/parallel_groups.h"
 
 namespace tessera::train {

@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/runtime/captured_lanes.h"
+#include "tessera/runtime/replay/captured_lanes.h"
 
 namespace tessera::train {
 namespace {

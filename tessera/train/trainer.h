@@ -17,13 +17,13 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
-#include "tessera/train/gradient_norm.h"
 #include "tessera/train/graph_time.h"
 #include "tessera/train/loss_sum.h"
-#include "tessera/train/optimizer.h"
-#include "tessera/train/router_bias.h"
 #include "tessera/train/step_graph.h"
 #include "tessera/train/step_input.h"
+#include "tessera/train/update/gradient_norm.h"
+#include "tessera/train/update/optimizer.h"
+#include "tessera/train/update/router_bias.h"
 
 namespace tessera::train {
 

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/base/buffer.h"
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
-#include "tessera/base/scratch.h"
+#include "tessera/base/lanes/cuda_lane.h"
+#include "tessera/base/memory/buffer.h"
+#include "tessera/base/memory/scratch.h"
 
 namespace tessera::base {
 namespace {

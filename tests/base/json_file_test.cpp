@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 #include "tests/base/files.h"
 
 namespace tessera::base {

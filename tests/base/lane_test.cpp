@@ -1,4 +1,4 @@
-#include "tessera/base/lane.h"
+#include "tessera/base/lanes/lane.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/base/cuda_lane.h"
-#include "tessera/base/fence_state.h"
-#include "tessera/base/host_waits.h"
+#include "tessera/base/lanes/cuda_lane.h"
+#include "tessera/base/lanes/fence_state.h"
+#include "tessera/base/lanes/host_waits.h"
 
 namespace tessera::base {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 
 #include <gtest/gtest.h>
 

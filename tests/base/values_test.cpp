@@ -7,10 +7,10 @@
 #include <set>
 #include <thread>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
-#include "tessera/base/out_of_memory.h"
-#include "tessera/base/scratch.h"
+#include "tessera/base/memory/buffer.h"
+#include "tessera/base/memory/out_of_memory.h"
+#include "tessera/base/memory/scratch.h"
 
 // Under a sanitizer, a failed allocation returns null, as in other builds, and does not end the program.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizers' names

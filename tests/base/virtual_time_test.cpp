@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "tessera/base/error.h"
-#include "tessera/base/lane.h"
+#include "tessera/base/lanes/lane.h"
 
 namespace tessera::base {
 namespace {

@@ -1,5 +1,5 @@
 // Checks that the benchmark `kernels` lists every kernel and prints its measurements.
-#include "tessera/bench/kernels.h"
+#include "tessera/bench/kernels/kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
-#include "tessera/bench/kernels_clock.h"
+#include "tessera/bench/kernels/kernels_clock.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::bench {

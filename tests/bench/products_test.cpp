@@ -1,5 +1,5 @@
 // Tests the list of products of `bench products`. The list comes from dry runs of models and contains every size once.
-#include "tessera/bench/products.h"
+#include "tessera/bench/kernels/products.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
-#include "tessera/run/plan/plan_flags.h"
+#include "tessera/plan/search/plan_flags.h"
 
 namespace tessera::bench {
 namespace {
@@ -21,7 +21,7 @@ using Settings = std::map<std::string, std::vector<std::string>, std::less<>>;
 
 ScheduleBench bench_of(Settings settings) {
   settings.merge(Settings{{"model", {"llama-tiny-odd"}}, {"seq_len", {"16"}}, {"gtp", {"2"}}, {"coalesce", {"1"}}});
-  const run::PlanCommandInputs task = run::plan_command_inputs({.settings = settings}, TESSERA_CONFIGS);
+  const plan::PlanCommandInputs task = plan::plan_command_inputs({.settings = settings}, TESSERA_CONFIGS);
   return {.config = task.request.config,
           .model = task.request.model,
           .machine = task.request.machine,

@@ -10,11 +10,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/models/llama.h"
-#include "tessera/models/mixtral.h"
-#include "tessera/run/launch/process_settings.h"
-#include "tessera/run/model_flops.h"
-#include "tessera/run/trainer_options.h"
+#include "tessera/launch/process_settings.h"
+#include "tessera/models/architectures/llama.h"
+#include "tessera/models/architectures/mixtral.h"
+#include "tessera/settings/model_flops.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {
 namespace {
@@ -47,7 +47,7 @@ StepBench small_bench(int tp, int gtp, int dp = 1) {
 }
 
 std::vector<StepReport> reports_of(const StepBench& bench) {
-  run::set_up_process(bench.config.threads, bench.config.deterministic);
+  launch::set_up_process(bench.config.threads, bench.config.deterministic);
   std::vector<StepReport> reports(static_cast<std::size_t>(bench.config.ranks));
   comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
     reports[static_cast<std::size_t>(world.rank())] = measure_step(world, bench);
@@ -159,7 +159,7 @@ TEST(StepBenchmark, FailsIfAStepIsSkipped) {
 
 TEST(StepBenchmark, NamesTheGraphIfTheGpuWaitsForItsHost) {
   StepBench bench = small_bench(1, 1);
-  bench.config.backend = run::Backend::nccl;
+  bench.config.backend = settings::Backend::nccl;
   StepReport report{.median_ms = 60, .waiting_ms = 50};
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("\nthe GPU waits for its host in 83 % of a step: "
                                                            "--cuda-graph on"));
@@ -173,7 +173,7 @@ TEST(StepBenchmark, NamesTheGraphIfTheGpuWaitsForItsHost) {
 
 // Other ranks of the process may already compute when a rank starts.
 TEST(StepBenchmark, ARankDoesNotChangeTheSettingsOfItsProcess) {
-  run::set_up_process(/*threads=*/2, /*deterministic=*/false);
+  launch::set_up_process(/*threads=*/2, /*deterministic=*/false);
   StepBench bench = small_bench(1, 2);
   bench.config.threads = 1;
   bench.config.deterministic = true;
@@ -183,7 +183,7 @@ TEST(StepBenchmark, ARankDoesNotChangeTheSettingsOfItsProcess) {
   });
   EXPECT_EQ(at::get_num_threads(), 2);
   EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
-  run::set_up_process(/*threads=*/1, /*deterministic=*/false);
+  launch::set_up_process(/*threads=*/1, /*deterministic=*/false);
 }
 
 TEST(StepBenchmark, FailsOnEveryRankWithTheSameError) {
@@ -213,7 +213,7 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
   const auto flops = [](const StepBench& bench) {
-    return run::model_flops(bench.config, *bench.model) / static_cast<double>(bench.config.ranks);
+    return settings::model_flops(bench.config, *bench.model) / static_cast<double>(bench.config.ranks);
   };
   EXPECT_EQ(flops(small_bench(1, 1)), 2 * microbatch);
   EXPECT_EQ(flops(small_bench(1, 4)), 2 * microbatch);
@@ -222,7 +222,7 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
 
 double bytes_of(StepBench bench, int microbatches, int rank = 0) {
   bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp * bench.config.dp;
-  bench.config.embedding = run::Lookup::gather;  // gathers the whole table of embeddings
+  bench.config.embedding = settings::Lookup::gather;  // gathers the whole table of embeddings
   return measure_limit(bench, rank, {}).bytes;
 }
 
@@ -248,7 +248,7 @@ struct Held {
 std::vector<Held> held_by_rank(const StepBench& bench) {
   std::vector<Held> held(static_cast<std::size_t>(bench.config.ranks));
   comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
-    train::Trainer trainer(world, run::trainer_options(bench.config, *bench.model));
+    train::Trainer trainer(world, settings::trainer_options(bench.config, *bench.model));
     Held& own = held[static_cast<std::size_t>(world.rank())];
     for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
       const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
@@ -268,7 +268,7 @@ TEST(StepBenchmark, LimitCountsTheElementsThatTheRankUpdates) {
       SCOPED_TRACE(testing::Message() << "tp " << tp << " gtp " << gtp << " dp " << dp << " zero " << zero);
       StepBench bench = small_bench(tp, gtp, dp);
       bench.config.zero = zero;
-      bench.config.embedding = run::Lookup::gather;
+      bench.config.embedding = settings::Lookup::gather;
       const std::vector<Held> held = held_by_rank(bench);
       for (int rank = 0; rank < bench.config.ranks; ++rank) {
         const auto [stored, updated, squared] = held[static_cast<std::size_t>(rank)];

@@ -1,6 +1,6 @@
 // Checks that products whose tokens travel in pieces take the expected time in virtual time: all of the transfer is
 // hidden from a width of 1865 x ranks, and c + g / t - g is exposed below.
-#include "tessera/bench/token_products.h"
+#include "tessera/bench/kernels/token_products.h"
 
 #include <gtest/gtest.h>
 

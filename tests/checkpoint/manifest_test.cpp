@@ -1,6 +1,6 @@
 #include "tessera/checkpoint/manifest.h"
 
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 
 namespace tessera::checkpoint {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 
 namespace tessera::checkpoint {

@@ -1,5 +1,5 @@
 // Tests of boards on `local` and `mpi`.
-#include "tessera/rendezvous/board.h"
+#include "tessera/rendezvous/boards/board.h"
 
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/comm/reduce.h"
 #include "tests/comm/placed.h"
 #include "tests/comm/values.h"

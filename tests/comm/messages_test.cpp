@@ -10,8 +10,8 @@
 #include <random>
 #include <tuple>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::comm {
 namespace {

@@ -162,7 +162,7 @@ class BadInput(unittest.TestCase):
         for words in commands:
             # Flags of rules accept an empty text.
             flags = [flag for flag in sorted(listed[" ".join(words)] & listed["train"] - {"--help"}) if "-rules" not in flag]
-            # The parsers are compared flag by flag in tests/run/config/flags_test.cpp.
+            # The parsers are compared flag by flag in tests/settings/flags_test.cpp.
             for flag in flags if FULL else flags[::12]:
                 with self.subTest(command=words, flag=flag):
                     got = run(*words, flag, "", timeout=60)

@@ -98,7 +98,7 @@ class Messages(unittest.TestCase):
         self.check(*tiny, "--memory-margin", "much", expect=['tessera: --memory-margin: got "much", expected a number'])
 
     def test_paths_that_are_not_utf8(self):
-        """Each path of each command is refused by its flag. tests/run/config/flags_test.cpp has all flags of train."""
+        """Each path of each command is refused by its flag. tests/settings/flags_test.cpp has all flags of train."""
         bad = os.fsdecode(bytes(self.folder / "caf") + b"\xe9")
         shutil.copytree(self.made, bad)
         tiny = ("--model", "llama-tiny-odd")

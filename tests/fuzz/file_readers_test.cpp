@@ -6,14 +6,14 @@
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/data/indexed_dataset.h"
+#include "tessera/hub/convert/hf_folder.h"
+#include "tessera/hub/inspect/inspect_checkpoint.h"
+#include "tessera/hub/inspect/inspect_data.h"
+#include "tessera/hub/stored_run.h"
+#include "tessera/hub/tokenizer/python_tokenizer.h"
+#include "tessera/hub/tokenizer/tokenizer_files.h"
+#include "tessera/hub/tokenizer/tokenizer_warnings.h"
 #include "tessera/models/registry.h"
-#include "tessera/run/convert/hf_folder.h"
-#include "tessera/run/inspect/inspect_checkpoint.h"
-#include "tessera/run/inspect/inspect_data.h"
-#include "tessera/run/stored_run.h"
-#include "tessera/run/tokenizer/python_tokenizer.h"
-#include "tessera/run/tokenizer/tokenizer_files.h"
-#include "tessera/run/tokenizer/tokenizer_warnings.h"
 #include "tests/fuzz/files.h"
 #include "tests/fuzz/fuzzing.h"
 
@@ -138,9 +138,9 @@ TEST(Fuzz, Checkpoints) {
         .read =
             [&](const std::string&) {
               const checkpoint::CheckpointReader reader(folder.path());
-              run::stored_state_of(reader);
-              run::model_of_checkpoint(reader);
-              run::inspect_checkpoint(folder.path());
+              hub::stored_state_of(reader);
+              hub::model_of_checkpoint(reader);
+              hub::inspect_checkpoint(folder.path());
             },
         .write = [&](const std::string& text) { stored.write(text); }});
 }
@@ -194,7 +194,7 @@ TEST(Fuzz, HuggingFaceFolders) {
     fuzz({.name = "Hugging Face folders",
           .seeds = files.seeds(),
           .mutate = mutated_file,
-          .read = [&](const std::string&) { const run::HfFolder opened(folder.path()); },
+          .read = [&](const std::string&) { const hub::HfFolder opened(folder.path()); },
           .write = [&](const std::string& input) { files.write(input); }});
   }
 }
@@ -237,8 +237,8 @@ TEST(Fuzz, TokenizerFiles) {
         .mutate = mutated_file,
         .read =
             [&](const std::string&) {
-              run::have_other_vocabularies(folder.path(), folder / "other");
-              run::generation_config(run::text_tokens_of(folder.path()));
+              hub::have_other_vocabularies(folder.path(), folder / "other");
+              hub::generation_config(hub::text_tokens_of(folder.path()));
             },
         .write = write});
 }
@@ -248,7 +248,7 @@ TEST(Fuzz, TokenizersOfThePythonPackage) {
   const base::TempFolder folder;
   const fs::path file = folder / "tokenizer.json";
   write_file(file, kTokenizer);
-  const run::PythonTokenizer tokenizer(file, run::pythons_to_try(std::nullopt, TESSERA_OWN_PYTHON));
+  const hub::PythonTokenizer tokenizer(file, hub::pythons_to_try(std::nullopt, TESSERA_OWN_PYTHON));
   if (!tokenizer.encode("ab")) GTEST_SKIP() << "no Python has the package tokenizers";
   json panics = json::parse(kTokenizer);
   panics["model"]["continuing_subword_prefix"] = "longer";  // than the second part of a merge

@@ -13,7 +13,7 @@
 #include <exception>
 
 #include "tessera/base/error.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text/printable.h"
 #include "tests/fuzz/allocations.h"
 
 namespace tessera::fuzz {

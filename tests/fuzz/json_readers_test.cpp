@@ -3,20 +3,20 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/hub/run_directory.h"
+#include "tessera/launch/lost_ranks.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/measured.h"
 #include "tessera/predict/machine.h"
-#include "tessera/run/config/parse.h"
-#include "tessera/run/config/places.h"
-#include "tessera/run/config/settings.h"
-#include "tessera/run/launch/lost_ranks.h"
-#include "tessera/run/metrics/metrics.h"
-#include "tessera/run/plan/measured.h"
-#include "tessera/run/plot/draw.h"
-#include "tessera/run/plot/plotted_run.h"
-#include "tessera/run/plot/remarks.h"
-#include "tessera/run/run_directory.h"
 #include "tessera/schedule/check/order_text.h"
 #include "tessera/schedule/events_json.h"
+#include "tessera/settings/places.h"
+#include "tessera/settings/settings.h"
+#include "tessera/settings/text/parse.h"
+#include "tessera/telemetry/metrics.h"
+#include "tessera/telemetry/plot/draw.h"
+#include "tessera/telemetry/plot/plotted_run.h"
+#include "tessera/telemetry/plot/remarks.h"
 #include "tests/fuzz/files.h"
 #include "tests/fuzz/fuzzing.h"
 
@@ -25,8 +25,8 @@ namespace {
 
 using nlohmann::json;
 
-run::TrainConfig stored_config() {
-  run::TrainConfig config;
+settings::TrainConfig stored_config() {
+  settings::TrainConfig config;
   config.model = "llama-tiny", config.data = {"data/train"}, config.out = "runs/a";
   config.steps = 9, config.seq_len = 16, config.ranks = 8;
   config.tp = 2, config.gtp = 2, config.dp = 2;
@@ -70,38 +70,38 @@ TEST(Fuzz, ConfigsOfModels) {
 
 TEST(Fuzz, SettingsOfRuns) {
   fuzz({.name = "settings",
-        .seeds = {run::to_json(stored_config()).dump()},
+        .seeds = {settings::to_json(stored_config()).dump()},
         .mutate = mutated_json,
         .read = [](const std::string& text) {
-          run::TrainConfig config;
-          run::apply_json(config, base::parse_json(text, "f"), "f");
-          run::to_json(config);
+          settings::TrainConfig config;
+          settings::apply_json(config, base::parse_json(text, "f"), "f");
+          settings::to_json(config);
         }});
 }
 
 TEST(Fuzz, Places) {
-  run::TrainConfig mesh;
+  settings::TrainConfig mesh;
   mesh.tp = 8, mesh.gtp = 4, mesh.dp = 1024;
   fuzz({.name = "places",
         .seeds = {"dp0.gtp1:3,0;dp2:1", "gtp1.dp0.pp0.cp0:3", "dp1023.gtp3:7"},
         .mutate = mutated_bytes,
         .read = [&](const std::string& text) {
-          mesh.dead = run::to_text(run::read_slots(text, "--dead"));
-          run::inactive_slots(mesh);
+          mesh.dead = settings::to_text(settings::read_slots(text, "--dead"));
+          settings::inactive_slots(mesh);
         }});
 }
 
 TEST(Fuzz, FilesOfPlaces) {
   const base::TempFolder folder;
-  run::TrainConfig mesh;
+  settings::TrainConfig mesh;
   mesh.tp = 8, mesh.gtp = 4, mesh.dp = 1024;
   fuzz({.name = "files of places",
         .seeds = {R"({"dp0.gtp1": [0, 3], "dp2": [1], "gtp3.dp1000": [7, 6, 5, 4]})"},
         .mutate = mutated_json,
         .read =
             [&](const std::string&) {
-              mesh.dead = run::to_text(run::read_slots((folder / "dead.json").string(), "--dead"));
-              run::inactive_slots(mesh);
+              mesh.dead = settings::to_text(settings::read_slots((folder / "dead.json").string(), "--dead"));
+              settings::inactive_slots(mesh);
             },
         .write = [&](const std::string& text) { write_file(folder / "dead.json", text); }});
 }
@@ -128,35 +128,35 @@ TEST(Fuzz, Traces) {
 }
 
 TEST(Fuzz, LinesOfMetrics) {
-  run::StepMetrics metrics;
+  telemetry::StepMetrics metrics;
   metrics.step = 3, metrics.loss = 2.5, metrics.tokens = 1024, metrics.gathered_bytes = 4096;
-  run::StepMetrics more = metrics;
+  telemetry::StepMetrics more = metrics;
   more.mfu = 0.4, more.valid_loss = 2.0, more.expert_load = 1.5, more.expert_counts = {{1, 2}, {3, 4}};
   more.slowest = {.rank = 1, .wait_ms = 0.5};
   more.suppressed = 1, more.skipped = true;
   fuzz({.name = "lines of metrics",
-        .seeds = {run::metrics_line(metrics), run::metrics_line(more)},
+        .seeds = {telemetry::metrics_line(metrics), telemetry::metrics_line(more)},
         .mutate = mutated_json,
-        .read = [](const std::string& text) { run::parse_metrics_line(text, "f:1"); }});
+        .read = [](const std::string& text) { telemetry::parse_metrics_line(text, "f:1"); }});
 }
 
 TEST(Fuzz, PlotsOfRuns) {
   const base::TempFolder folder;
-  run::StepMetrics metrics;
+  telemetry::StepMetrics metrics;
   std::string lines;
   for (metrics.step = 1; metrics.step <= 3; ++metrics.step) {
     metrics.loss = 1.0 / static_cast<double>(metrics.step), metrics.valid_loss = metrics.loss;
-    lines += run::metrics_line(metrics);
+    lines += telemetry::metrics_line(metrics);
   }
   fuzz({.name = "plots",
         .seeds = {lines},
         .mutate = mutated_json,
         .read =
             [&](const std::string&) {
-              const std::vector<run::PlottedRun> runs{run::read_plotted_run(folder / "metrics.jsonl")};
-              run::svg_of(runs);
-              run::terminal_plot(runs, 80);
-              run::remarks_of(runs.front());
+              const std::vector<telemetry::PlottedRun> runs{telemetry::read_plotted_run(folder / "metrics.jsonl")};
+              telemetry::svg_of(runs);
+              telemetry::terminal_plot(runs, 80);
+              telemetry::remarks_of(runs.front());
             },
         .write = [&](const std::string& text) { write_file(folder / "metrics.jsonl", text); }});
 }
@@ -169,35 +169,35 @@ TEST(Fuzz, CallOrders) {
         .may_fail = true});
 }
 
-std::string config_of_run(const run::TrainConfig& config) {
-  return json{{"config", run::to_json(config)}, {"model", json::parse(model_configs()[0])}}.dump();
+std::string config_of_run(const settings::TrainConfig& config) {
+  return json{{"config", settings::to_json(config)}, {"model", json::parse(model_configs()[0])}}.dump();
 }
 
 // The folder of a run with one step.
 struct RunFolder {
   RunFolder() {
-    run::StepMetrics metrics;
+    telemetry::StepMetrics metrics;
     metrics.step = 1;
-    write_file(directory.metrics(), run::metrics_line(metrics));
+    write_file(directory.metrics(), telemetry::metrics_line(metrics));
     write_file(directory.config(), config_of_run(stored_config()));
     write_file(directory.summary(), "{}");
   }
   base::TempFolder folder;
-  run::RunDirectory directory{folder.path()};
+  hub::RunDirectory directory{folder.path()};
 };
 
 // `tessera resume-command` and `tessera plan --measured` read config.json.
 TEST(Fuzz, ConfigsOfRuns) {
   const RunFolder made;
-  run::TrainConfig whole = stored_config();
+  settings::TrainConfig whole = stored_config();
   whole.dead = whole.tp_spares = whole.reduced_batch = "";
   fuzz({.name = "config.json of runs",
         .seeds = {config_of_run(stored_config()), config_of_run(whole)},
         .mutate = mutated_json,
         .read =
             [&](const std::string&) {
-              run::read_measured_run(made.folder.path());
-              run::lost_ranks_of_run(made.folder.path(), {0}, "tessera");
+              plan::read_measured_run(made.folder.path());
+              launch::lost_ranks_of_run(made.folder.path(), {0}, "tessera");
             },
         .write = [&](const std::string& text) { write_file(made.directory.config(), text); }});
 }
@@ -209,7 +209,7 @@ TEST(Fuzz, SummariesOfRuns) {
         .seeds =
             {R"({"gather_arena_bytes": 1024, "reduce_arena_bytes": 2048, "exchange_scratch_bytes": 10, "steps": 3})"},
         .mutate = mutated_json,
-        .read = [&](const std::string&) { run::read_measured_run(made.folder.path()); },
+        .read = [&](const std::string&) { plan::read_measured_run(made.folder.path()); },
         .write = [&](const std::string& text) { write_file(made.directory.summary(), text); }});
 }
 

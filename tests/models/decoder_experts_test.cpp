@@ -7,10 +7,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
-#include "tessera/models/decoder_layouts.h"
-#include "tessera/models/decoder_parameters.h"
-#include "tessera/models/mixtral.h"
-#include "tessera/models/qwen3_moe.h"
+#include "tessera/models/architectures/mixtral.h"
+#include "tessera/models/architectures/qwen3_moe.h"
+#include "tessera/models/decoder/decoder_layouts.h"
+#include "tessera/models/decoder/decoder_parameters.h"
 #include "tessera/nn/mesh_degrees.h"
 
 namespace tessera::models {

@@ -1,5 +1,5 @@
 // Tests the model's gradient against central differences of its loss in fp64, and the bookkeeping of its parts.
-#include "tessera/models/decoder.h"
+#include "tessera/models/decoder/decoder.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -13,8 +13,8 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
-#include "tessera/models/decoder_layouts.h"
-#include "tessera/models/decoder_parameters.h"
+#include "tessera/models/decoder/decoder_layouts.h"
+#include "tessera/models/decoder/decoder_parameters.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/runtime/runtime.h"
 

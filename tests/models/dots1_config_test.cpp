@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/models/decoder_model.h"
-#include "tessera/models/decoder_parameters.h"
+#include "tessera/models/decoder/decoder_model.h"
+#include "tessera/models/decoder/decoder_parameters.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::models {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/models/decoder_model.h"
+#include "tessera/models/decoder/decoder_model.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::models {

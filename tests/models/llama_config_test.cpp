@@ -1,4 +1,4 @@
-#include "tessera/models/llama.h"
+#include "tessera/models/architectures/llama.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/box.h"
-#include "tessera/models/decoder_model.h"
+#include "tessera/models/decoder/decoder_model.h"
 
 namespace tessera::models {
 namespace {

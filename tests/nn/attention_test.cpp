@@ -1,5 +1,5 @@
 // Tests attention over a rank's heads, with and without head norms, against softmax(q k^T) v of the logical heads.
-#include "tessera/nn/attention.h"
+#include "tessera/nn/layers/attention.h"
 
 #include <gtest/gtest.h>
 

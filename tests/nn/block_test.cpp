@@ -1,5 +1,5 @@
 // Tests a transformer block under every recompute policy against its formulas.
-#include "tessera/nn/block.h"
+#include "tessera/nn/layers/block.h"
 
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/runtime/dry_run.h"
+#include "tessera/runtime/record/dry_run.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/nn/layer_check.h"
 

@@ -1,13 +1,13 @@
 // Tests dropout of the residual stream on meshes. The layers are compared with their formulas, which use the logical
 // masks.
-#include "tessera/nn/dropout.h"
+#include "tessera/nn/layers/dropout.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "tessera/nn/block.h"
+#include "tessera/nn/layers/block.h"
 #include "tests/nn/head_cut.h"
 #include "tests/nn/layer_check.h"
 #include "tests/nn/plain_formulas.h"

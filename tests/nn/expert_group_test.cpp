@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/runtime/dry_run.h"
+#include "tessera/runtime/record/dry_run.h"
 
 namespace tessera::nn {
 namespace {

@@ -1,5 +1,5 @@
 // Tests down(silu(gate) * up) of the normalized sum, over parts of the inner columns.
-#include "tessera/nn/feed_forward.h"
+#include "tessera/nn/layers/feed_forward.h"
 
 #include <gtest/gtest.h>
 

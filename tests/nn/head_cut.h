@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "tessera/nn/attention.h"
+#include "tessera/nn/layers/attention.h"
 #include "tests/nn/layer_check.h"
 
 namespace tessera::nn {

@@ -20,7 +20,7 @@
 
 #include "tessera/layout/layout.h"
 #include "tessera/nn/context.h"
-#include "tessera/nn/norm.h"
+#include "tessera/nn/layers/norm.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {

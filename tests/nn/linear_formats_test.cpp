@@ -16,8 +16,8 @@
 #include <optional>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/nn/linear.h"
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/layers/linear.h"
+#include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/runtime/runtime.h"

@@ -1,5 +1,5 @@
 // Tests the factors of products in number formats on tp ranks that hold parts of one matrix.
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/layers/linear_products.h"
 
 #include "tessera/runtime/runtime.h"
 

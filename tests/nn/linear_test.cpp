@@ -1,5 +1,5 @@
 // Tests column- and row-parallel layers against y = norm(x + residual) w^T + bias.
-#include "tessera/nn/linear.h"
+#include "tessera/nn/layers/linear.h"
 
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>

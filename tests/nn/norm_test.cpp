@@ -1,5 +1,5 @@
 // Tests the norm alone against x / sqrt(mean(x^2) + eps) * weight.
-#include "tessera/nn/norm.h"
+#include "tessera/nn/layers/norm.h"
 
 #include <gtest/gtest.h>
 

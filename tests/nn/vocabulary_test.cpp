@@ -5,8 +5,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "tessera/nn/embedding.h"
-#include "tessera/nn/output_loss.h"
+#include "tessera/nn/layers/embedding.h"
+#include "tessera/nn/layers/output_loss.h"
 #include "tests/nn/layer_check.h"
 #include "tests/nn/plain_formulas.h"
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "tessera/base/cuda_lane.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
 #include "tests/ops/allocator_settings.h"

@@ -10,9 +10,9 @@
 #include "tessera/ops/experts/companions.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
-#include "tessera/ops/experts/router.h"
-#include "tessera/ops/experts/router_gradient.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
+#include "tessera/ops/router/router.h"
+#include "tessera/ops/router/router_gradient.h"
 #include "tessera/ops/tensor.h"
 #include "tests/ops/experts_values.h"
 

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/router.h"
-#include "tessera/ops/experts/router_gradient.h"
+#include "tessera/ops/router/router.h"
+#include "tessera/ops/router/router_gradient.h"
 #include "tessera/ops/tensor.h"
 #include "tests/ops/experts_values.h"
 

@@ -10,8 +10,8 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/bias_update.h"
-#include "tessera/ops/experts/router.h"
+#include "tessera/ops/router/bias_update.h"
+#include "tessera/ops/router/router.h"
 #include "tessera/ops/tensor.h"
 #include "tests/ops/experts_values.h"
 

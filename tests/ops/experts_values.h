@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 #include "tessera/ops/work.h"
 #include "tests/ops/values.h"
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "tessera/models/llama.h"
+#include "tessera/models/architectures/llama.h"
 #include "tessera/models/registry.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/predict/dry_options.h"

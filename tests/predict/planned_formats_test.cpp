@@ -2,8 +2,8 @@
 // the format.
 #include <gtest/gtest.h>
 
-#include "tessera/models/decoder_parameters.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/architectures/llama.h"
+#include "tessera/models/decoder/decoder_parameters.h"
 #include "tests/predict/dry_options.h"
 
 namespace tessera::predict {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "tessera/models/decoder.h"
+#include "tessera/models/decoder/decoder.h"
 #include "tessera/predict/planned_parameters.h"
 #include "tessera/runtime/runtime.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/models/decoder_config.h"
-#include "tessera/models/tp_parts.h"
+#include "tessera/models/decoder/decoder_config.h"
+#include "tessera/models/decoder/tp_parts.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/predict/dry_step.h"
 #include "tessera/runtime/watch/statistics.h"

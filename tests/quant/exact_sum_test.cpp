@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tests/quant/on_device.h"
 #include "tests/quant/wide_integer.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/quant/cuda_table.h"
 #include "tests/quant/matrices.h"
 

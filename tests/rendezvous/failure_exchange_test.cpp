@@ -1,5 +1,5 @@
 // Tests how ranks report failures to each other, and that a store that does not answer does not block them.
-#include "tessera/rendezvous/failure_exchange.h"
+#include "tessera/rendezvous/boards/failure_exchange.h"
 
 #include <gtest/gtest.h>
 

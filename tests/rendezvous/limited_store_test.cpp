@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
-#include "tessera/rendezvous/store_board.h"
+#include "tessera/rendezvous/boards/store_board.h"
 #include "tests/base/stopped_process.h"
 #include "tests/rendezvous/silent_store.h"
 

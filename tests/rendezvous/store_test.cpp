@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/rendezvous/boards/store_board.h"
 #include "tessera/rendezvous/limited_store.h"
-#include "tessera/rendezvous/store_board.h"
 #include "tests/rendezvous/store_cases.h"
 
 namespace tessera::rendezvous {

@@ -1,5 +1,5 @@
 // Checks that the ranks of a step read every sample exactly once, on every mesh.
-#include "tessera/run/batches.h"
+#include "tessera/train/batches.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/run/config/shares.h"
 #include "tessera/run/run_setup.h"
-#include "tessera/run/trainer_options.h"
+#include "tessera/settings/shares.h"
+#include "tessera/settings/trainer_options.h"
 #include "tests/base/files.h"
 
 namespace tessera::run {
@@ -91,7 +91,8 @@ Read read_all(const RunSetup& plan, const std::function<train::StepInput(const s
   Read read;
   std::mutex mutex;
   comm::run_local(static_cast<int>(plan.config.gtp * plan.config.dp), {}, [&](comm::World& world) {
-    const shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout(mesh_of(plan.config)));
+    const shard::ParallelGroups parallel =
+        shard::make_parallel_groups(world, nn::rank_layout(settings::mesh_of(plan.config)));
     const train::StepInput input = input_of(parallel);
     const std::lock_guard lock(mutex);
     read.token_counts.insert(input.tokens);
@@ -133,7 +134,8 @@ TEST(EvaluationInput, HoldsEveryTargetOnce) {
   for (const std::int64_t samples : {1, 2, 13, 16})
     on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const RunSetup& plan) {
       const Read read = read_all(plan, [&](const auto& parallel) {
-        return evaluation_input(*plan.valid, {.micro_batch = plan.config.micro_batch, .seq_len = kLength}, parallel);
+        return train::evaluation_input(*plan.valid, {.micro_batch = plan.config.micro_batch, .seq_len = kLength},
+                                       parallel);
       });
       Tokens all;
       for (std::int64_t sample = 0; sample < samples; ++sample) all.insert(sample);
@@ -152,7 +154,8 @@ TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
   on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunSetup& plan) {
     for (const std::int64_t step : {1, 2}) {
       const Read read = read_all(plan, [&](const auto& parallel) {
-        train::StepInput input = training_input(*plan.data, {batch_shape(plan.config, {}), kLength}, parallel, step);
+        train::StepInput input =
+            train::training_input(*plan.data, {settings::batch_shape(plan.config, {}), kLength}, parallel, step);
         EXPECT_EQ(input.step, step);
         return input;
       });

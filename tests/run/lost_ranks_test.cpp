@@ -1,5 +1,5 @@
 // Tests the dead places and the command of a run that continues without ranks.
-#include "tessera/run/launch/lost_ranks.h"
+#include "tessera/launch/lost_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/launch/rank_watch.h"
+#include "tessera/run/rank_watch.h"
+#include "tessera/settings/resolve.h"
 #include "tests/base/files.h"
-#include "tests/run/config/config_test_support.h"
-#include "tests/run/plan_testing.h"
+#include "tests/plan/plan_testing.h"
+#include "tests/settings/config_test_support.h"
 
 namespace tessera::run {
 namespace {
@@ -24,20 +24,21 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 const models::LlamaConfig& lost_model() {
-  static const models::LlamaConfig model(even_model());
+  static const models::LlamaConfig model(plan::even_model());
   return model;
 }
 
-TrainConfig resolved(std::vector<std::string> flags) {
+settings::TrainConfig resolved(std::vector<std::string> flags) {
   for (const char* word : {"--model", "m", "--data", "d", "--steps", "9", "--seq-len", "4"}) flags.emplace_back(word);
   if (std::ranges::find(flags, "--out") == flags.end()) flags.insert(flags.end(), {"--out", "runs/a"});
-  return resolve_model(resolve_ranks(resolve_settings(parse(flags)), std::nullopt), lost_model());
+  return settings::resolve_model(
+      settings::resolve_ranks(settings::resolve_settings(settings::parse(flags)), std::nullopt), lost_model());
 }
 
 std::string command_of(const std::vector<std::string>& flags, const std::vector<int>& ranks,
-                       CommandPlace place = CommandPlace()) {
+                       launch::CommandPlace place = launch::CommandPlace()) {
   place.program = "tessera";
-  return lost_ranks(resolved(flags), lost_model(), ranks, place).command;
+  return launch::lost_ranks(resolved(flags), lost_model(), ranks, place).command;
 }
 
 TEST(LostRanks, BecomeDeadPlacesOfTheMesh) {
@@ -51,12 +52,12 @@ TEST(LostRanks, BecomeDeadPlacesOfTheMesh) {
 }
 
 TEST(LostRanks, KeepTheSettingsOfTheMesh) {
-  const TrainConfig config = resolved({"--tp", "4", "--dp", "2", "--dead", "dp0:2", "--tp-spares", "1",
-                                       "--reduced-batch", "8", "--global-batch", "24", "--zero", "off"});
-  const TrainConfig one = without_ranks(config, lost_model(), {4});  // dp 1
+  const settings::TrainConfig config = resolved({"--tp", "4", "--dp", "2", "--dead", "dp0:2", "--tp-spares", "1",
+                                                 "--reduced-batch", "8", "--global-batch", "24", "--zero", "off"});
+  const settings::TrainConfig one = launch::without_ranks(config, lost_model(), {4});  // dp 1
   EXPECT_EQ(std::tuple(one.dead, one.tp_spares, one.ranks), std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
   EXPECT_EQ(one.reduced_batch, "auto");  // both replicas are reduced, and 2 x 8 is not 24
-  const TrainConfig two = without_ranks(config, lost_model(), {0});
+  const settings::TrainConfig two = launch::without_ranks(config, lost_model(), {0});
   EXPECT_EQ(std::tuple(two.dead, two.tp_spares, two.ranks), std::tuple("dp0.gtp0:0,2", "auto", 6));
   EXPECT_EQ(two.reduced_batch, "8");
 }
@@ -66,9 +67,9 @@ TEST(LostRanks, TakeTheirTpGroupOrReplicaAlongWhereFormatsNeedIt) {
   const std::vector<std::string> tiles{"--dtype", "bf16", "--wire-format", "mxfp8", "--tp", "2", "--dp", "2"};
   std::vector<std::string> flags = tiles;
   flags.insert(flags.end(), {"--gtp", "2"});
-  const TrainConfig group = without_ranks(resolved(flags), lost_model(), {1});
+  const settings::TrainConfig group = launch::without_ranks(resolved(flags), lost_model(), {1});
   EXPECT_EQ(std::tuple(group.dead, group.idle, group.ranks), std::tuple("dp0.gtp0:1", "dp0.gtp0:0", 6));
-  const TrainConfig replica = without_ranks(resolved(tiles), lost_model(), {2});
+  const settings::TrainConfig replica = launch::without_ranks(resolved(tiles), lost_model(), {2});
   EXPECT_EQ(std::tuple(replica.dead, replica.idle, replica.ranks), std::tuple("dp1.gtp0:0", "dp1.gtp0:1", 2));
 }
 
@@ -101,15 +102,16 @@ TEST(LostRanks, CallTheLauncherWithTheRemainingRanks) {
 
 TEST(LostRanks, NameTheCheckpointAndAreWritten) {
   const base::TempFolder folder;
-  const TrainConfig config = resolved({"--gtp", "2", "--out", folder.path().string()});
-  LostRanks lost = lost_ranks(config, lost_model(), {1}, {.program = "tessera"});
-  EXPECT_THAT(lost_ranks_text(lost), HasSubstr("tessera: rank 1 has ended during the run; dead places: dp0.gtp1:0\n"
-                                               "tessera: to continue from step 0 (no checkpoint is complete) with 1 "
-                                               "rank:\n  tessera train --resume latest"));
+  const settings::TrainConfig config = resolved({"--gtp", "2", "--out", folder.path().string()});
+  launch::LostRanks lost = launch::lost_ranks(config, lost_model(), {1}, {.program = "tessera"});
+  EXPECT_THAT(launch::lost_ranks_text(lost),
+              HasSubstr("tessera: rank 1 has ended during the run; dead places: dp0.gtp1:0\n"
+                        "tessera: to continue from step 0 (no checkpoint is complete) with 1 "
+                        "rank:\n  tessera train --resume latest"));
   // A run that has started from another run's checkpoint and has saved none starts from there again.
-  lost = lost_ranks(config, lost_model(), {1}, {.program = "tessera"}, "b/checkpoints/step-00000004");
+  lost = launch::lost_ranks(config, lost_model(), {1}, {.program = "tessera"}, "b/checkpoints/step-00000004");
   EXPECT_THAT(lost.command, HasSubstr("--resume b/checkpoints/step-00000004 --out"));
-  write_lost_ranks(lost, folder.path());
+  launch::write_lost_ranks(lost, folder.path());
   const nlohmann::json written = base::read_json_file(folder / "resume-without.json");
   EXPECT_EQ(written["dead"], nlohmann::json::parse(R"({"dp0.gtp1": [0]})"));
   EXPECT_EQ(written["command"], lost.command);
@@ -118,7 +120,7 @@ TEST(LostRanks, NameTheCheckpointAndAreWritten) {
 
 TEST(LostRanks, AreRefusedWhereNoMeshIsLeft) {
   const auto text = [](const std::vector<std::string>& flags, const std::vector<int>& ranks) {
-    return lost_ranks_text(lost_ranks(resolved(flags), lost_model(), ranks, {}));
+    return launch::lost_ranks_text(launch::lost_ranks(resolved(flags), lost_model(), ranks, {}));
   };
   EXPECT_THAT(text({"--gtp", "2"}, {0, 1}),
               HasSubstr("the run cannot continue without them: --dead: no place of tp 1 x gtp 2 x dp 1 is left"));
@@ -133,12 +135,12 @@ TEST(LostRanks, AreRefusedWhereNoMeshIsLeft) {
 
 TEST(LostRanks, AreReadFromTheFolderOfARun) {
   const base::TempFolder folder;
-  EXPECT_THROW(lost_ranks_of_run(folder.path(), {0}, "tessera"), InputError);
-  const TrainConfig config =
+  EXPECT_THROW(launch::lost_ranks_of_run(folder.path(), {0}, "tessera"), InputError);
+  const settings::TrainConfig config =
       resolved({"--gtp", "3", "--backend", "mpi", "--keep", "2", "--out", folder.path().string()});
   const nlohmann::json state{{"config", to_json(config)}, {"model", lost_model().to_json()}};
   std::ofstream(folder / "config.json") << state;
-  EXPECT_EQ(lost_ranks_of_run(folder.path(), {1}, "tessera").command,
+  EXPECT_EQ(launch::lost_ranks_of_run(folder.path(), {1}, "tessera").command,
             "mpirun -n 2 tessera train --resume latest --out " + folder.path().string() +
                 " --gtp 3 --dp 1 --dead dp0.gtp1:0 --keep 2");
 }

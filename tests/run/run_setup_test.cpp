@@ -3,17 +3,17 @@
 #include <gmock/gmock.h>
 
 #include "tessera/data/indexed_dataset.h"
-#include "tessera/run/config/resolve.h"
-#include "tessera/run/launch/equal_ranks.h"
-#include "tessera/run/stored_run.h"
-#include "tests/run/config/config_test_support.h"
-#include "tests/run/convert_testing.h"
+#include "tessera/hub/stored_run.h"
+#include "tessera/launch/equal_ranks.h"
+#include "tessera/settings/resolve.h"
+#include "tests/hub/convert_testing.h"
+#include "tests/settings/config_test_support.h"
 
 namespace tessera::run {
 namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using namespace testing;
+using namespace hub::testing;
 using quant::DType;
 
 // A checkpoint of step 0 that was imported from the folder `hf`, and data for it.
@@ -23,8 +23,8 @@ class ImportedCheckpoint : public ::testing::Test {
   void import(DType dtype) {
     for (const char* name : {"c", "hf", "imported"}) fs::remove_all(root_ / name);
     write_llama(root_ / "c", odd_llama(false), dtype);
-    convert(root_ / "c", root_ / "hf");
-    convert(root_ / "hf", root_ / "imported");
+    hub::convert(root_ / "c", root_ / "hf");
+    hub::convert(root_ / "hf", root_ / "imported");
     data::IndexedDatasetWriter writer((root_ / "tokens").string(), data::TokenType::u16);
     writer.add_sequence(std::vector<std::int64_t>(200, 5));
     writer.end_document();
@@ -37,7 +37,7 @@ class ImportedCheckpoint : public ::testing::Test {
                                    "--out",     (root_ / "out").string(),
                                    "--steps",   "1"};
     flags.insert(flags.end(), more.begin(), more.end());
-    return make_run_setup(parse(flags), {.configs = root_ / "configs"});
+    return make_run_setup(settings::parse(flags), {.configs = root_ / "configs"});
   }
   // Replaces the checkpoint's state.
   void restate(const nlohmann::json& state) {
@@ -107,30 +107,34 @@ TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWithoutTheFile) {
 TEST_F(ImportedCheckpoint, OfARunGivesTheRanksBeforeAPlan) {
   restate(stored_state(setup({"--gtp", "2", "--dp", "3"})));
   const std::string path = (root_ / "imported").string();
-  const TrainConfig kept = with_stored_ranks(parse({"--resume", path, "--out", "o"}));
-  EXPECT_EQ(mesh_text(kept), "6 ranks (tp 1 x gtp 2 x dp 3)");
-  const TrainConfig given = with_stored_ranks(parse({"--resume", path, "--out", "o", "--gtp", "4"}));
+  const settings::TrainConfig kept = hub::with_stored_ranks(settings::parse({"--resume", path, "--out", "o"}));
+  EXPECT_EQ(settings::mesh_text(kept), "6 ranks (tp 1 x gtp 2 x dp 3)");
+  const settings::TrainConfig given =
+      hub::with_stored_ranks(settings::parse({"--resume", path, "--out", "o", "--gtp", "4"}));
   EXPECT_EQ(std::pair(given.gtp, given.dp), std::pair(std::int64_t{4}, std::int64_t{0}));
   const std::vector<std::string> flags{"--resume", path, "--out", (root_ / "out").string()};
-  EXPECT_THAT(base::refusal([&] { make_run_setup(parse(flags), {.configs = root_.path(), .world_size = 4}); }),
-              HasSubstr("--resume: 4 processes were started, expected the mesh of"));
-  EXPECT_EQ(make_run_setup(parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
+  EXPECT_THAT(
+      base::refusal([&] { make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 4}); }),
+      HasSubstr("--resume: 4 processes were started, expected the mesh of"));
+  EXPECT_EQ(make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
 }
 
 TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {
   restate(stored_state(setup({"--backend", "mpi"})));
   const std::string path = (root_ / "imported").string();
-  EXPECT_EQ(with_stored_ranks(parse({"--resume", path})).backend, Backend::mpi);
-  EXPECT_EQ(with_stored_ranks(parse({"--resume", path, "--backend", "local"})).backend, Backend::local);
+  EXPECT_EQ(hub::with_stored_ranks(settings::parse({"--resume", path})).backend, settings::Backend::mpi);
+  EXPECT_EQ(hub::with_stored_ranks(settings::parse({"--resume", path, "--backend", "local"})).backend,
+            settings::Backend::local);
 }
 
 // A run keeps the shares of its checkpoint. A note reports that the weights give other shares.
 TEST_F(ImportedCheckpoint, OfARunKeepsItsShares) {
   const std::string tokens = (root_ / "tokens").string();
   const auto blended = [&] {
-    return make_run_setup(parse({"--resume", (root_ / "imported").string(), "--data", "1e-9", tokens, "1", tokens,
-                                 "--seq-len", "16", "--out", (root_ / "out").string(), "--steps", "1"}),
-                          {.configs = root_.path()});
+    return make_run_setup(
+        settings::parse({"--resume", (root_ / "imported").string(), "--data", "1e-9", tokens, "1", tokens, "--seq-len",
+                         "16", "--out", (root_ / "out").string(), "--steps", "1"}),
+        {.configs = root_.path()});
   };
   nlohmann::json state = stored_state(blended());
   EXPECT_EQ(state["data"][1]["share"], 1000000000);

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/run/config/step_times.h"
+#include "tessera/settings/text/step_times.h"
 #include "tessera/train/trainer.h"
-#include "tests/run/config/config_test_support.h"
+#include "tests/settings/config_test_support.h"
 
 namespace tessera::run {
 namespace {
@@ -15,12 +15,12 @@ using ::testing::HasSubstr;
 using Times = std::map<std::int64_t, int>;
 
 TEST(StepTimes, AreParsedWithTheirCounts) {
-  EXPECT_EQ(parse_step_times("", "--x"), Times());
-  EXPECT_EQ(parse_step_times("5", "--x"), (Times{{5, 1}}));
-  EXPECT_EQ(parse_step_times("6:2,5,70:10", "--x"), (Times{{5, 1}, {6, 2}, {70, 10}}));
+  EXPECT_EQ(settings::parse_step_times("", "--x"), Times());
+  EXPECT_EQ(settings::parse_step_times("5", "--x"), (Times{{5, 1}}));
+  EXPECT_EQ(settings::parse_step_times("6:2,5,70:10", "--x"), (Times{{5, 1}, {6, 2}, {70, 10}}));
   for (const char* bad : {",", "5,", ",5", "0", "-1", "5:0", "5:", ":2", "5:-1", "5;6", "5 ", "5:1:1", "five", "5,5",
                           "5,5:2", "1.5", "99999999999999999999", "5:99999999999"})
-    EXPECT_THAT(base::refusal([&] { parse_step_times(bad, "--x"); }), HasSubstr("--x")) << bad;
+    EXPECT_THAT(base::refusal([&] { settings::parse_step_times(bad, "--x"); }), HasSubstr("--x")) << bad;
 }
 
 TEST(Suppressions, AnInjectionLastsForSuppressedAttempts) {

@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/rendezvous/board.h"
+#include "tessera/rendezvous/boards/board.h"
 #include "tessera/runtime/watch/measure.h"
 #include "tessera/schedule/plan/plan.h"
 #include "tests/shard/dense_parallel.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/runtime/dry_run.h"
+#include "tessera/runtime/record/dry_run.h"
 
 namespace tessera::runtime {
 namespace {

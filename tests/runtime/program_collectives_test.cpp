@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tessera/comm/local/world.h"
-#include "tessera/runtime/dry_run.h"
+#include "tessera/runtime/record/dry_run.h"
 #include "tessera/runtime/runtime.h"
 
 namespace tessera::runtime {

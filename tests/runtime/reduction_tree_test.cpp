@@ -1,6 +1,6 @@
 // Tests the order of gradient sums: the rank that sums a node's parts for each owner, the bytes of the messages, and
 // the bits of the sums.
-#include "tessera/shard/reduction_tree.h"
+#include "tessera/shard/ways/reduction_tree.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/quant/bfloat16.h"
-#include "tessera/rendezvous/board.h"
+#include "tessera/rendezvous/boards/board.h"
 #include "tests/runtime/elements.h"
 #include "tests/shard/dense_parallel.h"
 

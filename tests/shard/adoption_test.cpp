@@ -7,16 +7,16 @@
 #include <algorithm>
 #include <random>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/layout/dense.h"
-#include "tessera/shard/format_policy.h"
-#include "tessera/shard/gradient_additions.h"
+#include "tessera/shard/formats/format_policy.h"
 #include "tessera/shard/make_parameter.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"
 #include "tessera/shard/unequal/replica_layouts.h"
-#include "tessera/shard/way_bytes.h"
+#include "tessera/shard/ways/gradient_additions.h"
+#include "tessera/shard/ways/way_bytes.h"
 
 namespace tessera::shard {
 namespace {

@@ -1,14 +1,14 @@
 // Tests that masters in slices over the ranks of a group are cast to the bytes of the whole weights. Ranks are threads
 // on the CPU; in test_comm_nccl each rank has one GPU.
-#include "tessera/shard/cast_masters.h"
+#include "tessera/shard/formats/cast_masters.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <random>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/comm/local/world.h"
 #include "tests/comm/placed.h"
 #include "tests/quant/matrices.h"

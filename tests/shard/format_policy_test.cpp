@@ -1,5 +1,5 @@
 // Tests the choice of number formats, and its effect on parameters.
-#include "tessera/shard/format_policy.h"
+#include "tessera/shard/formats/format_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,8 +4,8 @@
 
 #include <atomic>
 
-#include "tessera/shard/reduction.h"
-#include "tessera/shard/replicas.h"
+#include "tessera/shard/ways/reduction.h"
+#include "tessera/shard/ways/replicas.h"
 #include "tests/shard/way_ranks.h"
 
 namespace tessera::shard {

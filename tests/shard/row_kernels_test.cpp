@@ -8,9 +8,9 @@
 #include <cstring>
 #include <vector>
 
-#include "tessera/base/buffer.h"
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::shard {

@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "tessera/shard/reduction.h"
 #include "tessera/shard/rows/rows.h"
+#include "tessera/shard/ways/reduction.h"
 #include "tests/shard/way_ranks.h"
 
 namespace tessera::shard {

@@ -1,16 +1,16 @@
 // Compares the computed bytes of a parameter's ways with the bytes that redistributions and additions receive.
-#include "tessera/shard/way_bytes.h"
+#include "tessera/shard/ways/way_bytes.h"
 
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/redistribution.h"
 #include "tessera/quant/formats/format.h"
-#include "tessera/shard/gradient_additions.h"
 #include "tessera/shard/make_parameter.h"
 #include "tessera/shard/parameter_layouts.h"
-#include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/sizes.h"
+#include "tessera/shard/ways/gradient_additions.h"
+#include "tessera/shard/ways/reduction_tree.h"
 
 namespace tessera::shard {
 namespace {

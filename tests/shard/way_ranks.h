@@ -10,7 +10,7 @@
 #include "tessera/layout/dense.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/shard/make_parameter.h"
-#include "tessera/shard/way_bytes.h"
+#include "tessera/shard/ways/way_bytes.h"
 #include "tests/runtime/elements.h"
 #include "tests/shard/dense_parallel.h"
 

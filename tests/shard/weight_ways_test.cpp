@@ -3,8 +3,8 @@
 
 #include <future>
 
-#include "tessera/shard/materialize.h"
-#include "tessera/shard/replicas.h"
+#include "tessera/shard/ways/materialize.h"
+#include "tessera/shard/ways/replicas.h"
 #include "tests/shard/way_ranks.h"
 
 namespace tessera::shard {

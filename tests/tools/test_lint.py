@@ -214,14 +214,15 @@ class Limits(Checkout):
         self.assertEqual(self.found(limits.check, "a.py", "def f():\n" + "    x = 1\n" * 59), [])
         self.assertEqual(self.found(limits.check, "b.sh", "\nf() {\n" + "  x=1\n" * 59 + "}\n")[0][0], 2)
 
-
-    def test_a_folder_of_41_source_files_is_too_large(self):
-        files = {f"tessera/a/{number}.h": "" for number in range(40)}
-        files |= {"tessera/a/README.md": "", "tessera/a/b/1.cpp": ""}
-        self.assertEqual(self.findings(limits.check, **files), [])
-        found = self.findings(limits.check, **{"tessera/a/40.cpp": ""})
-        self.assertEqual([(finding.path, finding.what) for finding in found],
-                         [("tessera/a", "the folder has 41 source files, limit 40")])
+    def test_a_folder_with_too_many_source_files_is_found(self):
+        for folder, limit in (("tessera/a", 25), ("tests/a", 40)):
+            files = {f"{folder}/{number}.h": "" for number in range(limit)}
+            files |= {f"{folder}/README.md": "", f"{folder}/b/1.cpp": ""}
+            self.assertEqual(self.findings(limits.check, **files), [])
+            found = self.findings(limits.check, **{f"{folder}/{limit}.cpp": ""})
+            self.assertEqual([(finding.path, finding.what) for finding in found],
+                             [(folder, f"the folder has {limit + 1} source files, limit {limit}")])
+            (self.root / folder / f"{limit}.cpp").unlink()
 
 
 class Repository(Checkout):

@@ -23,7 +23,7 @@ def keys_in(text):
 
 def keys_of_metrics():
     """Returns the keys that metrics_line can write."""
-    source = (ROOT / "tessera/run/metrics/metrics.cpp").read_text()
+    source = (ROOT / "tessera/telemetry/metrics.cpp").read_text()
     body = source.split("std::string metrics_line(", 1)[1].split("\n}\n", 1)[0]
     # Keys in raw strings, in strings with escaped quotes, and in a list of pairs.
     return set(re.findall(r'\\?"([a-z_]+)\\?": ', body)) | set(re.findall(r'\{"([a-z_]+)", m\.', body)) | \
@@ -34,7 +34,7 @@ def keys_of_summary():
     source = (ROOT / "tessera/run/run_files.cpp").read_text()
     keys = set(re.findall(r'json\["([a-z_]+)"\]', source))
     keys |= set(re.findall(r'\{"([a-z_]+)", summary[._]', source)) | set(re.findall(r'\{"([a-z_]+)", suppressed_steps', source))
-    settings = (ROOT / "tessera/run/config/settings.cpp").read_text()
+    settings = (ROOT / "tessera/settings/settings.cpp").read_text()
     return keys | set(re.findall(r'"(fp8_[a-z_]+)"', settings))
 
 

@@ -1,6 +1,6 @@
 // Checks that a non-finite value skips the step in every number format, as in bf16 (docs/formats.md, "Values that are
 // not finite").
-#include "tessera/train/finite_check.h"
+#include "tessera/train/update/finite_check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Checks that the norm is that of exact integers for every mesh, sharding of the optimizer's state and order of
 // parameters. Squares of rows come from the last sum of a gradient or from a separate pass. Both must give the same
 // bits, otherwise the norm would depend on the sharding.
-#include "tessera/train/gradient_norm.h"
+#include "tessera/train/update/gradient_norm.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/device.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/nn/mesh_degrees.h"

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/ops/device/graph.h"
 #include "tessera/ops/device/stream_scope.h"
 #include "tessera/quant/device_kernels.h"

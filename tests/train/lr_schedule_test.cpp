@@ -1,4 +1,4 @@
-#include "tessera/train/lr_schedule.h"
+#include "tessera/train/update/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/train/gradient_norm.h"
-#include "tessera/train/optimizer.h"
+#include "tessera/train/update/gradient_norm.h"
+#include "tessera/train/update/optimizer.h"
 
 namespace tessera::train {
 namespace {

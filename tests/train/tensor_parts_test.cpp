@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/models/decoder_layouts.h"
+#include "tessera/models/decoder/decoder_layouts.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"

@@ -9,7 +9,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
-#include "tessera/models/decoder.h"
+#include "tessera/models/decoder/decoder.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/quant/elementwise.h"
 

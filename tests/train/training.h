@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/models/decoder_config.h"
-#include "tessera/models/tp_parts.h"
+#include "tessera/models/decoder/decoder_config.h"
+#include "tessera/models/decoder/tp_parts.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/train/trainer.h"
 

@@ -1,7 +1,7 @@
 // Checks that the ranks of a mesh, which cast from their parts of the masters, write the same bytes as a single rank
 // with whole masters. Every rank reads the values of the quantized whole, in every format. On some meshes, shards begin
 // inside tiles or ranks are empty.
-#include "tessera/train/weight_cast.h"
+#include "tessera/train/update/weight_cast.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/shard/encoded.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tests/runtime/elements.h"
 
 namespace tessera::train {

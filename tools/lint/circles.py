@@ -15,7 +15,7 @@ ALLOWED = {
     "tessera/comm/mpi/board_messages": "the progress thread runs tasks and sends statuses",
     "tessera/layout/dense": "layout.cpp stacks dense parts, and dense.cpp merges their pieces",
     "tessera/ops/attention/attention": "its internal headers use the types of attention.h",
-    "tessera/run/plan/replica_kinds": "step_plan.cpp plans each kind of replica and counts its traffic",
+    "tessera/plan/replica_kinds": "step_plan.cpp plans each kind of replica and counts its traffic",
     "tessera/quant/cuda/quantize": "quantize_cuda.h declares what the units of the table implement",
 }
 

@@ -21,7 +21,7 @@ LAYERS = {
     "checkpoint": ["base", "layout", "quant", "comm"],
 }
 # Each of these layers may include the layers before it in this list and all layers of the table above.
-UPPER = ("nn", "models", "predict", "train", "infer", "run", "bench")
+UPPER = ("nn", "models", "predict", "train", "telemetry", "settings", "hub", "plan", "launch", "serve", "run", "bench")
 for _name in UPPER:
     LAYERS[_name] = list(LAYERS)
 for _name in ("nn", "models", "predict"):

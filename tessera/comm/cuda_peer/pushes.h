@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/cuda_stream.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/cuda_peer/peer_memory.h"
 #include "tessera/comm/messages.h"

@@ -1,6 +1,6 @@
 // The collectives between ranks that are threads: each member copies data directly from the buffers of its peers.
 #pragma once
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/local/group.h"
 
 namespace tessera::comm {

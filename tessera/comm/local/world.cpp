@@ -12,7 +12,7 @@
 #include "tessera/comm/backend.h"
 #include "tessera/comm/local/group.h"
 #include "tessera/comm/local/local_collectives.h"
-#include "tessera/rendezvous/local_board.h"
+#include "tessera/rendezvous/boards/local_board.h"
 #include "tessera/rendezvous/rank_text.h"
 
 namespace tessera::comm {

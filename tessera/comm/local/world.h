@@ -20,7 +20,7 @@ struct LocalOptions : WorldOptions {
   // last member has joined. `bytes` is the most that one member receives (received_bytes in operation.h). A group of
   // one rank has no link. Throws InputError for a latency below 0 and for a speed that is not above 0.
   std::optional<Link> link;
-  // If true, the link does not sleep; lanes and hosts have virtual time (base/lane.h, World::clock). A collective
+  // If true, the link does not sleep; lanes and hosts have virtual time (base/lanes/lane.h, World::clock). A collective
   // begins at the latest time of its members' lanes. A program has the same times in every run, unless the program
   // tests whether a fence is done. Time limits remain in real time.
   bool virtual_clock = false;

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/messages.h"
 #include "tessera/comm/received_length.h"
 #include "tessera/comm/reduce.h"

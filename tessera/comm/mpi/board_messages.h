@@ -1,4 +1,4 @@
-// Sends and receives the statuses of boards (rendezvous/board.h) between MPI processes.
+// Sends and receives the statuses of boards (rendezvous/boards/board.h) between MPI processes.
 #pragma once
 #include <mpi.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/rendezvous/board.h"
+#include "tessera/rendezvous/boards/board.h"
 
 namespace tessera::comm {
 

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
 #include "tessera/base/process/running_clock.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/board_messages.h"

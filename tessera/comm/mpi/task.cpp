@@ -6,8 +6,8 @@
 #include <array>
 #include <set>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::comm {
 namespace {

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/base/buffer.h"
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/cuda_stream.h"
+#include "tessera/base/lanes/cuda_lane.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/messages.h"
 
 namespace tessera::comm {

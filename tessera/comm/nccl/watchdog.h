@@ -15,11 +15,11 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/cuda_stream.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/comm/nccl/channel.h"
 #include "tessera/comm/operation.h"
-#include "tessera/rendezvous/failure_exchange.h"
+#include "tessera/rendezvous/boards/failure_exchange.h"
 
 struct CUevent_st;
 

@@ -9,9 +9,9 @@
 #include "tessera/comm/nccl/backend.h"
 #include "tessera/comm/nccl/store_exchange.h"
 #include "tessera/comm/nccl/world.h"
+#include "tessera/rendezvous/boards/store_board.h"
 #include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/rank_text.h"
-#include "tessera/rendezvous/store_board.h"
 
 namespace tessera::comm {
 namespace {

@@ -1,7 +1,7 @@
 // The memory for rows of experts on a GPU. The memory has a fixed size, because the host does not know the number of
 // rows.
 #pragma once
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 
 namespace tessera::nn {
 
@@ -10,7 +10,7 @@ namespace tessera::nn {
 // device memory.
 struct ExpertRoom {
   double factor = 0;                   // allocated rows, divided by the number of rows of even loads
-  std::int64_t* stop = nullptr;        // counter for training steps: a stop counter (train/gradient_norm.h)
+  std::int64_t* stop = nullptr;        // counter for training steps: a stop counter (train/update/gradient_norm.h)
   std::int64_t* evaluation = nullptr;  // counter for evaluations
   double* needed = nullptr;  // the largest factor that this rank needed when rows were dropped; 0: no rows were dropped
 

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "tessera/nn/experts/expert_group.h"
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/experts/capacity.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
-#include "tessera/ops/experts/router_gradient.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
+#include "tessera/ops/router/router_gradient.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::nn {

@@ -14,11 +14,11 @@
 
 #include <optional>
 
-#include "tessera/nn/feed_forward.h"
-#include "tessera/nn/norm.h"
+#include "tessera/nn/layers/feed_forward.h"
+#include "tessera/nn/layers/norm.h"
 #include "tessera/nn/weight.h"
-#include "tessera/ops/experts/router.h"
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/router.h"
+#include "tessera/ops/router/selection.h"
 
 namespace tessera::nn {
 

@@ -13,7 +13,7 @@
 // is multiplied only when all tokens have arrived.
 #pragma once
 #include "tessera/nn/collectives.h"
-#include "tessera/nn/linear_products.h"
+#include "tessera/nn/layers/linear_products.h"
 
 namespace tessera::nn {
 

@@ -1,7 +1,7 @@
 // The capacity of experts: the largest number of rows that an expert computes for one block of tokens. Choices beyond
 // the capacity are dropped. The CPU and CUDA drop the same choices.
 #pragma once
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 
 namespace tessera::ops {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/ops/experts/router_chunks.h"
-#include "tessera/ops/experts/router_options.h"
+#include "tessera/ops/router/router_chunks.h"
+#include "tessera/ops/router/router_options.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {

@@ -1,7 +1,7 @@
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/bias_update.h"
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/experts/grouped_device.h"
+#include "tessera/ops/router/bias_update.h"
 
 namespace tessera::ops::cuda {
 namespace {

@@ -4,7 +4,7 @@
 // product for each expert. The bits of a result row do not depend on other rows. wgrad computes one product for each
 // expert over the rows of all blocks. Throws Error if shapes or types do not match.
 #pragma once
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {

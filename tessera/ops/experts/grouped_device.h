@@ -3,7 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 
 namespace tessera::ops::cuda {
 

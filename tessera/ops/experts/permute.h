@@ -1,7 +1,7 @@
 // Moves values between the tokens of a group and the rows of the local experts. The accumulator type is fp32, or fp64
 // in fp64 runs. The dimension `tokens` counts the tokens of the group.
 #pragma once
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 
 namespace tessera::ops {
 

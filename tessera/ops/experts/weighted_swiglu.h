@@ -4,7 +4,7 @@
 //
 // The routing weight is applied here, so the outputs of experts are later combined by a plain sum.
 #pragma once
-#include "tessera/ops/experts/selection.h"
+#include "tessera/ops/router/selection.h"
 
 namespace tessera::ops {
 

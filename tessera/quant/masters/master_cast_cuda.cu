@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/device_guard.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/quant/cuda/quantize_cuda.h"
 #include "tessera/quant/cuda/vectors.cuh"
 #include "tessera/quant/masters/master_cast_plan.h"

@@ -10,7 +10,7 @@
 #include <map>
 #include <memory>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::runtime {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
 #include "tessera/runtime/parameter_table.h"
-#include "tessera/runtime/step_record.h"
+#include "tessera/runtime/record/step_record.h"
 #include "tessera/schedule/check/together.h"
 #include "tessera/shard/parallel_groups.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
 
 namespace tessera::runtime {
 

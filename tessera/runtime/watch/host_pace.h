@@ -1,7 +1,7 @@
 // Measures how long compute waits for its host to enqueue work.
 #pragma once
-#include "tessera/base/fence.h"
-#include "tessera/base/lane.h"
+#include "tessera/base/lanes/fence.h"
+#include "tessera/base/lanes/lane.h"
 
 namespace tessera::runtime {
 

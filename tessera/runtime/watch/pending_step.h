@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/base/fence.h"
+#include "tessera/base/lanes/fence.h"
 #include "tessera/runtime/watch/fence_pairs.h"
 #include "tessera/runtime/watch/statistics.h"
 

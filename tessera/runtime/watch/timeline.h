@@ -8,13 +8,13 @@
 #include <span>
 #include <vector>
 
-#include "tessera/base/fence.h"
-#include "tessera/base/lane_mark.h"
+#include "tessera/base/lanes/fence.h"
+#include "tessera/base/lanes/lane_mark.h"
 #include "tessera/schedule/activity.h"
 #include "tessera/schedule/events.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/shard/parallel_groups.h"
-#include "tessera/shard/recording.h"
+#include "tessera/shard/ways/recording.h"
 
 namespace tessera::runtime {
 

@@ -1,6 +1,6 @@
 // Makes compute wait for communication, and measures these waits.
 #pragma once
-#include "tessera/runtime/recorder.h"
+#include "tessera/runtime/record/recorder.h"
 #include "tessera/runtime/watch/agreement.h"
 #include "tessera/runtime/watch/fence_pairs.h"
 #include "tessera/runtime/watch/statistics.h"

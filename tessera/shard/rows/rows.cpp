@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tessera/base/buffer.h"
 #include "tessera/base/error.h"
+#include "tessera/base/memory/buffer.h"
 
 namespace tessera::shard {
 namespace {

@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/base/buffer.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/shard/parallel_groups.h"
 #include "tessera/shard/parameter.h"
-#include "tessera/shard/reduction_tree.h"
 #include "tessera/shard/rows/row_kernels.h"
+#include "tessera/shard/ways/reduction_tree.h"
 
 namespace tessera::shard {
 

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/comm/placed.h"
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/base/capture.h"
-#include "tessera/base/lane.h"
+#include "tessera/base/lanes/capture.h"
+#include "tessera/base/lanes/lane.h"
 
 namespace tessera::comm {
 

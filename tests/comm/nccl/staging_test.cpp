@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/base/cuda_lane.h"
 #include "tessera/base/error.h"
+#include "tessera/base/lanes/cuda_lane.h"
 
 namespace tessera::comm {
 namespace {

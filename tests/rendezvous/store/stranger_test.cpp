@@ -5,9 +5,9 @@
 #include <functional>
 #include <thread>
 
-#include "tessera/rendezvous/failure_exchange.h"
+#include "tessera/rendezvous/boards/failure_exchange.h"
+#include "tessera/rendezvous/boards/store_board.h"
 #include "tessera/rendezvous/run_identity.h"
-#include "tessera/rendezvous/store_board.h"
 #include "tessera/rendezvous/tcp_store.h"
 #include "tests/rendezvous/listening.h"
 #include "tests/rendezvous/stranger/process.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/shard/make_parameter.h"
-#include "tessera/shard/materialize.h"
+#include "tessera/shard/ways/materialize.h"
 #include "tests/comm/nccl/run.h"
 #include "tests/shard/dense_parallel.h"
 

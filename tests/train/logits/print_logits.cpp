@@ -13,7 +13,7 @@
 
 #include "tessera/checkpoint/reader.h"
 #include "tessera/comm/local/world.h"
-#include "tessera/models/decoder.h"
+#include "tessera/models/decoder/decoder.h"
 #include "tessera/models/registry.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/gemm/gemm.h"

@@ -1,0 +1,248 @@
+#include "tessera/launch/lost_ranks.h"
+#include "tessera/base/atomic_file.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/hub/run_directory.h"
+#include "tessera/launch/resume_command.h"
+#include "tessera/models/registry.h"
+#include "tessera/rendezvous/rank_text.h"
+#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/resume.h"
+#include "tessera/settings/settings.h"
+#include "tessera/settings/text/parse.h"
+
+namespace tessera::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the places of the ranks, in rank order.
+std::vector<int> active_places(const settings::TrainConfig& config) {
+  std::vector<int> all(static_cast<std::size_t>(config.tp * config.gtp * config.dp)), active;
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int> unused;
+  if (settings::has_unused_places(config)) unused = settings::places_of(settings::inactive_slots(config), config);
+  std::ranges::sort(unused);
+  std::ranges::set_difference(all, unused, std::back_inserter(active));
+  return active;
+}
+
+void add_place(settings::PlaceMap& slots, int place, const settings::TrainConfig& config) {
+  const int tp = static_cast<int>(config.tp), gtp = static_cast<int>(config.gtp);
+  std::vector<int>& known = slots[{.dp = place / tp / gtp, .gtp = place / tp % gtp}];
+  const auto at = std::ranges::lower_bound(known, place % tp);
+  if (at == known.end() || *at != place % tp) known.insert(at, place % tp);
+}
+
+settings::PlaceMap dead_with(const settings::TrainConfig& config, const std::vector<int>& ranks) {
+  settings::PlaceMap dead = settings::parse_slots(config.dead, "--dead");
+  const std::vector<int> active = active_places(config);
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= static_cast<int>(active.size()))
+      throw InputError("--lost: got rank {}, expected one below {}, the number of ranks of the run", rank,
+                       active.size());
+    add_place(dead, active[static_cast<std::size_t>(rank)], config);
+  }
+  return dead;
+}
+
+// The part of the mesh that becomes unused together with a lost rank.
+enum class Extent { place, tp_group, replica };
+
+// Returns the idle places of the run, and the live places that become idle together with the lost ranks.
+settings::PlaceMap idle_with(const settings::TrainConfig& config, const std::vector<int>& ranks,
+                             const settings::PlaceMap& dead, Extent extent) {
+  settings::PlaceMap idle = settings::parse_slots(config.idle, "--idle");
+  if (extent == Extent::place) return idle;
+  const int size = static_cast<int>(extent == Extent::tp_group ? config.tp : config.tp * config.gtp);
+  const std::vector<int> active = active_places(config);
+  const std::vector<int> dead_places = settings::places_of(dead, config);
+  for (const int rank : ranks) {
+    const int first = active[static_cast<std::size_t>(rank)] / size * size;
+    for (int place = first; place < first + size; ++place)
+      if (std::ranges::find(dead_places, place) == dead_places.end()) add_place(idle, place, config);
+  }
+  return idle;
+}
+
+// Returns --tp-spares, or auto if a tp group has more dead slots than this number.
+std::string spares_with(const settings::TrainConfig& config, const settings::PlaceMap& dead) {
+  int spares = 0;
+  const std::string& text = config.tp_spares;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), spares).ec == std::errc();
+  return is_number && spares < settings::uniform_spares(dead, static_cast<int>(config.tp)).count ? "auto" : text;
+}
+
+// Returns the setting of CUDA_VISIBLE_DEVICES for the remaining ranks, such as "CUDA_VISIBLE_DEVICES=0,2 ". If the
+// program starts the ranks itself, it assigns the visible devices to ranks in order, or according to their places
+// (launch.cpp).
+std::string devices_text(const settings::TrainConfig& before, const settings::TrainConfig& after,
+                         const CommandPlace& place) {
+  if (before.backend != settings::Backend::nccl || !place.launch.is_self_started) return "";
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at <= place.visible.size() && !place.visible.empty();) {
+    const std::size_t end = std::min(place.visible.find(',', at), place.visible.size());
+    names.push_back(place.visible.substr(at, end - at));
+    at = end + 1;
+  }
+  const std::vector<int> old = active_places(before), remaining = active_places(after);
+  const bool by_place = settings::has_unused_places(before) && place.devices == before.tp * before.gtp * before.dp;
+  std::vector<std::string> used;
+  for (std::size_t rank = 0; rank < old.size(); ++rank) {
+    if (std::ranges::find(remaining, old[rank]) == remaining.end()) continue;
+    const std::size_t device = by_place ? static_cast<std::size_t>(old[rank]) : rank;
+    used.push_back(device < names.size() ? names[device] : std::to_string(device));
+  }
+  return fmt::format("CUDA_VISIBLE_DEVICES={} ", fmt::join(used, ","));
+}
+
+// Returns the launch of the smaller run. On GPUs, a launcher that started a process for each place starts the same
+// number of processes again, because each process keeps its GPU.
+rendezvous::Launch launch_of(const settings::TrainConfig& after, rendezvous::Launch launch) {
+  const auto places = static_cast<int>(after.tp * after.gtp * after.dp);
+  if (after.backend != settings::Backend::nccl || launch.size != places) launch.size = static_cast<int>(after.ranks);
+  return launch;
+}
+
+// Returns the settings that the checkpoint stores. If it stores none, or cannot be read, a resumed run takes all
+// settings from the command line and its defaults.
+settings::TrainConfig stored_settings(const fs::path& checkpoint) {
+  settings::TrainConfig stored;
+  try {
+    const nlohmann::json state = checkpoint::load_manifest(checkpoint::resolve_checkpoint(checkpoint)).state;
+    if (state.is_object() && state.contains("config"))
+      settings::apply_json(stored, state["config"], checkpoint.string());
+  } catch (const InputError&) {
+    return {};
+  }
+  return stored;
+}
+
+// Returns the settings of the run that a resumed run would otherwise take from the stored settings, with other values.
+std::set<std::string> changed_settings(const settings::TrainConfig& stored, const settings::TrainConfig& run) {
+  std::set<std::string> changed;
+  for (const settings::Setting& setting : settings::settings()) {
+    const bool is_kept =
+        setting.on_resume == settings::OnResume::kept || setting.on_resume == settings::OnResume::fixed;
+    if (is_kept && settings::value_of(stored, setting) != settings::value_of(run, setting) &&
+        !settings::is_without_meaning(run, setting.name))
+      changed.insert(std::string(setting.name));
+  }
+  return changed;
+}
+
+nlohmann::ordered_json json_of(const settings::PlaceMap& slots) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [group, named] : slots) json[fmt::format("dp{}.gtp{}", group.dp, group.gtp)] = named;
+  return json;
+}
+
+}  // namespace
+
+settings::TrainConfig without_ranks(const settings::TrainConfig& config, const models::ModelConfig& model,
+                                    const std::vector<int>& ranks) {
+  settings::TrainConfig smaller = config;
+  const settings::PlaceMap dead = dead_with(config, ranks);
+  smaller.dead = to_text(dead);
+  smaller.tp_spares = spares_with(config, dead);
+  smaller.cuda_graph = false;
+  if (config.reduce_order == settings::ReduceOrder::hierarchical)
+    smaller.reduce_order = settings::ReduceOrder::sequential, smaller.ranks_per_node = 0;
+  smaller.ranks = 0;
+  std::optional<InputError> refusal;
+  for (const Extent extent : {Extent::place, Extent::tp_group, Extent::replica})
+    for (const std::string& shares : {config.reduced_batch, std::string("auto")}) {
+      settings::TrainConfig candidate = smaller;
+      candidate.idle = to_text(idle_with(config, ranks, dead, extent));
+      candidate.reduced_batch = config.reduced_batch.empty() ? "" : shares;
+      try {
+        return settings::resolve_model(settings::resolve_ranks(candidate, std::nullopt), model);
+      } catch (const InputError& error) {
+        if (!refusal) refusal = error;
+      }
+    }
+  throw InputError(*refusal);
+}
+
+LostRanks lost_ranks(const settings::TrainConfig& config, const models::ModelConfig& model,
+                     const std::vector<int>& ranks, const CommandPlace& place, const fs::path& started_from) {
+  LostRanks lost{.ranks = ranks, .dead = dead_with(config, ranks)};
+  ResumeChanges changes;
+  if (const auto latest = checkpoint::latest_checkpoint(hub::RunDirectory(config.out).checkpoints()))
+    lost.checkpoint = latest->path.string();
+  else if (!started_from.empty())
+    lost.checkpoint = changes.from = started_from.string();
+  try {
+    lost.config = without_ranks(config, model, ranks);
+  } catch (const InputError& error) {
+    lost.reason = error.what();
+    return lost;
+  }
+  changes.kept = changed_settings(lost.checkpoint.empty() ? config : stored_settings(lost.checkpoint), *lost.config);
+  changes.before = devices_text(config, *lost.config, place);
+  const rendezvous::Launch launch = launch_of(*lost.config, place.launch);
+  lost.command = resume_command(*lost.config, place.program, launch, changes);
+  if (calls_launcher(launch)) lost.launcher = launch.launcher;
+  return lost;
+}
+
+std::string lost_ranks_text(const LostRanks& lost) {
+  const bool is_one = lost.ranks.size() == 1;
+  std::string text = fmt::format("tessera: {} {} {} ended during the run; dead places: {}\n", is_one ? "rank" : "ranks",
+                                 rendezvous::rank_list(lost.ranks), is_one ? "has" : "have", to_text(lost.dead));
+  if (!lost.config)
+    return text + fmt::format("tessera: the run cannot continue without {}: {}\n", is_one ? "it" : "them", lost.reason);
+  return text +
+         fmt::format("tessera: to continue {} with {} {}{}:\n  {}\n",
+                     lost.checkpoint.empty() ? "from step 0 (no checkpoint is complete)" : "from " + lost.checkpoint,
+                     lost.config->ranks, lost.config->ranks == 1 ? "rank" : "ranks",
+                     lost.launcher.empty() ? "" : fmt::format(" (add the other options of {})", lost.launcher),
+                     lost.command);
+}
+
+void write_lost_ranks(const LostRanks& lost, const fs::path& out) {
+  nlohmann::ordered_json json = {{"lost_ranks", lost.ranks}, {"dead", json_of(lost.dead)}};
+  if (lost.config) {
+    json["idle"] = json_of(settings::parse_slots(lost.config->idle, "--idle"));
+    json["ranks"] = lost.config->ranks;
+    json["command"] = lost.command;
+  } else {
+    json["reason"] = lost.reason;
+  }
+  json["checkpoint"] = lost.checkpoint;
+  base::write_json_atomically(hub::RunDirectory(out).resume_without(), json);
+}
+
+LostRanks lost_ranks_of_run(const fs::path& run, const std::vector<int>& ranks, std::string_view program) {
+  const fs::path file = hub::RunDirectory(run).config();
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored))
+    throw InputError("{}: not found, expected the folder of a run with config.json", file.string());
+  const nlohmann::json state = base::read_json_file(file);
+  if (!state.is_object() || !state.contains("config") || !state.contains("model"))
+    throw InputError("{}: expected the settings and the model of a run ('config', 'model')", file.string());
+  settings::TrainConfig config;
+  settings::apply_json(config, state["config"], file.string());
+  settings::check_mesh_limits(config);
+  config.out = run.string();
+  for (const settings::Setting& setting : settings::settings())
+    if (settings::value_of(config, setting) == settings::value_of(settings::TrainConfig(), setting))
+      config.given.erase(std::string(setting.name));
+  const models::ModelConfigPtr model = models::parse_model_config(state["model"], file.string() + ": model");
+  CommandPlace place{.program = std::string(program), .launch = {}};
+  if (config.backend == settings::Backend::mpi) place.launch.launcher = "mpirun";
+  return lost_ranks(config, *model, ranks, place, config.resume == "latest" ? "" : config.resume);
+}
+
+}  // namespace tessera::launch

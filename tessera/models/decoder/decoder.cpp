@@ -1,0 +1,234 @@
+#include "tessera/models/decoder/decoder.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/layers/linear_products.h"
+#include "tessera/nn/layers/output_logits.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/experts/companions.h"
+
+namespace tessera::models {
+namespace {
+
+std::optional<ops::RopeScaling> rope_scaling(const DecoderConfig& config) {
+  if (!config.rope_scaling) return std::nullopt;
+  const auto& scaling = *config.rope_scaling;
+  return ops::RopeScaling{.factor = scaling.factor,
+                          .low_freq_factor = scaling.low_freq_factor,
+                          .high_freq_factor = scaling.high_freq_factor,
+                          .original_max_position = scaling.original_max_position_embeddings};
+}
+
+// A frozen parameter has neither a gradient nor a master, so all of its types are the type of the weight.
+void freeze(shard::ParameterSpec& spec, const shard::ParameterTypes& run) {
+  const quant::DType type = types_of(spec, run).model;
+  spec.trainable = false;
+  if (!spec.is_wide) spec.types = {.model = type, .accumulator = type, .wire = type};
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options)
+    : config_(config),
+      router_loss_(options.router_loss),
+      etp_(options.etp),
+      ep_(options.ep),
+      expert_capacity_(options.expert_capacity),
+      context_(context) {
+  if (config.experts) {
+    router_loss_.aux_coefficient = config.experts->aux_coefficient;
+    router_loss_.experts_per_token = config.experts->per_token;
+  }
+  const shard::ComputeGroup& group = context.program.compute_group(0);
+  TESSERA_CHECK(group.shapes.empty() || !options.parts, "the parts of tp groups of different sizes cannot be given");
+  const int size = group.size;
+  const TpParts parts = options.parts ? *options.parts : parts_of(config, group.nominal_size, group.slots);
+  for (shard::ParameterSpec& spec :
+       decoder_parameters(config, {.tp_size = size,
+                                  .etp = options.etp,
+                                  .ep = options.ep,
+                                  .partial_norms = context.sequence_parallel && context.has_tp(),
+                                  .embedding = options.embedding,
+                                  .parts = parts,
+                                  .shapes = group.shapes})) {
+    if (options.is_frozen) freeze(spec, context.program.parameters().types());
+    context.program.parameters().add(std::move(spec));
+  }
+  const DecoderIds ids = decoder_ids(config);
+  const HeadPart heads = head_part(config, parts.heads[static_cast<std::size_t>(context.tp_rank())]);
+
+  embedding_ = {weight(ids.embedding, Cut::rows), ids_of(ids.embedding)};
+  blocks_.reserve(ids.blocks.size());
+  for (const DecoderBlockIds& block : ids.blocks) {
+    blocks_.push_back(make_block(block, heads));
+    blocks_.back().recompute = context.recompute.of(blocks_.size() - 1);
+  }
+  check_products_of_experts();
+  norm_ = stream_norm(ids.norm, 2 * blocks_.size());
+  output_ = {weight(ids.output, Cut::rows), ids_of(ids.output)};
+
+  const at::ScalarType type = ops::to_scalar_type(context.program.parameters().types().model);
+  rope_ = ops::make_rope_table(options.max_positions, config.head_dim, config.rope_theta, rope_scaling(config), type,
+                               ops::to_device(context.program.device()));
+  anchor_ = at::zeros({}).requires_grad_();
+  context.program.parameters().add_backward_weights();
+}
+
+// Checks only one layer, because all sparse layers have the same shapes.
+void Decoder::check_products_of_experts() const {
+  const at::Device device = ops::to_device(context_.program.device());
+  if (!device.is_cuda() || context_.program.parameters().types().model != quant::DType::bf16) return;
+  for (const nn::Block& block : blocks_) {
+    if (!block.experts) continue;
+    for (const nn::Weight* weight : {&block.experts->gate_up, &block.experts->down})
+      if (weight->rows > 0) ops::check_companions(weight->rows / block.experts->local.count, weight->cols, device);
+    return;
+  }
+}
+
+nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {
+  nn::Block block;
+  const nn::Norm attention_norm = stream_norm(ids.attention_norm, 2 * blocks_.size());
+  block.qkv = {.weight = weight(ids.qkv, Cut::rows), .norm = attention_norm, .bias = {}};
+  if (config_.has_qkv_bias) block.qkv.bias = vector(ids.qkv_bias);
+  if (config_.has_head_norms) block.head_norms = nn::HeadNorms{.q = norm(ids.q_norm), .k = norm(ids.k_norm)};
+  block.attention_output = {.weight = weight(ids.attention_output, Cut::cols)};
+  if (ids.router != schedule::kNoParameter) {
+    block.experts = make_experts(ids);
+  } else {
+    const nn::Norm mlp_norm = stream_norm(ids.mlp_norm, 2 * blocks_.size() + 1);
+    block.feed_forward.gate_up = {.weight = weight(ids.gate_up, Cut::rows), .norm = mlp_norm, .bias = {}};
+    block.feed_forward.down = {.weight = weight(ids.down, Cut::cols)};
+  }
+
+  block.heads = {
+      .q_heads = heads.q_heads(), .kv_heads = heads.kv_heads, .head_dim = config_.head_dim, .kv_of_q = heads.kv_of_q};
+  return block;
+}
+
+ops::IdRanges Decoder::ids_of(schedule::ParameterId id) const {
+  ops::IdRanges ids;
+  for (const layout::Piece& piece : context_.program.parameters().local_compute(id).pieces)
+    ids.add(piece.box.row, piece.box.rows);
+  return ids;
+}
+
+// Along the sharded dimension, the local extent of the weight follows from this rank's shard. The other local extent
+// equals the extent of the logical tensor.
+nn::Weight Decoder::weight(schedule::ParameterId id, Cut cut) const {
+  const shard::ParameterSpec& spec = context_.program.parameters().spec(id);
+  const std::int64_t local = context_.program.parameters().local_compute(id).size;
+  const layout::Shape shape = spec.compute.shape;
+  nn::Weight weight{.id = id, .product = spec.product};
+  weight.rows = cut == Cut::cols ? shape.rows : local / shape.cols;
+  weight.cols = cut == Cut::cols ? local / shape.rows : shape.cols;
+  add_scales(context_, weight);
+  return weight;
+}
+
+nn::Weight Decoder::vector(schedule::ParameterId id) const {
+  return {.id = id, .cols = context_.program.parameters().local_compute(id).size, .is_vector = true};
+}
+
+nn::Norm Decoder::norm(schedule::ParameterId id) const {
+  return {.weight = vector(id), .eps = config_.rms_norm_eps};
+}
+
+nn::Norm Decoder::stream_norm(schedule::ParameterId id, std::size_t site) const {
+  nn::Norm result = norm(id);
+  result.dropout = nn::input_dropout(context_.dropout.options, static_cast<std::uint32_t>(site));
+  return result;
+}
+
+nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
+  const ExpertsConfig& experts = *config_.experts;
+  const layout::Range own =
+      layout::even_part(experts.count, context_.program.group_rank(nn::kExpertDomain) / etp_, ep_);
+  nn::Experts layers{.norm = stream_norm(ids.mlp_norm, 2 * blocks_.size() + 1),
+                     .router = weight(ids.router, Cut::rows),
+                     .gate_up = weight(ids.experts_gate_up, Cut::rows),
+                     .down = weight(ids.experts_down, Cut::cols),
+                     .options = {.k = experts.per_token,
+                                 .normalizes = experts.normalizes_weights,
+                                 .score = experts.score,
+                                 .groups = experts.groups,
+                                 .chosen_groups = experts.chosen_groups,
+                                 .scale = experts.weight_scale},
+                     .local = {.first = own.begin, .count = own.size(), .all = experts.count},
+                     .capacity = expert_capacity_};
+  if (experts.has_router_bias) layers.router_bias = vector(ids.router_bias);
+  if (experts.shared_width > 0)
+    layers.shared = nn::FeedForward{
+        .gate_up = {.weight = weight(ids.shared_gate_up, Cut::rows), .norm = std::nullopt, .bias = std::nullopt},
+        .down = {.weight = weight(ids.shared_down, Cut::cols)}};
+  // The columns of the local experts' matrices.
+  layers.down.rows = own.size() * config_.hidden_size;
+  layers.down.cols =
+      own.size() == 0 ? 0 : context_.program.parameters().local_compute(ids.experts_down).size / layers.down.rows;
+  return layers;
+}
+
+at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache) {
+  context_.dropout.first_token =
+      batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
+  nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
+  nn::TokenLayout layout = batch.layout;
+  if (config_.experts) layout.counted = batch.targets.ge(0);
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const nn::Block& block = blocks_[layer];
+    if (cache != nullptr) {
+      const nn::CachePlace place{.layer = cache->layers.at(layer), .first = cache->tokens};
+      stream = cached_block_forward(context_, block, std::move(stream), layout, rope_, place);
+      continue;
+    }
+    nn::BlockOutput out = block_forward(context_, block, std::move(stream), layout, rope_);
+    stream = std::move(out.stream);
+    if (out.terms.defined() && terms != nullptr) terms->push_back(std::move(out.terms));
+  }
+  return rms_norm(context_, norm_, stream.h, stream.residual);
+}
+
+nn::Loss Decoder::forward(const Batch& batch, double scale) {
+  std::vector<nn::RouterTerms> terms;
+  nn::Loss loss = output_loss(context_, output_, hidden(batch, &terms, nullptr), batch.targets, scale);
+  if (terms.empty()) return loss;
+  const nn::RouterLoss router = router_loss(terms, router_loss_, batch.targets.ge(0), scale);
+  loss.objective = at::add(loss.objective, router.objective);
+  loss.router = router.values;
+  return loss;
+}
+
+RouterBiases Decoder::router_biases() const {
+  RouterBiases biases{.ids = {}, .experts = config_.experts ? config_.experts->count : 0};
+  for (const nn::Block& block : blocks_)
+    if (block.experts && block.experts->router_bias) biases.ids.push_back(block.experts->router_bias->id);
+  return biases;
+}
+
+nn::KeyValueCache Decoder::make_cache(std::int64_t capacity) {
+  nn::KeyValueCache cache{.layers = {}, .capacity = capacity};
+  const at::TensorOptions options = at::TensorOptions(ops::to_device(context_.program.device()))
+                                        .dtype(ops::to_scalar_type(context_.program.parameters().types().model));
+  for (const nn::Block& block : blocks_) {
+    const std::int64_t shape[] = {capacity, block.heads.kv_heads, block.heads.head_dim};
+    cache.layers.push_back({.keys = at::empty(shape, options), .values = at::empty(shape, options)});
+  }
+  return cache;
+}
+
+at::Tensor Decoder::next_logits(const Batch& batch, nn::KeyValueCache& cache) {
+  const std::int64_t tokens = batch.layout.seq_len;
+  TESSERA_CHECK(batch.layout.batch == 1 && tokens > 0, "{} sequences of {} tokens, expected one that is not empty",
+                batch.layout.batch, tokens);
+  TESSERA_CHECK(cache.tokens + tokens <= cache.capacity, "a cache of {} tokens has no place for {} after {}",
+                cache.capacity, tokens, cache.tokens);
+  const at::Tensor last = hidden(batch, nullptr, &cache);
+  cache.tokens += tokens;
+  return last_logits(context_, output_, last, tokens, config_.vocab_size);
+}
+
+}  // namespace tessera::models

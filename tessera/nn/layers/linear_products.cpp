@@ -1,0 +1,286 @@
+#include "tessera/nn/layers/linear_products.h"
+
+#include <ATen/ops/empty.h>
+
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/collectives.h"
+#include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_operand.h"
+
+namespace tessera::nn {
+namespace {
+
+using quant::Encoding, quant::Format;
+
+Encoding encoding_of(const Context& context, const Weight& weight, Role role) {
+  return role == Role::input ? input_encoding(weight.product)
+                             : gradient_encoding(weight.product, context.products.recipe);
+}
+
+int scale_number(const Weight& weight, Role role) {
+  return role == Role::input ? weight.input_scale : weight.gradient_scale;
+}
+
+bool is_delayed(const Context& context, const Weight& weight, Role role) {
+  return context.scales != nullptr && scale_number(weight, role) >= 0;
+}
+
+// Returns the address to which a product writes the amax of the matrix. In training, the scales of later steps are
+// computed from this amax.
+float* place_of_amax(Context& context, const Weight& weight, Role role) {
+  if (!is_delayed(context, weight, role)) return nullptr;
+  const int number = scale_number(weight, role);
+  return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
+}
+
+// Reduces the amax over tp. is_event: whether the reduction is recorded as an event of the step. Delayed scaling, which
+// needs the reduction only in its first steps, records no event.
+void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool is_event) {
+  if (is_event) return all_reduce_tp(context, amax, comm::ReduceOp::max, pass);
+  reduce_unrecorded(context, amax, comm::ReduceOp::max);
+}
+
+// shared: whether the tp ranks hold different parts of the matrix.
+ops::WholeScale scale_of(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
+                         schedule::Pass pass) {
+  const Encoding encoding = encoding_of(context, weight, role);
+  if (!ops::needs_whole(encoding)) return {};
+  const bool delayed = is_delayed(context, weight, role);
+  if (delayed && context.scales->are_known()) return context.scales->scale(scale_number(weight, role));
+  at::Tensor amax = ops::amax_of(matrix);
+  if (shared) take_greatest(context, amax, pass, !delayed);
+  return ops::whole_scale(encoding, amax);
+}
+
+ops::Quantization quantization(Context& context, const Weight& weight, Role role, ops::Sides sides,
+                               const ops::WholeScale& scale) {
+  return {.encoding = encoding_of(context, weight, role),
+          .sides = sides,
+          .whole = scale,
+          .amax = place_of_amax(context, weight, role)};
+}
+
+Factor quantized(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
+                 schedule::Pass pass, ops::Sides sides) {
+  const ops::WholeScale scale = scale_of(context, weight, role, matrix, shared, pass);
+  return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, role, sides, scale))};
+}
+
+// Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
+std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, Role role,
+                                                    ops::Sides sides) {
+  if (!is_delayed(context, weight, role) || !context.scales->are_known()) return std::nullopt;
+  return quantization(context, weight, role, sides, context.scales->scale(scale_number(weight, role)));
+}
+
+bool travels_quantized(const Context& context, const Weight& weight) {
+  return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
+         context.has_tp();
+}
+
+}  // namespace
+
+void add_scales(Context& context, Weight& weight) {
+  if (weight.product != Format::fp8 || context.scales == nullptr) return;
+  const std::string& name = context.program.parameters().spec(weight.id).name;
+  weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, Role::input).element);
+  weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
+}
+
+std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                          schedule::Pass pass) {
+  if (!travels_quantized(context, weight)) return std::nullopt;
+  const Encoding encoding = encoding_of(context, weight, role);
+  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
+  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role)),
+                    .encoding = encoding,
+                    .scale = scale};
+}
+
+std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+                                               std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
+  const TokenReader reader{.weight = weight.id, .is_wgrad = sides == ops::Sides::columns};
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass)) {
+    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass, reader));
+    return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
+      return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
+    };
+  }
+  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass, reader));
+  return [arriving, &context, &weight, role, pass, sides]() -> Factor {
+    const at::Tensor whole = arriving->take();
+    if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
+    return quantized(context, weight, role, whole, /*shared=*/false, pass, sides);
+  };
+}
+
+Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
+                        schedule::Pass pass, ops::Sides sides) {
+  return start_factor_of_tokens(context, weight, role, own, tokens, pass, sides)();
+}
+
+Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
+                         ops::Sides sides) {
+  if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
+  return quantized(context, weight, role, part, /*shared=*/true, pass, sides);
+}
+
+Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
+                        ops::Sides sides) {
+  if (const auto known = known_quantization(context, weight, Role::input, sides))
+    return {.matrix = {}, .operands = ops::swiglu_operands(gate_up, *known)};
+  return factor_of_columns(context, weight, Role::input, ops::swiglu_forward(gate_up), pass, sides);
+}
+
+namespace {
+SwigluFactors swiglu_backward_in_steps(Context& context, const Weight& weight, const Weight* reader,
+                                       const at::Tensor& dout, const at::Tensor& gate_up) {
+  constexpr auto kPass = schedule::Pass::backward;
+  const auto gradient = [&](const at::Tensor& matrix) {
+    return factor_of_columns(context, weight, Role::gradient, matrix, kPass, ops::Sides::both);
+  };
+  if (reader == nullptr) return {.gradient = gradient(ops::swiglu_backward(dout, gate_up)), .out = {}};
+  const ops::SwigluBackward swiglu = ops::swiglu_backward_with_output(dout, gate_up);
+  Factor out = factor_of_columns(context, *reader, Role::input, swiglu.out, kPass, ops::Sides::columns);
+  return {.gradient = gradient(swiglu.gradient), .out = std::move(out)};
+}
+}  // namespace
+
+SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
+                                         const at::Tensor& dout, const at::Tensor& gate_up) {
+  const auto of_gradient = known_quantization(context, weight, Role::gradient, ops::Sides::both);
+  const auto of_out =
+      reader == nullptr ? std::nullopt : known_quantization(context, *reader, Role::input, ops::Sides::columns);
+  if (!of_gradient || (reader != nullptr && !of_out))
+    return swiglu_backward_in_steps(context, weight, reader, dout, gate_up);
+  ops::SwigluOperands operands =
+      ops::swiglu_backward_operands(dout, gate_up, *of_gradient, of_out ? &*of_out : nullptr);
+  return {.gradient = {.matrix = {}, .operands = std::move(operands.gradient)},
+          .out = {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operands.out)}}};
+}
+
+bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens) {
+  const bool gathered = tokens == Tokens::own && context.sequence_parallel && context.has_tp();
+  return weight.product != Format::bf16 && context.policy != Recompute::selective && !gathered &&
+         is_trainable(context, weight);
+}
+
+KeptColumns kept_columns(const Factor& input) {
+  const ops::Operand& columns = input.operands.columns;
+  return {columns.values.defined() ? columns.values : columns.codes, columns.scales};
+}
+
+std::int64_t bytes_of_columns(const Factor& input) {
+  const ops::Operand& columns = input.operands.columns;
+  return columns.defined() ? ops::stored_bytes(columns.extent, columns.encoding) : 0;
+}
+
+Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens) {
+  ops::Operand operand{.extent = {.rows = weight.cols, .cols = tokens},
+                       .encoding = encoding_of(context, weight, Role::input)};
+  (columns.data.is_cpu() ? operand.values : operand.codes) = columns.data;
+  operand.scales = columns.scales;
+  return {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operand)}};
+}
+
+std::int64_t tokens_of(const Factor& factor) {
+  return factor.matrix.defined() ? factor.matrix.size(0) : factor.operands.rows.extent.rows;
+}
+
+namespace {
+
+// Counts the product's multiplications and additions.
+void count(Context& context, const Weight& weight, std::int64_t tokens) {
+  context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
+}
+
+Factor rows_of(const Factor& factor, const layout::Range& tokens) {
+  if (factor.matrix.defined()) return {.matrix = factor.matrix.narrow(0, tokens.begin, tokens.size()), .operands = {}};
+  return {.matrix = {},
+          .operands = {.rows = operand_of_rows(factor.operands.rows, tokens.begin, tokens.size()), .columns = {}}};
+}
+
+std::int64_t tokens_of(const Factor& factor, const ChunkedProduct& how) {
+  if (how.chunks.empty()) return tokens_of(factor);
+  std::int64_t tokens = 0;
+  for (const TokenChunk& chunk : how.chunks) tokens += chunk.tokens.size();
+  return tokens;
+}
+
+// Returns an uninitialized result. `part` is a factor with some of the product's rows.
+at::Tensor result_like(const Factor& part, std::int64_t tokens, std::int64_t columns) {
+  if (part.matrix.defined()) return at::empty({tokens, columns}, part.matrix.options());
+  const ops::Operand& rows = part.operands.rows;
+  return at::empty({tokens, columns},
+                   (rows.values.defined() ? rows.values : rows.codes).options().dtype(at::kBFloat16));
+}
+
+// Multiplies in chunks. Calls whole(factor) for one chunk, or part(factor, result) for each of several chunks.
+template <typename Whole, typename Part>
+at::Tensor in_chunks(const Factor& factor, std::int64_t columns, const ChunkedProduct& how, Whole whole, Part part) {
+  at::Tensor result;
+  const auto multiplied = [&](const TokenChunk& chunk) {
+    if (how.after) how.after(chunk, result);
+  };
+  if (how.chunks.size() < 2) {
+    result = whole(how.rows ? how.rows(how.chunks.front()) : factor);
+    if (!how.chunks.empty()) multiplied(how.chunks.front());
+    return result;
+  }
+  for (const TokenChunk& chunk : how.chunks) {
+    const Factor rows = how.rows ? how.rows(chunk) : rows_of(factor, chunk.tokens);
+    if (!result.defined()) result = result_like(rows, tokens_of(factor, how), columns);
+    at::Tensor own = result.narrow(0, chunk.tokens.begin, chunk.tokens.size());
+    part(rows, own);
+    multiplied(chunk);
+  }
+  return result;
+}
+
+}  // namespace
+
+at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how) {
+  count(context, weight, tokens_of(x, how));
+  ConsumedWeight consumed(context, weight, context.pass);
+  if (weight.product == Format::bf16) {
+    const at::Tensor& w = consumed.tensor();
+    return in_chunks(
+        x, weight.rows, how, [&](const Factor& all) { return ops::gemm_fprop(all.matrix, w); },
+        [&](const Factor& part, at::Tensor& y) { ops::gemm_fprop_to(part.matrix, w, y); });
+  }
+  const ops::Operand w = consumed.operand(ops::Sides::rows);
+  const bool fast = weight.product == Format::fp8;
+  return in_chunks(
+      x, weight.rows, how, [&](const Factor& all) { return multiply(all.operands.rows, w, fast); },
+      [&](const Factor& part, at::Tensor& y) { multiply_to(part.operands.rows, w, y, fast); });
+}
+
+at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how) {
+  count(context, weight, tokens_of(dy, how));
+  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
+  if (weight.product == Format::bf16) {
+    const at::Tensor& w = consumed.tensor();
+    return in_chunks(
+        dy, weight.cols, how, [&](const Factor& all) { return ops::gemm_dgrad(all.matrix, w); },
+        [&](const Factor& part, at::Tensor& dx) { ops::gemm_dgrad_to(part.matrix, w, dx); });
+  }
+  const ops::Operand w = consumed.operand(ops::Sides::columns);
+  return in_chunks(
+      dy, weight.cols, how, [&](const Factor& all) { return multiply(all.operands.rows, w); },
+      [&](const Factor& part, at::Tensor& dx) { multiply_to(part.operands.rows, w, dx); });
+}
+
+void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {
+  produce_gradient(context, weight, [&](at::Tensor& gradient, bool accumulate) {
+    count(context, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
+    if (weight.product == Format::bf16)
+      ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
+    else
+      multiply_into(dy.operands.columns, x.operands.columns, gradient, accumulate);
+  });
+}
+
+}  // namespace tessera::nn

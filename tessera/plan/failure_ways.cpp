@@ -1,0 +1,289 @@
+#include "tessera/plan/failure_ways.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/data/sampler.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two ways are equally good
+
+std::int64_t rounded_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Returns the slots of a tp group that are not in `slots`.
+std::vector<int> rest_of(const std::vector<int>& slots, std::int64_t tp) {
+  std::vector<int> all(static_cast<std::size_t>(tp)), rest;
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::set_difference(all, slots, std::back_inserter(rest));
+  return rest;
+}
+
+// Returns the live places of every replica with an unused place.
+settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+  std::set<int> replicas;
+  for (const auto& [group, slots] : unused)
+    if (!slots.empty()) replicas.insert(group.dp);
+  settings::PlaceMap rest;
+  for (const int dp : replicas)
+    for (int gtp = 0; gtp < config.gtp; ++gtp) {
+      const auto found = unused.find({.dp = dp, .gtp = gtp});
+      std::vector<int> slots = rest_of(found == unused.end() ? std::vector<int>() : found->second, config.tp);
+      if (!slots.empty()) rest[{.dp = dp, .gtp = gtp}] = std::move(slots);
+    }
+  return rest;
+}
+
+// Returns the live places of every tp group with an unused place.
+settings::PlaceMap rest_of_groups(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+  settings::PlaceMap rest;
+  for (const auto& [group, slots] : unused)
+    if (std::vector<int> live = rest_of(slots, config.tp); !slots.empty() && !live.empty())
+      rest[group] = std::move(live);
+  return rest;
+}
+
+settings::PlaceMap idle_of(Way way, const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+  if (way == Way::drop_replica) return rest_of_replicas(unused, config);
+  if (way == Way::drop_gtp_place) return rest_of_groups(unused, config);
+  return {};
+}
+
+bool chooses_shares(Way way) {
+  return way == Way::drop_gtp_place || way == Way::adopt_with_shares;
+}
+
+settings::TrainConfig config_of(settings::TrainConfig config, const settings::PlaceMap& unused,
+                                const settings::PlaceMap& idle, std::optional<std::int64_t> reduced_batch) {
+  config.dead = to_text(unused), config.idle = to_text(idle);
+  config.tp_spares.clear();
+  config.reduced_batch = reduced_batch ? std::to_string(*reduced_batch) : "";
+  return config;
+}
+
+bool is_affected(const ReplicaKind& kind) {
+  return !kind.unused.empty();
+}
+
+// The duration of a step of a kind as a linear function of the number of microbatches n: fixed + n * each.
+struct Line {
+  double fixed = 0, each = 0;
+};
+
+class Ways {
+ public:
+  Ways(const settings::TrainConfig& config, const settings::PlaceMap& unused, const settings::TpUnits& units,
+       ReplicaPlans& plans)
+      : config_(config), unused_(unused), units_(units), plans_(plans) {
+    const settings::TrainConfig full = config_of(config, {}, {}, {});
+    const MeshStep step = mesh_step(full, units, plans);
+    full_seconds_ = step.seconds;
+    full_divisible_ = equal_seconds(step.kinds);
+  }
+
+  double full_seconds() const { return full_seconds_; }
+
+  WayResult result(Way way) {
+    const settings::PlaceMap idle = idle_of(way, unused_, config_);
+    WayResult result{.way = way, .refusal = "", .idle = idle, .slowest = "", .memory = {}};
+    if (count(unused_) + count(idle) >= config_.tp * config_.gtp * config_.dp) {
+      result.refusal =
+          way == Way::drop_replica ? "every replica has an unused place" : "every tp group has an unused place";
+      return result;
+    }
+    try {
+      const MeshStep equal = mesh_step(config_of(config_, unused_, idle, {}), units_, plans_);
+      set(equal, {}, result);
+      if (chooses_shares(way)) choose_shares(idle, equal.kinds, result);
+      const double divisible = chooses_shares(way) ? shared_seconds(equal.kinds) : equal_seconds(equal.kinds);
+      result.kept_if_divisible = full_divisible_ / divisible;
+    } catch (const InputError& error) {  // the formats do not support a smaller tp group
+      result.refusal = error.what();
+    }
+    return result;
+  }
+
+ private:
+  void set(const MeshStep& step, std::optional<std::int64_t> reduced_batch, WayResult& result) const {
+    result.ranks = step.kinds.ranks();
+    result.reduced_batch = reduced_batch;
+    result.seconds = step.seconds;
+    result.kept = full_seconds_ / step.seconds;
+    result.slowest = kind_text(step.slowest().kind, config_);
+    result.microbatches = step.slowest().microbatches;
+    result.memory = {};
+    for (const KindStep& kind : step.by_kind)
+      if (kind.step.memory.total() > result.memory.total()) result.memory = kind.step.memory;
+  }
+
+  // Tries the shares with which reduced replicas have only whole microbatches. If several shares are equally fast,
+  // prefers equal shares, and then the largest share of a reduced replica.
+  void choose_shares(const settings::PlaceMap& idle, const ReplicaKinds& kinds, WayResult& result) const {
+    std::set<std::int64_t, std::greater<>> shares;
+    const std::int64_t equal = rounded_up(config_.global_batch, kinds.replicas);
+    for (const ReplicaKind& kind : kinds.kinds) {
+      const std::int64_t block = config_.micro_batch * static_cast<std::int64_t>(kind.live.size());
+      for (std::int64_t share = 0; is_affected(kind) && share < equal; share += block) shares.insert(share);
+    }
+    for (const std::int64_t share : shares) {
+      const settings::TrainConfig config = config_of(config_, unused_, idle, share);
+      try {
+        const MeshStep step = mesh_step(config, units_, plans_);
+        if (step.seconds < result.seconds) set(step, share, result);
+      } catch (const InputError&) {  // no other replica can compute the rest of the batch
+      }
+    }
+  }
+
+  double microbatches() const {
+    return static_cast<double>(config_.global_batch) / static_cast<double>(config_.micro_batch);
+  }
+
+  Line line_of(const ReplicaKinds& kinds, const ReplicaKind& kind) const {
+    const std::int64_t whole = config_.global_batch / (config_.micro_batch * config_.gtp * config_.dp);
+    const std::int64_t few = std::max<std::int64_t>(1, whole);
+    const double seconds = plans_.step(kinds, kind, few).seconds.total();
+    const double each = plans_.step(kinds, kind, few + 1).seconds.total() - seconds;
+    return {.fixed = seconds - static_cast<double>(few) * each, .each = each};
+  }
+
+  // Returns the duration of a step in which all replicas have equal shares.
+  double equal_seconds(const ReplicaKinds& kinds) const {
+    double seconds = 0;
+    for (const ReplicaKind& kind : kinds.kinds) {
+      const Line line = line_of(kinds, kind);
+      const double own = microbatches() / kinds.replicas / static_cast<double>(kind.live.size());
+      seconds = std::max(seconds, line.fixed + own * line.each);
+    }
+    return seconds;
+  }
+
+  // Returns the duration of a step in which all replicas compute equally long. Replicas of one kind have equal shares.
+  // The duration is found by bisection.
+  double shared_seconds(const ReplicaKinds& kinds) const {
+    std::vector<Line> lines;
+    for (const ReplicaKind& kind : kinds.kinds) lines.push_back(line_of(kinds, kind));
+    const auto computed_in = [&](double seconds) {
+      double sum = 0;
+      for (std::size_t i = 0; i < lines.size(); ++i) {
+        const ReplicaKind& kind = kinds.kinds[i];
+        const double readers = static_cast<double>(kind.replicas.size()) * static_cast<double>(kind.live.size());
+        sum += readers * std::max(0.0, (seconds - lines[i].fixed) / lines[i].each);
+      }
+      return sum;
+    };
+    double below = 0, enough = equal_seconds(kinds);
+    for (int i = 0; i < 100; ++i) {
+      const double middle = (below + enough) / 2;
+      (computed_in(middle) < microbatches() ? below : enough) = middle;
+    }
+    return enough;
+  }
+
+  const settings::TrainConfig& config_;
+  const settings::PlaceMap& unused_;
+  const settings::TpUnits& units_;
+  ReplicaPlans& plans_;
+  double full_seconds_ = 0, full_divisible_ = 0;
+};
+
+bool is_better_way(const WayResult& a, const WayResult& b) {
+  // Both ways then have the same settings.
+  if (a.way == Way::adopt_with_shares && b.way == Way::adopt && !a.reduced_batch) return false;
+  if (std::abs(a.kept - b.kept) > kEqual) return a.kept > b.kept;
+  return a.kept_if_divisible > b.kept_if_divisible + kEqual;
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+std::string reason_for(const std::vector<WayResult>& ways, std::size_t best) {
+  const WayResult& first = ways[best];
+  std::string text = fmt::format("{} keeps {} of the throughput", name_of(first.way), percent(first.kept));
+  std::vector<std::string> others;
+  for (const WayResult& other : ways)
+    if (other.refusal.empty() && other.way != first.way)
+      others.push_back(fmt::format("{} {}", name_of(other.way), percent(other.kept)));
+  for (std::size_t i = 0; i < others.size(); ++i) text += (i == 0 ? "; " : ", ") + others[i];
+  return text + ".";
+}
+
+}  // namespace
+
+std::string_view name_of(Way way) {
+  switch (way) {
+    case Way::drop_replica:
+      return "drop the replica";
+    case Way::drop_gtp_place:
+      return "drop the gtp place";
+    case Way::adopt:
+      return "adopt";
+    case Way::adopt_with_shares:
+      return "adopt with shares";
+  }
+  return "";
+}
+
+const KindStep& MeshStep::slowest() const {
+  return *std::ranges::max_element(by_kind, {}, [](const KindStep& kind) { return kind.step.seconds.total(); });
+}
+
+MeshStep mesh_step(const settings::TrainConfig& config, const settings::TpUnits& units, ReplicaPlans& plans) {
+  MeshStep mesh{.kinds = replica_kinds(settings::inactive_slots(config), config), .by_kind = {}};
+  const data::BatchShape shape = settings::batch_shape(config, units);
+  const std::vector<std::int64_t> microbatches = data::microbatches_by_replica(shape);
+  std::vector<int> live;  // dp coordinates of the replicas of `shape`
+  for (const ReplicaKind& kind : mesh.kinds.kinds) live.insert(live.end(), kind.replicas.begin(), kind.replicas.end());
+  std::ranges::sort(live);
+  for (const ReplicaKind& kind : mesh.kinds.kinds) {
+    KindStep own{.kind = kind, .step = {}};
+    for (const int dp : kind.replicas) {
+      const auto number = static_cast<std::size_t>(std::ranges::lower_bound(live, dp) - live.begin());
+      own.sequences = std::max(own.sequences, shape.replicas[number].sequences);
+      own.microbatches = std::max(own.microbatches, microbatches[number]);
+    }
+    own.step = plans.step(mesh.kinds, kind, own.microbatches);
+    mesh.seconds = std::max(mesh.seconds, own.step.seconds.total());
+    mesh.by_kind.push_back(std::move(own));
+  }
+  return mesh;
+}
+
+WayComparison compare_ways(const settings::TrainConfig& config, const settings::PlaceMap& unused,
+                           const settings::TpUnits& units, ReplicaPlans& plans) {
+  Ways ways(config, unused, units, plans);
+  WayComparison comparison{.full_seconds = ways.full_seconds(), .unused = count(unused), .reason = ""};
+  comparison.replicas = config.dp;
+  std::set<int> reduced;
+  for (const auto& [group, slots] : unused)
+    if (!slots.empty()) reduced.insert(group.dp);
+  comparison.reduced_replicas = static_cast<std::int64_t>(reduced.size());
+  for (const Way way : kWays) {
+    WayResult result = ways.result(way);
+    result.fits = plans.fits(result.memory);
+    comparison.ways.push_back(std::move(result));
+  }
+  for (std::size_t i = 0; i < comparison.ways.size(); ++i) {
+    if (!comparison.ways[i].refusal.empty() || !comparison.ways[i].fits) continue;
+    if (!comparison.best || is_better_way(comparison.ways[i], comparison.ways[*comparison.best])) comparison.best = i;
+  }
+  const bool any = std::ranges::any_of(comparison.ways, [](const WayResult& way) { return way.refusal.empty(); });
+  comparison.reason = comparison.best ? reason_for(comparison.ways, *comparison.best)
+                      : any           ? "No way fits the memory."
+                                      : "No way is possible.";
+  return comparison;
+}
+
+}  // namespace tessera::plan

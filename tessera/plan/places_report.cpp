@@ -1,0 +1,312 @@
+#include "tessera/plan/places_report.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/plan/plan_report.h"
+#include "tessera/settings/model_flops.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/shard/unequal/spread_units.h"
+
+namespace tessera::plan {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Characters; the text output omits longer lists of places, which the JSON output contains.
+constexpr std::size_t kShownFlags = 200;
+
+double tokens_in(const settings::TrainConfig& config) {
+  return static_cast<double>(config.global_batch * config.seq_len);
+}
+
+double mfu_of_mesh(const StepPlanRequest& request, const MeshStep& mesh) {
+  return settings::mfu_of(settings::model_flops(request.config, *request.model), mesh.seconds, mesh.kinds.ranks(),
+                          request.machine.flops.at(request.config.dtype));
+}
+
+// The work of the busiest rank, divided by the mean of its tp group.
+struct Imbalance {
+  double heads = 1, ffn = 1, vocabulary = 1;
+};
+
+// Returns the largest imbalance of the tp groups with this number of ranks.
+Imbalance imbalance_of(const ReplicaKind& kind, int group_ranks, const StepPlanRequest& request) {
+  const settings::TpUnits units = settings::units_of(*request.model);
+  const int tp = static_cast<int>(request.config.tp);
+  Imbalance most;
+  for (int gtp = 0; gtp < request.config.gtp; ++gtp) {
+    const std::vector<int> slots = settings::active_slots(kind.unused, {.dp = 0, .gtp = gtp}, tp);
+    if (static_cast<int>(slots.size()) != group_ranks) continue;
+    const auto of = [&](std::int64_t count) { return shard::imbalance(shard::spread_units(count, tp, slots)); };
+    most = {.heads = std::max(most.heads, of(units.heads)),
+            .ffn = std::max(most.ffn, of(units.ffn)),
+            .vocabulary = std::max(most.vocabulary, of(units.vocabulary))};
+  }
+  return most;
+}
+
+ordered_json rank_json(const RankWork& work, const KindStep& kind, const StepPlanRequest& request) {
+  const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
+  return {{"group_ranks", work.group_ranks},
+          {"adopt", work.group_ranks < request.config.tp},
+          {"compute_ms", work.compute_seconds * 1e3},
+          {"activations_bytes", work.activations},
+          {"imbalance", {{"heads", imbalance.heads}, {"ffn", imbalance.ffn}, {"vocabulary", imbalance.vocabulary}}}};
+}
+
+ordered_json kind_json(const KindStep& kind, const StepPlanRequest& request) {
+  const StepSeconds& s = kind.step.seconds;
+  ordered_json ranks = ordered_json::array();
+  for (const RankWork& work : kind.step.ranks) ranks.push_back(rank_json(work, kind, request));
+  return {{"groups", kind.kind.live},
+          {"dp", kind.kind.replicas},
+          {"ranks", kind.kind.ranks()},
+          {"updates_state", kind.kind.updates},
+          {"sequences", kind.sequences},
+          {"microbatches", kind.microbatches},
+          {"step_ms", s.total() * 1e3},
+          {"compute_ms", s.compute * 1e3},
+          {"exposed_ms",
+           {{"gathers", s.gathers * 1e3},
+            {"gradients", s.gradients * 1e3},
+            {"activations", s.activations * 1e3},
+            {"slowest_rank", s.slowest * 1e3},
+            {"total", (s.total() - s.compute) * 1e3}}},
+          {"memory_bytes", memory_json(kind.step.memory)},
+          {"fits", fits(kind.step.memory, request)},
+          {"ranks_of_groups", std::move(ranks)}};
+}
+
+ordered_json way_json(const WayResult& result) {
+  if (!result.refusal.empty()) return {{"way", name_of(result.way)}, {"refusal", result.refusal}};
+  return {{"way", name_of(result.way)},
+          {"ranks", result.ranks},
+          {"reduced_batch", result.reduced_batch ? ordered_json(*result.reduced_batch) : ordered_json()},
+          {"idle", to_text(result.idle)},
+          {"step_ms", result.seconds * 1e3},
+          {"slowest", result.slowest},
+          {"microbatches", result.microbatches},
+          {"kept", result.kept},
+          {"kept_if_divisible", result.kept_if_divisible},
+          {"memory_bytes", memory_json(result.memory)},
+          {"fits", result.fits}};
+}
+
+ordered_json comparison_of(const WayComparison& comparison) {
+  ordered_json ways = ordered_json::array();
+  for (const WayResult& result : comparison.ways) ways.push_back(way_json(result));
+  return {
+      {"unused", comparison.unused},
+      {"affected_replicas", comparison.reduced_replicas},
+      {"replicas", comparison.replicas},
+      {"full_step_ms", comparison.full_seconds * 1e3},
+      {"ways", std::move(ways)},
+      {"recommended", comparison.best ? ordered_json(name_of(comparison.ways[*comparison.best].way)) : ordered_json()},
+      {"reason", comparison.reason}};
+}
+
+ordered_json mesh_json_of(const settings::TrainConfig& config, std::int64_t ranks) {
+  return {{"ranks", ranks},
+          {"tp", config.tp},
+          {"gtp", config.gtp},
+          {"dp", config.dp},
+          {"dead", config.dead},
+          {"idle", config.idle},
+          {"tp_spares", config.tp_spares},
+          {"reduced_batch", config.reduced_batch}};
+}
+
+std::string gigabytes(std::int64_t bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e9);
+}
+
+std::string kind_rows(const KindStep& kind, const StepPlanRequest& request) {
+  const StepSeconds& s = kind.step.seconds;
+  const MemoryUse& m = kind.step.memory;
+  std::string text =
+      fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9.1f} {:>9.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7} {:>4}\n",
+                  kind_text(kind.kind, request.config), kind.kind.replicas.size(), kind.kind.ranks(), kind.sequences,
+                  kind.microbatches, s.total() * 1e3, s.compute * 1e3, s.gathers * 1e3, s.gradients * 1e3,
+                  s.activations * 1e3, gigabytes(m.total()), fits(m, request) ? "yes" : "no");
+  if (!kind.kind.is_reduced) return text;
+  for (const RankWork& work : kind.step.ranks) {
+    const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
+    const std::string adopted =
+        work.group_ranks < request.config.tp
+            ? fmt::format("; most work over mean: heads {:.2f}, feed-forward {:.2f}, vocabulary {:.2f}",
+                          imbalance.heads, imbalance.ffn, imbalance.vocabulary)
+            : "";
+    text += fmt::format("  tp groups of {} ranks: compute {:.1f} ms, activations {} GB{}\n", work.group_ranks,
+                        work.compute_seconds * 1e3, gigabytes(work.activations), adopted);
+  }
+  return text;
+}
+
+std::string way_row(const WayResult& result) {
+  if (!result.refusal.empty()) return fmt::format("{:<20} not possible: {}\n", name_of(result.way), result.refusal);
+  return fmt::format("{:<20} {:>7} {:>8} {:>9.1f} {:>7.1f} {:>10.1f} {:>7} {:>4}  {} ({} microbatches)\n",
+                     name_of(result.way), result.ranks,
+                     result.reduced_batch ? std::to_string(*result.reduced_batch) : "equal", result.seconds * 1e3,
+                     100 * result.kept, 100 * result.kept_if_divisible, gigabytes(result.memory.total()),
+                     result.fits ? "yes" : "no", result.slowest, result.microbatches);
+}
+
+std::string ways_text(const WayComparison& comparison) {
+  std::string text = fmt::format(
+      "{:<20} {:>7} {:>8} {:>9} {:>18} {:>7} {:>4}  {}\n{:<20} {:>7} {:>8} {:>9} {:>7} {:>10} {:>7} {:>4}\n", "", "",
+      "reduced", "", "kept, %", "", "", "slowest", "way", "ranks", "batch", "step, ms", "", "divisible", "GB", "fits");
+  for (const WayResult& result : comparison.ways) text += way_row(result);
+  return text + (comparison.best ? "recommended: " : "no recommendation: ") + comparison.reason + "\n";
+}
+
+std::string flags_of(const WayResult& result) {
+  std::string flags;
+  if (const std::string idle = to_text(result.idle); !idle.empty()) flags += fmt::format(" --idle \"{}\"", idle);
+  if (result.reduced_batch) flags += fmt::format(" --reduced-batch {}", *result.reduced_batch);
+  if (flags.empty()) return "";
+  if (flags.size() > kShownFlags) return "its flags are long: --json prints them\n";
+  return fmt::format("besides the unused places:{}\n", flags);
+}
+
+std::string places_head(const StepPlanRequest& request, const MeshStep& mesh) {
+  PlanFigures figures{.memory = {},
+                      .seconds = mesh.seconds,
+                      .mfu = mfu_of_mesh(request, mesh),
+                      .microbatches = mesh.slowest().microbatches};
+  for (const KindStep& kind : mesh.by_kind)
+    if (kind.step.memory.total() > figures.memory.total()) figures.memory = kind.step.memory;
+  return head_text(request, figures);
+}
+
+// The mean results of a way over the draws in which the way is possible.
+struct Mean {
+  Way way = Way::adopt;
+  int possible = 0;
+  double kept = 0, divisible = 0;
+};
+
+std::vector<Mean> means_of(const std::vector<Draw>& drawn) {
+  std::vector<Mean> means;
+  for (std::size_t i = 0; i < kWays.size(); ++i) {
+    Mean mean{.way = kWays.at(i)};
+    for (const Draw& draw : drawn) {
+      const WayResult& result = draw.comparison.ways[i];
+      if (!result.refusal.empty()) continue;
+      ++mean.possible, mean.kept += result.kept, mean.divisible += result.kept_if_divisible;
+    }
+    if (mean.possible > 0) mean.kept /= mean.possible, mean.divisible /= mean.possible;
+    means.push_back(mean);
+  }
+  return means;
+}
+
+}  // namespace
+
+PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans) {
+  const settings::TpUnits units = settings::units_of(*request.model);
+  return {.step = mesh_step(request.config, units, plans),
+          .comparison = compare_ways(request.config, settings::inactive_slots(request.config), units, plans)};
+}
+
+ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan) {
+  const settings::TrainConfig& c = request.config;
+  ordered_json kinds = ordered_json::array();
+  bool fit = true;
+  for (const KindStep& kind : plan.step.by_kind) {
+    kinds.push_back(kind_json(kind, request));
+    fit = fit && fits(kind.step.memory, request);
+  }
+  return {{"model", c.model},
+          {"machine", request.machine.name},
+          {"mesh", mesh_json_of(c, plan.step.kinds.ranks())},
+          {"global_batch", c.global_batch},
+          {"tokens", c.global_batch * c.seq_len},
+          {"predicted",
+           {{"step_ms", plan.step.seconds * 1e3},
+            {"tokens_per_second", tokens_in(c) / plan.step.seconds},
+            {"mfu", mfu_of_mesh(request, plan.step)}}},
+          {"fits", fit},
+          {"usable_bytes", usable_json(request)},
+          {"unmeasured", unmeasured_keys(request)},
+          {"kinds", std::move(kinds)},
+          {"comparison", comparison_of(plan.comparison)}};
+}
+
+std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan) {
+  std::string text = places_head(request, plan.step) + "\n" +
+                     fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9} {:>9} {:>26} {:>7} {:>4}\n", "", "", "", "", "",
+                                 "", "", "exposed, ms", "", "") +
+                     fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7} {:>4}\n",
+                                 "replica: tp groups x ranks", "replicas", "ranks", "sequences", "microbatches",
+                                 "step, ms", "compute", "gathers", "gradient", "activat.", "GB", "fits");
+  for (const KindStep& kind : plan.step.by_kind) text += kind_rows(kind, request);
+  text += "The step is that of the slowest replica, and the memory that of the replica that needs the most.\n";
+  const WayComparison& ways = plan.comparison;
+  text +=
+      fmt::format("\nways to continue with {} unused places in {} of {} replicas; step of the whole mesh {:.3f} ms\n",
+                  ways.unused, ways.reduced_replicas, ways.replicas, ways.full_seconds * 1e3);
+  text += ways_text(ways);
+  return ways.best ? text + flags_of(ways.ways[*ways.best]) : text;
+}
+
+std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans,
+                                   const DrawProgress& progress) {
+  const settings::TpUnits units = settings::units_of(*request.model);
+  std::vector<Draw> drawn;
+  for (int seed = 1; seed <= draws.seeds; ++seed) {
+    Draw draw{.seed = static_cast<std::uint64_t>(seed), .dead = {}, .comparison = {}};
+    draw.dead = dead_at_random(draws.share, draw.seed, request.config);
+    draw.comparison = compare_ways(request.config, in_order_of_ranks(draw.dead, request.config), units, plans);
+    drawn.push_back(std::move(draw));
+    if (progress) progress(drawn.size(), static_cast<std::size_t>(draws.seeds));
+  }
+  return drawn;
+}
+
+ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, const std::vector<Draw>& drawn) {
+  const settings::TrainConfig& c = request.config;
+  ordered_json list = ordered_json::array(), means = ordered_json::array();
+  for (const Draw& draw : drawn) {
+    list.push_back({{"seed", draw.seed}, {"dead", to_text(draw.dead)}});
+    list.back().update(comparison_of(draw.comparison));
+  }
+  for (const Mean& mean : means_of(drawn))
+    means.push_back({{"way", name_of(mean.way)},
+                     {"possible", mean.possible},
+                     {"kept", mean.kept},
+                     {"kept_if_divisible", mean.divisible}});
+  return {{"model", c.model},
+          {"machine", request.machine.name},
+          {"mesh", mesh_json_of(c, c.ranks)},
+          {"global_batch", c.global_batch},
+          {"tokens", c.global_batch * c.seq_len},
+          {"share", draws.share},
+          {"draws", std::move(list)},
+          {"mean", std::move(means)}};
+}
+
+std::string draws_text(const StepPlanRequest& request, const DeadDraws& draws, const std::vector<Draw>& drawn) {
+  const settings::TrainConfig& c = request.config;
+  std::string text =
+      fmt::format("{}: {}, {}, {} of machine {}{}\ntraining step: {} sequences of {} tokens, micro-batch {}\n", c.model,
+                  models::params_text(*request.model), name_of(c.dtype), settings::mesh_text(c), request.machine.name,
+                  unmeasured_text(request), c.global_batch, c.seq_len, c.micro_batch);
+  for (const Draw& draw : drawn) {
+    const WayComparison& ways = draw.comparison;
+    text += fmt::format("\nseed {}: {} dead places in {} of {} replicas; step of the whole mesh {:.3f} ms\n", draw.seed,
+                        ways.unused, ways.reduced_replicas, ways.replicas, ways.full_seconds * 1e3);
+    text += ways_text(ways);
+  }
+  text += fmt::format("\nmeans of {} draws with {:g} % of the places dead: kept, and kept if divisible\n", drawn.size(),
+                      100 * draws.share);
+  for (const Mean& mean : means_of(drawn))
+    text += fmt::format(
+        "{:<20} {:>6.1f} % {:>6.1f} %{}\n", name_of(mean.way), 100 * mean.kept, 100 * mean.divisible,
+        mean.possible < static_cast<int>(drawn.size()) ? fmt::format("  possible in {} draws", mean.possible) : "");
+  return text;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,219 @@
+#include "tessera/plan/search/plan_flags.h"
+#include "tessera/settings/trainer_options.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/models/registry.h"
+#include "tessera/schedule/events_json.h"
+#include "tessera/settings/checks/expert_checks.h"
+#include "tessera/settings/places.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/settings.h"
+#include "tessera/settings/text/byte_size.h"
+
+namespace tessera::plan {
+namespace {
+
+void apply(settings::TrainConfig& config, const PlanCommandFlags& flags) {
+  for (const auto& [name, words] : flags.settings)
+    if (!words.empty() && !flags.measured.empty())
+      throw InputError("{}: got {} with --measured, which takes the value from the run", settings::flag_of(name),
+                       words.front());
+  settings::set_from_words(config, flags.settings);
+}
+
+// Reads the events. Throws InputError unless their parameters are those of the model.
+schedule::Trace load_events(const PlanCommandFlags& flags, const StepPlanRequest& request) {
+  schedule::NamedTrace named = schedule::load_trace(flags.events);
+  const settings::TrainConfig& config = request.config;
+  const std::vector<shard::ParameterSpec> specs =
+      predict::dry_step(settings::dry_options(config, *request.model, {})).parameters;
+  if (named.names.size() != specs.size())
+    throw InputError("{}: holds {} parameters, expected the {} of model '{}'", flags.events, named.names.size(),
+                     specs.size(), config.model);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (named.names[i] != specs[i].name)
+      throw InputError("{}: parameter {} is '{}', expected '{}' of model '{}'", flags.events, i, named.names[i],
+                       specs[i].name, config.model);
+  if (named.trace.empty()) throw InputError("{}: holds no event, expected a step", flags.events);
+  return std::move(named.trace);
+}
+
+// The events determine the number of microbatches. Without --global-batch, the global batch is computed from this
+// number.
+void take_batch_of(const schedule::Trace& trace, const std::string& events, settings::TrainConfig& config) {
+  int last = 0;
+  for (const schedule::Event& event : trace) last = std::max(last, event.microbatch);
+  const std::int64_t microbatch = config.micro_batch * config.gtp * config.dp, batch = microbatch * (last + 1);
+  if (config.given.contains("global_batch") && config.global_batch != batch)
+    throw InputError("--global-batch: is {}, expected {}: {} holds {} microbatches of {} sequences",
+                     config.global_batch, batch, events, last + 1, microbatch);
+  config.global_batch = batch;
+}
+
+// Sets the budgets to the arenas that the run chose from its measured times.
+void keep_arenas(const MeasuredRun& run, StepPlanRequest& request) {
+  if (!request.gather_budget) request.gather_budget = run.gather_arena_bytes;
+  if (!request.reduce_budget && run.reduce_arena_bytes && run.scratch_bytes)
+    request.reduce_budget = *run.reduce_arena_bytes + *run.scratch_bytes;
+}
+
+double checked_load(std::optional<double> load, const StepPlanRequest& request) {
+  if (!load) return 1;
+  const std::int64_t experts = request.model->sizes().num_experts;
+  if (experts == 0)
+    throw InputError("--expert-load: got {}, but model '{}' has no experts", *load, request.config.model);
+  if (!(*load >= 1 && *load <= static_cast<double>(experts)))
+    throw InputError("--expert-load: got {}, expected 1 to {}, the experts of model '{}'", *load, experts,
+                     request.config.model);
+  return *load;
+}
+
+// Returns the model with another number of layers. Throws InputError if the result is not a valid model.
+models::ModelConfigPtr with_layers(const PlanCommandFlags& flags, const models::ModelConfig& model) {
+  if (!flags.measured.empty())
+    throw InputError("--layers: got {} with --measured, which takes the model from the run", *flags.layers);
+  nlohmann::json config = model.to_json();
+  config["num_hidden_layers"] = *flags.layers;
+  return models::parse_model_config(config, fmt::format("--layers {}", *flags.layers));
+}
+
+// Returns whether the command chooses the mesh: it has several ranks and no degree.
+bool proposes_mesh(const PlanCommandFlags& flags, const settings::TrainConfig& config) {
+  if (!flags.measured.empty() || !flags.events.empty() || config.ranks < 2) return false;
+  return std::ranges::none_of(std::array{"tp", "gtp", "dp", "etp", "ep", "egtp"},
+                              [&](const char* degree) { return config.given.contains(degree); });
+}
+
+// Returns the config for search_meshes. If `is_proposal` is true, the global batch may be absent. In this case the
+// global batch is one microbatch for each rank.
+settings::TrainConfig searched_config(settings::TrainConfig config, const models::ModelConfig& model,
+                                      bool is_proposal) {
+  const auto require = [&](const char* name) {
+    if (!config.given.contains(name)) throw InputError("{} is missing: --search needs it", settings::flag_of(name));
+  };
+  require("ranks");
+  if (!is_proposal) require("global_batch");
+  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.ranks;
+  config.given.insert("global_batch");
+  // Checks all settings that do not depend on the mesh, and sets defaults for the others.
+  settings::TrainConfig alone = config;
+  alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
+  alone.sequence_parallel.reset();
+  alone.reduce_order = settings::ReduceOrder::sequential;
+  alone.ranks_per_node = 0;
+  alone.tp_wire_format = quant::Format::bf16;
+  settings::tp_chunks_of(config);  // refuses a bad value
+  alone.tp_chunks = "auto";
+  alone.tp_overlap.reset();
+  alone.global_batch = alone.micro_batch;
+  alone = resolve_plan_config(std::move(alone), model);
+  config.seq_len = alone.seq_len, config.grad_wire = alone.grad_wire, config.has_experts = alone.has_experts;
+  config.backend = alone.backend;
+  return config;
+}
+
+void check_search(const PlanCommandFlags& flags) {
+  for (const auto& [flag, is_given] : {std::pair{"--measured", !flags.measured.empty()},
+                                       {"--events", !flags.events.empty()},
+                                       {"--evaluate", flags.evaluate}})
+    if (flags.search && is_given) throw InputError("{}: got it with --search, expected one of them", flag);
+}
+
+}  // namespace
+
+namespace {
+
+// Throws InputError for flags that do not apply to a mesh with unused places.
+void check_places(const PlanCommandFlags& flags, const settings::TrainConfig& config) {
+  std::string_view given = "--dead-share";
+  if (!flags.dead_share) given = !config.dead.empty() ? "--dead" : "--idle";
+  for (const auto& [flag, is_given] : {std::pair{"--search", flags.search},
+                                       {"--evaluate", flags.evaluate},
+                                       {"--events", !flags.events.empty()},
+                                       {"--measured", flags.dead_share && !flags.measured.empty()}})
+    if (is_given) throw InputError("{}: got it with {}, expected one of them", flag, given);
+}
+
+// Throws InputError unless the share is at least 0 and below 1.
+double checked_share(double share, const char* flag, double example) {
+  if (!(share >= 0 && share < 1))
+    throw InputError("{}: got {}, expected 0 or more and below 1, such as {}", flag, share, example);
+  return share;
+}
+
+DeadDraws checked_draws(const PlanCommandFlags& flags, const settings::TrainConfig& config) {
+  if (settings::has_unused_places(config) || !config.reduced_batch.empty())
+    throw InputError("--dead-share: got {} with {}, expected one of them", *flags.dead_share,
+                     !config.dead.empty()        ? "--dead"
+                     : !config.idle.empty()      ? "--idle"
+                     : !config.tp_spares.empty() ? "--tp-spares"
+                                                 : "--reduced-batch");
+  const DeadDraws draws{.share = checked_share(*flags.dead_share, "--dead-share", 0.001),
+                        .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
+  if (draws.seeds < 1 || draws.seeds > 1000) throw InputError("--dead-seeds: got {}, expected 1 to 1000", draws.seeds);
+  return draws;
+}
+
+}  // namespace
+
+PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
+  PlanCommandInputs task;
+  StepPlanRequest& request = task.request;
+  apply(request.config, flags);
+  request.config.dead = to_text(settings::read_slots(request.config.dead, "--dead"));
+  request.config.idle = to_text(settings::read_slots(request.config.idle, "--idle"));
+  check_search(flags);
+  if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
+    throw InputError("--evaluate: got it with {}, which determines the kind of step",
+                     flags.events.empty() ? "--measured" : "--events");
+  if (!flags.measured.empty() && !flags.events.empty())
+    throw InputError("--events: got {} with --measured, expected one of them", flags.events);
+  if (!flags.measured.empty()) {
+    task.run = read_measured_run(flags.measured);
+    request.config = task.run->config;
+    request.model = task.run->model;
+  } else {
+    if (request.config.model.empty())
+      throw InputError("--model is missing: expected a name under configs/ or a config.json");
+    const std::filesystem::path file = models::find_model_config(request.config.model, configs);
+    request.model = models::read_model_config(file);
+    task.warnings = models::model_config_warnings(file);
+  }
+  if (flags.layers) request.model = with_layers(flags, *request.model);
+  if (flags.dead_seeds && !flags.dead_share)
+    throw InputError("--dead-seeds: got {} without --dead-share", *flags.dead_seeds);
+  if (flags.dead_share) task.draws = checked_draws(flags, request.config);
+  if (task.draws && request.model->sizes().num_experts > 0)
+    throw InputError("--dead-share: model '{}' has experts, which need a whole mesh in this version",
+                     request.config.model);
+  task.has_unused = settings::has_unused_places(request.config);
+  if (task.draws || task.has_unused) check_places(flags, request.config);
+  task.propose =
+      flags.may_propose && !flags.search && !task.draws && !task.has_unused && proposes_mesh(flags, request.config);
+  task.search = flags.search || task.propose;
+  request.has_given_batch = request.config.given.contains("global_batch") || !flags.events.empty();
+  if (task.search)
+    request.config = searched_config(std::move(request.config), *request.model, task.propose);
+  else
+    request.config = resolve_plan_config(std::move(request.config), *request.model);
+  request.expert_load = checked_load(flags.expert_load, request);
+  if (flags.memory_margin) request.memory_margin = checked_share(*flags.memory_margin, "--memory-margin", 0.03);
+  request.machine = predict::find_machine(flags.machine, configs / "machines");
+  if (request.machine.has_gpus()) settings::check_device_experts(request.config, request.model->sizes());
+  request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
+  request.gather_budget = settings::parse_budget(request.config.gather_budget, "--gather-budget");
+  request.reduce_budget = settings::parse_budget(request.config.reduce_budget, "--reduce-budget");
+  request.coalesce_bytes = settings::parse_byte_size(request.config.coalesce, "--coalesce");
+  if (task.run && !task.has_unused) keep_arenas(*task.run, request);
+  if (flags.events.empty()) return task;
+  request.trace = load_events(flags, request);
+  request.kind = request.trace->front().step;
+  take_batch_of(*request.trace, flags.events, request.config);
+  return task;
+}
+
+}  // namespace tessera::plan

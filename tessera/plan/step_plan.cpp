@@ -1,0 +1,309 @@
+#include "tessera/plan/step_plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/plan/replica_kinds.h"
+#include "tessera/plan/traffic.h"
+#include "tessera/schedule/check/check_mesh.h"
+#include "tessera/schedule/check/check_one_class.h"
+#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/recompute_choice.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/shares.h"
+#include "tessera/settings/text/byte_size.h"
+#include "tessera/settings/trainer_options.h"
+#include "tessera/shard/role_names.h"
+
+namespace tessera::plan {
+namespace {
+
+// Throws InputError for a step with too many events. Each microbatch has `events` events.
+void check_length(std::int64_t microbatches, std::int64_t events) {
+  if (microbatches > kMaxEvents / std::max<std::int64_t>(events, 1))
+    throw InputError("{}: a step of {} microbatches with {} events each, expected at most {} events",
+                     microbatches > 1 ? "--global-batch" : "--model", microbatches, events, kMaxEvents);
+}
+
+// Throws InputError, which names the flag, for a budget that the step does not fit.
+void check_budgets_of(const StepPlanRequest& request, const schedule::Trace& trace,
+                      const std::vector<schedule::ParameterSize>& sizes) {
+  const auto check = [&](const char* flag, const settings::Budget& gather, const settings::Budget& reduce) {
+    try {
+      schedule::plan(trace, sizes,
+                     {.gather_budget = gather.value_or(schedule::kUnlimited),
+                      .reduce_budget = reduce.value_or(schedule::kUnlimited),
+                      .coalesce_bytes = request.coalesce_bytes});
+    } catch (const InputError& error) {
+      throw InputError("{}: {}", flag, error.what());
+    }
+  };
+  if (request.gather_budget) check("--gather-budget", request.gather_budget, {});
+  if (request.reduce_budget) check("--reduce-budget", {}, request.reduce_budget);
+}
+
+schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep& dry) {
+  if (request.trace) return *request.trace;
+  const std::int64_t microbatches = microbatches_of(request.config);
+  check_length(microbatches, static_cast<std::int64_t>(dry.microbatch.size()));
+  return dry.trace(static_cast<int>(microbatches));
+}
+
+// A recorded trace contains only the activations that its own rank keeps.
+std::int64_t activations_of(const StepPlanRequest& request, const PreparedStep& prepared) {
+  if (request.trace) return peak_stashed(*request.trace);
+  if (!request.replica) return settings::max_stashed(prepared.options, settings::kinds_of_ranks(prepared.options));
+  std::int64_t bytes = 0;
+  for (const predict::DryStep& dry : prepared.dry) bytes = std::max(bytes, peak_stashed(dry.microbatch));
+  return bytes;
+}
+
+std::int64_t overhead_of(const predict::Machine& machine, std::int64_t ranks) {
+  const predict::MemoryOverhead& overhead = machine.overhead;
+  if (ranks == 1) return overhead.context_bytes;
+  const std::int64_t peers = std::min<std::int64_t>(ranks, machine.ranks_per_node) - 1;
+  return overhead.context_bytes + overhead.communicator_bytes + peers * overhead.peer_bytes;
+}
+
+// Returns all memory except the arenas.
+MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& prepared, const StepPlan& step) {
+  const predict::DryStep& dry = prepared.dry.front();
+  MemoryUse memory{.activations = activations_of(request, prepared)};
+  for (const predict::DryStep& each : prepared.dry) memory.transfers = std::max(memory.transfers, each.transfer_arena);
+  for (std::size_t id = 0; id < step.parameters.size(); ++id) {
+    const predict::PlannedParameter& parameter = step.parameters[id];
+    const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.config));
+    const std::int64_t state = types.accumulator_bytes(parameter.state_elements);
+    const LastingBytes lasting{
+        .weights = parameter.stored_bytes,
+        .gradients = shard::bytes_of(parameter.gradient_elements, parameter.gradient_type(types)),
+        .masters = types.model != types.accumulator ? state : 0,
+        .moments = 2 * state};
+    LastingBytes& kind = parameter.size.domain == nn::kExpertDomain ? memory.experts : memory.dense;
+    kind.weights += lasting.weights, kind.gradients += lasting.gradients;
+    kind.masters += lasting.masters, kind.moments += lasting.moments;
+  }
+  for (const LastingBytes* kind : {&memory.dense, &memory.experts}) {
+    memory.weights += kind->weights;
+    memory.gradients += kind->gradients;
+    memory.optimizer += kind->masters + kind->moments;
+  }
+  memory.overhead = overhead_of(request.machine, cost_input_of(request, prepared.options.layout).world_size());
+  return memory;
+}
+
+std::vector<schedule::ParameterSize> sizes_of(const std::vector<predict::PlannedParameter>& parameters) {
+  std::vector<schedule::ParameterSize> sizes;
+  for (const predict::PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
+  return sizes;
+}
+
+// Sets the durations of the step's events. Each segment has its duration on the slowest rank, because the ranks of a
+// replica wait for each other in every layer.
+void set_event_costs(const StepPlanRequest& request, const PreparedStep& prepared, const predict::CostInput& input,
+                     StepPlan& step) {
+  step.costs = event_costs(input, prepared.dry.front(), step.trace, step.parameters);
+  if (!request.replica) return;
+  std::map<int, RankWork, std::greater<>> by_group;
+  for (const predict::DryStep& dry : prepared.dry) {
+    const predict::StepCosts costs = event_costs(input, dry, trace_of(request, dry), step.parameters);
+    raise(step.costs, costs);
+    const std::vector<double>& segments = costs.costs.segment_seconds;
+    RankWork& work = by_group[dry.compute_ranks.front()];
+    work.group_ranks = dry.compute_ranks.front();
+    work.compute_seconds = std::max(work.compute_seconds, std::accumulate(segments.begin(), segments.end(), 0.0));
+    work.activations = std::max(work.activations, peak_stashed(dry.microbatch));
+  }
+  for (const auto& [ranks, work] : by_group) step.ranks.push_back(work);
+}
+
+// Returns the bytes left for arenas. A run on GPUs leaves a twentieth of the memory free, and the plan never uses the
+// margin of the request.
+std::int64_t room_beside(const MemoryUse& memory, const StepPlanRequest& request) {
+  const std::int64_t all = request.machine.memory_bytes;
+  if (all == 0) return schedule::kUnlimited;
+  return std::max<std::int64_t>(0, std::min(all - all / 20, usable_bytes(request)) - memory.total());
+}
+
+}  // namespace
+
+std::vector<std::string> StepPlan::names() const {
+  std::vector<std::string> all;
+  for (const predict::PlannedParameter& parameter : parameters) all.push_back(parameter.size.name);
+  return all;
+}
+
+std::int64_t usable_bytes(const StepPlanRequest& request) {
+  const auto all = static_cast<double>(request.machine.memory_bytes);
+  return request.machine.memory_bytes - static_cast<std::int64_t>(all * request.memory_margin);
+}
+
+std::int64_t missing_bytes(const MemoryUse& memory, const StepPlanRequest& request) {
+  if (request.machine.memory_bytes == 0) return 0;
+  return std::max<std::int64_t>(0, memory.total() - usable_bytes(request));
+}
+
+std::vector<std::string> unmeasured_keys(const StepPlanRequest& request) {
+  const settings::TrainConfig& c = request.config;
+  const std::int64_t places = std::max(c.ranks, c.tp * c.gtp * c.dp);
+  std::vector<std::string> keys;
+  for (const std::string& key : request.machine.unmeasured) {
+    bool is_used = true;
+    if (key == "links.within_node") is_used = places > 1;
+    if (key == "links.collectives") is_used = c.tp > 1 || c.etp * c.ep > 1;
+    if (key == "links.between_nodes") is_used = places > request.machine.ranks_per_node;
+    if (is_used) keys.push_back(key);
+  }
+  return keys;
+}
+
+std::int64_t microbatches_of(const settings::TrainConfig& config) {
+  if (settings::has_unused_places(config))
+    return std::ranges::max(data::microbatches_by_replica(settings::batch_shape(config, {})));
+  return config.global_batch / (config.micro_batch * config.gtp * config.dp);
+}
+
+predict::DryOptions dry_options_of(const StepPlanRequest& request) {
+  settings::TrainConfig config = request.config;
+  if (request.machine.has_gpus()) config.backend = settings::Backend::nccl;  // limits the memory for rows of experts
+  const std::vector<nn::Recompute> blocks =
+      request.recompute.empty() ? settings::recompute_choice(config, *request.model) : request.recompute;
+  predict::DryOptions options = settings::dry_options(config, *request.model, nn::BlockRecompute(blocks));
+  options.kind = request.kind;
+  if (request.replica) options.runtime.one_microbatch = false;  // the step is planned for any number of microbatches
+  return options;
+}
+
+predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout) {
+  // One of ep owners receives at most all rows: ep times the mean.
+  return {.machine = request.machine,
+          .layout = layout,
+          .types = types_of(request.config),
+          .expert_load = std::min(request.expert_load, static_cast<double>(request.config.ep)),
+          .ranks = request.replica ? request.replica->ranks : 0};
+}
+
+settings::TrainConfig resolve_plan_config(settings::TrainConfig config, const models::ModelConfig& model) {
+  settings::check_tp_tokens(config);
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
+  // backend.
+  if (!config.given.contains("backend")) config.backend = settings::Backend::mpi;
+  const std::int64_t part = config.tp * config.gtp;
+  if (settings::has_unused_places(config) && config.dp == 0) config.dp = settings::nominal_replicas(config);
+  settings::check_mesh_limits(config);
+  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
+  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
+  return settings::resolve_model(settings::resolve_ranks(std::move(config), std::nullopt), model);
+}
+
+PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known) {
+  PreparedStep prepared{.options = dry_options_of(request), .dry = {}, .parameters = {}, .replica = {}};
+  const shard::ParameterTypes types = types_of(request.config);
+  if (!request.replica) {
+    prepared.dry.push_back(dry_step(prepared.options));
+    prepared.parameters = known.empty() ? planned_parameters(prepared.dry.front(), types) : known;
+    return prepared;
+  }
+  for (const settings::RankKind& kind : settings::busiest(settings::rank_kinds(prepared.options))) {
+    prepared.options.rank = kind.rank;
+    prepared.dry.push_back(dry_step(prepared.options));
+  }
+  prepared.replica.emplace(prepared.dry.front(), types);
+  prepared.parameters = prepared.replica->in(*request.replica);
+  return prepared;
+}
+
+StepPlan plan_step(const StepPlanRequest& request) {
+  return plan_step(request, prepare_step(request));
+}
+
+namespace {
+
+// Checks the schedule for all ranks of the mesh. The ranks execute the same schedule. Without dead places, the groups
+// of every role contain each rank exactly once (Mesh::groups), so the groups need not be listed.
+std::vector<std::string> faults_of(const shard::RankLayout& layout, const schedule::Trace& trace,
+                                   const std::vector<schedule::ParameterSize>& sizes,
+                                   const schedule::Schedule& planned) {
+  if (!layout.mesh.has_dead_places()) return check_one_class(shard::role_names(layout.domains), trace, sizes, planned);
+  return check_mesh(shard::role_groups(layout.mesh, layout.domains), layout.mesh.world_size(), trace, sizes, planned);
+}
+
+// Returns the schedule of a step whose events have costs. Sets the costs of the schedule's transfers.
+schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedStep& prepared,
+                               const predict::CostInput& input, StepPlan& step) {
+  const std::vector<schedule::ParameterSize> sizes = sizes_of(step.parameters);
+  check_budgets_of(request, step.trace, sizes);
+  const schedule::BudgetChoice choice{.gather = request.gather_budget,
+                                      .reduce = request.reduce_budget,
+                                      .coalesce_bytes = request.coalesce_bytes,
+                                      .room = room_beside(step.memory, request)};
+  schedule::Schedule planned = schedule::plan_within(step.trace, sizes, choice, [&](const schedule::Schedule& tried) {
+    set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
+    return step.costs.costs;
+  });
+  const std::vector<std::string> faults = faults_of(prepared.options.layout, step.trace, sizes, planned);
+  TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
+  return planned;
+}
+
+}  // namespace
+
+StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared, const schedule::Schedule* schedule) {
+  const predict::DryOptions& options = prepared.options;
+  const predict::DryStep& dry = prepared.dry.front();
+  StepPlan step;
+  step.parameters = prepared.parameters;
+  step.trace = trace_of(request, dry);
+  step.memory = lasting_memory(request, prepared, step);
+  const predict::CostInput input = cost_input_of(request, options.layout);
+  set_event_costs(request, prepared, input, step);
+  step.schedule = schedule ? *schedule : schedule_of(request, prepared, input, step);
+  set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
+  step.memory.gathered = step.schedule.gather_arena;
+  for (const predict::PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;
+  step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
+  step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
+  if (schedule) return step;
+  step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
+  count_traffic(options.layout, dry, step);
+  return step;
+}
+
+double limit_seconds(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known) {
+  StepPlanRequest work = request;
+  work.recompute.assign(static_cast<std::size_t>(request.model->sizes().num_layers), nn::Recompute::none);
+  work.trace.reset();
+  work.machine.operator_s = work.machine.handover_s = 0;
+  const PreparedStep prepared = prepare_step(work, known);
+  double longest = 0;
+  for (const predict::DryStep& dry : prepared.dry) {
+    const predict::CostInput input = cost_input_of(work, prepared.options.layout);
+    const std::vector<double> segments =
+        event_costs(input, dry, trace_of(work, dry), prepared.parameters).costs.segment_seconds;
+    longest = std::max(longest, std::accumulate(segments.begin(), segments.end(), 0.0));
+  }
+  return longest;
+}
+
+void check_budgets(const settings::TrainConfig& config, const models::ModelConfigPtr& model) {
+  StepPlanRequest request{.config = config, .model = model, .machine = {}};
+  request.gather_budget = settings::parse_budget(config.gather_budget, "--gather-budget");
+  request.reduce_budget = settings::parse_budget(config.reduce_budget, "--reduce-budget");
+  request.coalesce_bytes = settings::parse_byte_size(config.coalesce, "--coalesce");
+  if (!request.gather_budget && !request.reduce_budget) return;
+  const auto check = [](const StepPlanRequest& each) {
+    const PreparedStep prepared = prepare_step(each);
+    check_budgets_of(each, trace_of(each, prepared.dry.front()), sizes_of(prepared.parameters));
+  };
+  if (!settings::has_unused_places(config)) return check(request);
+  const ReplicaKinds kinds = replica_kinds(settings::inactive_slots(config), config);
+  for (const ReplicaKind& kind : kinds.kinds) check(request_of(kind, kinds, request, microbatches_of(config)));
+}
+
+}  // namespace tessera::plan

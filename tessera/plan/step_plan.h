@@ -1,0 +1,156 @@
+// Plans a step without tensors, ranks or a run, for `tessera plan`.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/model_config.h"
+#include "tessera/predict/costs.h"
+#include "tessera/predict/planned_replica.h"
+#include "tessera/schedule/plan/auto.h"
+#include "tessera/settings/config.h"
+#include "tessera/settings/text/byte_size.h"
+
+namespace tessera::plan {
+
+struct StepPlanRequest {
+  settings::TrainConfig config;  // resolved (resolve_plan_config)
+  models::ModelConfigPtr model;
+  predict::Machine machine;
+  schedule::StepKind kind = schedule::StepKind::train;
+  settings::Budget gather_budget, reduce_budget;
+  std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
+  std::optional<schedule::Trace> trace;  // trace that a run recorded; nullopt: the trace of a dry step is planned
+  double expert_load = 1;                // number of rows of the busiest owner of experts, divided by the mean
+  bool has_given_batch = true;           // false: no flag sets the global batch, which follows from the mesh
+  double memory_margin = 0.03;           // share of a processor's memory that the plan leaves free
+  // If set, `config` describes the mesh of one replica of a larger mesh with unused places (replica_kinds.h).
+  std::optional<predict::ReplicaOfMesh> replica = std::nullopt;
+  std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `config`
+};
+
+// Bytes that a rank keeps between steps for dense parameters, or for experts.
+struct LastingBytes {
+  std::int64_t weights = 0;    // shards in the model's type
+  std::int64_t gradients = 0;  // main_grad
+  std::int64_t masters = 0, moments = 0;
+  std::int64_t total() const { return weights + gradients + masters + moments; }
+};
+
+// Peak bytes of the rank that needs the most memory.
+struct MemoryUse {
+  LastingBytes dense, experts;   // shares of dense parameters and of experts in the numbers below
+  std::int64_t weights = 0;      // shards in the model's type
+  std::int64_t gathered = 0;     // the gather arena, and the buffers of rows that are read by index
+  std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
+  std::int64_t optimizer = 0;    // masters and moments
+  std::int64_t activations = 0;  // peak of the bytes of activations that are kept for backward
+  std::int64_t transfers = 0;    // the transfer arena
+  std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
+  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + transfers + overhead; }
+};
+
+// Returns the bytes of a processor that a plan may use: its memory without the margin of the request. Returns 0 if the
+// machine file does not state the memory.
+std::int64_t usable_bytes(const StepPlanRequest& request);
+// Returns the bytes that a rank needs beyond usable_bytes. Returns 0 if the memory fits or if the machine file does not
+// state the memory.
+std::int64_t missing_bytes(const MemoryUse& memory, const StepPlanRequest& request);
+inline bool fits(const MemoryUse& memory, const StepPlanRequest& request) {
+  return missing_bytes(memory, request) == 0;
+}
+
+// Returns the keys of the machine file that nobody measured (predict::Machine::unmeasured) and on which the prediction
+// depends. A rate of a link counts if the mesh uses the link.
+std::vector<std::string> unmeasured_keys(const StepPlanRequest& request);
+
+// Bytes that a rank receives in a step through the communicators of one role.
+struct RoleBytes {
+  int domain = 0;  // domain of the parameters or of the program's collectives
+  // The hop (name_of its activity), "rows" for rows of tables, or "program" for the program's collectives.
+  std::string purpose;
+  std::string over;  // the axes of the role, such as "egtp x edp"
+  std::int64_t bytes = 0;
+};
+
+// Bytes received in a step.
+struct Traffic {
+  // Bytes that gathers of weights receive, and bytes that reductions of gradients over tp, gtp and dp receive.
+  std::int64_t gathered = 0, reduced = 0;
+};
+
+// The work of the ranks in a replica whose tp groups have the same number of ranks.
+struct RankWork {
+  int group_ranks = 1;           // number of ranks in each of these tp groups
+  double compute_seconds = 0;    // compute time of a step, of the rank that computes longest
+  std::int64_t activations = 0;  // peak bytes of activations
+};
+
+struct StepPlan {
+  std::vector<predict::PlannedParameter> parameters;  // by id
+  schedule::Trace trace;                              // trace of the last tp rank
+  schedule::Schedule schedule;
+  predict::StepCosts costs;
+  schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
+  MemoryUse memory;
+  Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
+  // By role: the bytes of weights and gradients that the busiest rank receives, and the bytes of activations that the
+  // rank of `trace` receives in the program's collectives. Roles without bytes are omitted.
+  std::vector<RoleBytes> roles;
+  std::vector<RankWork> ranks;  // set if the request plans a replica; in descending order of group_ranks
+  std::vector<std::string> names() const;
+  // The two parts of prediction.comm_exposed_seconds: waits for the slowest rank, and waits for the program's
+  // collectives.
+  double slowest_rank_seconds() const { return costs.costs.end_seconds; }
+  // Not negative, although the difference of the two sums has a rounding error.
+  double activations_seconds() const { return std::max(0.0, prediction.comm_exposed_seconds - slowest_rank_seconds()); }
+};
+
+// Returns the predicted seconds of the operators' work in a step without recomputation, without the machine's costs of
+// starting operators, and without waits. The counterpart of the limit of `bench step`. `known`: as for prepare_step().
+double limit_seconds(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known = {});
+
+// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
+// rank computes one microbatch per step. Throws the errors of check_tp_tokens, resolve_ranks and resolve_model.
+settings::TrainConfig resolve_plan_config(settings::TrainConfig config, const models::ModelConfig& model);
+
+// Returns the number of microbatches of a step. If places are unused, returns the largest number of any replica.
+std::int64_t microbatches_of(const settings::TrainConfig& config);
+// Returns the options of the dry step for the request, including the choice of blocks that recompute activations.
+predict::DryOptions dry_options_of(const StepPlanRequest& request);
+// Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
+predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
+
+// The largest number of events in a planned step. Planning that many events takes some seconds and some hundred
+// megabytes.
+inline constexpr std::int64_t kMaxEvents = 4'000'000;
+
+// Throws InputError for a budget below the smallest that can run, for a machine file without flops for the model's
+// type, and for more than kMaxEvents events.
+StepPlan plan_step(const StepPlanRequest& request);
+
+// The parts of a plan that depend neither on the number of microbatches nor on budgets.
+struct PreparedStep {
+  predict::DryOptions options;
+  // The steps of the ranks with the most work. The first step gives the events. There are several steps only if one
+  // replica is planned alone.
+  std::vector<predict::DryStep> dry;
+  std::vector<predict::PlannedParameter> parameters;  // by id
+  std::optional<predict::ReplicaParameters> replica;  // of a replica that is planned alone
+};
+// If `known` is not empty, it must be the `parameters` of a request that differs at most in the policy of
+// recomputation. They are then not computed again. On meshes with many ranks, most of the time is spent on them. A
+// request with `replica` ignores `known`.
+PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known = {});
+// Plans a prepared step. `prepared` may belong to a request with another number of microbatches. If `schedule` is not
+// null, predicts the step with this schedule, which must belong to a step with the same events and buffer sizes. In
+// this case the plan has no `on_demand` and no traffic.
+StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
+                   const schedule::Schedule* schedule = nullptr);
+// Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below
+// the smallest that can run.
+void check_budgets(const settings::TrainConfig& config, const models::ModelConfigPtr& model);
+
+}  // namespace tessera::plan

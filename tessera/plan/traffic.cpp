@@ -1,0 +1,119 @@
+#include "tessera/plan/traffic.h"
+
+#include <fmt/ranges.h>
+
+#include <map>
+#include <tuple>
+
+namespace tessera::plan {
+namespace {
+
+using schedule::Activity, schedule::Event, schedule::EventKind, schedule::ParameterId;
+
+shard::Via via_of(Activity activity) {
+  switch (activity) {
+    case Activity::gather_compute:
+      return shard::Via::gather_compute;
+    case Activity::reduce_compute:
+      return shard::Via::reduce_compute;
+    case Activity::reduce:
+      return shard::Via::reduce;
+    case Activity::replicas:
+    case Activity::publish:
+      return shard::Via::replicas;
+    default:
+      return shard::Via::gather;
+  }
+}
+
+// Adds up bytes by role.
+class Roles {
+ public:
+  explicit Roles(const shard::RankLayout& layout) : layout_(layout) {}
+
+  void add(int domain, std::string_view purpose, const mesh::Axes& axes, std::int64_t bytes) {
+    if (bytes > 0) bytes_[{domain, std::string(purpose), fmt::format("{}", fmt::join(axes, " x "))}] += bytes;
+  }
+  void add(int domain, const schedule::Way& way) {
+    const shard::Domain& axes = layout_.domains[static_cast<std::size_t>(domain)];
+    for (const schedule::Hop& hop : way)
+      add(domain, name_of(hop.activity), role_of(layout_.mesh, axes, via_of(hop.activity)).axes, hop.bytes);
+  }
+  void add_rows(int domain, std::int64_t bytes) {
+    const shard::Domain& axes = layout_.domains[static_cast<std::size_t>(domain)];
+    add(domain, schedule::kRowGroup, role_of(layout_.mesh, axes, shard::Via::rows).axes, bytes);
+  }
+  void add_collective(const std::string& group, std::int64_t bytes) {
+    for (std::size_t domain = 0; domain < layout_.domains.size(); ++domain)
+      if (program_name(layout_.domains[domain]) == group)
+        return add(static_cast<int>(domain), "program", layout_.domains[domain].compute, bytes);
+  }
+
+  std::vector<RoleBytes> list() const {
+    std::vector<RoleBytes> roles;
+    for (const auto& [key, bytes] : bytes_)
+      roles.push_back(
+          {.domain = std::get<0>(key), .purpose = std::get<1>(key), .over = std::get<2>(key), .bytes = bytes});
+    return roles;
+  }
+
+ private:
+  const shard::RankLayout& layout_;
+  std::map<std::tuple<int, std::string, std::string>, std::int64_t> bytes_;
+};
+
+void count_gathers(StepPlan& step, Roles& roles) {
+  for (const schedule::Residency& residency : step.schedule.residencies)
+    for (const ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
+      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      step.busiest_rank.gathered += total_bytes(parameter.size.gather);
+      step.all_ranks.gathered += parameter.gather_total;
+      roles.add(parameter.size.domain, parameter.size.gather);
+    }
+}
+
+void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) {
+  for (const Event& event : step.trace) {
+    if (event.parameter < 0) continue;
+    const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
+    // For rows of a table, every rank receives as many bytes as it sends.
+    if (schedule::reads_rows(event)) {
+      step.busiest_rank.gathered += event.bytes;
+      step.all_ranks.gathered += ranks * event.bytes;
+      roles.add_rows(parameter.size.domain, event.bytes);
+    }
+    if (event.kind != EventKind::publish) continue;
+    step.busiest_rank.gathered += total_bytes(parameter.size.publish);
+    step.all_ranks.gathered += parameter.publish_total;
+    roles.add(parameter.size.domain, parameter.size.publish);
+  }
+}
+
+void count_reductions(StepPlan& step, Roles& roles) {
+  for (const schedule::Reduction& reduction : step.schedule.reductions)
+    for (const ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
+      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      step.busiest_rank.reduced += total_bytes(parameter.size.reduce);
+      step.all_ranks.reduced += parameter.reduce_total;
+      roles.add(parameter.size.domain, parameter.size.reduce);
+      if (!reduction.replicas) continue;
+      step.busiest_rank.reduced += total_bytes(parameter.size.replicas);
+      step.all_ranks.reduced += parameter.replica_total;
+      roles.add(parameter.size.domain, parameter.size.replicas);
+    }
+}
+
+}  // namespace
+
+void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry, StepPlan& step) {
+  Roles roles(layout);
+  count_gathers(step, roles);
+  count_rows_and_publishes(step, layout.mesh.world_size(), roles);
+  count_reductions(step, roles);
+  for (std::size_t event = 0; event < dry.microbatch.size(); ++event)
+    if (dry.received[event] > 0)
+      roles.add_collective(dry.microbatch[event].group, step.schedule.microbatches * dry.received[event]);
+  step.roles = roles.list();
+}
+
+}  // namespace tessera::plan

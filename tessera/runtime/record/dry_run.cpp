@@ -1,0 +1,141 @@
+#include "tessera/runtime/record/dry_run.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/parameter_layouts.h"
+
+namespace tessera::runtime {
+
+using schedule::EventKind;
+using schedule::ParameterId;
+using schedule::Pass;
+
+DryRun::DryRun(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types,
+               const RuntimeOptions& options)
+    : own_(std::make_unique<ParameterTable>(layout, rank, types, options)), parameters_(*own_), recorder_(*own_) {}
+
+DryRun::Use& DryRun::use(ParameterId id) {
+  parameters_.spec(id);  // throws if the parameter is not registered
+  uses_.resize(static_cast<std::size_t>(parameters_.size()));
+  return uses_[static_cast<std::size_t>(id)];
+}
+
+void DryRun::begin_step(schedule::StepKind kind, int microbatches) {
+  recorder_.begin_step(kind, microbatches);
+  waits_.clear();
+  received_.clear();
+  flops_ = activations_ = {};
+}
+
+void DryRun::begin_microbatch() {
+  recorder_.begin_microbatch();
+  for (Use& use : uses_) use.produced = false;
+}
+
+void DryRun::end_microbatch() {
+  for (std::size_t id = 0; id < uses_.size(); ++id)
+    TESSERA_CHECK(uses_[id].users == 0, "end of microbatch {}: '{}' is consumed and not released",
+                  recorder_.microbatch(), parameters_.name(static_cast<ParameterId>(id)));
+  recorder_.end_microbatch();
+}
+
+void DryRun::record(const schedule::Event& event) {
+  recorder_.record(event);
+  waits_.push_back(recorder_.last());
+  received_.push_back(0);
+}
+
+void DryRun::record_update(const schedule::Event& event) {
+  if (!recorder_.records_updates()) return;
+  recorder_.record_update(event);
+  waits_.push_back(recorder_.last());
+  received_.push_back(0);
+}
+
+WeightView DryRun::consume(ParameterId weight, Pass pass) {
+  const ParameterId id = parameters_.read_in(pass, weight);
+  record(recorder_.weight_event(EventKind::consume, pass, id));
+  ++use(id).users;
+  const shard::ParameterSpec& spec = parameters_.spec(id);
+  const shard::ParameterTypes& types = parameters_.types(id);
+  WeightView view;
+  view.planes[0].type = types.model;
+  if (is_unpacked(spec)) return view;
+  const std::vector<shard::PlaneSpec> planes = planes_of(spec, types);
+  for (std::size_t p = 0; p < planes.size(); ++p) view.planes[p].type = planes[p].type;
+  if (spec.encoding) {
+    view.encoded = quant::Quantized{};
+    view.encoding = *spec.encoding;
+  }
+  return view;
+}
+
+void DryRun::release(ParameterId weight, Pass pass) {
+  const ParameterId id = parameters_.read_in(pass, weight);
+  TESSERA_CHECK(use(id).users > 0, "'{}' is released more often than consumed", parameters_.name(id));
+  record(recorder_.weight_event(EventKind::release, pass, id));
+  --use(id).users;
+}
+
+GradientBuffer DryRun::grad_buffer(ParameterId id) {
+  TESSERA_CHECK(is_training(), "the gradient of '{}' is requested outside a training step", parameters_.name(id));
+  return {nullptr, parameters_.staging_type(id), use(id).produced};
+}
+
+void DryRun::produce(ParameterId id) {
+  record(recorder_.weight_event(EventKind::produce, Pass::backward, id));
+  use(id).produced = true;
+}
+
+void DryRun::gather_rows(ParameterId id, const shard::RowIds& /*ids*/, void* /*out*/, Pass pass,
+                         const std::optional<base::Fence>& /*written*/) {
+  record(recorder_.rows_event(pass, id));
+}
+
+RowGradient DryRun::grad_rows(ParameterId id, const shard::RowIds& /*ids*/) {
+  return {nullptr, parameters_.staging_type(id), nullptr};
+}
+
+void DryRun::publish(std::span<const ParameterId> weights) {
+  for (const ParameterId id : parameters_.with_backward_weights(weights))
+    record_update(recorder_.weight_event(EventKind::publish, Pass::forward, id));
+}
+
+void DryRun::reduce_amaxes(std::span<float> amaxes) {
+  if (parameters_.ranks() > 1) record_update(recorder_.amaxes_event(static_cast<std::int64_t>(amaxes.size())));
+}
+
+void DryRun::reduce_counts(std::span<std::int64_t> counts) {
+  if (parameters_.ranks() > 1) record_update(recorder_.counts_event(static_cast<std::int64_t>(counts.size())));
+}
+
+Issued DryRun::issue(const ProgramCollective& collective) {
+  if (!collective.is_recorded) return {};
+  const CollectiveTraffic traffic = traffic_of(collective, compute_group(collective.domain));
+  record(recorder_.collective_event(collective, traffic));
+  received_.back() = traffic.received;
+  activations_[static_cast<std::size_t>(traffic.format)] += traffic.received;
+  return {.done = {}, .event = recorder_.last(), .offset = collective.offset, .bytes = traffic.stored};
+}
+
+void DryRun::record_sum(const ScatterSum& sum) {
+  record(recorder_.sum_event(sum));
+}
+
+void DryRun::wait(const Issued& issued) {
+  if (issued.event < 0) return;
+  const schedule::Event event = trace()[static_cast<std::size_t>(issued.event)];
+  if (schedule::is_piece_op(event.op)) record(recorder_.need_event(event, issued));
+  waits_[static_cast<std::size_t>(issued.event)] = recorder_.last();
+}
+
+void DryRun::stash(std::int64_t bytes, Pass pass, std::string_view way) {
+  record(recorder_.activation_event(EventKind::stash, bytes, pass, way));
+}
+
+void DryRun::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
+  record(recorder_.activation_event(EventKind::fetch, bytes, pass, way));
+}
+
+}  // namespace tessera::runtime

@@ -1,0 +1,137 @@
+// The settings of a training run: flags of `tessera train`, or keys of its --config file. These pure functions compute
+// the settings of a run from a command line, in this order:
+//   parse_train_flags (parse.h)          flags over file over defaults
+//   merge_stored (resume.h)              with --resume: the settings of the checkpoint's run under the new flags
+//   resolve_settings, resolve_ranks, resolve_model (resolve.h)
+//                                        ranges, defaults that follow from other settings, and consistency checks
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/nn/delayed_scales.h"
+#include "tessera/nn/experts/moe_aux.h"
+#include "tessera/quant/dtype.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/shard/ways/lookup.h"
+#include "tessera/train/update/lr_schedule.h"
+
+namespace tessera::settings {
+
+enum class Backend { local, mpi, nccl };
+enum class ReduceOrder { sequential, hierarchical };
+using shard::Lookup;
+// The values of nn::Recompute, and `automatic`, with which settings/recompute_choice.h chooses the policy of each
+// block.
+enum class RecomputeSetting { none, selective, full, automatic };
+
+std::string_view name_of(Backend value);
+std::string_view name_of(ReduceOrder value);
+using shard::name_of;
+std::string_view name_of(RecomputeSetting value);
+
+// Defaults are those of the command line. A member's name is its key in JSON; its flag has dashes instead of
+// underscores (micro_batch, --micro-batch).
+struct TrainConfig {
+  std::string model;               // a name under configs/, or a path (models::find_model_config)
+  std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
+  std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
+  std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
+
+  Backend backend = Backend::local;
+  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the number of ranks that the launcher started
+  std::int64_t threads = 1;  // intra-op threads of a rank
+  // On GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits.
+  bool deterministic = false;
+  bool pushes = true;       // whether GPUs of a host write to each other's arenas
+  bool cuda_graph = false;  // on GPUs: whether steps are launched as a graph
+  // Peak flops per second of a rank's processor, for mfu; 0: looked up by the GPU's name (telemetry/peak_flops.h).
+  double peak_flops = 0;
+  std::int64_t tp = 1, gtp = 1;
+  std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
+  std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of the expert grid (nn::ExpertDegrees)
+  // Places without a rank (places.h). dead: dead places. idle: live places that the run retires. tp_spares: the number
+  // of slots that tp groups with dead slots leave unused ("auto" or a number). An empty text names no place.
+  // parse_train_flags replaces the path of a file by the file's content.
+  std::string dead, idle, tp_spares;
+  std::string reduced_batch;  // sequences of a step for each replica with unused places: "auto" or a number; empty:
+                              // equal shares
+
+  std::int64_t micro_batch = 1, global_batch = 24;  // numbers of sequences
+  std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
+  std::int64_t steps = -1;                          // last step; 0 writes the initial checkpoint; required
+  std::int64_t schedule_steps = -1;                 // steps of the learning-rate schedule; -1: the value of `steps`
+  std::uint64_t seed = 1;
+
+  quant::DType dtype = quant::DType::fp32;
+  std::optional<quant::DType> grad_wire;            // absent: dtype
+  quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
+  std::string wire_rules;  // formats of single parameters, by name (shard/formats/format_policy.h)
+  // Like wire_format and wire_rules, for the weights that backward passes read. If wire_format_backward is absent,
+  // backward passes have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read
+  // wire_rules_backward.
+  std::optional<quant::Format> wire_format_backward;
+  std::string wire_rules_backward;
+  quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
+  std::string gemm_rules;                           // formats of single parameters, by name
+  // Settings of fp8 products (nn::ProductOptions).
+  nn::Fp8Scaling fp8_scaling = nn::Fp8Scaling::delayed;
+  quant::Fp8Recipe fp8_recipe = quant::Fp8Recipe::hybrid;
+  std::int64_t fp8_history = 16;
+  quant::AmaxChoice fp8_amax = quant::AmaxChoice::greatest;
+  std::int64_t fp8_margin = 0;
+  quant::Format tp_wire_format = quant::Format::bf16;  // format of activations that are gathered over tp for products
+
+  double lr = 3e-4, min_lr = 0.0;
+  std::int64_t warmup_steps = 0;
+  train::RateShape lr_schedule = train::RateShape::cosine;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip = 1.0;                                 // largest norm of the gradient
+  double hidden_dropout = 0, embedding_dropout = 0;  // dropout probabilities in [0, 1)
+
+  bool mask_documents = false;
+  RecomputeSetting recompute = RecomputeSetting::none;
+  std::string activation_budget;          // for recompute automatic: largest bytes of activations, such as 20GB
+  std::optional<bool> sequence_parallel;  // absent: true if tp > 1; resolve_settings sets it if tp > 1
+  // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
+  // (nn/parallel/token_chunks.h).
+  std::string tp_chunks = "auto";
+  // Whether tp ranks exchange these tokens in pieces while products run. Absent: has_long_pieces.
+  std::optional<bool> tp_overlap;
+  nn::MoeAux moe_aux = nn::MoeAux::layer;
+  double router_z_loss = 0;        // coefficient of the router's z-loss
+  double expert_room = 1.5;        // on GPUs: allocated rows of experts, divided by the rows of even loads
+  double expert_bias_rate = -1;    // change of a router's bias in a step; -1: 0.001 if the model's routers have biases
+  double expert_capacity = 0;      // largest number of rows of an expert and block, divided by the mean; 0: no limit
+  std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
+
+  std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or a size such as 300MB (parse_budget)
+  // The default is about the size at which a message's transfer time equals its latency, on CPUs and between GPUs.
+  std::string coalesce = "1MiB";  // adjacent weights travel as one transfer if their total size is at most this
+  // Order of the sums of gradients over gtp (shard/ways/reduction_tree.h).
+  ReduceOrder reduce_order = ReduceOrder::sequential;
+  std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
+  bool zero = true;                      // whether the optimizer state is sharded over dp
+  Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table
+  bool debug_poison = false;             // whether free buffers are filled with NaN
+  std::int64_t debug_delays = 0;         // seed of random communication delays; 0: no delays
+  std::string debug_suppress;            // steps whose updates are suppressed (step_times.h)
+  std::int64_t trace_step = 0;           // step whose timeline is written; 0: no step
+
+  std::int64_t save_every = 0, keep = 0;  // save_every: steps between checkpoints; 0: only the last step is saved.
+                                          // keep: number of checkpoints to keep; 0: all
+  std::string resume;                     // checkpoint path, or "latest"; empty: a new run
+  std::int64_t eval_every = 0;            // steps between evaluations on `valid`; 0: one evaluation at the end
+  double timeout_s = 60.0;                // time limit of every wait for other ranks, in seconds
+  std::string out;                        // folder of the run
+
+  std::set<std::string> given;  // keys that a flag or the --config file sets; not a setting
+  // Set by resolve_model; not settings:
+  bool has_experts = false;      // whether the model has experts
+  bool has_long_pieces = false;  // whether tokens travel in pieces by default (tp_tokens.h)
+};
+
+}  // namespace tessera::settings

@@ -1,0 +1,446 @@
+#include "tessera/settings/resolve.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/nn/parallel/token_chunks.h"
+#include "tessera/settings/checks/expert_checks.h"
+#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/places.h"
+#include "tessera/settings/settings.h"
+#include "tessera/settings/shares.h"
+#include "tessera/settings/text/byte_size.h"
+#include "tessera/settings/text/step_times.h"
+
+namespace tessera::settings {
+namespace {
+
+constexpr std::int64_t kMaxLocalRanks = 1024;  // the ranks are threads of one process
+
+void require_given(const TrainConfig& config) {
+  if (config.model.empty())
+    throw InputError("--model is missing: expected a name under configs/ or a config.json (or --init FOLDER)");
+  if (config.data.empty()) throw InputError("--data is missing: expected the prefix of PREFIX.bin and PREFIX.idx");
+  if (config.steps < 0) throw InputError("--steps is missing: expected the number of steps to train");
+  if (config.out.empty()) throw InputError("--out is missing: expected the folder of the run");
+}
+
+void check_types(const TrainConfig& config) {
+  const quant::DType wire = *config.grad_wire;
+  if ((config.dtype == quant::DType::fp64) != (wire == quant::DType::fp64))
+    throw InputError("--grad-wire: got {} with --dtype {}, expected {}", name_of(wire), name_of(config.dtype),
+                     config.dtype == quant::DType::fp64 ? "fp64" : "fp32 or bf16");
+}
+
+void check_rates(const TrainConfig& config) {
+  if (config.lr_schedule == train::RateShape::cosine && config.min_lr > config.lr)
+    throw InputError("--min-lr: got {}, expected at most --lr {}", config.min_lr, config.lr);
+  if (config.schedule_steps > 0 && config.warmup_steps > config.schedule_steps)
+    throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {} (default: --steps)",
+                     config.warmup_steps, config.schedule_steps);
+}
+
+void check_dependants(const TrainConfig& config) {
+  if (config.eval_every > 0 && config.valid.empty())
+    throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
+  if (config.trace_step > config.steps)
+    throw InputError("--trace-step: got {}, expected at most --steps {}", config.trace_step, config.steps);
+  const auto suppressed = parse_step_times(config.debug_suppress, "--debug-suppress");
+  if (!suppressed.empty() && suppressed.rbegin()->first > config.steps)
+    throw InputError("--debug-suppress: got step {}, expected at most --steps {}", suppressed.rbegin()->first,
+                     config.steps);
+}
+
+void check_local_ranks(const TrainConfig& config) {
+  if (config.backend == Backend::local && config.ranks > kMaxLocalRanks)
+    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
+                     kMaxLocalRanks);
+}
+
+void check_reduce_order(const TrainConfig& config) {
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  if (in_nodes && config.ranks_per_node == 0)
+    throw InputError("--reduce-order hierarchical needs --ranks-per-node, a multiple of --tp {}", config.tp);
+  if (in_nodes && config.ranks_per_node % config.tp != 0)
+    throw InputError("--ranks-per-node: got {} with --reduce-order hierarchical, expected a multiple of --tp {}",
+                     config.ranks_per_node, config.tp);
+  if (!in_nodes && config.ranks_per_node != 0)
+    throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
+}
+
+void check_recompute(const TrainConfig& config) {
+  const bool chooses = config.recompute == RecomputeSetting::automatic;
+  if (chooses && config.activation_budget.empty())
+    throw InputError("--activation-budget is missing: --recompute auto needs it, for example 20GB");
+  if (!chooses && !config.activation_budget.empty())
+    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto", config.activation_budget,
+                     name_of(config.recompute));
+}
+
+// Throws InputError, which names the setting, if a policy uses a format with scales and --dtype is not bf16.
+void check_dtype(const TrainConfig& config, const shard::FormatPolicy& policy, std::string_view format,
+                 std::string_view rules) {
+  const auto other = std::ranges::find_if(
+      policy.rules, [](const shard::FormatRule& rule) { return rule.format != quant::Format::bf16; });
+  const quant::Format requested = other == policy.rules.end() ? policy.format : other->format;
+  if (config.dtype != quant::DType::bf16 && requested != quant::Format::bf16)
+    throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
+                     other == policy.rules.end() ? format : rules, name_of(requested), name_of(config.dtype));
+}
+
+bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
+  return policy.format == format ||
+         std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
+}
+
+bool is_of_delayed_scaling(std::string_view setting) {
+  return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
+}
+
+void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
+  for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
+    if (config.backend == Backend::nccl && has_format(policy, format))
+      throw InputError(
+          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
+          name_of(format));
+  const bool has_fp8 = has_format(policy, quant::Format::fp8);
+  // The stored settings of a run contain all of these settings. Therefore only a value that differs from the default
+  // counts as given.
+  const TrainConfig defaults;
+  const std::pair<const char*, bool> requested[] = {{"fp8_scaling", config.fp8_scaling != defaults.fp8_scaling},
+                                                    {"fp8_recipe", config.fp8_recipe != defaults.fp8_recipe},
+                                                    {"fp8_history", config.fp8_history != defaults.fp8_history},
+                                                    {"fp8_amax", config.fp8_amax != defaults.fp8_amax},
+                                                    {"fp8_margin", config.fp8_margin != defaults.fp8_margin}};
+  for (const auto& [setting, is_requested] : requested) {
+    if (is_requested && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
+    if (is_requested && is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed)
+      throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting));
+  }
+  if (config.tp_wire_format == quant::Format::bf16) return;
+  if (config.tp_wire_format != quant::Format::fp8)
+    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.tp_wire_format));
+  if (!has_fp8 || !splits_tokens(config))
+    throw InputError(
+        "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
+        "--sequence-parallel on");
+}
+
+void check_formats(const TrainConfig& config, const models::ModelConfig& model) {
+  const shard::FormatPolicy products = product_policy(config);
+  check_dtype(config, wire_policy(config), "--wire-format", "--wire-rules");
+  check_dtype(config, backward_policy(config), "--wire-format-backward", "--wire-rules-backward");
+  check_dtype(config, products, "--gemm-format", "--gemm-rules");
+  check_products(config, products);
+  std::vector<std::string> names;
+  for (const auto& [name, formats] : weight_formats(config, model))
+    if (formats.takes_rules) names.push_back(name);
+  shard::check_rules(shard::parse_format_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
+  shard::check_rules(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
+                     "--wire-rules-backward");
+  shard::check_rules(shard::parse_format_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
+}
+
+}  // namespace
+
+namespace {
+
+// Returns the settings that a graph does not support, or "". Does not examine places without a rank.
+std::string refusal_of_graph(const TrainConfig& config) {
+  if (config.backend != Backend::nccl) return fmt::format("--backend {}, expected nccl", name_of(config.backend));
+  if (config.mask_documents) return "--mask-documents on: documents differ from step to step";
+  if (config.debug_delays != 0)
+    return fmt::format("--debug-delays {}: delays differ from step to step", config.debug_delays);
+  return "";
+}
+
+}  // namespace
+
+void check_graph(const TrainConfig& config) {
+  if (!config.cuda_graph) return;
+  if (const std::string refusal = refusal_of_graph(config); !refusal.empty())
+    throw InputError("--cuda-graph: got on with {}", refusal);
+}
+
+bool accepts_graph(const TrainConfig& config) {
+  return refusal_of_graph(config).empty() && !has_unused_places(config);
+}
+
+TrainConfig resolve_settings(TrainConfig config) {
+  require_given(config);
+  if (config.tp > 1) config.sequence_parallel = splits_tokens(config);
+  if (config.schedule_steps < 0) config.schedule_steps = config.steps;
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  check_types(config);
+  check_rates(config);
+  check_dependants(config);
+  check_graph(config);
+  parse_budget(config.gather_budget, "--gather-budget");
+  parse_budget(config.reduce_budget, "--reduce-budget");
+  parse_byte_size(config.coalesce, "--coalesce");
+  check_tp_tokens(config);
+  return config;
+}
+
+namespace {
+
+// Describes the source of the number of ranks: --ranks, or the started processes.
+std::string ranks_text(const TrainConfig& config, bool is_given) {
+  if (is_given) return fmt::format("--ranks: got {}", config.ranks);
+  return started_text(config.ranks);
+}
+
+}  // namespace
+
+std::string started_text(std::int64_t processes) {
+  return processes == 1 ? "1 process was started" : fmt::format("{} processes were started", processes);
+}
+
+std::string start_text(Backend backend, std::int64_t ranks) {
+  return backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
+}
+
+std::int64_t nominal_replicas(const TrainConfig& config) {
+  const std::int64_t part = config.tp * config.gtp;
+  std::int64_t replicas = std::max<std::int64_t>(1, (config.ranks + part - 1) / part);
+  for (const std::string& text : {config.dead, config.idle})
+    for (const auto& [group, slots] : parse_slots(text, "--dead"))
+      replicas = std::max<std::int64_t>(replicas, group.dp + 1);
+  return replicas;
+}
+
+namespace {
+
+// Returns the flag that names the first unused places.
+const char* unused_flag(const TrainConfig& config) {
+  return config.dead.empty() ? "--idle" : "--dead";
+}
+
+// Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
+TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
+  const std::int64_t part = config.tp * config.gtp;
+  if (config.dp == 0) config.dp = nominal_replicas(config);
+  check_mesh_limits(config);
+  const PlaceMap unused = inactive_slots(config);
+  const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
+  const std::int64_t ranks = world_size ? *world_size : config.ranks;
+  if (ranks > 0 && ranks != active && ranks != nominal)
+    throw InputError("{}, expected {} active ranks or all {} places of tp {} x gtp {} x dp {} (--dead {})",
+                     world_size ? started_text(ranks) : fmt::format("--ranks: got {}", ranks), active, nominal,
+                     config.tp, config.gtp, config.dp, to_text(unused));
+  if (config.reduce_order == ReduceOrder::hierarchical)
+    throw InputError("--reduce-order: got hierarchical with --dead {}, expected sequential", to_text(unused));
+  if (config.etp * config.ep * config.egtp > 1)
+    throw InputError("{}: got {} with --etp {} --ep {} --egtp {}, expected 1: experts need a whole mesh",
+                     unused_flag(config), to_text(unused), config.etp, config.ep, config.egtp);
+  if (config.cuda_graph)
+    throw InputError(
+        "--cuda-graph: got on with --dead {}, expected off: replicas of different sizes launch different "
+        "graphs",
+        to_text(unused));
+  config.ranks = active;
+  return config;
+}
+
+}  // namespace
+
+bool has_unused_places(const TrainConfig& config) {
+  return !config.dead.empty() || !config.idle.empty() || !config.tp_spares.empty();
+}
+
+TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
+  check_mesh_limits(config);
+  if (has_unused_places(config)) {
+    config = resolve_unused_places(std::move(config), world_size);
+    check_local_ranks(config);
+    check_reduce_order(config);
+    check_recompute(config);
+    batch_shape(config, {});
+    return config;
+  }
+  if (!config.reduced_batch.empty())
+    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places", config.reduced_batch);
+  const std::int64_t part = config.tp * config.gtp;
+  if (world_size && config.ranks > 0 && config.ranks != *world_size)
+    throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),
+                     start_text(config.backend, config.ranks));
+  const bool is_given = config.ranks > 0;
+  if (world_size) config.ranks = *world_size;
+  if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
+  if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
+  if (config.dp == 0)
+    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(config, is_given), config.tp,
+                     config.gtp, part, start_text(config.backend, part * ((config.ranks + part - 1) / part)));
+  if (part * config.dp != config.ranks)
+    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(config, is_given), config.tp,
+                     config.gtp, config.dp, part * config.dp, start_text(config.backend, part * config.dp));
+  check_local_ranks(config);
+  check_reduce_order(config);
+  check_recompute(config);
+  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  if (config.global_batch % blocks != 0)
+    throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
+                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
+  return config;
+}
+
+std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {
+  const shard::FormatPolicy wire = wire_policy(config), backward = backward_policy(config);
+  const shard::FormatPolicy products = product_policy(config);
+  std::map<std::string, WeightFormats> formats;
+  std::vector<shard::ParameterSpec> specs =
+      model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)});
+  for (shard::ParameterSpec& spec : specs) {
+    shard::set_encoding(spec, wire, {.model = config.dtype});
+    shard::set_product(spec, products, {.model = config.dtype});
+    shard::set_backward(spec, backward, {.model = config.dtype});
+    formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
+                          .has_backward_weight = spec.backward.has_value(),
+                          .product = spec.product,
+                          .takes_rules = spec.dims.size() == 2 && spec.takes_formats};
+  }
+  return formats;
+}
+
+namespace {
+// The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
+shard::FormatPolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
+  shard::FormatPolicy policy{
+      .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};
+  std::ranges::copy(shard::parse_format_rules(rules, flag), std::back_inserter(policy.rules));
+  return policy;
+}
+}  // namespace
+
+shard::FormatPolicy wire_policy(const TrainConfig& config) {
+  return policy_of(config.wire_format, config.wire_rules, "--wire-rules");
+}
+
+shard::FormatPolicy backward_policy(const TrainConfig& config) {
+  if (config.wire_format_backward)
+    return policy_of(*config.wire_format_backward, config.wire_rules_backward, "--wire-rules-backward");
+  shard::FormatPolicy policy = wire_policy(config);
+  std::ranges::copy(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"),
+                    std::back_inserter(policy.rules));
+  return policy;
+}
+
+shard::FormatPolicy product_policy(const TrainConfig& config) {
+  return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
+}
+
+std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config) {
+  std::vector<std::pair<std::string, std::int64_t>> degrees{{"tp", config.tp}, {"gtp", config.gtp}, {"dp", config.dp}};
+  if (!config.has_experts) return degrees;
+  const std::int64_t edp = config.tp * config.gtp / (config.etp * config.ep * config.egtp);
+  degrees.insert(degrees.end(), {{"etp", config.etp}, {"ep", config.ep}, {"egtp", config.egtp}, {"edp", edp}});
+  return degrees;
+}
+
+namespace {
+std::string unused_text(const TrainConfig& config) {
+  std::string text;
+  if (!config.dead.empty()) text += ", dead " + config.dead;
+  if (!config.idle.empty()) text += ", idle " + config.idle;
+  if (!config.tp_spares.empty()) text += ", tp spares " + config.tp_spares;
+  if (!config.reduced_batch.empty()) text += ", reduced batch " + config.reduced_batch;
+  return text;
+}
+}  // namespace
+
+std::string mesh_text(const TrainConfig& config) {
+  const bool has_experts = config.has_experts || config.etp * config.ep * config.egtp > 1;
+  const std::string ranks = fmt::format("{} {}", config.ranks, config.ranks == 1 ? "rank" : "ranks");
+  if (!has_experts)
+    return fmt::format("{} (tp {} x gtp {} x dp {}{})", ranks, config.tp, config.gtp, config.dp, unused_text(config));
+  return fmt::format("{} (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})", ranks, config.tp,
+                     config.gtp, config.dp, config.etp, config.ep, config.egtp,
+                     config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
+}
+
+bool is_of_missing_products(const TrainConfig& config, std::string_view setting) {
+  const bool of_fp8 = setting.starts_with("fp8_") || setting == "tp_wire_format";
+  if (of_fp8 && !has_format(product_policy(config), quant::Format::fp8)) return true;
+  if (setting == "tp_wire_format" || setting == "tp_chunks") return !splits_tokens(config);
+  return is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed;
+}
+
+std::vector<int> ranks_of_node(const TrainConfig& config) {
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  const auto places = [&](std::int64_t compute) -> int {
+    const std::int64_t in_replica = config.tp * config.gtp / compute, in_node = config.ranks_per_node / compute;
+    return in_nodes ? static_cast<int>(std::clamp<std::int64_t>(in_node, 1, in_replica)) : 1;
+  };
+  std::vector<int> nodes{places(config.tp)};
+  if (config.has_experts) nodes.push_back(places(config.etp * config.ep));
+  return nodes;
+}
+
+shard::RowReads embedding_reads(const TrainConfig& config) {
+  return {.per_microbatch = config.micro_batch * config.seq_len, .lookup = config.embedding};
+}
+
+namespace {
+
+// Throws InputError for settings that a tp group with fewer ranks than --tp does not support.
+void check_reduced_groups(const TrainConfig& config) {
+  const PlaceMap unused = inactive_slots(config);
+  const auto reduced = std::ranges::find_if(
+      unused, [&](const auto& group) { return static_cast<std::int64_t>(group.second.size()) < config.tp; });
+  if (reduced == unused.end()) return;
+  const std::string place = to_text(reduced->first, reduced->second.front());
+  for (const auto format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
+    for (const auto& [flag, policy] : {std::pair{"--wire-format", wire_policy(config)},
+                                       {"--wire-format-backward", backward_policy(config)},
+                                       {"--gemm-format", product_policy(config)}})
+      if (has_format(policy, format))
+        throw InputError(
+            "{}: got {} with place {} unused (--dead, --idle), expected bf16 or fp8: the parts of a smaller tp group "
+            "have other tiles of this format",
+            flag, name_of(format), place);
+  if (config.embedding == Lookup::rows)
+    throw InputError("--embedding: got rows with place {} unused (--dead, --idle), expected auto or gather", place);
+}
+
+}  // namespace
+
+TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) {
+  const models::ModelSizes sizes = model.sizes();
+  if (config.seq_len == 0) config.seq_len = sizes.max_position_embeddings;
+  if (config.seq_len > sizes.max_position_embeddings)
+    throw InputError("--seq-len: got {}, expected at most {} (max_position_embeddings of model '{}')", config.seq_len,
+                     sizes.max_position_embeddings, config.model);
+  check_microbatch_limits(config, sizes);
+  if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
+    throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
+                     config.model);
+  config.has_long_pieces = has_long_pieces(config, sizes);
+  if (sizes.num_experts > 0 && has_unused_places(config))
+    throw InputError("{}: model '{}' has experts, which need a whole mesh in this version", unused_flag(config),
+                     config.model);
+  check_experts(config, sizes);
+  if (has_unused_places(config)) check_reduced_groups(config);
+  config.has_experts = sizes.num_experts > 0;
+  if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
+  check_formats(config, model);
+  return config;
+}
+
+std::vector<std::string> warnings_of(const TrainConfig& config) {
+  std::vector<std::string> lines;
+  if (config.lr_schedule == train::RateShape::cosine && config.steps > config.schedule_steps &&
+      config.schedule_steps > 0)
+    lines.push_back(
+        fmt::format("the rate schedule ends at step {} (--schedule-steps); from there to step {} the rate is "
+                    "--min-lr {}",
+                    config.schedule_steps, config.steps, config.min_lr));
+  if (config.threads > 1 && config.backend != Backend::nccl)
+    lines.push_back(fmt::format("--threads {}: results are comparable only at the same thread count", config.threads));
+  return lines;
+}
+
+}  // namespace tessera::settings

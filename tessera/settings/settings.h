@@ -1,0 +1,108 @@
+// The table of all settings. It defines the flags of the command line, the keys of the --config file and of
+// config.json, and the checks of values.
+#pragma once
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tessera/settings/config.h"
+
+namespace tessera::settings {
+
+using Field =
+    std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
+                 std::optional<bool> TrainConfig::*, std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*,
+                 double TrainConfig::*, Backend TrainConfig::*, train::RateShape TrainConfig::*,
+                 ReduceOrder TrainConfig::*, RecomputeSetting TrainConfig::*, Lookup TrainConfig::*,
+                 quant::DType TrainConfig::*, std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*,
+                 std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
+                 quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*, nn::MoeAux TrainConfig::*>;
+
+// The valid values: low <= value <= high. If open_low is set, `low` itself is not valid; if open_high is set, `high` is
+// not valid. A default below the range means that the value follows from other settings.
+struct Range {
+  double low = -std::numeric_limits<double>::max(), high = std::numeric_limits<double>::max();
+  bool open_low = false, open_high = false;
+};
+
+// The source of a value on --resume if no flag sets the value.
+enum class OnResume {
+  command_line,  // the default; for settings of one call of the program
+  kept,          // the stored value, which a flag may change; for settings of the computation
+  mesh,    // the stored value; if any flag of the mesh is given, the values of the command line for the whole mesh
+  places,  // unused places of the mesh: the stored value, unless a flag of the mesh is given
+  fixed,   // the stored value, and a flag with another value is refused; for settings of samples and weights
+};
+
+// The subcommands, and the benchmarks of `tessera bench`, that take settings as flags. `train` takes every setting.
+enum class Command {
+  train,
+  plan,
+  bench_step,
+  bench_schedule,
+  bench_products,
+  bench_links,
+  bench_kernels,
+  generate,
+  evaluate,
+};
+
+// A set of commands.
+struct Commands {
+  unsigned bits = 0;
+  constexpr Commands() = default;
+  constexpr Commands(Command one) : bits(1U << static_cast<unsigned>(one)) {}  // NOLINT(google-explicit-constructor)
+  constexpr bool contains(Command command) const { return (bits & Commands(command).bits) != 0; }
+};
+constexpr Commands operator|(Commands a, Commands b) {
+  a.bits |= b.bits;
+  return a;
+}
+
+struct Setting {
+  std::string_view name;  // key in JSON; the flag has dashes instead of underscores
+  Field field;
+  Range range;
+  OnResume on_resume;
+  std::string_view placeholder, help;
+  Commands accepted_by = Command::train;
+};
+
+std::span<const Setting> settings();
+// Returns the settings that the command takes as flags, in the order of the table.
+std::vector<const Setting*> settings_of(Command command);
+
+// A flag of a feature that does not exist yet, with its only valid value.
+struct ReservedSetting {
+  std::string_view name, only_value, feature;
+};
+std::span<const ReservedSetting> reserved_settings();
+
+std::string flag_of(std::string_view name);  // "micro_batch" -> "--micro-batch"
+const Setting* find_setting(std::string_view name);
+const ReservedSetting* find_reserved(std::string_view name);
+
+// Set a value. `where` names the setting in errors ("--lr", "FILE: key 'lr'"). Throw InputError for a wrong type, word
+// or range. Flags and JSON have the same words, including on/off for booleans. JSON also has true/false.
+void set_from_json(TrainConfig& config, const Setting& setting, const nlohmann::json& value, const std::string& where);
+void set_from_text(TrainConfig& config, const Setting& setting, const std::vector<std::string>& words,
+                   const std::string& where);
+// The words of a command line, by name of the setting. A setting that is not given has an empty list.
+using SettingWords = std::map<std::string, std::vector<std::string>, std::less<>>;
+// Sets all of these settings; error messages name their flags.
+void set_from_words(TrainConfig& config, const SettingWords& words);
+// Checks the value of a reserved setting. Throws InputError unless the value is ReservedSetting::only_value.
+void check_reserved(const ReservedSetting& setting, const nlohmann::json& value, const std::string& where);
+
+// Returns the value as JSON. Returns null if the value is absent. Also returns null if the value follows from other
+// settings and is not resolved yet.
+nlohmann::json value_of(const TrainConfig& config, const Setting& setting);
+// Returns every setting by key.
+nlohmann::json to_json(const TrainConfig& config);
+
+}  // namespace tessera::settings

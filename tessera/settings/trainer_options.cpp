@@ -1,0 +1,144 @@
+#include "tessera/settings/trainer_options.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/places.h"
+#include "tessera/settings/recompute_choice.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/text/byte_size.h"
+
+namespace tessera::settings {
+namespace {
+
+bool has_one_microbatch(const TrainConfig& config) {
+  return !has_unused_places(config) && config.global_batch == config.micro_batch * config.gtp * config.dp;
+}
+
+runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
+  runtime::RuntimeOptions options;
+  options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
+  options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
+  options.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
+  options.zero = config.zero;
+  options.one_microbatch = has_one_microbatch(config);
+  options.pushes = config.pushes;
+  options.wire = wire_policy(config);
+  options.products = product_policy(config);
+  options.wire_backward = backward_policy(config);
+  options.nodes = ranks_of_node(config);
+  options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
+  return options;
+}
+
+nn::ProductOptions product_options(const TrainConfig& config) {
+  return {.recipe = config.fp8_recipe,
+          .scaling = config.fp8_scaling,
+          .history = config.fp8_history,
+          .choice = config.fp8_amax,
+          .margin = static_cast<int>(config.fp8_margin),
+          .tp_wire = config.tp_wire_format,
+          .tp_chunks = tp_chunks_of(config),
+          .tp_overlap = overlaps_tp(config)};
+}
+
+nn::DropoutOptions dropout_options(const TrainConfig& config) {
+  return {.hidden = config.hidden_dropout, .embedding = config.embedding_dropout, .seed = config.seed};
+}
+
+models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
+  return [&model, positions = config.seq_len, reads = embedding_reads(config), etp = static_cast<int>(config.etp),
+          ep = static_cast<int>(config.ep), z_loss = config.router_z_loss, aux = config.moe_aux,
+          capacity = config.expert_capacity](nn::Context& context) {
+    return model.build(context, {.max_positions = positions,
+                                 .embedding = reads,
+                                 .etp = etp,
+                                 .ep = ep,
+                                 .router_loss = {.z_coefficient = z_loss, .aux = aux},
+                                 .expert_capacity = capacity});
+  };
+}
+
+// Returns TrainerOptions::expert_room. Only GPUs limit the memory for rows of experts.
+double expert_room_of(const TrainConfig& config) {
+  return config.has_experts && config.backend == Backend::nccl ? config.expert_room : 0;
+}
+
+}  // namespace
+
+shard::ParameterTypes types_of(const TrainConfig& config) {
+  return {.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype), .wire = *config.grad_wire};
+}
+
+nn::MeshDegrees mesh_of(const TrainConfig& config) {
+  nn::MeshDegrees degrees{
+      .tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .dp = static_cast<int>(config.dp)};
+  if (has_unused_places(config)) degrees.unused = places_of(inactive_slots(config), config);
+  if (config.has_experts)
+    degrees.experts = {
+        .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
+  return degrees;
+}
+
+predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
+                                nn::BlockRecompute recompute) {
+  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
+  const int last = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1;
+  // Calls that may throw come before the aggregate, because g++ 12 destroys the members of a nested aggregate twice if
+  // a later initializer throws.
+  const nn::ProductOptions products = product_options(config);
+  shard::FormatPolicy wire = wire_policy(config), formats = product_policy(config), backward = backward_policy(config);
+  std::vector<int> nodes = ranks_of_node(config);
+  return {.model = builder_of(config, model),
+          .layout = layout,
+          .rank = std::min(last, layout.mesh.world_size() - 1),
+          .types = types_of(config),
+          .sequence_parallel = splits_tokens(config),
+          .recompute = std::move(recompute),
+          .runtime = {.zero = config.zero,
+                      .one_microbatch = has_one_microbatch(config),
+                      .nodes = std::move(nodes),
+                      .wire = std::move(wire),
+                      .products = std::move(formats),
+                      .wire_backward = std::move(backward)},
+          .products = products,
+          .dropout = dropout_options(config),
+          .sequences = config.micro_batch,
+          .seq_len = config.seq_len,
+          .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
+          .expert_room = expert_room_of(config)};
+}
+
+train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
+  // As in dry_options, calls that may throw come first.
+  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
+  nn::BlockRecompute recompute(recompute_choice(config, model));
+  runtime::RuntimeOptions runtime = runtime_options(config);
+  const nn::ProductOptions products = product_options(config);
+  return {
+      .model = builder_of(config, model),
+      .layout = std::move(layout),
+      .types = types_of(config),
+      .sequence_parallel = splits_tokens(config),
+      .recompute = std::move(recompute),
+      .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
+      .clip = config.clip,
+      .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
+      .runtime = std::move(runtime),
+      .products = products,
+      .dropout = dropout_options(config),
+      .expert_room = expert_room_of(config),
+      .graph = config.cuda_graph};
+}
+
+train::LrSchedule lr_schedule_of(const TrainConfig& config) {
+  TESSERA_CHECK(config.schedule_steps >= 0, "schedule_steps {} is not resolved", config.schedule_steps);
+  return {.lr = config.lr,
+          .min_lr = config.min_lr,
+          .warmup_steps = config.warmup_steps,
+          .schedule_steps = config.schedule_steps,
+          .shape = config.lr_schedule};
+}
+
+}  // namespace tessera::settings

@@ -1,0 +1,26 @@
+// Converts a run's settings to a trainer's options.
+#pragma once
+#include "tessera/models/model_config.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/predict/dry_step.h"
+#include "tessera/settings/config.h"
+#include "tessera/train/trainer.h"
+#include "tessera/train/update/lr_schedule.h"
+
+namespace tessera::settings {
+
+// `config` is a resolved configuration of a run or of a plan.
+shard::ParameterTypes types_of(const TrainConfig& config);
+nn::MeshDegrees mesh_of(const TrainConfig& config);
+// Returns the options of a dry step of the last tp rank. In a mesh without unused places, no tp rank has more query
+// heads, columns of the feed-forward part or rows of the vocabulary, but other tp ranks may read more key/value heads.
+// With unused places, other ranks may have more work; kinds_of_ranks and busiest in recompute_choice.h list the ranks.
+// `config` is as in types_of. `model` must outlive the options and the objects made from them.
+predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
+                                nn::BlockRecompute recompute);
+// `config` is resolved (settings/resolve.h). `model` must outlive the trainer. Throws the errors of recompute_choice.
+train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model);
+// `config` is resolved.
+train::LrSchedule lr_schedule_of(const TrainConfig& config);
+
+}  // namespace tessera::settings

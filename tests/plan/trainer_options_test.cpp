@@ -1,0 +1,107 @@
+#include "tessera/settings/trainer_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/settings/resolve.h"
+#include "tests/plan/plan_testing.h"
+#include "tests/settings/config_test_support.h"
+
+namespace tessera::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(TrainerOptions, TakeTheRateScheduleFromTheSettings) {
+  settings::TrainConfig config{
+      .schedule_steps = 20, .lr = 0.1, .min_lr = 0.01, .warmup_steps = 3, .lr_schedule = train::RateShape::constant};
+  EXPECT_EQ(learning_rate(settings::lr_schedule_of(config), 10), 0.1);
+  config.lr_schedule = train::RateShape::cosine;
+  EXPECT_EQ(learning_rate(settings::lr_schedule_of(config), 20), 0.01);
+  EXPECT_DOUBLE_EQ(learning_rate(settings::lr_schedule_of(config), 1), 0.1 / 3);
+  config.schedule_steps = -1;
+  EXPECT_THAT([&] { settings::lr_schedule_of(config); },
+              ThrowsMessage<Error>(HasSubstr("schedule_steps -1 is not resolved")));
+}
+
+// Returns the trainer's options for a command line.
+train::TrainerOptions options_of(std::vector<std::string> flags) {
+  static const models::LlamaConfig model(even_model());
+  flags.insert(flags.end(), {"--model", "m", "--data", "d", "--steps", "9", "--out", "o", "--seq-len", "4"});
+  return settings::trainer_options(
+      settings::resolve_model(settings::resolve_ranks(settings::resolve_settings(settings::parse(flags)), std::nullopt),
+                              model),
+      model);
+}
+
+TEST(TrainerOptions, TakeTheOptimizerFromTheFlags) {
+  const train::TrainerOptions options =
+      options_of({"--beta1", "0.5", "--beta2", "0.75", "--eps", "0.125", "--weight-decay", "0.375", "--clip", "0.625"});
+  EXPECT_EQ(options.adamw.beta1, 0.5);
+  EXPECT_EQ(options.adamw.beta2, 0.75);
+  EXPECT_EQ(options.adamw.eps, 0.125);
+  EXPECT_EQ(options.adamw.weight_decay, 0.375);
+  EXPECT_EQ(options.clip, 0.625);
+}
+
+TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
+  const train::TrainerOptions options = options_of({"--tp", "2", "--gtp", "3", "--dp", "4", "--dtype", "bf16",
+                                                    "--grad-wire", "fp32", "--sequence-parallel", "on", "--zero", "off",
+                                                    "--reduce-order", "hierarchical", "--ranks-per-node", "4"});
+  EXPECT_EQ(to_string(options.layout.mesh.grids().front()), "tp 2 x gtp 3 x dp 4");
+  EXPECT_EQ(options.types.model, quant::DType::bf16);
+  EXPECT_EQ(options.types.accumulator, quant::DType::fp32);
+  EXPECT_EQ(options.types.wire, quant::DType::fp32);
+  EXPECT_TRUE(options.sequence_parallel);
+  EXPECT_FALSE(options.runtime.zero);
+  EXPECT_EQ(options.runtime.nodes, std::vector<int>{2});
+  EXPECT_TRUE(options_of({}).runtime.zero);
+  EXPECT_EQ(options_of({"--dtype", "bf16"}).types.wire, quant::DType::bf16);
+}
+
+// The ranks of a node divided by the ranks that compute one part, at least 1, and at most the ranks of a replica.
+TEST(TrainerOptions, NodesOfExpertsHaveTheirOwnNumberOfRanks) {
+  settings::TrainConfig config;
+  config.tp = 2, config.gtp = 8, config.etp = 2, config.ep = 4;
+  config.has_experts = true;
+  EXPECT_EQ(settings::ranks_of_node(config), (std::vector<int>{1, 1}));
+  config.reduce_order = settings::ReduceOrder::hierarchical;
+  for (const auto& [ranks, dense, experts] : {std::tuple{2, 1, 1}, {8, 4, 1}, {12, 6, 1}, {16, 8, 2}, {32, 8, 2}}) {
+    config.ranks_per_node = ranks;
+    EXPECT_EQ(settings::ranks_of_node(config), (std::vector<int>{dense, experts})) << ranks;
+  }
+  config.has_experts = false;
+  EXPECT_EQ(settings::ranks_of_node(config), std::vector<int>{8});
+}
+
+TEST(TrainerOptions, TakeTheRuntimeFromTheFlags) {
+  const train::TrainerOptions options =
+      options_of({"--gather-budget", "3MB", "--reduce-budget", "min", "--coalesce", "5KiB", "--pushes", "off",
+                  "--debug-poison", "on", "--debug-delays", "7"});
+  EXPECT_EQ(options.runtime.gather_budget, 3'000'000);
+  EXPECT_EQ(options.runtime.reduce_budget, schedule::kMinimum);
+  EXPECT_EQ(options.runtime.coalesce_bytes, 5 * 1024);
+  EXPECT_FALSE(options.runtime.pushes);
+  EXPECT_TRUE(options.runtime.replay.poison);
+  EXPECT_EQ(options.runtime.replay.delay_seed, 7u);
+  EXPECT_EQ(options_of({}).runtime.coalesce_bytes, 1024 * 1024);
+}
+
+TEST(TrainerOptions, TakeFormatsFromTheFlags) {
+  const train::TrainerOptions options =
+      options_of({"--dtype", "bf16", "--wire-format", "mxfp8", "--wire-format-backward", "fp8", "--gemm-format", "fp8",
+                  "--fp8-recipe", "e4m3", "--fp8-history", "5", "--fp8-amax", "newest", "--fp8-margin", "3"});
+  EXPECT_EQ(options.runtime.wire.format, quant::Format::mxfp8);
+  EXPECT_EQ(options.runtime.wire_backward->format, quant::Format::fp8);
+  EXPECT_EQ(options.runtime.products.format, quant::Format::fp8);
+  EXPECT_EQ(options.products.recipe, quant::Fp8Recipe::e4m3);
+  EXPECT_EQ(options.products.scaling, nn::Fp8Scaling::delayed);
+  EXPECT_EQ(options.products.history, 5);
+  EXPECT_EQ(options.products.choice, quant::AmaxChoice::newest);
+  EXPECT_EQ(options.products.margin, 3);
+}
+
+}  // namespace
+}  // namespace tessera::plan

@@ -1,0 +1,301 @@
+#include "tessera/settings/resume.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <tuple>
+
+#include "tessera/models/architectures/llama.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/settings.h"
+#include "tests/settings/config_test_support.h"
+
+namespace tessera::settings {
+namespace {
+using nlohmann::json;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Settings in force of a finished run, as a checkpoint stores them.
+json stored(std::vector<std::string> more = {}) {
+  std::vector<std::string> flags{"--model",          "m",  "--data", "d", "--out",     "o",   "--steps", "20",
+                                 "--schedule-steps", "40", "--tp",   "2", "--gtp",     "2",   "--lr",    "0.01",
+                                 "--warmup-steps",   "3",  "--seed", "7", "--seq-len", "128", "--dtype", "bf16",
+                                 "--micro-batch",    "2"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return to_json(resolve_ranks(resolve_settings(parse(flags)), std::nullopt));
+}
+
+TEST(Resume, KeepsTheComputationAndTakesTheMeshFromTheCommandLine) {
+  const MergedConfig merged =
+      merge_stored(parse({"--resume", "latest", "--out", "o", "--steps", "40", "--gtp", "3"}), stored(), "c");
+  EXPECT_EQ(merged.config.lr, 0.01);
+  EXPECT_EQ(merged.config.warmup_steps, 3);
+  EXPECT_EQ(merged.config.schedule_steps, 40);
+  EXPECT_EQ(merged.config.seed, 7u);
+  EXPECT_EQ(merged.config.seq_len, 128);
+  EXPECT_EQ(merged.config.dtype, quant::DType::bf16);
+  EXPECT_EQ(merged.config.micro_batch, 2);
+  EXPECT_EQ(merged.config.model, "m");
+  EXPECT_THAT(merged.config.data, ElementsAre("d"));
+  EXPECT_EQ(merged.config.tp, 1);
+  EXPECT_EQ(merged.config.gtp, 3);
+  EXPECT_EQ(merged.config.resume, "latest");
+  EXPECT_THAT(merged.changes, ElementsAre("--tp: 2 -> 1", "--gtp: 2 -> 3", "--steps: 20 -> 40"));
+  EXPECT_EQ(resolve_ranks(resolve_settings(merged.config), std::nullopt).ranks, 3);
+}
+
+TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
+  const json before = stored({"--dp", "3"});
+  const MergedConfig kept = merge_stored(parse({"--steps", "40", "--out", "o"}), before, "c");
+  EXPECT_TRUE(kept.keeps_mesh);
+  const TrainConfig config = resolve_ranks(resolve_settings(kept.config), std::nullopt);
+  EXPECT_EQ(mesh_text(config), "12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_note(kept, config), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  const MergedConfig without_checkpoint = merge_stored(parse({"--out", "o"}), before, "c", false);
+  EXPECT_EQ(mesh_note(without_checkpoint, config), "mesh of the run: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  for (const char* flag : {"--ranks", "--tp", "--gtp", "--dp"}) {
+    const MergedConfig given = merge_stored(parse({flag, "2", "--out", "o"}), before, "c");
+    EXPECT_FALSE(given.keeps_mesh);
+    const TrainConfig resolved = resolve_ranks(resolve_settings(given.config), std::nullopt);
+    EXPECT_EQ(resolved.ranks, 2) << flag;
+    EXPECT_EQ(mesh_note(given, resolved), "mesh of the command line: " + mesh_text(resolved) +
+                                              "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
+  }
+}
+
+TEST(Resume, KeepsTheMeshIfOnlyUnusedPlacesAreGiven) {
+  const json before = stored({"--dp", "3", "--dead", "dp0:1", "--tp-spares", "auto", "--reduced-batch", "auto"});
+  const auto merged = [&](std::vector<std::string> flags) {
+    for (const char* word : {"--out", "o"}) flags.emplace_back(word);
+    const MergedConfig result = merge_stored(parse(flags), before, "c");
+    EXPECT_FALSE(result.keeps_mesh);
+    return resolve_ranks(resolve_settings(result.config), std::nullopt);
+  };
+  const TrainConfig other = merged({"--dead", "dp2:0"});
+  EXPECT_EQ(std::tuple(other.ranks, other.tp, other.gtp, other.dp), std::tuple(11, 2, 2, 3));
+  EXPECT_EQ(std::tuple(other.dead, other.tp_spares, other.reduced_batch), std::tuple("dp2.gtp0:0", "auto", "auto"));
+  const TrainConfig more = merged({"--idle", "dp1:0,1"});
+  EXPECT_EQ(std::tuple(more.ranks, more.dead, more.idle), std::tuple(9, "dp0.gtp0:1", "dp1.gtp0:0,1"));
+  // With a flag of the mesh, the stored places do not count.
+  const TrainConfig new_mesh = merged({"--tp", "2"});
+  EXPECT_EQ(std::tuple(new_mesh.ranks, new_mesh.gtp, new_mesh.dead), std::tuple(2, 1, ""));
+}
+
+TEST(Resume, KeepsHowTheRunIsComputed) {
+  const std::vector<std::string> flags{
+      "--zero",    "off", "--sequence-parallel", "on",  "--recompute",  "auto", "--embedding", "gather",
+      "--backend", "mpi", "--activation-budget", "1GB", "--save-every", "5"};
+  const json before = stored(flags), kept = to_json(merge_stored(parse({}), before, "c").config);
+  for (const char* key :
+       {"zero", "sequence_parallel", "recompute", "embedding", "backend", "activation_budget", "save_every"})
+    EXPECT_EQ(kept[key], before[key]) << key;
+  const TrainConfig given =
+      merge_stored(parse({"--zero", "on", "--backend", "local", "--recompute", "full"}), before, "c").config;
+  EXPECT_TRUE(given.zero);
+  EXPECT_EQ(given.backend, Backend::local);
+  EXPECT_EQ(given.recompute, RecomputeSetting::full);
+}
+
+// A value that is not the default, for every setting but those of one call of the program.
+json other_values() {
+  return {{"model", "m"},
+          {"init", "i"},
+          {"data", {"d"}},
+          {"valid", {"v"}},
+          {"backend", "mpi"},
+          {"ranks", 8},
+          {"tp", 2},
+          {"gtp", 2},
+          {"dp", 2},
+          {"micro_batch", 3},
+          {"global_batch", 36},
+          {"seq_len", 64},
+          {"steps", 9},
+          {"schedule_steps", 11},
+          {"seed", 5},
+          {"dtype", "bf16"},
+          {"grad_wire", "fp32"},
+          {"wire_format", "nvfp4"},
+          {"wire_rules", "a=fp8"},
+          {"wire_format_backward", "mxfp8"},
+          {"wire_rules_backward", "b=fp8"},
+          {"gemm_format", "fp8"},
+          {"gemm_rules", "c=fp8"},
+          {"fp8_scaling", "delayed"},  // the settings of delayed scaling depend on it: "current" is tested below
+          {"fp8_recipe", "e4m3"},
+          {"fp8_history", 7},
+          {"fp8_amax", "newest"},
+          {"fp8_margin", 2},
+          {"tp_wire_format", "fp8"},
+          {"lr", 0.5},
+          {"min_lr", 0.25},
+          {"warmup_steps", 4},
+          {"lr_schedule", "constant"},
+          {"beta1", 0.5},
+          {"beta2", 0.75},
+          {"eps", 0.125},
+          {"weight_decay", 0.375},
+          {"clip", 0.625},
+          {"hidden_dropout", 0.25},
+          {"embedding_dropout", 0.5},
+          {"mask_documents", true},
+          {"recompute", "auto"},
+          {"activation_budget", "1GB"},
+          {"sequence_parallel", true},
+          {"tp_chunks", "3"},
+          {"reduce_order", "hierarchical"},
+          {"ranks_per_node", 4},
+          {"zero", false},
+          {"embedding", "rows"},
+          {"dead", "dp0.gtp0:1"},
+          {"idle", "dp1.gtp0:0"},
+          {"tp_spares", "2"},
+          {"reduced_batch", "3"},
+          {"save_every", 6}};
+}
+
+// As other_values, for the settings of models with experts.
+json other_values_of_experts() {
+  return {{"etp", 2},
+          {"ep", 2},
+          {"egtp", 2},
+          {"moe_aux", "pooled"},
+          {"router_z_loss", 0.125},
+          {"expert_bias_rate", 0.25},
+          {"expert_capacity", 1.5}};
+}
+
+const std::set<std::string_view> kOfOneCall{
+    "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
+    "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
+    "eval_every", "timeout_s",     "expert_counts", "peak_flops",     "tp_overlap",    "expert_room"};
+
+TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
+  json before = other_values();
+  before.update(other_values_of_experts());
+  const json defaults = to_json(TrainConfig{});
+  json after = to_json(merge_stored(parse({}), before, "c").config);
+  for (const Setting& setting : settings()) {
+    const std::string name(setting.name);
+    if (name == "resume" || name == "out") continue;
+    EXPECT_NE(before.contains(name), kOfOneCall.contains(setting.name)) << name << " is in neither list, or in both";
+    EXPECT_EQ(after[name], before.contains(name) ? before[name] : defaults[name]) << name;
+    if (before.contains(name) && name != "fp8_scaling") {
+      EXPECT_NE(before[name], defaults[name]) << name;
+    }
+  }
+  json current = before;
+  for (const char* name : {"fp8_history", "fp8_amax", "fp8_margin"}) current.erase(name);
+  current["fp8_scaling"] = "current";
+  EXPECT_EQ(merge_stored(parse({}), current, "c").config.fp8_scaling, nn::Fp8Scaling::current);
+}
+
+// If a flag removes a setting, the settings that depend on it return to their defaults.
+TEST(Resume, DropsSettingsWithoutMeaning) {
+  const auto resolved = [](const std::vector<std::string>& before, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--out", "o"});
+    const TrainConfig config = merge_stored(parse(flags), stored(before), "c").config;
+    return resolve_ranks(resolve_settings(config), std::nullopt);
+  };
+  const std::vector<std::string> nodes{"--reduce-order", "hierarchical", "--ranks-per-node", "2"};
+  EXPECT_EQ(resolved(nodes, {}).ranks_per_node, 2);
+  EXPECT_EQ(resolved(nodes, {"--reduce-order", "sequential"}).ranks_per_node, 0);
+  const std::vector<std::string> budget{"--recompute", "auto", "--activation-budget", "1GB"};
+  EXPECT_EQ(resolved(budget, {}).activation_budget, "1GB");
+  EXPECT_EQ(resolved(budget, {"--recompute", "none"}).activation_budget, "");
+  const std::vector<std::string> wire{"--gemm-format", "fp8", "--sequence-parallel", "on", "--tp-wire-format", "fp8"};
+  EXPECT_EQ(resolved(wire, {}).tp_wire_format, quant::Format::fp8);
+  EXPECT_EQ(resolved(wire, {"--gtp", "2"}).tp_wire_format, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).tp_wire_format, quant::Format::bf16);
+  const std::vector<std::string> chunks{"--sequence-parallel", "on", "--tp-chunks", "2"};
+  EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
+  EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");
+}
+
+TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
+  json before = stored();
+  for (const char* key : {"ranks", "tp", "gtp", "dp", "backend", "zero", "recompute", "save_every"}) before.erase(key);
+  const MergedConfig merged = merge_stored(parse({"--zero", "off", "--out", "o"}), before, "c");
+  EXPECT_FALSE(merged.keeps_mesh);
+  EXPECT_FALSE(merged.config.zero);
+  const TrainConfig config = resolve_ranks(resolve_settings(merged.config), 6);
+  EXPECT_EQ(mesh_note(merged, config),
+            "mesh of the command line: 6 ranks (tp 1 x gtp 1 x dp 6); the checkpoint stores no mesh");
+}
+
+TEST(Resume, FlagsChangeTheRateSchedule) {
+  const MergedConfig merged =
+      merge_stored(parse({"--lr", "0.02", "--schedule-steps", "60", "--lr-schedule", "constant"}), stored(), "c");
+  EXPECT_EQ(merged.config.lr, 0.02);
+  EXPECT_EQ(merged.config.schedule_steps, 60);
+  EXPECT_EQ(merged.config.lr_schedule, train::RateShape::constant);
+  EXPECT_EQ(merged.config.steps, 20);
+  EXPECT_THAT(merged.changes, Contains("--lr: 0.01 -> 0.02"));
+  EXPECT_THAT(merged.changes, Contains("--lr-schedule: \"cosine\" -> \"constant\""));
+}
+
+TEST(Resume, ListsNoChangesWithoutChanges) {
+  const MergedConfig merged = merge_stored(parse({"--tp", "2", "--gtp", "2", "--seed", "7"}), stored(), "c");
+  EXPECT_THAT(merged.changes, IsEmpty());
+}
+
+TEST(Resume, AScheduleOfNoStepsFollowsTheNewRun) {
+  const json initial = stored({});
+  json none = initial;
+  none["steps"] = 0;
+  none["schedule_steps"] = 0;
+  const MergedConfig merged = merge_stored(parse({"--steps", "30", "--out", "o"}), none, "c");
+  EXPECT_EQ(resolve_settings(merged.config).schedule_steps, 30);
+}
+
+TEST(Resume, RefusesChangesThatBreakTheRun) {
+  const std::vector<std::array<std::string, 3>> cases{
+      {"--seed", "8", "7"}, {"--seq-len", "64", "128"}, {"--global-batch", "48", "24"}, {"--dtype", "fp32", "bf16"}};
+  for (const auto& [flag, other, kept] : cases) {
+    const std::string message = base::refusal([&, f = flag, a = other] {
+      merge_stored(parse({f, a}), stored(), "step-20");
+    });
+    EXPECT_THAT(message, HasSubstr(flag));
+    EXPECT_THAT(message, HasSubstr(other));
+    EXPECT_THAT(message, HasSubstr(kept));
+    EXPECT_THAT(message, HasSubstr("step-20"));
+    EXPECT_NO_THROW(merge_stored(parse({flag, kept}), stored(), "c"));
+  }
+}
+
+TEST(Resume, RefusesStoredStateThatIsNotSettings) {
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), json::array(), "step-20"); }), HasSubstr("step-20"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"lr", "x"}}, "step-20"); }), HasSubstr("'lr'"));
+  EXPECT_THAT(base::refusal([] { merge_stored(parse({}), {{"what", 1}}, "step-20"); }), HasSubstr("'what'"));
+}
+
+TEST(Resume, ComparesModelAndData) {
+  models::DecoderConfig model{.vocab_size = 10,
+                              .hidden_size = 8,
+                              .intermediate_size = 4,
+                              .num_layers = 1,
+                              .num_heads = 2,
+                              .num_kv_heads = 1,
+                              .head_dim = 4};
+  const json before = models::LlamaConfig(model).to_json();
+  EXPECT_NO_THROW(require_same_model(before, models::LlamaConfig(model), "c"));
+  model.num_layers = 2;
+  EXPECT_THAT(base::refusal([&] { require_same_model(before, models::LlamaConfig(model), "c"); }),
+              HasSubstr("num_hidden_layers is 2, expected 1"));
+  const json data = {{{"share", 1}, {"tokens", 100}}};
+  EXPECT_NO_THROW(require_same_data(data, data, "c"));
+  json other = data;
+  other[0]["tokens"] = 101;
+  EXPECT_THAT(base::refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("101"));
+  other = data;
+  other.push_back(data[0]);
+  EXPECT_THAT(base::refusal([&] { require_same_data(data, other, "c"); }), HasSubstr("--data"));
+}
+
+}  // namespace
+}  // namespace tessera::settings
