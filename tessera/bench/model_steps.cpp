@@ -29,7 +29,7 @@ class ModelSteps final : public TimedSteps {
  public:
   ModelSteps(shard::ParallelGroups& parallel, const TimedModel& model, const runtime::RuntimeOptions& options)
       : model_(model),
-        runtime_(parallel, model.options.types, options),
+        runtime_(parallel, model.options.step.types, options),
         program_(runtime_, model.costs.segment_seconds),
         module_(program_, of_rank(model.options, parallel.rank)) {}
 
@@ -68,8 +68,9 @@ TimedModel timed_model(const settings::TrainConfig& config, const models::ModelC
       .options = settings::dry_options(config, model, nn::BlockRecompute(settings::recompute_choice(config, model))),
       .microbatches = static_cast<int>(plan::microbatches_of(config))};
   timed.step = predict::dry_step(timed.options);
-  timed.parameters = planned_parameters(timed.step, timed.options.types);
-  const predict::CostInput input{.machine = machine, .layout = timed.options.layout, .types = timed.options.types};
+  timed.parameters = planned_parameters(timed.step, timed.options.step.types);
+  const predict::CostInput input{
+      .machine = machine, .layout = timed.options.step.layout, .types = timed.options.step.types};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
   timed.equal_ranks = are_ranks_equal(timed.options, timed.step);
   return timed;

@@ -58,7 +58,7 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
                   .degrees = settings::mesh_of(config),
                   .microbatches = model.microbatches,
                   .real = bench.real};
-  run.options = model.options.runtime;
+  run.options = model.options.step.runtime;
   run.options.coalesce_bytes = bench.coalesce_bytes;
   std::vector<ScheduleRow> rows;
   for (const comm::Link& link : links_of(model)) {

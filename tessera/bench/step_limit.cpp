@@ -179,10 +179,10 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
   std::int64_t bytes = 0;
   for (const shard::ParameterSpec& spec : dry.parameters) {
     const shard::Cuts& cuts = dry.cuts[static_cast<std::size_t>(spec.domain)];
-    const shard::Place place =
-        place_of(options.layout.mesh, options.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
-    const shard::ParameterTypes& types = shard::types_of(spec, options.types);
-    const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.types, cuts, place);
+    const shard::Place place = place_of(
+        options.step.layout.mesh, options.step.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
+    const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
+    const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
     bytes += predict::adamw_bytes(updated, types, gradient);
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).

@@ -63,13 +63,13 @@ ExpertLayout layout_of(StepPlanRequest request, std::int64_t ep, std::int64_t eg
   config.ep = ep, config.egtp = egtp;
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
-  const std::vector<predict::PlannedParameter> parameters = planned_parameters(dry, options.types);
-  const predict::CostInput input = cost_input_of(request, options.layout);
+  const std::vector<predict::PlannedParameter> parameters = planned_parameters(dry, options.step.types);
+  const predict::CostInput input = cost_input_of(request, options.step.layout);
   const schedule::Trace trace = dry.trace(1);
   const predict::StepCosts costs = event_costs(input, dry, trace, parameters);
   const double layers = sparse_layers(dry);
   const bool trains = request.kind == schedule::StepKind::train;
-  const shard::Domain& domain = options.layout.domains[nn::kExpertDomain];
+  const shard::Domain& domain = options.step.layout.domains[nn::kExpertDomain];
   return {.etp = config.etp,
           .ep = ep,
           .egtp = egtp,

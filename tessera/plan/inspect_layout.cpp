@@ -158,17 +158,18 @@ struct RankInDomain {
 
 std::vector<RankInDomain> ranks_in(const predict::DryOptions& options, std::size_t number) {
   std::vector<RankInDomain> ranks;
-  const mesh::Mesh& mesh = options.layout.mesh;
-  const shard::Domain& domain = options.layout.domains[number];
+  const mesh::Mesh& mesh = options.step.layout.mesh;
+  const shard::Domain& domain = options.step.layout.domains[number];
   for (int rank = 0; rank < mesh.world_size(); ++rank)
-    ranks.push_back({with_options(cuts_of(mesh, domain, rank), options.runtime, number), place_of(mesh, domain, rank)});
+    ranks.push_back(
+        {with_options(cuts_of(mesh, domain, rank), options.step.runtime, number), place_of(mesh, domain, rank)});
   return ranks;
 }
 
 // Parameters that differ only in their names are computed once.
 ordered_json parameters_of(const predict::DryOptions& options) {
   std::vector<std::vector<RankInDomain>> by_domain;
-  for (std::size_t domain = 0; domain < options.layout.domains.size(); ++domain)
+  for (std::size_t domain = 0; domain < options.step.layout.domains.size(); ++domain)
     by_domain.push_back(ranks_in(options, domain));
   // Key: a parameter without its name; value: its place in `parameters`.
   std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;
@@ -180,7 +181,7 @@ ordered_json parameters_of(const predict::DryOptions& options) {
       parameters.push_back(parameters[found->second]);
     } else {
       known.emplace_back(spec, parameters.size());
-      ParameterRanks ranks(spec, shard::types_of(spec, options.types));
+      ParameterRanks ranks(spec, shard::types_of(spec, options.step.types));
       for (const RankInDomain& rank : by_domain[static_cast<std::size_t>(spec.domain)])
         ranks.add(rank.cuts, rank.place);
       parameters.push_back(ranks.json());
@@ -248,7 +249,7 @@ std::string parameter_text(const ordered_json& parameter) {
 
 ordered_json inspect_layout(const settings::TrainConfig& config, const models::ModelConfig& model) {
   const predict::DryOptions options = settings::dry_options(config, model, {});
-  const shard::RankLayout& layout = options.layout;
+  const shard::RankLayout& layout = options.step.layout;
   const int ranks = layout.mesh.world_size();
   ordered_json grids = ordered_json::array(), domains = ordered_json::array(), roles = ordered_json::array();
   for (const mesh::Grid& grid : layout.mesh.grids()) {

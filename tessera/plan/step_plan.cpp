@@ -93,7 +93,7 @@ MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& pre
     memory.gradients += kind->gradients;
     memory.optimizer += kind->masters + kind->moments;
   }
-  memory.overhead = overhead_of(request.machine, cost_input_of(request, prepared.options.layout).world_size());
+  memory.overhead = overhead_of(request.machine, cost_input_of(request, prepared.options.step.layout).world_size());
   return memory;
 }
 
@@ -175,7 +175,8 @@ predict::DryOptions dry_options_of(const StepPlanRequest& request) {
       request.recompute.empty() ? settings::recompute_choice(config, *request.model) : request.recompute;
   predict::DryOptions options = settings::dry_options(config, *request.model, nn::BlockRecompute(blocks));
   options.kind = request.kind;
-  if (request.replica) options.runtime.one_microbatch = false;  // the step is planned for any number of microbatches
+  if (request.replica)
+    options.step.runtime.one_microbatch = false;  // the step is planned for any number of microbatches
   return options;
 }
 
@@ -247,7 +248,7 @@ schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedSte
     set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
     return step.costs.costs;
   });
-  const std::vector<std::string> faults = faults_of(prepared.options.layout, step.trace, sizes, planned);
+  const std::vector<std::string> faults = faults_of(prepared.options.step.layout, step.trace, sizes, planned);
   TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
   return planned;
 }
@@ -261,7 +262,7 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   step.parameters = prepared.parameters;
   step.trace = trace_of(request, dry);
   step.memory = lasting_memory(request, prepared, step);
-  const predict::CostInput input = cost_input_of(request, options.layout);
+  const predict::CostInput input = cost_input_of(request, options.step.layout);
   set_event_costs(request, prepared, input, step);
   step.schedule = schedule ? *schedule : schedule_of(request, prepared, input, step);
   set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
@@ -271,7 +272,7 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
   if (schedule) return step;
   step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
-  count_traffic(options.layout, dry, step);
+  count_traffic(options.step.layout, dry, step);
   return step;
 }
 
@@ -283,7 +284,7 @@ double limit_seconds(const StepPlanRequest& request, const std::vector<predict::
   const PreparedStep prepared = prepare_step(work, known);
   double longest = 0;
   for (const predict::DryStep& dry : prepared.dry) {
-    const predict::CostInput input = cost_input_of(work, prepared.options.layout);
+    const predict::CostInput input = cost_input_of(work, prepared.options.step.layout);
     const std::vector<double> segments =
         event_costs(input, dry, trace_of(work, dry), prepared.parameters).costs.segment_seconds;
     longest = std::max(longest, std::accumulate(segments.begin(), segments.end(), 0.0));

@@ -25,20 +25,13 @@ models::Batch dry_batch(std::int64_t sequences, std::int64_t seq_len) {
 
 DryModel::DryModel(runtime::Program& program, const DryOptions& options)
     : program_(program),
-      scales_(options.products, program.device()),
-      room_{.factor = options.expert_room},
-      context_{.program = program,
-               .sequence_parallel = options.sequence_parallel && program.nominal_size() > 1,
-               .recompute = options.recompute,
-               .products = options.products,
-               .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
-               .split = options.split,
-               .dropout = {.options = options.dropout},
-               .expert_room = &room_},
-      model_(options.model(context_)),
+      scales_(options.step.products, program.device()),
+      room_{.factor = options.step.expert_room},
+      context_(models::make_context(program, options.step, scales_, &room_)),
+      model_(options.step.build(context_)),
       sequences_(options.sequences),
       seq_len_(options.seq_len),
-      moves_biases_(options.expert_bias_rate > 0) {
+      moves_biases_(options.step.expert_bias_rate > 0) {
   scales_.set_known();
 }
 

@@ -4,8 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/models/model.h"
-#include "tessera/nn/context.h"
 #include "tessera/predict/dry_step.h"
 
 namespace tessera::predict {

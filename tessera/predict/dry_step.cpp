@@ -7,7 +7,7 @@ namespace tessera::predict {
 
 DryStep dry_step(const DryOptions& options) {
   const bool trains = options.kind == schedule::StepKind::train;
-  runtime::DryRun program(options.layout, options.rank, options.types, options.runtime);
+  runtime::DryRun program(options.step.layout, options.rank, options.step.types, options.step.runtime);
   DryModel model(program, options);
 
   DryStep step;
@@ -29,7 +29,7 @@ DryStep dry_step(const DryOptions& options) {
   step.transfer_arena = program.transfer_arena();
   step.parameters = program.parameters().specs();
   step.cuts = program.parameters().cuts();
-  for (int domain = 0; domain < static_cast<int>(options.layout.domains.size()); ++domain)
+  for (int domain = 0; domain < static_cast<int>(options.step.layout.domains.size()); ++domain)
     step.compute_ranks.push_back(program.compute_group(domain).size);
   step.backward_weights = program.parameters().backward_weights();
   if (!trains) return step;

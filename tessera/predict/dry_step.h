@@ -4,29 +4,16 @@
 #include <array>
 #include <vector>
 
-#include "tessera/models/model.h"
-#include "tessera/nn/context.h"
+#include "tessera/models/step_options.h"
 #include "tessera/ops/work.h"
-#include "tessera/runtime/runtime_options.h"
-#include "tessera/shard/rank_layout.h"
 
 namespace tessera::predict {
 
-// The options of a dry step. They have the meaning of the settings of a run.
 struct DryOptions {
-  models::BuildModel model;
-  shard::RankLayout layout;
+  models::StepOptions step;
   int rank = 0;  // rank whose step is computed
-  shard::ParameterTypes types;
-  bool sequence_parallel = false;
-  nn::TokenSplit split;
-  nn::BlockRecompute recompute;
-  runtime::RuntimeOptions runtime;
-  nn::ProductOptions products;
-  nn::DropoutOptions dropout;
   schedule::StepKind kind = schedule::StepKind::train;
-  std::int64_t sequences = 1, seq_len = 1;       // sizes of one microbatch
-  double expert_bias_rate = 0, expert_room = 0;  // as in train::TrainerOptions
+  std::int64_t sequences = 1, seq_len = 1;  // sizes of one microbatch
 };
 
 struct DryStep {

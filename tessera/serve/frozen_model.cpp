@@ -15,11 +15,6 @@
 namespace tessera::serve {
 namespace {
 
-shard::ParameterTypes types_of(quant::DType type) {
-  const quant::DType accumulator = quant::accumulator_of(type);
-  return {.model = type, .accumulator = accumulator, .wire = accumulator};
-}
-
 // The targets are masked, because the model needs them only for the counts of experts.
 models::Batch batch_of(std::span<const std::int64_t> tokens, std::int64_t first) {
   const auto count = static_cast<std::int64_t>(tokens.size());
@@ -32,12 +27,12 @@ models::Batch batch_of(std::span<const std::int64_t> tokens, std::int64_t first)
 
 }  // namespace
 
-FrozenModel::FrozenModel(comm::World& world, const FrozenOptions& options)
+FrozenModel::FrozenModel(comm::World& world, const models::StepOptions& options)
     : parallel_(shard::make_parallel_groups(world, options.layout)),
-      runtime_(parallel_, types_of(options.type), {.scheduled = options.is_scheduled, .pushes = options.is_scheduled}),
-      context_{.program = runtime_.program(),
-               .sequence_parallel = options.sequence_parallel && runtime_.program().nominal_size() > 1},
-      model_(options.model(context_)) {}
+      runtime_(parallel_, options.types, options.runtime),
+      scales_(options.products, parallel_.device),
+      context_(models::make_context(runtime_.program(), options, scales_, nullptr)),
+      model_(options.build(context_)) {}
 
 FrozenModel::~FrozenModel() {
   if (std::uncaught_exceptions() > exceptions_) {

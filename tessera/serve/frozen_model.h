@@ -9,9 +9,7 @@
 
 #include "tessera/checkpoint/reader.h"
 #include "tessera/comm/world.h"
-#include "tessera/models/model.h"
-#include "tessera/nn/context.h"
-#include "tessera/nn/mesh_degrees.h"
+#include "tessera/models/step_options.h"
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/loss_sum.h"
@@ -19,19 +17,11 @@
 
 namespace tessera::serve {
 
-struct FrozenOptions {
-  models::BuildModel model;  // with ModelOptions::is_frozen
-  shard::RankLayout layout = nn::rank_layout({});
-  quant::DType type = quant::DType::fp32;  // of weights and activations
-  bool sequence_parallel = false;
-  // True: steps follow a schedule, which gathers weights before their use. False: weights are gathered on demand.
-  bool is_scheduled = false;
-};
-
 class FrozenModel {
  public:
-  // Collective over the world: creates the groups. `world` must outlive the model.
-  FrozenModel(comm::World& world, const FrozenOptions& options);
+  // Collective over the world: creates the groups. `options.build` builds with ModelOptions::is_frozen. `world` must
+  // outlive the model.
+  FrozenModel(comm::World& world, const models::StepOptions& options);
   // Waits for compute. If an exception is propagating, cancels pending work first.
   ~FrozenModel();
   FrozenModel(const FrozenModel&) = delete;
@@ -61,6 +51,7 @@ class FrozenModel {
   shard::ParallelGroups parallel_;
   ops::CachedMemoryScope cached_memory_{parallel_.device};  // destroyed after all tensors
   runtime::Runtime runtime_;
+  nn::DelayedScales scales_;
   nn::Context context_;
   std::unique_ptr<models::Model> model_;
 };

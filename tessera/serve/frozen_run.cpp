@@ -43,17 +43,19 @@ std::unique_ptr<comm::Communicator> everyone(comm::World& world) {
   return world.make_group("inputs", {ranks});
 }
 
-serve::FrozenOptions frozen_options(const settings::TrainConfig& config, const models::ModelConfig& model) {
+models::StepOptions frozen_options(const settings::TrainConfig& config, const models::ModelConfig& model) {
   const models::ModelOptions options{.max_positions = config.seq_len,
                                      .embedding = settings::embedding_reads(config),
                                      .etp = static_cast<int>(config.etp),
                                      .ep = static_cast<int>(config.ep),
                                      .is_frozen = true};
-  return {.model = [&model, options](nn::Context& context) { return model.build(context, options); },
+  const quant::DType accumulator = quant::accumulator_of(config.dtype);
+  const bool gathers = config.gtp > 1;  // steps without a schedule gather weights on demand
+  return {.build = [&model, options](nn::Context& context) { return model.build(context, options); },
           .layout = nn::rank_layout(settings::mesh_of(config)),
-          .type = config.dtype,
+          .types = {.model = config.dtype, .accumulator = accumulator, .wire = accumulator},
           .sequence_parallel = config.tp > 1 && config.sequence_parallel.value_or(false),
-          .is_scheduled = config.gtp > 1};
+          .runtime = {.scheduled = gathers, .pushes = gathers}};
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ std::vector<Policy> smallest_effort(const TrainConfig& config, const models::Mod
   predict::DryOptions options = dry_options(config, model, {});
   const std::vector<int> ranks = kinds_of_ranks(options);
   const auto kept_bytes = [&](std::int64_t effort) {
-    options.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
+    options.step.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
     return max_stashed(options, ranks);
   };
   const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
@@ -86,19 +86,19 @@ std::vector<TpRank> tp_ranks(const shard::RankLayout& layout) {
 std::vector<RankKind> rank_kinds(const predict::DryOptions& options) {
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
   std::map<std::pair<int, std::vector<std::int64_t>>, int> kinds;
-  for (const TpRank& tp_rank : tp_ranks(options.layout)) {
+  for (const TpRank& tp_rank : tp_ranks(options.step.layout)) {
     const auto ranks = static_cast<int>(tp_rank.slots.size());
     std::vector<std::int64_t> sizes;
     for (const shard::ParameterSpec& spec : specs) {
       const auto of_slots = spec.compute_by_slots.find(tp_rank.slots);
       const layout::Layout& compute = of_slots == spec.compute_by_slots.end() ? spec.compute : of_slots->second;
-      const shard::Domain& domain = options.layout.domains[static_cast<std::size_t>(spec.domain)];
+      const shard::Domain& domain = options.step.layout.domains[static_cast<std::size_t>(spec.domain)];
       const int number =
-          spec.domain == 0 ? tp_rank.number : options.layout.mesh.coordinate(tp_rank.rank, domain.compute);
+          spec.domain == 0 ? tp_rank.number : options.step.layout.mesh.coordinate(tp_rank.rank, domain.compute);
       sizes.push_back(compute.ranks[static_cast<std::size_t>(number)].size);
     }
-    if (options.sequence_parallel)
-      sizes.push_back(options.split.part(options.sequences * options.seq_len, tp_rank.number, ranks).size());
+    if (options.step.sequence_parallel)
+      sizes.push_back(options.step.split.part(options.sequences * options.seq_len, tp_rank.number, ranks).size());
     kinds.emplace(std::pair(ranks, std::move(sizes)), tp_rank.rank);
   }
   std::vector<RankKind> list;

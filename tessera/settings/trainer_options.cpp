@@ -60,7 +60,7 @@ models::BuildModel builder_of(const TrainConfig& config, const models::ModelConf
   };
 }
 
-// Returns TrainerOptions::expert_room. Only GPUs limit the memory for rows of experts.
+// Returns StepOptions::expert_room. Only GPUs limit the memory for rows of experts.
 double expert_room_of(const TrainConfig& config) {
   return config.has_experts && config.backend == Backend::nccl ? config.expert_room : 0;
 }
@@ -81,54 +81,39 @@ nn::MeshDegrees mesh_of(const TrainConfig& config) {
   return degrees;
 }
 
-predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
-                                nn::BlockRecompute recompute) {
-  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
-  const int last = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1;
+models::StepOptions step_options(const TrainConfig& config, const models::ModelConfig& model,
+                                 nn::BlockRecompute recompute) {
   // Calls that may throw come before the aggregate, because g++ 12 destroys the members of a nested aggregate twice if
   // a later initializer throws.
+  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
+  runtime::RuntimeOptions runtime = runtime_options(config);
   const nn::ProductOptions products = product_options(config);
-  shard::FormatPolicy wire = wire_policy(config), formats = product_policy(config), backward = backward_policy(config);
-  std::vector<int> nodes = ranks_of_node(config);
-  return {.model = builder_of(config, model),
-          .layout = layout,
-          .rank = std::min(last, layout.mesh.world_size() - 1),
+  return {.build = builder_of(config, model),
+          .layout = std::move(layout),
           .types = types_of(config),
           .sequence_parallel = splits_tokens(config),
           .recompute = std::move(recompute),
-          .runtime = {.zero = config.zero,
-                      .one_microbatch = has_one_microbatch(config),
-                      .nodes = std::move(nodes),
-                      .wire = std::move(wire),
-                      .products = std::move(formats),
-                      .wire_backward = std::move(backward)},
+          .runtime = std::move(runtime),
           .products = products,
           .dropout = dropout_options(config),
-          .sequences = config.micro_batch,
-          .seq_len = config.seq_len,
           .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
           .expert_room = expert_room_of(config)};
 }
 
+predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
+                                nn::BlockRecompute recompute) {
+  models::StepOptions step = step_options(config, model, std::move(recompute));
+  const int last = static_cast<int>(std::max(config.tp, config.etp * config.ep)) - 1;
+  const int rank = std::min(last, step.layout.mesh.world_size() - 1);
+  return {.step = std::move(step), .rank = rank, .sequences = config.micro_batch, .seq_len = config.seq_len};
+}
+
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
-  // As in dry_options, calls that may throw come first.
-  shard::RankLayout layout = nn::rank_layout(mesh_of(config));
-  nn::BlockRecompute recompute(recompute_choice(config, model));
-  runtime::RuntimeOptions runtime = runtime_options(config);
-  const nn::ProductOptions products = product_options(config);
+  models::StepOptions step = step_options(config, model, nn::BlockRecompute(recompute_choice(config, model)));
   return {
-      .model = builder_of(config, model),
-      .layout = std::move(layout),
-      .types = types_of(config),
-      .sequence_parallel = splits_tokens(config),
-      .recompute = std::move(recompute),
+      .step = std::move(step),
       .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
       .clip = config.clip,
-      .expert_bias_rate = std::max(config.expert_bias_rate, 0.0),
-      .runtime = std::move(runtime),
-      .products = products,
-      .dropout = dropout_options(config),
-      .expert_room = expert_room_of(config),
       .graph = config.cuda_graph};
 }
 

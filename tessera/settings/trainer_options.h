@@ -12,10 +12,13 @@ namespace tessera::settings {
 // `config` is a resolved configuration of a run or of a plan.
 shard::ParameterTypes types_of(const TrainConfig& config);
 nn::MeshDegrees mesh_of(const TrainConfig& config);
+// `config` is as in types_of. `model` must outlive the options and the objects made from them.
+models::StepOptions step_options(const TrainConfig& config, const models::ModelConfig& model,
+                                 nn::BlockRecompute recompute);
 // Returns the options of a dry step of the last tp rank. In a mesh without unused places, no tp rank has more query
 // heads, columns of the feed-forward part or rows of the vocabulary, but other tp ranks may read more key/value heads.
 // With unused places, other ranks may have more work; kinds_of_ranks and busiest in recompute_choice.h list the ranks.
-// `config` is as in types_of. `model` must outlive the options and the objects made from them.
+// The arguments are as in step_options.
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute);
 // `config` is resolved (settings/resolve.h). `model` must outlive the trainer. Throws the errors of recompute_choice.

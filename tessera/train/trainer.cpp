@@ -19,8 +19,8 @@ namespace {
 
 // Returns whether the optimizer reduces amaxes or counts over all ranks.
 bool needs_casts(const TrainerOptions& options) {
-  const runtime::RuntimeOptions& runtime = options.runtime;
-  return options.expert_bias_rate != 0 || !runtime.wire.is_bf16() || !runtime.products.is_bf16() ||
+  const runtime::RuntimeOptions& runtime = options.step.runtime;
+  return options.step.expert_bias_rate != 0 || !runtime.wire.is_bf16() || !runtime.products.is_bf16() ||
          (runtime.wire_backward && !runtime.wire_backward->is_bf16());
 }
 
@@ -36,28 +36,22 @@ struct RoomMemory {
 
 Trainer::Trainer(comm::World& world, const TrainerOptions& options)
     : options_(options),
-      parallel_(shard::make_parallel_groups(world, options.layout, needs_casts(options))),
-      runtime_(parallel_, options.types, options.runtime),
-      scales_(options.products, parallel_.device),
-      context_{.program = runtime_.program(),
-               .sequence_parallel = options.sequence_parallel && runtime_.program().nominal_size() > 1,
-               .recompute = options.recompute,
-               .products = options.products,
-               .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales_ : nullptr,
-               .split = options.split,
-               .dropout = {.options = options.dropout},
-               .expert_room = options.expert_room > 0 ? &room_ : nullptr},
-      model_(options.model(context_)),
+      parallel_(shard::make_parallel_groups(world, options.step.layout, needs_casts(options))),
+      runtime_(parallel_, options.step.types, options.step.runtime),
+      scales_(options.step.products, parallel_.device),
+      context_(models::make_context(runtime_.program(), options.step, scales_,
+                                    options.step.expert_room > 0 ? &room_ : nullptr)),
+      model_(options.step.build(context_)),
       optimizer_(runtime_, options.adamw, options.cast_order),
-      router_bias_(runtime_, model_->router_biases(), options.expert_bias_rate),
+      router_bias_(runtime_, model_->router_biases(), options.step.expert_bias_rate),
       finite_check_(runtime_, scales_),
       norm_(runtime_, &finite_check_) {
   const auto host_buffer = [&](std::size_t bytes) {
     return parallel_.is_asynchronous() ? base::Buffer::pinned(bytes) : base::Buffer(bytes);
   };
   for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
-  if (options.expert_room > 0) make_expert_room();
-  if (options_.dropout.drops()) {
+  if (options.step.expert_room > 0) make_expert_room();
+  if (options_.step.dropout.drops()) {
     for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
     number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
   }
@@ -67,7 +61,7 @@ void Trainer::make_expert_room() {
   room_memory_ = base::Buffer(sizeof(RoomMemory), parallel_.device);
   room_memory_.fill_zero();
   RoomMemory* memory = room_memory_.as<RoomMemory>().data();
-  room_ = {.factor = options_.expert_room,
+  room_ = {.factor = options_.step.expert_room,
            .stop = norm_.stop_counter(kExpertRoomStop),
            .evaluation = &memory->evaluation,
            .needed = &memory->needed};
@@ -120,7 +114,7 @@ const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pe
 
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
-  if (options_.dropout.drops()) context_.dropout.step = number_.as<std::int64_t>().data();
+  if (options_.step.dropout.drops()) context_.dropout.step = number_.as<std::int64_t>().data();
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.program().begin_microbatch();
     const nn::Loss loss = model_->forward(batches(microbatch), scale);
@@ -134,7 +128,7 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
 }
 
 void Trainer::set_number(std::int64_t step, Pending& pending) {
-  if (!options_.dropout.drops()) return;
+  if (!options_.step.dropout.drops()) return;
   // The previous copy from this buffer has finished, because the step that used it has finished.
   pending.number.as<std::int64_t>()[0] = step;
   parallel_.kernels().copy(pending.number.data(), number_.data(), sizeof(std::int64_t));

@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
-#include "tessera/models/model.h"
-#include "tessera/nn/context.h"
-#include "tessera/nn/mesh_degrees.h"
+#include "tessera/models/step_options.h"
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/graph_time.h"
@@ -28,27 +26,15 @@
 namespace tessera::train {
 
 struct TrainerOptions {
-  models::BuildModel model;
-  shard::RankLayout layout = nn::rank_layout({});
-  shard::ParameterTypes types;
-  bool sequence_parallel = false;
-  nn::TokenSplit split;  // by tp rank: its share of the tokens under sequence parallelism
-  nn::BlockRecompute recompute;
+  models::StepOptions step;
   ops::AdamW adamw;
   double clip = 1.0;
-  double expert_bias_rate = 0;  // change of a router's bias in a step (router_bias.h)
   CastOrder cast_order = CastOrder::fused;
-  runtime::RuntimeOptions runtime;
-  nn::ProductOptions products;  // options of products in the number formats that runtime.products chooses
-  nn::DropoutOptions dropout;
-  // On GPUs: the number of rows allocated for experts at first, divided by the number of rows of even loads. A step or
-  // an evaluation that needs more rows is repeated with more memory. 0: memory for the rows of all possible choices.
-  double expert_room = 0;
   // On GPUs: whether steps that follow their schedule are executed by a CUDA graph (step_graph.h).
   bool graph = false;
 };
 
-// The stop counter of steps with more rows of experts than the memory holds (TrainerOptions::expert_room).
+// The stop counter of steps with more rows of experts than the memory holds (StepOptions::expert_room).
 inline constexpr const char* kExpertRoomStop = "expert_room";
 
 // The results of the routers of a model with experts.
@@ -106,7 +92,7 @@ class Trainer {
   StepResult finish_step();
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // number of steps that a graph executed
-  double expert_room() const { return room_.factor; }        // current TrainerOptions::expert_room; may grow
+  double expert_room() const { return room_.factor; }        // current StepOptions::expert_room; may grow
   // Returns the number of steps that a loop should leave pending before it enqueues the next step, so that the device
   // stays busy.
   int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }

@@ -36,9 +36,9 @@ Moved run_planned(const StepPlanRequest& request, const schedule::Trace& planned
   Moved moved;
   comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
     train::TrainerOptions options = settings::trainer_options(config, *request.model);
-    options.runtime.gather_budget = request.gather_budget;
-    options.runtime.reduce_budget = request.reduce_budget;
-    options.runtime.coalesce_bytes = request.coalesce_bytes;
+    options.step.runtime.gather_budget = request.gather_budget;
+    options.step.runtime.reduce_budget = request.reduce_budget;
+    options.step.runtime.coalesce_bytes = request.coalesce_bytes;
     train::Trainer trainer(world, options);
     train::set_initial_values(trainer.runtime(), 1);
     const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;

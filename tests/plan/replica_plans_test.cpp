@@ -61,8 +61,8 @@ std::vector<predict::DryStep> steps_in_mesh(const StepPlanRequest& request, cons
     if (own == kind.unused) planned = dp;
   }
   std::vector<predict::DryStep> steps;
-  for (int rank = 0; rank < options.layout.mesh.world_size(); ++rank) {
-    if (options.layout.mesh.coordinate(rank, "dp") != planned) continue;
+  for (int rank = 0; rank < options.step.layout.mesh.world_size(); ++rank) {
+    if (options.step.layout.mesh.coordinate(rank, "dp") != planned) continue;
     options.rank = rank;
     steps.push_back(dry_step(options));
   }
@@ -115,7 +115,7 @@ TEST(ReplicaPlans, HaveTheTimesOfTheSlowestRanks) {
     for (const ReplicaKind& kind : kinds.kinds) {
       const StepPlan plan = plans.plan(kinds, kind, 2);
       const predict::DryOptions options = settings::dry_options(request.config, *request.model, {});
-      const predict::CostInput input = cost_input_of(request, options.layout);
+      const predict::CostInput input = cost_input_of(request, options.step.layout);
       std::vector<double> seconds(plan.trace.size());
       std::int64_t activations = 0;
       for (const predict::DryStep& step : steps_in_mesh(request, kind)) {

@@ -50,13 +50,13 @@ TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
   const train::TrainerOptions options = options_of({"--tp", "2", "--gtp", "3", "--dp", "4", "--dtype", "bf16",
                                                     "--grad-wire", "fp32", "--sequence-parallel", "on", "--zero", "off",
                                                     "--reduce-order", "hierarchical", "--ranks-per-node", "4"});
-  EXPECT_EQ(to_string(options.layout.mesh.grids().front()), "tp 2 x gtp 3 x dp 4");
-  EXPECT_EQ(options.types.model, quant::DType::bf16);
-  EXPECT_EQ(options.types.accumulator, quant::DType::fp32);
-  EXPECT_EQ(options.types.wire, quant::DType::fp32);
-  EXPECT_TRUE(options.sequence_parallel);
-  EXPECT_FALSE(options.runtime.zero);
-  EXPECT_EQ(options.runtime.nodes, std::vector<int>{2});
+  EXPECT_EQ(to_string(options.step.layout.mesh.grids().front()), "tp 2 x gtp 3 x dp 4");
+  EXPECT_EQ(options.step.types.model, quant::DType::bf16);
+  EXPECT_EQ(options.step.types.accumulator, quant::DType::fp32);
+  EXPECT_EQ(options.step.types.wire, quant::DType::fp32);
+  EXPECT_TRUE(options.step.sequence_parallel);
+  EXPECT_FALSE(options.step.runtime.zero);
+  EXPECT_EQ(options.step.runtime.nodes, std::vector<int>{2});
   EXPECT_TRUE(options_of({}).runtime.zero);
   EXPECT_EQ(options_of({"--dtype", "bf16"}).types.wire, quant::DType::bf16);
 }
@@ -80,12 +80,12 @@ TEST(TrainerOptions, TakeTheRuntimeFromTheFlags) {
   const train::TrainerOptions options =
       options_of({"--gather-budget", "3MB", "--reduce-budget", "min", "--coalesce", "5KiB", "--pushes", "off",
                   "--debug-poison", "on", "--debug-delays", "7"});
-  EXPECT_EQ(options.runtime.gather_budget, 3'000'000);
-  EXPECT_EQ(options.runtime.reduce_budget, schedule::kMinimum);
-  EXPECT_EQ(options.runtime.coalesce_bytes, 5 * 1024);
-  EXPECT_FALSE(options.runtime.pushes);
-  EXPECT_TRUE(options.runtime.replay.poison);
-  EXPECT_EQ(options.runtime.replay.delay_seed, 7u);
+  EXPECT_EQ(options.step.runtime.gather_budget, 3'000'000);
+  EXPECT_EQ(options.step.runtime.reduce_budget, schedule::kMinimum);
+  EXPECT_EQ(options.step.runtime.coalesce_bytes, 5 * 1024);
+  EXPECT_FALSE(options.step.runtime.pushes);
+  EXPECT_TRUE(options.step.runtime.replay.poison);
+  EXPECT_EQ(options.step.runtime.replay.delay_seed, 7u);
   EXPECT_EQ(options_of({}).runtime.coalesce_bytes, 1024 * 1024);
 }
 
@@ -93,14 +93,14 @@ TEST(TrainerOptions, TakeFormatsFromTheFlags) {
   const train::TrainerOptions options =
       options_of({"--dtype", "bf16", "--wire-format", "mxfp8", "--wire-format-backward", "fp8", "--gemm-format", "fp8",
                   "--fp8-recipe", "e4m3", "--fp8-history", "5", "--fp8-amax", "newest", "--fp8-margin", "3"});
-  EXPECT_EQ(options.runtime.wire.format, quant::Format::mxfp8);
-  EXPECT_EQ(options.runtime.wire_backward->format, quant::Format::fp8);
-  EXPECT_EQ(options.runtime.products.format, quant::Format::fp8);
-  EXPECT_EQ(options.products.recipe, quant::Fp8Recipe::e4m3);
-  EXPECT_EQ(options.products.scaling, nn::Fp8Scaling::delayed);
-  EXPECT_EQ(options.products.history, 5);
-  EXPECT_EQ(options.products.choice, quant::AmaxChoice::newest);
-  EXPECT_EQ(options.products.margin, 3);
+  EXPECT_EQ(options.step.runtime.wire.format, quant::Format::mxfp8);
+  EXPECT_EQ(options.step.runtime.wire_backward->format, quant::Format::fp8);
+  EXPECT_EQ(options.step.runtime.products.format, quant::Format::fp8);
+  EXPECT_EQ(options.step.products.recipe, quant::Fp8Recipe::e4m3);
+  EXPECT_EQ(options.step.products.scaling, nn::Fp8Scaling::delayed);
+  EXPECT_EQ(options.step.products.history, 5);
+  EXPECT_EQ(options.step.products.choice, quant::AmaxChoice::newest);
+  EXPECT_EQ(options.step.products.margin, 3);
 }
 
 }  // namespace

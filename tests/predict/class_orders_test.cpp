@@ -33,11 +33,11 @@ Classes classes_on(const Case& it) {
   for (int rank = 0; rank < static_cast<int>(classes.class_of.size()); ++rank) {
     if (classes.class_of[static_cast<std::size_t>(rank)] < static_cast<int>(classes.traces.size())) continue;
     DryOptions options = options_of(it, rank);
-    options.runtime.zero = true;
+    options.step.runtime.zero = true;
     const DryStep dry = dry_step(options);
     classes.traces.push_back(dry.trace(it.microbatches));
     classes.sizes.emplace_back();
-    for (const PlannedParameter& planned : planned_parameters(dry, options.types))
+    for (const PlannedParameter& planned : planned_parameters(dry, options.step.types))
       classes.sizes.back().push_back(planned.size);
   }
   return classes;

@@ -92,7 +92,7 @@ TEST(DryStepExperts, UpdateRouterBiasesBeforeWeights) {
   const Case it{.config = balanced_model(), .gtp = 2, .experts = nn::ExpertDegrees{.ep = 2}};
   DryOptions options = options_of(it, 0);
   const schedule::Trace without = dry_step(options).optimizer;
-  options.expert_bias_rate = 0.1;
+  options.step.expert_bias_rate = 0.1;
   const schedule::Trace with = dry_step(options).optimizer;
   ASSERT_EQ(with.size(), without.size() + 2);
   EXPECT_EQ(with[0].op, schedule::kCountsOp);
@@ -118,9 +118,9 @@ TEST(DryStepExperts, KeepAsManyRowsAsTheRoomHas) {
   const auto bytes = [](std::int64_t rows) { return (rows * 3 * 5 + 28 * 4) * 4; };
   using testing::Contains;
   EXPECT_THAT(kept_of_all_tokens(options), Contains(bytes(56)));
-  options.expert_room = 1.5;
+  options.step.expert_room = 1.5;
   EXPECT_THAT(kept_of_all_tokens(options), Contains(bytes(42)));
-  options.expert_room = 3;
+  options.step.expert_room = 3;
   EXPECT_THAT(kept_of_all_tokens(options), Contains(bytes(56)));
 }
 

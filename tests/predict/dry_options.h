@@ -12,10 +12,10 @@ namespace tessera::predict {
 // Returns the options of a step whose microbatch has one token.
 inline DryOptions dense_options(const models::ModelConfigPtr& model, const shard::ParameterTypes& types,
                                 const nn::MeshDegrees& mesh) {
-  return {.model = [model](nn::Context& context) { return model->build(context, {.max_positions = 1}); },
-          .layout = nn::rank_layout(mesh),
-          .rank = mesh.tp - 1,
-          .types = types};
+  return {.step = {.build = [model](nn::Context& context) { return model->build(context, {.max_positions = 1}); },
+                   .layout = nn::rank_layout(mesh),
+                   .types = types},
+          .rank = mesh.tp - 1};
 }
 
 }  // namespace tessera::predict

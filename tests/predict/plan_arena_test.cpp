@@ -72,7 +72,7 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
     const shard::ParameterTypes types{.model = quant::DType::bf16, .wire = quant::DType::bf16};
     std::vector<schedule::ParameterSize> sizes;
     DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = gtp});
-    options.recompute = recompute;
+    options.step.recompute = recompute;
     const DryStep step = dry_step(options);
     for (const PlannedParameter& each : planned_parameters(step, types)) sizes.push_back(each.size);
     const schedule::Trace trace = step.trace(microbatches);
@@ -114,7 +114,7 @@ TEST(PlanArenaFormats, FreeingPackedBytesSavesGathersAndMemory) {
     std::vector<schedule::ParameterSize> sizes, whole;
     const shard::FormatPolicy wire{.format = format,
                                    .rules = {{"output.*", quant::Format::bf16}, {"embedding.*", quant::Format::bf16}}};
-    options.runtime.wire = wire;
+    options.step.runtime.wire = wire;
     for (const PlannedParameter& each : planned_parameters(dry_step(options), types)) {
       sizes.push_back(each.size);
       whole.push_back(each.size);

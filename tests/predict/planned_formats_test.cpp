@@ -18,7 +18,7 @@ TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
                                  .rules = {{"layers.1.*", quant::Format::mxfp8}, {"output.*", quant::Format::bf16}}};
   DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = 2});
   const std::vector<PlannedParameter> plain = planned_parameters(dry_step(options), types);
-  options.runtime.wire = wire;
+  options.step.runtime.wire = wire;
   const std::vector<PlannedParameter> planned = planned_parameters(dry_step(options), types);
   ASSERT_EQ(planned.size(), plain.size());
   const models::DecoderIds ids = models::decoder_ids(model);

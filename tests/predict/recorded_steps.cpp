@@ -90,34 +90,32 @@ DryOptions options_of(const Case& it, int rank) {
                                    .parts = it.parts,
                                    .etp = experts.etp,
                                    .ep = experts.ep};
-  return {.model = [&it, model](nn::Context& context) -> std::unique_ptr<models::Model> {
-            return std::make_unique<models::Decoder>(it.config, context, model);
-          },
-          .layout = layout_of(it),
+  return {.step = {.build = [&it, model](nn::Context& context) -> std::unique_ptr<models::Model> {
+                     return std::make_unique<models::Decoder>(it.config, context, model);
+                   },
+                   .layout = layout_of(it),
+                   .types = {.model = it.dtype, .accumulator = quant::accumulator_of(it.dtype), .wire = it.dtype},
+                   .sequence_parallel = it.sequence_parallel,
+                   .split = it.split,
+                   .recompute = it.recompute,
+                   .runtime = options,
+                   .products = {.scaling = it.scaling,
+                                .tp_wire = it.tp_wire,
+                                .tp_chunks = it.chunks,
+                                .tp_overlap = it.overlap}},
           .rank = rank,
-          .types = {.model = it.dtype, .accumulator = quant::accumulator_of(it.dtype), .wire = it.dtype},
-          .sequence_parallel = it.sequence_parallel,
-          .split = it.split,
-          .recompute = it.recompute,
-          .runtime = options,
-          .products = {.scaling = it.scaling, .tp_wire = it.tp_wire, .tp_chunks = it.chunks, .tp_overlap = it.overlap},
           .kind = it.kind,
           .sequences = kSequences,
           .seq_len = kLength};
 }
 
 Recorded recorded(comm::World& world, const Case& it) {
-  const DryOptions options = options_of(it, world.rank());
+  const models::StepOptions options = options_of(it, world.rank()).step;
   shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.layout);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
   nn::DelayedScales scales(options.products, runtime.program().device());
-  nn::Context context{.program = runtime.program(),
-                      .sequence_parallel = it.sequence_parallel,
-                      .recompute = it.recompute,
-                      .products = options.products,
-                      .scales = it.scaling == nn::Fp8Scaling::delayed ? &scales : nullptr,
-                      .split = it.split};
-  const std::unique_ptr<models::Model> model = options.model(context);
+  nn::Context context = models::make_context(runtime.program(), options, scales, nullptr);
+  const std::unique_ptr<models::Model> model = options.build(context);
   const bool train = it.kind == schedule::StepKind::train;
   const at::AutoGradMode gradients(train);
   runtime.program().begin_step(it.kind, it.microbatches);

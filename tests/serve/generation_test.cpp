@@ -74,7 +74,7 @@ struct ModelRun {
   bool is_scheduled = false;
   FrozenModel::ReadWeight read = fill;
 
-  FrozenOptions options() const {
+  models::StepOptions options() const {
     nn::MeshDegrees degrees{.tp = tp, .gtp = gtp};
     models::ModelOptions model{
         .max_positions = config.max_position_embeddings, .embedding = {.per_microbatch = 64}, .is_frozen = true};
@@ -82,12 +82,13 @@ struct ModelRun {
       degrees.experts = {.etp = tp, .ep = 1, .egtp = gtp};
       model.etp = tp;
     }
-    return {.model = [config = config, model](
+    const quant::DType accumulator = quant::accumulator_of(type);
+    return {.build = [config = config, model](
                          nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
             .layout = nn::rank_layout(degrees),
-            .type = type,
+            .types = {.model = type, .accumulator = accumulator, .wire = accumulator},
             .sequence_parallel = config.experts.has_value(),
-            .is_scheduled = is_scheduled};
+            .runtime = {.scheduled = is_scheduled, .pushes = is_scheduled}};
   }
   void on_every_rank(const std::function<void(FrozenModel&)>& body) const {
     comm::run_local(tp * gtp, {}, [&](comm::World& world) {

@@ -115,7 +115,7 @@ TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
     config.dead = dead;
     predict::DryOptions options = dry_options(config, model, {});
     std::int64_t most = 0;
-    for (int rank = 0; rank < options.layout.mesh.world_size(); ++rank)
+    for (int rank = 0; rank < options.step.layout.mesh.world_size(); ++rank)
       most = std::max(most, max_stashed(options, {rank}));
     EXPECT_EQ(max_stashed(options, kinds_of_ranks(options)), most) << dead;
     if (config.dead.empty()) full = most;

@@ -143,32 +143,34 @@ TrainerOptions trainer_options(const RunOptions& options) {
                                    .expert_capacity = options.expert_capacity};
   std::optional<shard::FormatPolicy> backward;
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
-  return {.model =
-              [&options, model](nn::Context& context) {
-                return std::make_unique<HookedModel>(std::make_unique<models::Decoder>(options.model, context, model),
-                                                     context, options);
-              },
-          .layout = layout_of(options),
-          .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
-          .sequence_parallel = options.sequence_parallel,
-          .split = options.split,
-          .recompute = options.recompute,
+  models::StepOptions step{
+      .build =
+          [&options, model](nn::Context& context) {
+            return std::make_unique<HookedModel>(std::make_unique<models::Decoder>(options.model, context, model),
+                                                 context, options);
+          },
+      .layout = layout_of(options),
+      .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},
+      .sequence_parallel = options.sequence_parallel,
+      .split = options.split,
+      .recompute = options.recompute,
+      .runtime = {.zero = options.zero,
+                  .one_microbatch = options.one_microbatch,
+                  .nodes = options.nodes,
+                  .coalesce_bytes = options.coalesce_bytes,
+                  .replay = options.replay,
+                  .wire = {.format = options.wire},
+                  .products = {.format = options.products},
+                  .wire_backward = backward,
+                  .domain_of = options.domain_of},
+      .products = options.product_options,
+      .dropout = options.dropout,
+      .expert_bias_rate = options.expert_bias_rate,
+      .expert_room = options.expert_room};
+  return {.step = std::move(step),
           .adamw = {.weight_decay = 0.1},
           .clip = options.clip,
-          .expert_bias_rate = options.expert_bias_rate,
           .cast_order = options.cast_order,
-          .runtime = {.zero = options.zero,
-                      .one_microbatch = options.one_microbatch,
-                      .nodes = options.nodes,
-                      .coalesce_bytes = options.coalesce_bytes,
-                      .replay = options.replay,
-                      .wire = {.format = options.wire},
-                      .products = {.format = options.products},
-                      .wire_backward = backward,
-                      .domain_of = options.domain_of},
-          .products = options.product_options,
-          .dropout = options.dropout,
-          .expert_room = options.expert_room,
           .graph = options.graph};
 }
 

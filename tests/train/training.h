@@ -50,7 +50,7 @@ struct RunOptions {
   nn::DropoutOptions dropout;
   double clip = 1.0;
   double expert_bias_rate = 0, expert_capacity = 0;
-  double expert_room = 0;  // TrainerOptions::expert_room
+  double expert_room = 0;  // StepOptions::expert_room
   // With expert_room: called before each forward pass on the thread of every rank. May raise the counters of the room.
   // The counter of training steps then suppresses steps, and `suppressed` must be empty.
   std::function<void(const nn::ExpertRoom& room)> before_forward;

@@ -37,15 +37,15 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
   nn::Context* context = nullptr;
   models::Decoder* decoder = nullptr;
   train::TrainerOptions options;
-  options.model = [&](nn::Context& made) {
+  options.step.build = [&](nn::Context& made) {
     context = &made;
     std::unique_ptr<models::Model> model =
         config.build(made, {.max_positions = static_cast<std::int64_t>(tokens.size())});
     decoder = &dynamic_cast<models::Decoder&>(*model);
     return model;
   };
-  options.layout = nn::rank_layout({.tp = world.size()});
-  options.types = {.model = quant::DType::fp64, .accumulator = quant::DType::fp64, .wire = quant::DType::fp64};
+  options.step.layout = nn::rank_layout({.tp = world.size()});
+  options.step.types = {.model = quant::DType::fp64, .accumulator = quant::DType::fp64, .wire = quant::DType::fp64};
   train::Trainer trainer(world, options);
   load_trainer(trainer, checkpoint::CheckpointReader(checkpoint));
 
