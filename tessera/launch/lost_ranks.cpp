@@ -46,7 +46,7 @@ void add_place(settings::PlaceMap& slots, int place, const settings::TrainConfig
 }
 
 settings::PlaceMap dead_with(const settings::TrainConfig& config, const std::vector<int>& ranks) {
-  settings::PlaceMap dead = settings::parse_slots(config.dead, "--dead");
+  settings::PlaceMap dead = config.dead;
   const std::vector<int> active = active_places(config);
   for (const int rank : ranks) {
     if (rank < 0 || rank >= static_cast<int>(active.size()))
@@ -63,7 +63,7 @@ enum class Extent { place, tp_group, replica };
 // Returns the idle places of the run, and the live places that become idle together with the lost ranks.
 settings::PlaceMap idle_with(const settings::TrainConfig& config, const std::vector<int>& ranks,
                              const settings::PlaceMap& dead, Extent extent) {
-  settings::PlaceMap idle = settings::parse_slots(config.idle, "--idle");
+  settings::PlaceMap idle = config.idle;
   if (extent == Extent::place) return idle;
   const int size = static_cast<int>(extent == Extent::tp_group ? config.tp : config.tp * config.gtp);
   const std::vector<int> active = active_places(config);
@@ -154,7 +154,7 @@ settings::TrainConfig without_ranks(const settings::TrainConfig& config, const m
                                     const std::vector<int>& ranks) {
   settings::TrainConfig smaller = config;
   const settings::PlaceMap dead = dead_with(config, ranks);
-  smaller.dead = to_text(dead);
+  smaller.dead = dead;
   smaller.tp_spares = spares_with(config, dead);
   smaller.cuda_graph = false;
   if (config.reduce_order == settings::ReduceOrder::hierarchical)
@@ -164,7 +164,7 @@ settings::TrainConfig without_ranks(const settings::TrainConfig& config, const m
   for (const Extent extent : {Extent::place, Extent::tp_group, Extent::replica})
     for (const std::string& shares : {config.reduced_batch, std::string("auto")}) {
       settings::TrainConfig candidate = smaller;
-      candidate.idle = to_text(idle_with(config, ranks, dead, extent));
+      candidate.idle = idle_with(config, ranks, dead, extent);
       candidate.reduced_batch = config.reduced_batch.empty() ? "" : shares;
       try {
         return settings::resolve_model(settings::resolve_ranks(candidate, std::nullopt), model);

@@ -66,7 +66,7 @@ bool chooses_shares(Way way) {
 
 settings::TrainConfig config_of(settings::TrainConfig config, const settings::PlaceMap& unused,
                                 const settings::PlaceMap& idle, std::optional<std::int64_t> reduced_batch) {
-  config.dead = to_text(unused), config.idle = to_text(idle);
+  config.dead = unused, config.idle = idle;
   config.tp_spares.clear();
   config.reduced_batch = reduced_batch ? std::to_string(*reduced_batch) : "";
   return config;

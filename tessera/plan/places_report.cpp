@@ -113,8 +113,8 @@ ordered_json mesh_json_of(const settings::TrainConfig& config, std::int64_t rank
           {"tp", config.tp},
           {"gtp", config.gtp},
           {"dp", config.dp},
-          {"dead", config.dead},
-          {"idle", config.idle},
+          {"dead", to_text(config.dead)},
+          {"idle", to_text(config.idle)},
           {"tp_spares", config.tp_spares},
           {"reduced_batch", config.reduced_batch}};
 }

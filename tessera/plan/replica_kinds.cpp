@@ -102,7 +102,7 @@ StepPlanRequest request_of(const ReplicaKind& kind, const ReplicaKinds& kinds, S
                            std::int64_t microbatches) {
   settings::TrainConfig& config = request.config;
   config.dp = 1;
-  config.dead = to_text(kind.unused);
+  config.dead = kind.unused;
   config.idle.clear(), config.tp_spares.clear(), config.reduced_batch.clear();
   config.ranks = kind.ranks();
   config.global_batch = microbatches * config.micro_batch * static_cast<std::int64_t>(kind.live.size());

@@ -294,9 +294,9 @@ double limit_seconds(const StepPlanRequest& request, const std::vector<predict::
 
 void check_budgets(const settings::TrainConfig& config, const models::ModelConfigPtr& model) {
   StepPlanRequest request{.config = config, .model = model, .machine = {}};
-  request.gather_budget = settings::parse_budget(config.gather_budget, "--gather-budget");
-  request.reduce_budget = settings::parse_budget(config.reduce_budget, "--reduce-budget");
-  request.coalesce_bytes = settings::parse_byte_size(config.coalesce, "--coalesce");
+  request.gather_budget = config.gather_budget.value;
+  request.reduce_budget = config.reduce_budget.value;
+  request.coalesce_bytes = config.coalesce.value;
   if (!request.gather_budget && !request.reduce_budget) return;
   const auto check = [](const StepPlanRequest& each) {
     const PreparedStep prepared = prepare_step(each);

@@ -17,7 +17,6 @@
 #include "tessera/settings/model_flops.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/shares.h"
-#include "tessera/settings/text/step_times.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/telemetry/gpu/gpu_monitor.h"
 #include "tessera/telemetry/graph_hint.h"
@@ -60,7 +59,7 @@ class Loop {
         shape_{.batch = samples_of(setup), .seq_len = setup.config.seq_len},
         rates_(settings::lr_schedule_of(setup.config)),
         graph_hint_(settings::accepts_graph(setup.config), setup.config.cuda_graph),
-        suppressions_(settings::parse_step_times(setup.config.debug_suppress, "--debug-suppress")) {
+        suppressions_(setup.config.debug_suppress.value) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 

@@ -95,21 +95,21 @@ ordered_json or_null(const std::optional<double>& value) {
 // Adds the bytes and flops of each number format, and the requested formats.
 void add_formats(const settings::TrainConfig& config, const RunSummary& summary, ordered_json& json) {
   json["wire_format"] = telemetry::name_in_run(config.wire_format, config.dtype);
-  if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules;
+  if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules.text;
   if (config.wire_format_backward)
     json["wire_format_backward"] = telemetry::name_in_run(*config.wire_format_backward, config.dtype);
-  if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward;
+  if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward.text;
   if (config.has_experts) json["experts_format"] = name_of(config.dtype);  // experts take no number format
   json["gathered_bytes"] = telemetry::by_format(summary.gathered_by_format, config.dtype);
   json["gemm_format"] = telemetry::name_in_run(config.gemm_format, config.dtype);
-  if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules;
+  if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules.text;
   for (const settings::Setting& setting : settings::settings())
     if (setting.name.starts_with("fp8_") && !settings::is_of_missing_products(config, setting.name))
       json[std::string(setting.name)] = settings::value_of(config, setting);
   json["flops"] = telemetry::by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;
   json["tp_chunks"] = config.tp_chunks;
-  json["tp_wire_format"] = telemetry::name_in_run(config.tp_wire_format, config.dtype);
+  json["tp_wire_format"] = telemetry::name_in_run(config.products.tp_wire, config.dtype);
   json["tp_overlap"] = settings::overlaps_tp(config);
   json["tp_pieces"] = summary.tp_pieces;
   json["tp_fallbacks"] = summary.tp_fallbacks;
@@ -226,8 +226,8 @@ void RunFiles::finish(const RunSummary& summary) {
     for (const auto& [axis, degree] : settings::degrees_of(config)) json["mesh"][axis] = degree;
   if (settings::has_unused_places(config)) json["places"] = settings::inspect_places(config);
   add_formats(config, summary, json);
-  if (config.hidden_dropout > 0) json["hidden_dropout"] = config.hidden_dropout;
-  if (config.embedding_dropout > 0) json["embedding_dropout"] = config.embedding_dropout;
+  if (config.dropout.hidden > 0) json["hidden_dropout"] = config.dropout.hidden;
+  if (config.dropout.embedding > 0) json["embedding_dropout"] = config.dropout.embedding;
   json["reduce_order"] = name_of(config.reduce_order);
   if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
   json["deterministic"] = config.backend != settings::Backend::nccl || config.deterministic;

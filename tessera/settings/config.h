@@ -6,6 +6,7 @@
 //                                        ranges, defaults that follow from other settings, and consistency checks
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,12 +15,19 @@
 
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/experts/moe_aux.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/settings/place_map.h"
+#include "tessera/settings/text/byte_size.h"
+#include "tessera/settings/text/written.h"
+#include "tessera/shard/formats/format_policy.h"
 #include "tessera/shard/ways/lookup.h"
 #include "tessera/train/update/lr_schedule.h"
 
 namespace tessera::settings {
+
+using FormatRules = Written<std::vector<shard::FormatRule>>;
 
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
@@ -54,9 +62,9 @@ struct TrainConfig {
   std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
   std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of the expert grid (nn::ExpertDegrees)
   // Places without a rank (places.h). dead: dead places. idle: live places that the run retires. tp_spares: the number
-  // of slots that tp groups with dead slots leave unused ("auto" or a number). An empty text names no place.
-  // parse_train_flags replaces the path of a file by the file's content.
-  std::string dead, idle, tp_spares;
+  // of slots that tp groups with dead slots leave unused ("auto" or a number; empty: none).
+  PlaceMap dead, idle;
+  std::string tp_spares;
   std::string reduced_batch;  // sequences of a step for each replica with unused places: "auto" or a number; empty:
                               // equal shares
 
@@ -69,33 +77,27 @@ struct TrainConfig {
   quant::DType dtype = quant::DType::fp32;
   std::optional<quant::DType> grad_wire;            // absent: dtype
   quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
-  std::string wire_rules;  // formats of single parameters, by name (shard/formats/format_policy.h)
+  FormatRules wire_rules;  // formats of single parameters, by name (shard/formats/format_policy.h)
   // Like wire_format and wire_rules, for the weights that backward passes read. If wire_format_backward is absent,
   // backward passes have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read
   // wire_rules_backward.
   std::optional<quant::Format> wire_format_backward;
-  std::string wire_rules_backward;
+  FormatRules wire_rules_backward;
   quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
-  std::string gemm_rules;                           // formats of single parameters, by name
-  // Settings of fp8 products (nn::ProductOptions).
-  nn::Fp8Scaling fp8_scaling = nn::Fp8Scaling::delayed;
-  quant::Fp8Recipe fp8_recipe = quant::Fp8Recipe::hybrid;
-  std::int64_t fp8_history = 16;
-  quant::AmaxChoice fp8_amax = quant::AmaxChoice::greatest;
-  std::int64_t fp8_margin = 0;
-  quant::Format tp_wire_format = quant::Format::bf16;  // format of activations that are gathered over tp for products
+  FormatRules gemm_rules;                           // formats of single parameters, by name
+  nn::ProductOptions products;                      // without tp_chunks and tp_overlap, which are settings below
 
   double lr = 3e-4, min_lr = 0.0;
   std::int64_t warmup_steps = 0;
   train::RateShape lr_schedule = train::RateShape::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  double clip = 1.0;                                 // largest norm of the gradient
-  double hidden_dropout = 0, embedding_dropout = 0;  // dropout probabilities in [0, 1)
+  double clip = 1.0;           // largest norm of the gradient
+  nn::DropoutOptions dropout;  // without the seed, which is a setting above
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;
-  std::string activation_budget;          // for recompute automatic: largest bytes of activations, such as 20GB
-  std::optional<bool> sequence_parallel;  // absent: true if tp > 1; resolve_settings sets it if tp > 1
+  Written<std::int64_t> activation_budget;  // for recompute automatic: largest bytes of activations, such as 20GB
+  std::optional<bool> sequence_parallel;    // absent: true if tp > 1; resolve_settings sets it if tp > 1
   // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
   // (nn/parallel/token_chunks.h).
   std::string tp_chunks = "auto";
@@ -108,9 +110,10 @@ struct TrainConfig {
   double expert_capacity = 0;      // largest number of rows of an expert and block, divided by the mean; 0: no limit
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
 
-  std::string gather_budget = "auto", reduce_budget = "auto";  // min, auto, or a size such as 300MB (parse_budget)
+  Written<Budget> gather_budget{.text = "auto"}, reduce_budget{.text = "auto"};  // such as min, auto, 300MB
   // The default is about the size at which a message's transfer time equals its latency, on CPUs and between GPUs.
-  std::string coalesce = "1MiB";  // adjacent weights travel as one transfer if their total size is at most this
+  Written<std::int64_t> coalesce{
+      .value = 1 << 20, .text = "1MiB"};  // adjacent weights travel as one transfer if their total size is at most this
   // Order of the sums of gradients over gtp (shard/ways/reduction_tree.h).
   ReduceOrder reduce_order = ReduceOrder::sequential;
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first
@@ -118,8 +121,8 @@ struct TrainConfig {
   Lookup embedding = Lookup::automatic;  // how the gtp ranks receive the embedding table
   bool debug_poison = false;             // whether free buffers are filled with NaN
   std::int64_t debug_delays = 0;         // seed of random communication delays; 0: no delays
-  std::string debug_suppress;            // steps whose updates are suppressed (step_times.h)
-  std::int64_t trace_step = 0;           // step whose timeline is written; 0: no step
+  Written<std::map<std::int64_t, int>> debug_suppress;  // steps whose updates are suppressed (text/step_times.h)
+  std::int64_t trace_step = 0;                          // step whose timeline is written; 0: no step
 
   std::int64_t save_every = 0, keep = 0;  // save_every: steps between checkpoints; 0: only the last step is saved.
                                           // keep: number of checkpoints to keep; 0: all

@@ -11,7 +11,7 @@ namespace tessera::settings {
 using nlohmann::ordered_json;
 
 ordered_json inspect_places(const TrainConfig& config) {
-  const PlaceMap unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
+  const PlaceMap unused = inactive_slots(config), &dead = config.dead;
   const auto slots_of = [](const PlaceMap& slots, const TpGroup& group) {
     const auto found = slots.find(group);
     return found == slots.end() ? std::vector<int>() : found->second;

@@ -184,7 +184,7 @@ Spares uniform_spares(const PlaceMap& dead, int tp) {
 }
 
 PlaceMap inactive_slots(const TrainConfig& config) {
-  const PlaceMap dead = parse_slots(config.dead, "--dead"), idle = parse_slots(config.idle, "--idle");
+  const PlaceMap &dead = config.dead, &idle = config.idle;
   check_inside(dead, config, "--dead");
   check_inside(idle, config, "--idle");
   for (const auto& [group, slots] : idle)
@@ -225,8 +225,8 @@ std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config) {
 std::int64_t replicas_of_processes(const TrainConfig& config, int processes) {
   const std::int64_t part = config.tp * config.gtp, replicas = processes / part;
   if (processes % part != 0) return 0;
-  for (const std::string& text : {config.dead, config.idle})
-    for (const auto& [group, slots] : parse_slots(text, "--dead"))
+  for (const PlaceMap& places : {config.dead, config.idle})
+    for (const auto& [group, slots] : places)
       if (group.dp >= replicas) return 0;
   return replicas;
 }
@@ -236,7 +236,7 @@ StartedRank started_rank(TrainConfig config, int rank, int processes) {
   if (config.dead.empty() && config.idle.empty()) return all;
   if (config.dp == 0) config.dp = replicas_of_processes(config, processes);
   if (config.tp * config.gtp * config.dp != processes) return all;
-  const PlaceMap unused = inactive_slots(config), dead = parse_slots(config.dead, "--dead");
+  const PlaceMap unused = inactive_slots(config), &dead = config.dead;
   std::vector<int> places = places_of(unused, config);
   std::ranges::sort(places);
   const auto at = std::ranges::lower_bound(places, rank);

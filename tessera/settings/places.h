@@ -1,11 +1,7 @@
 // Places of a mesh without a rank: dead places, and live places that a run retires. All functions except read_slots are
 // pure.
-//
-// A place is (dp, gtp, tp slot). The tp slots of one (dp, gtp) are a tp group.
 #pragma once
-#include <compare>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,14 +9,6 @@
 #include "tessera/settings/config.h"
 
 namespace tessera::settings {
-
-struct TpGroup {
-  int dp = 0, gtp = 0;
-
-  auto operator<=>(const TpGroup&) const = default;
-};
-// Tp slots by tp group. The slots of a group are in ascending order.
-using PlaceMap = std::map<TpGroup, std::vector<int>>;
 
 // Parses "dp0.gtp1:0,3;dp2:1": slots 0 and 3 of the tp group of replica 0 and gtp rank 1, and slot 1 of replica 2 and
 // gtp rank 0. `flag` names the text in errors. Throws InputError for a text of another form, for a coordinate cp or pp

@@ -10,7 +10,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/predict/dry_step.h"
-#include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::settings {
@@ -148,7 +147,7 @@ std::vector<Policy> recompute_choice(const TrainConfig& config, const models::Mo
       break;
   }
   try {
-    return smallest_effort(config, model, parse_byte_size(config.activation_budget));
+    return smallest_effort(config, model, config.activation_budget.value);
   } catch (const InputError& error) {
     throw InputError("--activation-budget: {}", error.what());
   }

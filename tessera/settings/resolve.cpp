@@ -13,8 +13,6 @@
 #include "tessera/settings/places.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/shares.h"
-#include "tessera/settings/text/byte_size.h"
-#include "tessera/settings/text/step_times.h"
 
 namespace tessera::settings {
 namespace {
@@ -49,7 +47,7 @@ void check_dependants(const TrainConfig& config) {
     throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
   if (config.trace_step > config.steps)
     throw InputError("--trace-step: got {}, expected at most --steps {}", config.trace_step, config.steps);
-  const auto suppressed = parse_step_times(config.debug_suppress, "--debug-suppress");
+  const std::map<std::int64_t, int>& suppressed = config.debug_suppress.value;
   if (!suppressed.empty() && suppressed.rbegin()->first > config.steps)
     throw InputError("--debug-suppress: got step {}, expected at most --steps {}", suppressed.rbegin()->first,
                      config.steps);
@@ -77,8 +75,8 @@ void check_recompute(const TrainConfig& config) {
   if (chooses && config.activation_budget.empty())
     throw InputError("--activation-budget is missing: --recompute auto needs it, for example 20GB");
   if (!chooses && !config.activation_budget.empty())
-    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto", config.activation_budget,
-                     name_of(config.recompute));
+    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto",
+                     config.activation_budget.text, name_of(config.recompute));
 }
 
 // Throws InputError, which names the setting, if a policy uses a format with scales and --dtype is not bf16.
@@ -111,19 +109,20 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
   // The stored settings of a run contain all of these settings. Therefore only a value that differs from the default
   // counts as given.
   const TrainConfig defaults;
-  const std::pair<const char*, bool> requested[] = {{"fp8_scaling", config.fp8_scaling != defaults.fp8_scaling},
-                                                    {"fp8_recipe", config.fp8_recipe != defaults.fp8_recipe},
-                                                    {"fp8_history", config.fp8_history != defaults.fp8_history},
-                                                    {"fp8_amax", config.fp8_amax != defaults.fp8_amax},
-                                                    {"fp8_margin", config.fp8_margin != defaults.fp8_margin}};
+  const std::pair<const char*, bool> requested[] = {
+      {"fp8_scaling", config.products.scaling != defaults.products.scaling},
+      {"fp8_recipe", config.products.recipe != defaults.products.recipe},
+      {"fp8_history", config.products.history != defaults.products.history},
+      {"fp8_amax", config.products.choice != defaults.products.choice},
+      {"fp8_margin", config.products.margin != defaults.products.margin}};
   for (const auto& [setting, is_requested] : requested) {
     if (is_requested && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
-    if (is_requested && is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed)
+    if (is_requested && is_of_delayed_scaling(setting) && config.products.scaling != nn::Fp8Scaling::delayed)
       throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting));
   }
-  if (config.tp_wire_format == quant::Format::bf16) return;
-  if (config.tp_wire_format != quant::Format::fp8)
-    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.tp_wire_format));
+  if (config.products.tp_wire == quant::Format::bf16) return;
+  if (config.products.tp_wire != quant::Format::fp8)
+    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.products.tp_wire));
   if (!has_fp8 || !splits_tokens(config))
     throw InputError(
         "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
@@ -139,10 +138,9 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   std::vector<std::string> names;
   for (const auto& [name, formats] : weight_formats(config, model))
     if (formats.takes_rules) names.push_back(name);
-  shard::check_rules(shard::parse_format_rules(config.wire_rules, "--wire-rules"), names, "--wire-rules");
-  shard::check_rules(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"), names,
-                     "--wire-rules-backward");
-  shard::check_rules(shard::parse_format_rules(config.gemm_rules, "--gemm-rules"), names, "--gemm-rules");
+  shard::check_rules(config.wire_rules.value, names, "--wire-rules");
+  shard::check_rules(config.wire_rules_backward.value, names, "--wire-rules-backward");
+  shard::check_rules(config.gemm_rules.value, names, "--gemm-rules");
 }
 
 }  // namespace
@@ -179,9 +177,6 @@ TrainConfig resolve_settings(TrainConfig config) {
   check_rates(config);
   check_dependants(config);
   check_graph(config);
-  parse_budget(config.gather_budget, "--gather-budget");
-  parse_budget(config.reduce_budget, "--reduce-budget");
-  parse_byte_size(config.coalesce, "--coalesce");
   check_tp_tokens(config);
   return config;
 }
@@ -207,9 +202,8 @@ std::string start_text(Backend backend, std::int64_t ranks) {
 std::int64_t nominal_replicas(const TrainConfig& config) {
   const std::int64_t part = config.tp * config.gtp;
   std::int64_t replicas = std::max<std::int64_t>(1, (config.ranks + part - 1) / part);
-  for (const std::string& text : {config.dead, config.idle})
-    for (const auto& [group, slots] : parse_slots(text, "--dead"))
-      replicas = std::max<std::int64_t>(replicas, group.dp + 1);
+  for (const PlaceMap& places : {config.dead, config.idle})
+    for (const auto& [group, slots] : places) replicas = std::max<std::int64_t>(replicas, group.dp + 1);
   return replicas;
 }
 
@@ -308,29 +302,27 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 
 namespace {
 // The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
-shard::FormatPolicy policy_of(quant::Format format, const std::string& rules, std::string_view flag) {
+shard::FormatPolicy policy_of(quant::Format format, const FormatRules& rules) {
   shard::FormatPolicy policy{
       .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};
-  std::ranges::copy(shard::parse_format_rules(rules, flag), std::back_inserter(policy.rules));
+  std::ranges::copy(rules.value, std::back_inserter(policy.rules));
   return policy;
 }
 }  // namespace
 
 shard::FormatPolicy wire_policy(const TrainConfig& config) {
-  return policy_of(config.wire_format, config.wire_rules, "--wire-rules");
+  return policy_of(config.wire_format, config.wire_rules);
 }
 
 shard::FormatPolicy backward_policy(const TrainConfig& config) {
-  if (config.wire_format_backward)
-    return policy_of(*config.wire_format_backward, config.wire_rules_backward, "--wire-rules-backward");
+  if (config.wire_format_backward) return policy_of(*config.wire_format_backward, config.wire_rules_backward);
   shard::FormatPolicy policy = wire_policy(config);
-  std::ranges::copy(shard::parse_format_rules(config.wire_rules_backward, "--wire-rules-backward"),
-                    std::back_inserter(policy.rules));
+  std::ranges::copy(config.wire_rules_backward.value, std::back_inserter(policy.rules));
   return policy;
 }
 
 shard::FormatPolicy product_policy(const TrainConfig& config) {
-  return policy_of(config.gemm_format, config.gemm_rules, "--gemm-rules");
+  return policy_of(config.gemm_format, config.gemm_rules);
 }
 
 std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config) {
@@ -344,8 +336,8 @@ std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& 
 namespace {
 std::string unused_text(const TrainConfig& config) {
   std::string text;
-  if (!config.dead.empty()) text += ", dead " + config.dead;
-  if (!config.idle.empty()) text += ", idle " + config.idle;
+  if (!config.dead.empty()) text += ", dead " + to_text(config.dead);
+  if (!config.idle.empty()) text += ", idle " + to_text(config.idle);
   if (!config.tp_spares.empty()) text += ", tp spares " + config.tp_spares;
   if (!config.reduced_batch.empty()) text += ", reduced batch " + config.reduced_batch;
   return text;
@@ -366,7 +358,7 @@ bool is_of_missing_products(const TrainConfig& config, std::string_view setting)
   const bool of_fp8 = setting.starts_with("fp8_") || setting == "tp_wire_format";
   if (of_fp8 && !has_format(product_policy(config), quant::Format::fp8)) return true;
   if (setting == "tp_wire_format" || setting == "tp_chunks") return !splits_tokens(config);
-  return is_of_delayed_scaling(setting) && config.fp8_scaling != nn::Fp8Scaling::delayed;
+  return is_of_delayed_scaling(setting) && config.products.scaling != nn::Fp8Scaling::delayed;
 }
 
 std::vector<int> ranks_of_node(const TrainConfig& config) {

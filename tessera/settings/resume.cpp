@@ -68,7 +68,7 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
   for (const Setting& setting : settings())
     if (setting.on_resume == OnResume::kept && !is_given(command, setting) &&
         is_without_meaning(merged.config, setting.name))
-      std::visit([&](auto member) { merged.config.*member = command.*member; }, setting.field);
+      setting.field.copy(merged.config, command);
   merged.config.given = command.given;
   for (const Setting& setting : settings()) {
     if (setting.name == "resume" || setting.name == "out") continue;

@@ -7,27 +7,35 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "tessera/settings/config.h"
 
 namespace tessera::settings {
 
-using Field =
-    std::variant<std::string TrainConfig::*, std::vector<std::string> TrainConfig::*, bool TrainConfig::*,
-                 std::optional<bool> TrainConfig::*, std::int64_t TrainConfig::*, std::uint64_t TrainConfig::*,
-                 double TrainConfig::*, Backend TrainConfig::*, train::RateShape TrainConfig::*,
-                 ReduceOrder TrainConfig::*, RecomputeSetting TrainConfig::*, Lookup TrainConfig::*,
-                 quant::DType TrainConfig::*, std::optional<quant::DType> TrainConfig::*, quant::Format TrainConfig::*,
-                 std::optional<quant::Format> TrainConfig::*, quant::Fp8Recipe TrainConfig::*,
-                 quant::AmaxChoice TrainConfig::*, nn::Fp8Scaling TrainConfig::*, nn::MoeAux TrainConfig::*>;
-
 // The valid values: low <= value <= high. If open_low is set, `low` itself is not valid; if open_high is set, `high` is
 // not valid. A default below the range means that the value follows from other settings.
 struct Range {
   double low = -std::numeric_limits<double>::max(), high = std::numeric_limits<double>::max();
   bool open_low = false, open_high = false;
+};
+
+// Where a value comes from, for its checks and messages.
+struct Place {
+  const Range& range;
+  const std::string& where;  // "--lr" or "FILE: key 'lr'"
+  bool may_be_empty = false;
+};
+
+// Access to one value of TrainConfig. Made by field() in text/values.h.
+struct Field {
+  // Reads the value from JSON. Throws InputError for a wrong type, word or range.
+  void (*put)(TrainConfig& to, const nlohmann::json& value, const Place& at);
+  nlohmann::json (*get)(const TrainConfig& from);
+  void (*copy)(TrainConfig& to, const TrainConfig& from);
+  // Returns the JSON value of a flag's words. A text that is not a number becomes a JSON string, which put() refuses.
+  nlohmann::json (*json_of)(const std::vector<std::string>& words);
+  bool is_list = false, is_switch = false;
 };
 
 // The source of a value on --resume if no flag sets the value.

@@ -7,7 +7,6 @@
 #include "tessera/settings/places.h"
 #include "tessera/settings/recompute_choice.h"
 #include "tessera/settings/resolve.h"
-#include "tessera/settings/text/byte_size.h"
 
 namespace tessera::settings {
 namespace {
@@ -18,9 +17,9 @@ bool has_one_microbatch(const TrainConfig& config) {
 
 runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
   runtime::RuntimeOptions options;
-  options.gather_budget = parse_budget(config.gather_budget, "--gather-budget");
-  options.reduce_budget = parse_budget(config.reduce_budget, "--reduce-budget");
-  options.coalesce_bytes = parse_byte_size(config.coalesce, "--coalesce");
+  options.gather_budget = config.gather_budget.value;
+  options.reduce_budget = config.reduce_budget.value;
+  options.coalesce_bytes = config.coalesce.value;
   options.zero = config.zero;
   options.one_microbatch = has_one_microbatch(config);
   options.pushes = config.pushes;
@@ -33,18 +32,16 @@ runtime::RuntimeOptions runtime_options(const TrainConfig& config) {
 }
 
 nn::ProductOptions product_options(const TrainConfig& config) {
-  return {.recipe = config.fp8_recipe,
-          .scaling = config.fp8_scaling,
-          .history = config.fp8_history,
-          .choice = config.fp8_amax,
-          .margin = static_cast<int>(config.fp8_margin),
-          .tp_wire = config.tp_wire_format,
-          .tp_chunks = tp_chunks_of(config),
-          .tp_overlap = overlaps_tp(config)};
+  nn::ProductOptions options = config.products;
+  options.tp_chunks = tp_chunks_of(config);
+  options.tp_overlap = overlaps_tp(config);
+  return options;
 }
 
 nn::DropoutOptions dropout_options(const TrainConfig& config) {
-  return {.hidden = config.hidden_dropout, .embedding = config.embedding_dropout, .seed = config.seed};
+  nn::DropoutOptions options = config.dropout;
+  options.seed = config.seed;
+  return options;
 }
 
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {

@@ -30,9 +30,9 @@ settings::TrainConfig stored_config() {
   config.model = "llama-tiny", config.data = {"data/train"}, config.out = "runs/a";
   config.steps = 9, config.seq_len = 16, config.ranks = 8;
   config.tp = 2, config.gtp = 2, config.dp = 2;
-  config.dead = "dp0.gtp1:1", config.tp_spares = "1", config.reduced_batch = "auto";
-  config.wire_rules = "layers.*=fp8,output.weight=bf16";
-  config.debug_suppress = "5,7:2";
+  config.dead = settings::parse_slots("dp0.gtp1:1", "--dead"), config.tp_spares = "1", config.reduced_batch = "auto";
+  config.wire_rules.text = "layers.*=fp8,output.weight=bf16";
+  config.debug_suppress.text = "5,7:2";
   return config;
 }
 
@@ -86,7 +86,7 @@ TEST(Fuzz, Places) {
         .seeds = {"dp0.gtp1:3,0;dp2:1", "gtp1.dp0.pp0.cp0:3", "dp1023.gtp3:7"},
         .mutate = mutated_bytes,
         .read = [&](const std::string& text) {
-          mesh.dead = settings::to_text(settings::read_slots(text, "--dead"));
+          mesh.dead = settings::read_slots(text, "--dead");
           settings::inactive_slots(mesh);
         }});
 }
@@ -100,7 +100,7 @@ TEST(Fuzz, FilesOfPlaces) {
         .mutate = mutated_json,
         .read =
             [&](const std::string&) {
-              mesh.dead = settings::to_text(settings::read_slots((folder / "dead.json").string(), "--dead"));
+              mesh.dead = settings::read_slots((folder / "dead.json").string(), "--dead");
               settings::inactive_slots(mesh);
             },
         .write = [&](const std::string& text) { write_file(folder / "dead.json", text); }});
@@ -190,7 +190,7 @@ struct RunFolder {
 TEST(Fuzz, ConfigsOfRuns) {
   const RunFolder made;
   settings::TrainConfig whole = stored_config();
-  whole.dead = whole.tp_spares = whole.reduced_batch = "";
+  whole.dead.clear(), whole.tp_spares = whole.reduced_batch = "";
   fuzz({.name = "config.json of runs",
         .seeds = {config_of_run(stored_config()), config_of_run(whole)},
         .mutate = mutated_json,

@@ -55,10 +55,10 @@ TEST(LostRanks, KeepTheSettingsOfTheMesh) {
   const settings::TrainConfig config = resolved({"--tp", "4", "--dp", "2", "--dead", "dp0:2", "--tp-spares", "1",
                                                  "--reduced-batch", "8", "--global-batch", "24", "--zero", "off"});
   const settings::TrainConfig one = launch::without_ranks(config, lost_model(), {4});  // dp 1
-  EXPECT_EQ(std::tuple(one.dead, one.tp_spares, one.ranks), std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
+  EXPECT_EQ(std::tuple(to_text(one.dead), one.tp_spares, one.ranks), std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
   EXPECT_EQ(one.reduced_batch, "auto");  // both replicas are reduced, and 2 x 8 is not 24
   const settings::TrainConfig two = launch::without_ranks(config, lost_model(), {0});
-  EXPECT_EQ(std::tuple(two.dead, two.tp_spares, two.ranks), std::tuple("dp0.gtp0:0,2", "auto", 6));
+  EXPECT_EQ(std::tuple(to_text(two.dead), two.tp_spares, two.ranks), std::tuple("dp0.gtp0:0,2", "auto", 6));
   EXPECT_EQ(two.reduced_batch, "8");
 }
 
@@ -68,9 +68,11 @@ TEST(LostRanks, TakeTheirTpGroupOrReplicaAlongWhereFormatsNeedIt) {
   std::vector<std::string> flags = tiles;
   flags.insert(flags.end(), {"--gtp", "2"});
   const settings::TrainConfig group = launch::without_ranks(resolved(flags), lost_model(), {1});
-  EXPECT_EQ(std::tuple(group.dead, group.idle, group.ranks), std::tuple("dp0.gtp0:1", "dp0.gtp0:0", 6));
+  EXPECT_EQ(std::tuple(to_text(group.dead), to_text(group.idle), group.ranks),
+            std::tuple("dp0.gtp0:1", "dp0.gtp0:0", 6));
   const settings::TrainConfig replica = launch::without_ranks(resolved(tiles), lost_model(), {2});
-  EXPECT_EQ(std::tuple(replica.dead, replica.idle, replica.ranks), std::tuple("dp1.gtp0:0", "dp1.gtp0:1", 2));
+  EXPECT_EQ(std::tuple(to_text(replica.dead), to_text(replica.idle), replica.ranks),
+            std::tuple("dp1.gtp0:0", "dp1.gtp0:1", 2));
 }
 
 TEST(LostRanks, SwitchOffWhatDeadPlacesDoNotSupport) {

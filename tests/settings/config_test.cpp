@@ -201,12 +201,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigFile, MayContainNumbersForTextsLikeAutoOrANumber) {
   const base::TempFile file(
-      "{\"tp\": 2, \"tp_chunks\": 2, \"gather_budget\": 4096, \"coalesce\": 0, \"activation_budget\": 5}");
+      "{\"tp\": 2, \"tp_chunks\": 2, \"gather_budget\": 4096, \"coalesce\": 7, \"activation_budget\": 5}");
   const TrainConfig config = parse({"--config", file.path()});
   EXPECT_EQ(config.tp_chunks, "2");
-  EXPECT_EQ(config.gather_budget, "4096");
-  EXPECT_EQ(config.coalesce, "0");
-  EXPECT_EQ(config.activation_budget, "5");
+  EXPECT_EQ(config.gather_budget.value, 4096);
+  EXPECT_EQ(config.coalesce.value, 7);
+  EXPECT_EQ(config.activation_budget.value, 5);
 }
 
 TEST(Settings, RoundTripThroughJson) {

@@ -41,8 +41,6 @@ Outcome in_command(Command command, const Setting& setting, const Words& line) {
     app.parse(Words(line.rbegin(), line.rend()));
     TrainConfig config;
     set_from_words(config, words);
-    config.dead = to_text(read_slots(config.dead, "--dead"));  // as every command that takes places
-    config.idle = to_text(read_slots(config.idle, "--idle"));
     return {.value = value_of(config, setting).dump(), .refusal = ""};
   } catch (const InputError& error) {
     return {.value = "", .refusal = error.what()};

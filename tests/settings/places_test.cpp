@@ -22,7 +22,8 @@ TrainConfig mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string
                  std::string spares = "") {
   TrainConfig config;
   config.tp = tp, config.gtp = gtp, config.dp = dp;
-  config.dead = std::move(dead), config.idle = std::move(idle), config.tp_spares = std::move(spares);
+  config.dead = parse_slots(dead, "--dead"), config.idle = parse_slots(idle, "--idle"),
+  config.tp_spares = std::move(spares);
   return config;
 }
 

@@ -67,7 +67,7 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
       int before = 2 * static_cast<int>(layers) + 1;
       for (int part = 0; part <= 20; ++part) {
         const std::int64_t budget = least + (most - least) * part / 20;
-        config.activation_budget = std::to_string(budget);
+        config.activation_budget = {.value = budget, .text = std::to_string(budget)};
         const std::vector<Policy> chosen = recompute_choice(config, models::LlamaConfig(model));
         EXPECT_LE(kept(config, model, chosen), budget);
         EXPECT_LE(effort(chosen), before);  // a larger budget never needs more recomputation
@@ -89,7 +89,7 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
 TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   TrainConfig config = config_of(1);
   const models::DecoderConfig model = model_of(3);
-  config.activation_budget = "1";
+  config.activation_budget = {.value = 1, .text = "1"};
   EXPECT_THAT(base::refusal([&] { recompute_choice(config, models::LlamaConfig(model)); }),
               HasSubstr("--activation-budget: got 1 bytes, expected at least"));
   config.recompute = RecomputeSetting::selective;
@@ -112,7 +112,7 @@ TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
   config.dp = 2, config.ranks = 5;
   std::int64_t full = 0;
   for (const char* dead : {"", "dp0:1", "dp1:2", "dp1:0,2"}) {
-    config.dead = dead;
+    config.dead = parse_slots(dead, "--dead");
     predict::DryOptions options = dry_options(config, model, {});
     std::int64_t most = 0;
     for (int rank = 0; rank < options.step.layout.mesh.world_size(); ++rank)

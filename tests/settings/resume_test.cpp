@@ -78,12 +78,14 @@ TEST(Resume, KeepsTheMeshIfOnlyUnusedPlacesAreGiven) {
   };
   const TrainConfig other = merged({"--dead", "dp2:0"});
   EXPECT_EQ(std::tuple(other.ranks, other.tp, other.gtp, other.dp), std::tuple(11, 2, 2, 3));
-  EXPECT_EQ(std::tuple(other.dead, other.tp_spares, other.reduced_batch), std::tuple("dp2.gtp0:0", "auto", "auto"));
+  EXPECT_EQ(std::tuple(to_text(other.dead), other.tp_spares, other.reduced_batch),
+            std::tuple("dp2.gtp0:0", "auto", "auto"));
   const TrainConfig more = merged({"--idle", "dp1:0,1"});
-  EXPECT_EQ(std::tuple(more.ranks, more.dead, more.idle), std::tuple(9, "dp0.gtp0:1", "dp1.gtp0:0,1"));
+  EXPECT_EQ(std::tuple(more.ranks, to_text(more.dead), to_text(more.idle)),
+            std::tuple(9, "dp0.gtp0:1", "dp1.gtp0:0,1"));
   // With a flag of the mesh, the stored places do not count.
   const TrainConfig new_mesh = merged({"--tp", "2"});
-  EXPECT_EQ(std::tuple(new_mesh.ranks, new_mesh.gtp, new_mesh.dead), std::tuple(2, 1, ""));
+  EXPECT_EQ(std::tuple(new_mesh.ranks, new_mesh.gtp, to_text(new_mesh.dead)), std::tuple(2, 1, ""));
 }
 
 TEST(Resume, KeepsHowTheRunIsComputed) {
@@ -192,7 +194,7 @@ TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   json current = before;
   for (const char* name : {"fp8_history", "fp8_amax", "fp8_margin"}) current.erase(name);
   current["fp8_scaling"] = "current";
-  EXPECT_EQ(merge_stored(parse({}), current, "c").config.fp8_scaling, nn::Fp8Scaling::current);
+  EXPECT_EQ(merge_stored(parse({}), current, "c").config.products.scaling, nn::Fp8Scaling::current);
 }
 
 // If a flag removes a setting, the settings that depend on it return to their defaults.
@@ -206,12 +208,12 @@ TEST(Resume, DropsSettingsWithoutMeaning) {
   EXPECT_EQ(resolved(nodes, {}).ranks_per_node, 2);
   EXPECT_EQ(resolved(nodes, {"--reduce-order", "sequential"}).ranks_per_node, 0);
   const std::vector<std::string> budget{"--recompute", "auto", "--activation-budget", "1GB"};
-  EXPECT_EQ(resolved(budget, {}).activation_budget, "1GB");
-  EXPECT_EQ(resolved(budget, {"--recompute", "none"}).activation_budget, "");
+  EXPECT_EQ(resolved(budget, {}).activation_budget.text, "1GB");
+  EXPECT_EQ(resolved(budget, {"--recompute", "none"}).activation_budget.text, "");
   const std::vector<std::string> wire{"--gemm-format", "fp8", "--sequence-parallel", "on", "--tp-wire-format", "fp8"};
-  EXPECT_EQ(resolved(wire, {}).tp_wire_format, quant::Format::fp8);
-  EXPECT_EQ(resolved(wire, {"--gtp", "2"}).tp_wire_format, quant::Format::bf16);
-  EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).tp_wire_format, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {}).products.tp_wire, quant::Format::fp8);
+  EXPECT_EQ(resolved(wire, {"--gtp", "2"}).products.tp_wire, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).products.tp_wire, quant::Format::bf16);
   const std::vector<std::string> chunks{"--sequence-parallel", "on", "--tp-chunks", "2"};
   EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
   EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");

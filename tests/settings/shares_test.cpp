@@ -15,7 +15,7 @@ using ::testing::ThrowsMessage;
 TrainConfig mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string dead, std::int64_t batch,
                  std::string reduced = "") {
   TrainConfig config;
-  config.tp = tp, config.gtp = gtp, config.dp = dp, config.dead = std::move(dead);
+  config.tp = tp, config.gtp = gtp, config.dp = dp, config.dead = parse_slots(dead, "--dead");
   config.global_batch = batch, config.reduced_batch = std::move(reduced);
   return config;
 }

@@ -105,7 +105,7 @@ settings::TrainConfig searched_config(settings::TrainConfig config, const models
   alone.sequence_parallel.reset();
   alone.reduce_order = settings::ReduceOrder::sequential;
   alone.ranks_per_node = 0;
-  alone.tp_wire_format = quant::Format::bf16;
+  alone.products.tp_wire = quant::Format::bf16;
   settings::tp_chunks_of(config);  // refuses a bad value
   alone.tp_chunks = "auto";
   alone.tp_overlap.reset();
@@ -164,8 +164,6 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   PlanCommandInputs task;
   StepPlanRequest& request = task.request;
   apply(request.config, flags);
-  request.config.dead = to_text(settings::read_slots(request.config.dead, "--dead"));
-  request.config.idle = to_text(settings::read_slots(request.config.idle, "--idle"));
   check_search(flags);
   if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
     throw InputError("--evaluate: got it with {}, which determines the kind of step",
@@ -205,9 +203,9 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   request.machine = predict::find_machine(flags.machine, configs / "machines");
   if (request.machine.has_gpus()) settings::check_device_experts(request.config, request.model->sizes());
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
-  request.gather_budget = settings::parse_budget(request.config.gather_budget, "--gather-budget");
-  request.reduce_budget = settings::parse_budget(request.config.reduce_budget, "--reduce-budget");
-  request.coalesce_bytes = settings::parse_byte_size(request.config.coalesce, "--coalesce");
+  request.gather_budget = request.config.gather_budget.value;
+  request.reduce_budget = request.config.reduce_budget.value;
+  request.coalesce_bytes = request.config.coalesce.value;
   if (task.run && !task.has_unused) keep_arenas(*task.run, request);
   if (flags.events.empty()) return task;
   request.trace = load_events(flags, request);

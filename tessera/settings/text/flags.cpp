@@ -1,7 +1,5 @@
 #include "tessera/settings/text/flags.h"
 
-#include <variant>
-
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/text/suggestion.h"
@@ -12,14 +10,12 @@ namespace {
 void add_flag(CLI::App& app, const Setting& setting, std::vector<std::string>& words, const std::string& help) {
   CLI::Option* option = app.add_option(flag_of(setting.name), words, help);
   option->option_text(std::string(setting.placeholder))->expected(1);
-  const bool is_list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(setting.field);
+  const bool is_list = setting.field.is_list;
   if (is_list) option->expected(1, CLI::detail::expected_max_vector_size);
   // Only one word after a flag is its value, unless the setting is a list. A repeated flag is an error that names the
   // flag (set_from_text).
   option->allow_extra_args(is_list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  const bool is_switch = std::holds_alternative<bool TrainConfig::*>(setting.field) ||
-                         std::holds_alternative<std::optional<bool> TrainConfig::*>(setting.field);
-  if (is_switch) option->expected(0, 1)->default_str("on");
+  if (setting.field.is_switch) option->expected(0, 1)->default_str("on");
 }
 
 // Returns whether the option has one of the types that CLI11 reads an empty text as 0 or as absent for.

@@ -5,7 +5,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/base/text/printable.h"
-#include "tessera/settings/places.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/flags.h"
 #include "tessera/settings/text/suggestion.h"
@@ -98,8 +97,6 @@ TrainCommand parse_train_flags(const std::vector<std::string>& flags) {
   if (file_option->count() > 0) apply_file(command.config, file);
   set_from_words(command.config, words);
   check_reserved_flags(reserved);
-  command.config.dead = to_text(read_slots(command.config.dead, "--dead"));
-  command.config.idle = to_text(read_slots(command.config.idle, "--idle"));
   return command;
 }
 
