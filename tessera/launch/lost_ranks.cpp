@@ -214,7 +214,7 @@ std::string lost_ranks_text(const LostRanks& lost) {
 void write_lost_ranks(const LostRanks& lost, const fs::path& out) {
   nlohmann::ordered_json json = {{"lost_ranks", lost.ranks}, {"dead", json_of(lost.dead)}};
   if (lost.config) {
-    json["idle"] = json_of(settings::parse_slots(lost.config->idle, "--idle"));
+    json["idle"] = json_of(lost.config->idle);
     json["ranks"] = lost.config->ranks;
     json["command"] = lost.command;
   } else {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tessera/models/architectures/llama.h"
+#include "tessera/settings/places.h"
 #include "tessera/settings/trainer_options.h"
 #include "tests/settings/config_test_support.h"
 

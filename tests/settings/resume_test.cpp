@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tessera/models/architectures/llama.h"
+#include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/settings.h"
 #include "tests/settings/config_test_support.h"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/settings/places.h"
 
 namespace tessera::settings {
 namespace {

@@ -9,6 +9,7 @@
 #include "tessera/models/registry.h"
 #include "tessera/schedule/events_json.h"
 #include "tessera/settings/checks/expert_checks.h"
+#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/settings.h"
