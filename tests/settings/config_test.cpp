@@ -195,6 +195,8 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFile{"{\"dtype\": 16}", {"'dtype'", "16"}}, BadFile{"{\"pp\": 2}", {"'pp'", "not built yet"}},
                       BadFile{"{\"config\": \"x\"}", {"'config'"}},
                       BadFile{"{\"tp_chunks\": -2}", {"'tp_chunks'", "-2"}},
+                      BadFile{"{\"tp_spares\": \"1\\n\"}", {"'tp_spares'", "\"1\\n\"", "control characters"}},
+                      BadFile{"{\"data\": [\"a\\tb\"]}", {"'data'", "control characters"}},
                       BadFile{"{\"coalesce\": 1.5}", {"'coalesce'", "1.5"}},
                       BadFile{"{\"tp\": 1, \"tp\": 2}", {"\"tp\"", "twice"}}, BadFile{"[1]", {"[1]", "object"}},
                       BadFile{"{", {"JSON"}}, BadFile{"", {"empty"}}));

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/step_times.h"
@@ -128,6 +129,8 @@ inline void put(std::string& to, const json& value, const Place& at) {
   }
   if (!value.is_string() || (value.get_ref<const std::string&>().empty() && !at.may_be_empty))
     refuse(at.where, value, at.may_be_empty ? "a text" : "a non-empty text");
+  if (const auto& text = value.get_ref<const std::string&>(); base::printable(text) != text)
+    refuse(at.where, value, "a text without control characters");
   to = value.get<std::string>();
 }
 inline void put(std::vector<std::string>& to, const json& value, const Place& at) {
@@ -136,6 +139,7 @@ inline void put(std::vector<std::string>& to, const json& value, const Place& at
     if (!word.is_string() && !word.is_number()) refuse(at.where, value, "PREFIX, or a list W1 PREFIX1 W2 PREFIX2 ...");
     words.push_back(word.is_string() ? word.get<std::string>() : word.dump());
     if (words.back().empty()) refuse(at.where, value, "prefixes that are not empty");
+    if (base::printable(words.back()) != words.back()) refuse(at.where, value, "prefixes without control characters");
   }
   to = std::move(words);
 }
