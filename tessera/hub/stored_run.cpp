@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
+#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/resume.h"
 #include "tessera/settings/settings.h"
 #include "tessera/train/trainer_checkpoint.h"
@@ -121,11 +122,8 @@ settings::TrainConfig with_stored_ranks(const settings::TrainConfig& command) {
   if (!run.state.is_object() || !run.state.contains("config")) return command;
   const settings::TrainConfig stored =
       settings::merge_stored(command, run.state["config"], run.where, path.has_value()).config;
-  settings::TrainConfig known = command;
+  settings::TrainConfig known = on_mesh_of(command, stored);
   known.backend = stored.backend;
-  known.ranks = stored.ranks, known.tp = stored.tp, known.gtp = stored.gtp, known.dp = stored.dp;
-  known.dead = stored.dead, known.idle = stored.idle, known.tp_spares = stored.tp_spares,
-  known.reduced_batch = stored.reduced_batch;
   return known;
 }
 

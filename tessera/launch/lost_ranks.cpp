@@ -17,6 +17,7 @@
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/rank_text.h"
 #include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/resume.h"
 #include "tessera/settings/settings.h"
@@ -154,20 +155,21 @@ settings::TrainConfig without_ranks(const settings::TrainConfig& config, const m
                                     const std::vector<int>& ranks) {
   settings::TrainConfig smaller = config;
   const settings::PlaceMap dead = dead_with(config, ranks);
-  smaller.dead = dead;
-  smaller.tp_spares = spares_with(config, dead);
   smaller.cuda_graph = false;
   if (config.reduce_order == settings::ReduceOrder::hierarchical)
     smaller.reduce_order = settings::ReduceOrder::sequential, smaller.ranks_per_node = 0;
-  smaller.ranks = 0;
+  const std::string spares = spares_with(config, dead);
   std::optional<InputError> refusal;
   for (const Extent extent : {Extent::place, Extent::tp_group, Extent::replica})
     for (const std::string& shares : {config.reduced_batch, std::string("auto")}) {
-      settings::TrainConfig candidate = smaller;
-      candidate.idle = idle_with(config, ranks, dead, extent);
-      candidate.reduced_batch = config.reduced_batch.empty() ? "" : shares;
       try {
-        return settings::resolve_model(settings::resolve_ranks(candidate, std::nullopt), model);
+        return settings::resolve_model(
+            settings::resolve_ranks(without(smaller, {.dead = dead,
+                                                      .idle = idle_with(config, ranks, dead, extent),
+                                                      .tp_spares = spares,
+                                                      .reduced_batch = config.reduced_batch.empty() ? "" : shares}),
+                                    std::nullopt),
+            model);
       } catch (const InputError& error) {
         if (!refusal) refusal = error;
       }

@@ -6,6 +6,7 @@
 
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/schedule/way_costs.h"
+#include "tessera/settings/other_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -59,8 +60,9 @@ double tokens_seconds(const shard::Domain& domain, const schedule::Trace& trace,
 }
 
 ExpertLayout layout_of(StepPlanRequest request, std::int64_t ep, std::int64_t egtp) {
-  settings::TrainConfig& config = request.config;
-  config.ep = ep, config.egtp = egtp;
+  settings::Degrees degrees = degrees_in(request.config);
+  degrees.ep = ep, degrees.egtp = egtp;
+  request.config = on(std::move(request.config), degrees);
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
   const std::vector<predict::PlannedParameter> parameters = planned_parameters(dry, options.step.types);
@@ -70,7 +72,7 @@ ExpertLayout layout_of(StepPlanRequest request, std::int64_t ep, std::int64_t eg
   const double layers = sparse_layers(dry);
   const bool trains = request.kind == schedule::StepKind::train;
   const shard::Domain& domain = options.step.layout.domains[nn::kExpertDomain];
-  return {.etp = config.etp,
+  return {.etp = degrees.etp,
           .ep = ep,
           .egtp = egtp,
           .products_seconds = costs.expert_products / layers,

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/data/sampler.h"
+#include "tessera/settings/other_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -64,12 +65,11 @@ bool chooses_shares(Way way) {
   return way == Way::drop_gtp_place || way == Way::adopt_with_shares;
 }
 
-settings::TrainConfig config_of(settings::TrainConfig config, const settings::PlaceMap& unused,
+settings::TrainConfig config_of(const settings::TrainConfig& config, const settings::PlaceMap& unused,
                                 const settings::PlaceMap& idle, std::optional<std::int64_t> reduced_batch) {
-  config.dead = unused, config.idle = idle;
-  config.tp_spares.clear();
-  config.reduced_batch = reduced_batch ? std::to_string(*reduced_batch) : "";
-  return config;
+  return without(
+      config,
+      {.dead = unused, .idle = idle, .reduced_batch = reduced_batch ? std::to_string(*reduced_batch) : std::string()});
 }
 
 bool is_affected(const ReplicaKind& kind) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tessera/data/sampler.h"
+#include "tessera/settings/other_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -102,9 +103,7 @@ StepPlanRequest request_of(const ReplicaKind& kind, const ReplicaKinds& kinds, S
                            std::int64_t microbatches) {
   settings::TrainConfig& config = request.config;
   config.dp = 1;
-  config.dead = kind.unused;
-  config.idle.clear(), config.tp_spares.clear(), config.reduced_batch.clear();
-  config.ranks = kind.ranks();
+  config = without(std::move(config), {.dead = kind.unused});
   config.global_batch = microbatches * config.micro_batch * static_cast<std::int64_t>(kind.live.size());
   if (kinds.any_reduced()) config.embedding = settings::Lookup::gather;
   request.replica = predict::ReplicaOfMesh{.ranks = kinds.ranks(),

@@ -1,18 +1,13 @@
 #include "tessera/settings/model_flops.h"
 
 #include "tessera/predict/dry_step.h"
+#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::settings {
 
 double model_flops(const TrainConfig& config, const models::ModelConfig& model, schedule::StepKind kind) {
-  TrainConfig alone = config;  // a configuration with one rank, which computes all flops
-  alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
-  alone.dead.clear(), alone.idle.clear(), alone.tp_spares.clear(), alone.reduced_batch.clear();
-  alone.sequence_parallel.reset();
-  alone.reduce_order = ReduceOrder::sequential;
-  alone.ranks_per_node = 0;
-  predict::DryOptions options = dry_options(alone, model, {});
+  predict::DryOptions options = dry_options(alone(config), model, {});  // one rank computes all flops
   options.kind = kind;
   double flops = 0;
   for (const std::vector<ops::Work>& works : dry_step(options).work)

@@ -16,6 +16,7 @@
 #include "tessera/plan/plan_report.h"
 #include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/resolve.h"
 
 namespace tessera::plan {
@@ -26,8 +27,7 @@ namespace {
 constexpr double kHidden = 0.01;
 
 StepPlanRequest with_microbatches(StepPlanRequest request, std::int64_t microbatches) {
-  settings::TrainConfig& config = request.config;
-  config.global_batch = microbatches * config.micro_batch * config.gtp * config.dp;
+  request.config = with_microbatches(std::move(request.config), microbatches);
   return request;
 }
 
@@ -52,12 +52,10 @@ settings::TrainConfig with_experts(const StepPlanRequest& request, settings::Tra
   for (const std::int64_t etp : divisors(config.tp)) {
     if (!has_degree(asked, "etp", asked.etp, etp)) continue;
     StepPlanRequest tried = request;
-    tried.config = config;
-    tried.config.etp = etp;
-    tried.config.ep = config.tp / etp;  // this degree fits into the replica; expert_layouts tries every ep
-    if (tried.config.ep > sizes.num_experts) continue;
-    tried.config.egtp = 1;
-    tried.config = resolve_plan_config(tried.config, *request.model);
+    settings::Degrees degrees = degrees_in(config);
+    degrees.etp = etp, degrees.ep = config.tp / etp, degrees.egtp = 1;  // fits; expert_layouts tries every ep and egtp
+    if (degrees.ep > sizes.num_experts) continue;
+    tried.config = resolve_plan_config(on(config, degrees), *request.model);
     for (const ExpertLayout& layout : expert_layouts(tried))
       if (has_degree(asked, "ep", asked.ep, layout.ep) && has_degree(asked, "egtp", asked.egtp, layout.egtp) &&
           (!best || layout.total_seconds() < best->total_seconds()))
@@ -66,8 +64,9 @@ settings::TrainConfig with_experts(const StepPlanRequest& request, settings::Tra
   if (!best)
     throw InputError("experts: no etp x ep x egtp shards the experts of {} over tp {} x gtp {}", config.model,
                      config.tp, config.gtp);
-  config.etp = best->etp, config.ep = best->ep, config.egtp = best->egtp;
-  return config;
+  settings::Degrees degrees = degrees_in(config);
+  degrees.etp = best->etp, degrees.ep = best->ep, degrees.egtp = best->egtp;
+  return on(std::move(config), degrees);
 }
 
 void check_degrees(const settings::TrainConfig& asked) {
@@ -87,10 +86,9 @@ std::vector<settings::TrainConfig> dense_meshes(const StepPlanRequest& request) 
       const std::int64_t dp = asked.ranks / tp / gtp;
       const bool is_asked = has_degree(asked, "gtp", asked.gtp, gtp) && has_degree(asked, "dp", asked.dp, dp);
       if (!is_asked || asked.global_batch % (asked.micro_batch * gtp * dp) != 0) continue;
-      settings::TrainConfig mesh = asked;
-      mesh.tp = tp, mesh.gtp = gtp, mesh.dp = dp;
-      if (!settings::splits_tokens(mesh)) mesh.tp_chunks = "auto", mesh.tp_overlap.reset();
-      meshes.push_back(std::move(mesh));
+      settings::Degrees degrees = degrees_in(asked);
+      degrees.tp = tp, degrees.gtp = gtp, degrees.dp = dp;
+      meshes.push_back(on(asked, degrees));
     }
   }
   return meshes;

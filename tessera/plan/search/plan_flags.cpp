@@ -1,4 +1,5 @@
 #include "tessera/plan/search/plan_flags.h"
+#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/trainer_options.h"
 
 #include <algorithm>
@@ -101,17 +102,8 @@ settings::TrainConfig searched_config(settings::TrainConfig config, const models
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.ranks;
   config.given.insert("global_batch");
   // Checks all settings that do not depend on the mesh, and sets defaults for the others.
-  settings::TrainConfig alone = config;
-  alone.ranks = alone.tp = alone.gtp = alone.dp = alone.etp = alone.ep = alone.egtp = 1;
-  alone.sequence_parallel.reset();
-  alone.reduce_order = settings::ReduceOrder::sequential;
-  alone.ranks_per_node = 0;
-  alone.products.tp_wire = quant::Format::bf16;
   settings::tp_chunks_of(config);  // refuses a bad value
-  alone.tp_chunks = "auto";
-  alone.tp_overlap.reset();
-  alone.global_batch = alone.micro_batch;
-  alone = resolve_plan_config(std::move(alone), model);
+  const settings::TrainConfig alone = resolve_plan_config(settings::alone(config), model);
   config.seq_len = alone.seq_len, config.grad_wire = alone.grad_wire, config.has_experts = alone.has_experts;
   config.backend = alone.backend;
   return config;
