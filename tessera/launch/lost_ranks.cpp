@@ -137,7 +137,7 @@ std::set<std::string> changed_settings(const settings::TrainConfig& stored, cons
     const bool is_kept =
         setting.on_resume == settings::OnResume::kept || setting.on_resume == settings::OnResume::fixed;
     if (is_kept && settings::value_of(stored, setting) != settings::value_of(run, setting) &&
-        !settings::is_without_meaning(run, setting.name))
+        !settings::is_without_meaning(run, setting))
       changed.insert(std::string(setting.name));
   }
   return changed;

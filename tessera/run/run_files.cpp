@@ -104,7 +104,7 @@ void add_formats(const settings::TrainConfig& config, const RunSummary& summary,
   json["gemm_format"] = telemetry::name_in_run(config.gemm_format, config.dtype);
   if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules.text;
   for (const settings::Setting& setting : settings::settings())
-    if (setting.name.starts_with("fp8_") && !settings::is_of_missing_products(config, setting.name))
+    if (setting.is_of_fp8_products() && !settings::is_without_meaning(config, setting))
       json[std::string(setting.name)] = settings::value_of(config, setting);
   json["flops"] = telemetry::by_format(summary.flops_by_format, config.dtype);
   if (config.tp == 1) return;

@@ -95,10 +95,6 @@ bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
          std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
 }
 
-bool is_of_delayed_scaling(std::string_view setting) {
-  return setting == "fp8_history" || setting == "fp8_amax" || setting == "fp8_margin";
-}
-
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
     if (config.backend == Backend::nccl && has_format(policy, format))
@@ -106,19 +102,14 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
           "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
           name_of(format));
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
-  // The stored settings of a run contain all of these settings. Therefore only a value that differs from the default
-  // counts as given.
+  // The stored settings of a run contain all settings. Therefore only a value that differs from the default counts as
+  // given.
   const TrainConfig defaults;
-  const std::pair<const char*, bool> requested[] = {
-      {"fp8_scaling", config.products.scaling != defaults.products.scaling},
-      {"fp8_recipe", config.products.recipe != defaults.products.recipe},
-      {"fp8_history", config.products.history != defaults.products.history},
-      {"fp8_amax", config.products.choice != defaults.products.choice},
-      {"fp8_margin", config.products.margin != defaults.products.margin}};
-  for (const auto& [setting, is_requested] : requested) {
-    if (is_requested && !has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting));
-    if (is_requested && is_of_delayed_scaling(setting) && config.products.scaling != nn::Fp8Scaling::delayed)
-      throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting));
+  for (const Setting& setting : settings()) {
+    if (!setting.is_of_fp8_products() || value_of(config, setting) == value_of(defaults, setting)) continue;
+    if (!has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting.name));
+    if (is_without_meaning(config, setting))
+      throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting.name));
   }
   if (config.products.tp_wire == quant::Format::bf16) return;
   if (config.products.tp_wire != quant::Format::fp8)
@@ -354,11 +345,25 @@ std::string mesh_text(const TrainConfig& config) {
                      config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
 }
 
-bool is_of_missing_products(const TrainConfig& config, std::string_view setting) {
-  const bool of_fp8 = setting.starts_with("fp8_") || setting == "tp_wire_format";
-  if (of_fp8 && !has_format(product_policy(config), quant::Format::fp8)) return true;
-  if (setting == "tp_wire_format" || setting == "tp_chunks") return !splits_tokens(config);
-  return is_of_delayed_scaling(setting) && config.products.scaling != nn::Fp8Scaling::delayed;
+bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
+  const bool has_fp8 = has_format(product_policy(config), quant::Format::fp8);
+  switch (setting.needs) {
+    case Needs::nothing:
+      return false;
+    case Needs::fp8_products:
+      return !has_fp8;
+    case Needs::delayed_scaling:
+      return !has_fp8 || config.products.scaling != nn::Fp8Scaling::delayed;
+    case Needs::divided_tokens:
+      return !splits_tokens(config);
+    case Needs::fp8_tokens:
+      return !has_fp8 || !splits_tokens(config);
+    case Needs::nodes:
+      return config.reduce_order != ReduceOrder::hierarchical;
+    case Needs::automatic_recompute:
+      return config.recompute != RecomputeSetting::automatic;
+  }
+  throw Error("setting {} has no known needs", setting.name);
 }
 
 std::vector<int> ranks_of_node(const TrainConfig& config) {

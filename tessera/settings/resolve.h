@@ -14,6 +14,8 @@
 
 namespace tessera::settings {
 
+struct Setting;  // settings.h
+
 // Step 1: the settings alone. Checks that required settings are given and that types, rates and sizes are consistent.
 // Fills in schedule_steps and grad_wire.
 TrainConfig resolve_settings(TrainConfig config);
@@ -66,9 +68,8 @@ struct WeightFormats {
 // have Format::bf16, which means the type of --dtype here. `config` has tp and seq_len filled in. Throws InputError for
 // a format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
-// Returns true if the setting has no effect because `config` has no products to which it applies. Some settings apply
-// only to fp8 products, others only to products whose tokens tp ranks exchange.
-bool is_of_missing_products(const TrainConfig& config, std::string_view setting);
+// Returns whether the other settings leave the setting without an effect (Setting::needs).
+bool is_without_meaning(const TrainConfig& config, const Setting& setting);
 // Returns how the embedding is read: the number of tokens in a microbatch, and the lookup. `config` has seq_len filled
 // in.
 shard::RowReads embedding_reads(const TrainConfig& config);

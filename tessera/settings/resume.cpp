@@ -42,12 +42,6 @@ bool is_kept(const Setting& setting, const TrainConfig& command, const KeptMesh&
 
 }  // namespace
 
-bool is_without_meaning(const TrainConfig& config, std::string_view setting) {
-  if (setting == "ranks_per_node") return config.reduce_order != ReduceOrder::hierarchical;
-  if (setting == "activation_budget") return config.recompute != RecomputeSetting::automatic;
-  return is_of_missing_products(config, setting);
-}
-
 MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where, bool has_trained) {
   TrainConfig before;
   apply_json(before, stored, where);
@@ -67,7 +61,7 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
   }
   for (const Setting& setting : settings())
     if (setting.on_resume == OnResume::kept && !is_given(command, setting) &&
-        is_without_meaning(merged.config, setting.name))
+        is_without_meaning(merged.config, setting))
       setting.field.copy(merged.config, command);
   merged.config.given = command.given;
   for (const Setting& setting : settings()) {

@@ -38,9 +38,6 @@ struct MergedConfig {
 MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stored, const std::string& where,
                           bool has_trained = true);
 
-// Returns whether a setting has no meaning under the settings in `config`. Then only its default is accepted.
-bool is_without_meaning(const TrainConfig& config, std::string_view setting);
-
 // Returns a text like "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)". If the meshes differ, the text contains
 // the command line's mesh and the checkpoint's mesh. `config` has resolved ranks.
 std::string mesh_note(const MergedConfig& merged, const TrainConfig& config);

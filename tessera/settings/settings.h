@@ -72,6 +72,18 @@ constexpr Commands operator|(Commands a, Commands b) {
   return a;
 }
 
+// What a setting needs to have a meaning. Settings of fp8 products are refused without such products, and summary.json
+// shows them.
+enum class Needs : std::uint8_t {
+  nothing,
+  fp8_products,
+  delayed_scaling,      // fp8 products with delayed scaling
+  divided_tokens,       // tp ranks that divide the tokens
+  fp8_tokens,           // fp8 products and tp ranks that divide the tokens
+  nodes,                // --reduce-order hierarchical
+  automatic_recompute,  // --recompute auto
+};
+
 struct Setting {
   std::string_view name;  // key in JSON; the flag has dashes instead of underscores
   Field field;
@@ -79,6 +91,9 @@ struct Setting {
   OnResume on_resume;
   std::string_view placeholder, help;
   Commands accepted_by = Command::train;
+  Needs needs = Needs::nothing;
+
+  bool is_of_fp8_products() const { return needs == Needs::fp8_products || needs == Needs::delayed_scaling; }
 };
 
 std::span<const Setting> settings();
