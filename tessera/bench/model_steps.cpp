@@ -6,7 +6,7 @@
 #include "tessera/bench/timed_program.h"
 #include "tessera/plan/step_plan.h"
 #include "tessera/predict/dry_model.h"
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/shard/parameter_layouts.h"
@@ -22,7 +22,7 @@ predict::DryOptions of_rank(predict::DryOptions options, int rank) {
 // Returns whether the tp ranks have equal parts of all weights and of the tokens, without overlaps.
 bool are_ranks_equal(const predict::DryOptions& options, const predict::DryStep& step) {
   const auto overlaps = [](const shard::ParameterSpec& spec) { return shard::layouts_of(spec).overlaps(); };
-  return std::ranges::none_of(step.parameters, overlaps) && settings::kinds_of_ranks(options).size() == 1;
+  return std::ranges::none_of(step.parameters, overlaps) && predict::kinds_of_ranks(options).size() == 1;
 }
 
 class ModelSteps final : public TimedSteps {

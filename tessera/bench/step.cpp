@@ -13,8 +13,8 @@
 #include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
 #include "tessera/launch/process_settings.h"
+#include "tessera/predict/model_flops.h"
 #include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/model_flops.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/settings/transport.h"
@@ -257,7 +257,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
 namespace {
 
 double mfu_in(const StepReport& report) {
-  return settings::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
+  return predict::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
 }
 
 // Returns a remark if the limit is not a lower bound of the measured step, or "".

@@ -41,7 +41,7 @@ struct StepLimit {
 struct StepReport {
   double median_ms = 0, p10_ms = 0, p90_ms = 0;  // median and quantiles of the slowest rank's steps
   double tokens_per_second_per_rank = 0;
-  double flops = 0;  // model flops of a step, divided by the number of ranks (settings/model_flops.h)
+  double flops = 0;  // model flops of a step, divided by the number of ranks (predict/model_flops.h)
   // Peak flops per second of a rank's processor; nullopt: unknown, so mfu is also unknown.
   std::optional<double> peak_flops;
   // Time in which compute waits for communication. Both values are medians over the steps. The value exposed_comm_ms is

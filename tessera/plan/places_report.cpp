@@ -6,8 +6,9 @@
 #include <array>
 
 #include "tessera/plan/plan_report.h"
-#include "tessera/settings/model_flops.h"
+#include "tessera/predict/model_flops.h"
 #include "tessera/settings/resolve.h"
+#include "tessera/settings/trainer_options.h"
 #include "tessera/shard/unequal/spread_units.h"
 
 namespace tessera::plan {
@@ -23,8 +24,8 @@ double tokens_in(const settings::TrainConfig& config) {
 }
 
 double mfu_of_mesh(const StepPlanRequest& request, const MeshStep& mesh) {
-  return settings::mfu_of(settings::model_flops(request.config, *request.model), mesh.seconds, mesh.kinds.ranks(),
-                          request.machine.flops.at(request.config.dtype));
+  return predict::mfu_of(settings::model_flops(request.config, *request.model), mesh.seconds, mesh.kinds.ranks(),
+                         request.machine.flops.at(request.config.dtype));
 }
 
 // The work of the busiest rank, divided by the mean of its tp group.

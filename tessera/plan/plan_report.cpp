@@ -6,8 +6,8 @@
 
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/plan/expert_layouts.h"
-#include "tessera/settings/model_flops.h"
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/model_flops.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
@@ -83,8 +83,8 @@ ordered_json experts_json(const StepPlanRequest& request, const MemoryUse& memor
 }
 
 double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
-  return settings::mfu_of(settings::model_flops(request.config, *request.model, request.kind), p.step_seconds,
-                          request.config.ranks, request.machine.flops.at(request.config.dtype));
+  return predict::mfu_of(settings::model_flops(request.config, *request.model, request.kind), p.step_seconds,
+                         request.config.ranks, request.machine.flops.at(request.config.dtype));
 }
 
 ordered_json predicted_json(const StepPlanRequest& request, const StepPlan& step) {
@@ -303,7 +303,7 @@ std::string plan_details(const StepPlanRequest& request, const StepPlan& step, s
                                  request.kind == schedule::StepKind::train ? "training step" : "evaluation",
                                  step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
   text += fmt::format("recomputed activations: {}\n",
-                      settings::recompute_text(settings::recompute_choice(request.config, *request.model)));
+                      predict::recompute_text(settings::recompute_choice(request.config, *request.model)));
   text += memory_text(request, step);
   text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
                       bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {

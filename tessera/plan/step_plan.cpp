@@ -9,11 +9,11 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/plan/replica_kinds.h"
 #include "tessera/plan/traffic.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/schedule/check/check_mesh.h"
 #include "tessera/schedule/check/check_one_class.h"
 #include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/recompute_choice.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/shares.h"
 #include "tessera/settings/text/byte_size.h"
@@ -57,7 +57,7 @@ schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep&
 // A recorded trace contains only the activations that its own rank keeps.
 std::int64_t activations_of(const StepPlanRequest& request, const PreparedStep& prepared) {
   if (request.trace) return peak_stashed(*request.trace);
-  if (!request.replica) return settings::max_stashed(prepared.options, settings::kinds_of_ranks(prepared.options));
+  if (!request.replica) return predict::max_stashed(prepared.options, predict::kinds_of_ranks(prepared.options));
   std::int64_t bytes = 0;
   for (const predict::DryStep& dry : prepared.dry) bytes = std::max(bytes, peak_stashed(dry.microbatch));
   return bytes;
@@ -211,7 +211,7 @@ PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<pred
     prepared.parameters = known.empty() ? planned_parameters(prepared.dry.front(), types) : known;
     return prepared;
   }
-  for (const settings::RankKind& kind : settings::busiest(settings::rank_kinds(prepared.options))) {
+  for (const predict::RankKind& kind : predict::busiest(predict::rank_kinds(prepared.options))) {
     prepared.options.rank = kind.rank;
     prepared.dry.push_back(dry_step(prepared.options));
   }

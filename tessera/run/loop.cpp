@@ -13,8 +13,8 @@
 #include "tessera/checkpoint/collective_files.h"
 #include "tessera/hub/initial_weights.h"
 #include "tessera/launch/process_settings.h"
+#include "tessera/predict/model_flops.h"
 #include "tessera/run/suppressions.h"
-#include "tessera/settings/model_flops.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/shares.h"
 #include "tessera/settings/trainer_options.h"
@@ -174,7 +174,7 @@ class Loop {
       metrics.step_ms = result.seconds * 1e3;
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       if (peak_ && files_ != nullptr)
-        metrics.mfu = settings::mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
+        metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
       count(result, metrics);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);

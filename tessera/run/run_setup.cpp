@@ -15,10 +15,11 @@
 #include "tessera/hub/tokenizer/tokenizer_warnings.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/step_plan.h"
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/resume.h"
 #include "tessera/settings/settings.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::run {
 namespace {
@@ -192,7 +193,7 @@ RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& p
   plan::check_budgets(setup.config, setup.model);
   if (setup.config.recompute == settings::RecomputeSetting::automatic)
     setup.notes.push_back("recomputed: " +
-                          settings::recompute_text(settings::recompute_choice(setup.config, *setup.model)));
+                          predict::recompute_text(settings::recompute_choice(setup.config, *setup.model)));
   setup.data =
       open_data({.blend = setup.config.data, .stored = reader ? state.value("data", json()) : json()}, setup, places);
   if (!setup.config.valid.empty())

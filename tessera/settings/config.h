@@ -32,7 +32,7 @@ using FormatRules = Written<std::vector<shard::FormatRule>>;
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
 using shard::Lookup;
-// The values of nn::Recompute, and `automatic`, with which settings/recompute_choice.h chooses the policy of each
+// The values of nn::Recompute, and `automatic`, with which predict/recompute_choice.h chooses the policy of each
 // block.
 enum class RecomputeSetting { none, selective, full, automatic };
 

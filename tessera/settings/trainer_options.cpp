@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/predict/model_flops.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/recompute_choice.h"
 #include "tessera/settings/resolve.h"
 
 namespace tessera::settings {
@@ -76,6 +78,35 @@ nn::MeshDegrees mesh_of(const TrainConfig& config) {
     degrees.experts = {
         .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
   return degrees;
+}
+
+std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::ModelConfig& model) {
+  const std::int64_t blocks = model.sizes().num_layers;
+  const auto every = [&](nn::Recompute policy) {
+    return std::vector<nn::Recompute>(static_cast<std::size_t>(blocks), policy);
+  };
+  switch (config.recompute) {
+    case RecomputeSetting::none:
+      return every(nn::Recompute::none);
+    case RecomputeSetting::selective:
+      return every(nn::Recompute::selective);
+    case RecomputeSetting::full:
+      return every(nn::Recompute::full);
+    case RecomputeSetting::automatic:
+      break;
+  }
+  try {
+    return predict::recompute_within(dry_options(config, model, {}), blocks, config.activation_budget.value);
+  } catch (const InputError& error) {
+    throw InputError("--activation-budget: {}", error.what());
+  }
+}
+
+double model_flops(const TrainConfig& config, const models::ModelConfig& model, schedule::StepKind kind) {
+  predict::DryOptions options = dry_options(alone(config), model, {});  // one rank computes all flops
+  options.kind = kind;
+  return predict::microbatch_flops(options) * static_cast<double>(config.global_batch) /
+         static_cast<double>(config.micro_batch);
 }
 
 models::StepOptions step_options(const TrainConfig& config, const models::ModelConfig& model,

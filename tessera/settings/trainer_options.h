@@ -21,6 +21,14 @@ models::StepOptions step_options(const TrainConfig& config, const models::ModelC
 // The arguments are as in step_options.
 predict::DryOptions dry_options(const TrainConfig& config, const models::ModelConfig& model,
                                 nn::BlockRecompute recompute);
+// Returns the recompute policy of every block. For `automatic`, the activations of a microbatch fit the budget
+// (predict/recompute_choice.h). Throws the InputError of recompute_within.
+std::vector<nn::Recompute> recompute_choice(const TrainConfig& config, const models::ModelConfig& model);
+// Returns the model flops of one step of a resolved run, summed over all ranks (predict/model_flops.h). For an
+// evaluation, only the forward pass counts. The result depends on the model, the global batch and the sequence length,
+// and not on the mesh.
+double model_flops(const TrainConfig& config, const models::ModelConfig& model,
+                   schedule::StepKind kind = schedule::StepKind::train);
 // `config` is resolved (settings/resolve.h). `model` must outlive the trainer. Throws the errors of recompute_choice.
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model);
 // `config` is resolved.

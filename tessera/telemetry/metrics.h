@@ -44,7 +44,7 @@ struct StepMetrics {
   // Bytes that the program's collectives over tp received, sum over all ranks. Activations without a number format
   // count as bf16.
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
-  std::optional<double> mfu;  // as defined in settings/model_flops.h; nullopt: the peak of the processors is not known
+  std::optional<double> mfu;  // as defined in predict/model_flops.h; nullopt: the peak of the processors is not known
   std::optional<double> valid_loss;  // set if an evaluation followed the step
   // Set for a model with experts. aux_loss and z_loss are the losses of the routers, multiplied by their coefficients.
   // `loss` does not include them. expert_load is the largest load of an expert divided by the mean load, in the layer

@@ -1,4 +1,4 @@
-// The peak flops of a processor, for mfu (settings/model_flops.h).
+// The peak flops of a processor, for mfu (predict/model_flops.h).
 #pragma once
 #include <optional>
 #include <string_view>

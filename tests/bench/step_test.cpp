@@ -13,7 +13,7 @@
 #include "tessera/launch/process_settings.h"
 #include "tessera/models/architectures/llama.h"
 #include "tessera/models/architectures/mixtral.h"
-#include "tessera/settings/model_flops.h"
+#include "tessera/predict/model_flops.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {

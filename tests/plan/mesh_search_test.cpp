@@ -12,8 +12,9 @@
 #include "tessera/plan/search/plan_flags.h"
 #include "tessera/plan/search/progress_lines.h"
 #include "tessera/plan/search/search_report.h"
+#include "tessera/predict/model_flops.h"
 #include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/model_flops.h"
+#include "tessera/settings/trainer_options.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"
 
@@ -242,7 +243,7 @@ TEST(ModelFlops, AreThoseOfProductsAndCausalAttention) {
   settings::TrainConfig config = request_of({{"tp", "2"}, {"gtp", "2"}, {"global_batch", "12"}}).config;
   const double products = 6.0 * 6 * (1216 - 128), attention = 2 * 3.5 * 2 * (2.0 * 6 * 6 * 2 / 2) * 4;
   EXPECT_DOUBLE_EQ(settings::model_flops(config, models::LlamaConfig(even_model())), 12 * (products + attention));
-  EXPECT_DOUBLE_EQ(settings::mfu_of(8e12, 2, 4, 2e12), 0.5);
+  EXPECT_DOUBLE_EQ(predict::mfu_of(8e12, 2, 4, 2e12), 0.5);
   config.recompute = settings::RecomputeSetting::full;
   const double recomputed = settings::model_flops(config, models::LlamaConfig(even_model()));
   config.recompute = settings::RecomputeSetting::none;

@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/plan/plan_report.h"
 #include "tessera/plan/predicted_timeline.h"
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 #include "tests/plan/plan_testing.h"

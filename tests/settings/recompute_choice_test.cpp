@@ -1,5 +1,5 @@
 // The blocks that recompute activations for a budget.
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 
 #include <gmock/gmock.h>
 
@@ -100,9 +100,10 @@ TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
 }
 
 TEST(RecomputeChoice, HasAShortText) {
-  EXPECT_EQ(recompute_text({Policy::none, Policy::none}), "none");
-  EXPECT_EQ(recompute_text({Policy::full, Policy::selective, Policy::none}), "1 selective, 1 full of 3 blocks");
-  EXPECT_EQ(recompute_text({Policy::full, Policy::full}), "2 full of 2 blocks");
+  EXPECT_EQ(predict::recompute_text({Policy::none, Policy::none}), "none");
+  EXPECT_EQ(predict::recompute_text({Policy::full, Policy::selective, Policy::none}),
+            "1 selective, 1 full of 3 blocks");
+  EXPECT_EQ(predict::recompute_text({Policy::full, Policy::full}), "2 full of 2 blocks");
 }
 
 // Ranks that adopt keep more activations than the ranks of full tp groups.
@@ -117,8 +118,8 @@ TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
     predict::DryOptions options = dry_options(config, model, {});
     std::int64_t most = 0;
     for (int rank = 0; rank < options.step.layout.mesh.world_size(); ++rank)
-      most = std::max(most, max_stashed(options, {rank}));
-    EXPECT_EQ(max_stashed(options, kinds_of_ranks(options)), most) << dead;
+      most = std::max(most, predict::max_stashed(options, {rank}));
+    EXPECT_EQ(predict::max_stashed(options, predict::kinds_of_ranks(options)), most) << dead;
     if (config.dead.empty()) full = most;
     EXPECT_EQ(most > full, !config.dead.empty()) << dead;
   }
@@ -126,12 +127,12 @@ TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
 
 // One kind may have more query heads than another, and fewer columns.
 TEST(RankKinds, ThatHaveLessOfEverythingAreNotBusiest) {
-  const RankKind first{.rank = 0, .group_ranks = 3, .sizes = {2, 5}},
+  const predict::RankKind first{.rank = 0, .group_ranks = 3, .sizes = {2, 5}},
       second{.rank = 1, .group_ranks = 3, .sizes = {3, 4}};
-  const RankKind less{.rank = 2, .group_ranks = 3, .sizes = {2, 4}},
+  const predict::RankKind less{.rank = 2, .group_ranks = 3, .sizes = {2, 4}},
       other{.rank = 3, .group_ranks = 4, .sizes = {1, 1}};
   std::vector<int> ranks;
-  for (const RankKind& kind : busiest({first, second, less, other})) ranks.push_back(kind.rank);
+  for (const predict::RankKind& kind : predict::busiest({first, second, less, other})) ranks.push_back(kind.rank);
   EXPECT_EQ(ranks, (std::vector<int>{0, 1, 3}));
 }
 

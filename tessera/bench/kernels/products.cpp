@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/plan/step_plan.h"
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {
@@ -103,7 +103,7 @@ std::vector<ProductRow> products_of(const ProductBench& bench) {
   for (const std::int64_t tokens : bench.tokens) {
     predict::DryOptions options = product_options(bench, tokens);
     ModelProducts products(bench.only);
-    for (const int rank : settings::kinds_of_ranks(options)) {
+    for (const int rank : predict::kinds_of_ranks(options)) {
       options.rank = rank;
       products.add(predict::dry_step(options));
     }

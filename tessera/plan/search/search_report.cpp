@@ -1,11 +1,14 @@
 #include "tessera/plan/search/search_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tessera/plan/plan_report.h"
+#include "tessera/predict/model_flops.h"
 #include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/model_flops.h"
 #include "tessera/settings/resolve.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {
 namespace {
@@ -23,7 +26,7 @@ class Mfu {
       : peak_(request.machine.flops.at(request.config.dtype)),
         flops_(meshes.empty() ? 0 : settings::model_flops(meshes.front().config, *request.model)) {}
   double operator()(const MeshPlan& mesh) const {
-    return settings::mfu_of(flops_, mesh.seconds.total(), mesh.config.ranks, peak_);
+    return predict::mfu_of(flops_, mesh.seconds.total(), mesh.config.ranks, peak_);
   }
 
  private:

@@ -10,21 +10,16 @@
 #pragma once
 #include <cstdint>
 
-#include "tessera/models/model_config.h"
-#include "tessera/schedule/events.h"
-#include "tessera/settings/config.h"
+#include "tessera/predict/dry_step.h"
 
-namespace tessera::settings {
+namespace tessera::predict {
 
-// Returns the model flops of one step of a resolved run, summed over all ranks. For an evaluation, only the forward
-// pass counts. The result depends on the model, the global batch and the sequence length, and not on the mesh. Runs a
-// dry step.
-double model_flops(const TrainConfig& config, const models::ModelConfig& model,
-                   schedule::StepKind kind = schedule::StepKind::train);
+// Returns the model flops of one microbatch on the rank of a dry step.
+double microbatch_flops(const DryOptions& options);
 
 // Returns the mfu as defined above. `peak` is in flops per second of one rank's processor.
 inline double mfu_of(double flops, double step_seconds, std::int64_t ranks, double peak) {
   return flops / (step_seconds * static_cast<double>(ranks) * peak);
 }
 
-}  // namespace tessera::settings
+}  // namespace tessera::predict

@@ -12,7 +12,7 @@
 #include "tests/hub/convert_testing.h"
 #include "tests/settings/config_test_support.h"
 
-namespace tessera::launch {
+namespace tessera::serve {
 namespace {
 
 using nlohmann::json;
@@ -34,7 +34,7 @@ std::array<std::string, 3> messages_of(Compare compare) {
 }
 
 std::array<std::string, 3> messages(const std::array<json, 3>& values) {
-  return messages_of([&](comm::Communicator& all, std::size_t rank) { require_equal(all, values[rank]); });
+  return messages_of([&](comm::Communicator& all, std::size_t rank) { launch::require_equal(all, values[rank]); });
 }
 
 TEST(RanksOfARun, MayHaveEqualValues) {
@@ -61,7 +61,7 @@ TEST(RanksOfARun, AllNameAMissingValue) {
 // The ranks of `tessera generate` and `tessera evaluate` may see different files under one path.
 TEST(RanksOfAStoredModel, MustFindTheSameModelAndWeights) {
   const auto model = [](bool is_tied, const char* folder) {
-    return serve::StoredModel{.model = std::make_shared<models::LlamaConfig>(testing::odd_llama(is_tied)),
+    return serve::StoredModel{.model = std::make_shared<models::LlamaConfig>(hub::testing::odd_llama(is_tied)),
                               .folder = folder};
   };
   const auto said = [&](const serve::StoredModel& last) {
@@ -79,4 +79,4 @@ TEST(RanksOfAStoredModel, MustFindTheSameModelAndWeights) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::serve

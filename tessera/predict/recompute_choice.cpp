@@ -1,4 +1,4 @@
-#include "tessera/settings/recompute_choice.h"
+#include "tessera/predict/recompute_choice.h"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/predict/dry_step.h"
-#include "tessera/settings/trainer_options.h"
 
-namespace tessera::settings {
+namespace tessera::predict {
 namespace {
 
 using Policy = nn::Recompute;
@@ -24,27 +23,6 @@ std::vector<Policy> blocks_at(std::int64_t effort, std::int64_t blocks) {
   for (std::int64_t i = 0; i < blocks; ++i)
     policies.push_back(i + blocks < effort ? Policy::full : i < effort ? Policy::selective : Policy::none);
   return policies;
-}
-
-std::vector<Policy> smallest_effort(const TrainConfig& config, const models::ModelConfig& model, std::int64_t budget) {
-  const std::int64_t blocks = model.sizes().num_layers, most = 2 * blocks;
-  predict::DryOptions options = dry_options(config, model, {});
-  const std::vector<int> ranks = kinds_of_ranks(options);
-  const auto kept_bytes = [&](std::int64_t effort) {
-    options.step.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
-    return max_stashed(options, ranks);
-  };
-  const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
-  if (!fits(most))
-    throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
-                     kept_bytes(most));
-  // A higher effort does not keep more bytes, so a binary search finds the lowest effort that fits.
-  std::int64_t below = -1, enough = most;
-  while (enough - below > 1) {
-    const std::int64_t middle = (below + enough) / 2;
-    (fits(middle) ? enough : below) = middle;
-  }
-  return blocks_at(enough, blocks);
 }
 
 // A rank, and the slots of its tp group.
@@ -82,7 +60,7 @@ std::vector<TpRank> tp_ranks(const shard::RankLayout& layout) {
 
 }  // namespace
 
-std::vector<RankKind> rank_kinds(const predict::DryOptions& options) {
+std::vector<RankKind> rank_kinds(const DryOptions& options) {
   const std::vector<shard::ParameterSpec> specs = dry_step(options).parameters;
   std::map<std::pair<int, std::vector<std::int64_t>>, int> kinds;
   for (const TpRank& tp_rank : tp_ranks(options.step.layout)) {
@@ -105,7 +83,7 @@ std::vector<RankKind> rank_kinds(const predict::DryOptions& options) {
   return list;
 }
 
-std::vector<int> kinds_of_ranks(const predict::DryOptions& options) {
+std::vector<int> kinds_of_ranks(const DryOptions& options) {
   std::vector<int> ranks;
   for (const RankKind& kind : rank_kinds(options)) ranks.push_back(kind.rank);
   return ranks;
@@ -123,7 +101,7 @@ std::vector<RankKind> busiest(const std::vector<RankKind>& kinds) {
   return most;
 }
 
-std::int64_t max_stashed(predict::DryOptions options, const std::vector<int>& ranks) {
+std::int64_t max_stashed(DryOptions options, const std::vector<int>& ranks) {
   std::int64_t bytes = 0;
   for (const int rank : ranks) {
     options.rank = rank;
@@ -132,25 +110,24 @@ std::int64_t max_stashed(predict::DryOptions options, const std::vector<int>& ra
   return bytes;
 }
 
-std::vector<Policy> recompute_choice(const TrainConfig& config, const models::ModelConfig& model) {
-  const auto every = [&](Policy policy) {
-    return std::vector<Policy>(static_cast<std::size_t>(model.sizes().num_layers), policy);
+std::vector<Policy> recompute_within(DryOptions options, std::int64_t blocks, std::int64_t budget) {
+  const std::int64_t most = 2 * blocks;
+  const std::vector<int> ranks = kinds_of_ranks(options);
+  const auto kept_bytes = [&](std::int64_t effort) {
+    options.step.recompute = nn::BlockRecompute(blocks_at(effort, blocks));
+    return max_stashed(options, ranks);
   };
-  switch (config.recompute) {
-    case RecomputeSetting::none:
-      return every(Policy::none);
-    case RecomputeSetting::selective:
-      return every(Policy::selective);
-    case RecomputeSetting::full:
-      return every(Policy::full);
-    case RecomputeSetting::automatic:
-      break;
+  const auto fits = [&](std::int64_t effort) { return kept_bytes(effort) <= budget; };
+  if (!fits(most))
+    throw InputError("got {} bytes, expected at least {}, the bytes that full recomputation keeps", budget,
+                     kept_bytes(most));
+  // A higher effort does not keep more bytes, so a binary search finds the lowest effort that fits.
+  std::int64_t below = -1, enough = most;
+  while (enough - below > 1) {
+    const std::int64_t middle = (below + enough) / 2;
+    (fits(middle) ? enough : below) = middle;
   }
-  try {
-    return smallest_effort(config, model, config.activation_budget.value);
-  } catch (const InputError& error) {
-    throw InputError("--activation-budget: {}", error.what());
-  }
+  return blocks_at(enough, blocks);
 }
 
 std::string recompute_text(const std::vector<Policy>& blocks) {
@@ -163,4 +140,4 @@ std::string recompute_text(const std::vector<Policy>& blocks) {
   return text + fmt::format(" of {} blocks", blocks.size());
 }
 
-}  // namespace tessera::settings
+}  // namespace tessera::predict
