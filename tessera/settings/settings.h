@@ -72,8 +72,8 @@ constexpr Commands operator|(Commands a, Commands b) {
   return a;
 }
 
-// What a setting needs to have a meaning. Settings of fp8 products are refused without such products, and summary.json
-// shows them.
+// The condition under which a setting has a meaning. Settings of fp8 products are refused without such products, and
+// summary.json shows them.
 enum class Needs : std::uint8_t {
   nothing,
   fp8_products,
