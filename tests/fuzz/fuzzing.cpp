@@ -109,9 +109,15 @@ std::string input_of(const Reader& reader, std::size_t number) {
 
 }  // namespace
 
-std::size_t inputs_to_read(std::size_t fallback) {
-  const char* text = std::getenv("TESSERA_FUZZ_INPUTS");
+namespace {
+std::size_t number_in(const char* variable, std::size_t fallback) {
+  const char* text = std::getenv(variable);
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
+}
+}  // namespace
+
+std::size_t inputs_to_read(std::size_t fallback) {
+  return number_in("TESSERA_FUZZ_INPUTS", fallback);
 }
 
 void fuzz(const Reader& reader) {
@@ -120,10 +126,10 @@ void fuzz(const Reader& reader) {
     reader.write(seed);
     ASSERT_NO_THROW(reader.read(seed)) << reader.name << " refuses a valid input";
   }
-  const std::size_t count = inputs_to_read(kInputs);
-  std::size_t number = 0, accepted = 0, faults = 0;
+  const std::size_t first = number_in("TESSERA_FUZZ_FIRST", 0), end = first + inputs_to_read(kInputs);
+  std::size_t number = first, accepted = 0, faults = 0;
   Outcome most;
-  for (; number < count && faults < 5; ++number) {
+  for (; number < end && faults < 5; ++number) {
     const std::string input = input_of(reader, number);
     fmt::format_to_n(current_input.data(), current_input.size() - 1, "{}: input {}\n{}", reader.name, number, '\0');
     const Outcome outcome = read(reader, input);
@@ -135,8 +141,8 @@ void fuzz(const Reader& reader) {
                   << " bytes: " << base::excerpt(outcome.fault, 500) << "\n  input: " << base::excerpt(input, 500);
   }
   EXPECT_GT(accepted, 0u) << "every input is refused";
-  EXPECT_LT(accepted, number) << "no input is refused";
-  fmt::print("{}: {} inputs, {} accepted; at most {} KiB and {:.1f} ms\n", reader.name, number, accepted,
+  EXPECT_LT(accepted, number - first) << "no input is refused";
+  fmt::print("{}: {} inputs, {} accepted; at most {} KiB and {:.1f} ms\n", reader.name, number - first, accepted,
              most.memory >> 10, most.seconds * 1e3);
 }
 

@@ -20,8 +20,9 @@ struct Reader {
 
 // Checks that `read` accepts every seed. Then reads mutated inputs. Each of them must be accepted, or refused by an
 // InputError whose message is one line of limited length. Reading must take less than 1 s of processor time, and less
-// than 4 times the input + 64 MiB of memory. The environment variable TESSERA_FUZZ_INPUTS sets the number of inputs.
-// Input i is the same in every run. After a crash, the last line on standard error names the input.
+// than 4 times the input + 64 MiB of memory. The environment variable TESSERA_FUZZ_INPUTS sets the number of inputs,
+// and TESSERA_FUZZ_FIRST the number of the first one. Input i is the same in every run. After a crash, the last line on
+// standard error names the input.
 void fuzz(const Reader& reader);
 
 // Returns the number of inputs, or `fallback` if the environment does not set it.
