@@ -57,8 +57,8 @@ TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
   EXPECT_TRUE(options.step.sequence_parallel);
   EXPECT_FALSE(options.step.runtime.zero);
   EXPECT_EQ(options.step.runtime.nodes, std::vector<int>{2});
-  EXPECT_TRUE(options_of({}).runtime.zero);
-  EXPECT_EQ(options_of({"--dtype", "bf16"}).types.wire, quant::DType::bf16);
+  EXPECT_TRUE(options_of({}).step.runtime.zero);
+  EXPECT_EQ(options_of({"--dtype", "bf16"}).step.types.wire, quant::DType::bf16);
 }
 
 // The ranks of a node divided by the ranks that compute one part, at least 1, and at most the ranks of a replica.
@@ -86,7 +86,7 @@ TEST(TrainerOptions, TakeTheRuntimeFromTheFlags) {
   EXPECT_FALSE(options.step.runtime.pushes);
   EXPECT_TRUE(options.step.runtime.replay.poison);
   EXPECT_EQ(options.step.runtime.replay.delay_seed, 7u);
-  EXPECT_EQ(options_of({}).runtime.coalesce_bytes, 1024 * 1024);
+  EXPECT_EQ(options_of({}).step.runtime.coalesce_bytes, 1024 * 1024);
 }
 
 TEST(TrainerOptions, TakeFormatsFromTheFlags) {
