@@ -57,7 +57,7 @@ class Loop {
         flops_(files ? settings::model_flops(setup.config, *setup.model) : 0),
         peak_(telemetry::peak_flops_of(setup.config.peak_flops, setup.config.dtype, trainer_.parallel().device)),
         shape_{.batch = samples_of(setup), .seq_len = setup.config.seq_len},
-        rates_(settings::lr_schedule_of(setup.config)),
+        rates_(setup.config.rates),
         graph_hint_(settings::accepts_graph(setup.config), setup.config.cuda_graph),
         suppressions_(setup.config.debug_suppress.value) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);

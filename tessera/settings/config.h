@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "tessera/nn/delayed_scales.h"
-#include "tessera/nn/experts/moe_aux.h"
+#include "tessera/nn/experts/router_loss.h"
 #include "tessera/nn/layers/dropout.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/settings/place_map.h"
@@ -71,7 +72,6 @@ struct TrainConfig {
   std::int64_t micro_batch = 1, global_batch = 24;  // numbers of sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
   std::int64_t steps = -1;                          // last step; 0 writes the initial checkpoint; required
-  std::int64_t schedule_steps = -1;                 // steps of the learning-rate schedule; -1: the value of `steps`
   std::uint64_t seed = 1;
 
   quant::DType dtype = quant::DType::fp32;
@@ -87,12 +87,10 @@ struct TrainConfig {
   FormatRules gemm_rules;                           // formats of single parameters, by name
   nn::ProductOptions products;                      // without tp_chunks and tp_overlap, which are settings below
 
-  double lr = 3e-4, min_lr = 0.0;
-  std::int64_t warmup_steps = 0;
-  train::RateShape lr_schedule = train::RateShape::cosine;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  double clip = 1.0;           // largest norm of the gradient
-  nn::DropoutOptions dropout;  // without the seed, which is a setting above
+  train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
+  ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings
+  double clip = 1.0;                              // largest norm of the gradient
+  nn::DropoutOptions dropout;                     // without the seed, which is a setting above
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;
@@ -103,8 +101,7 @@ struct TrainConfig {
   std::string tp_chunks = "auto";
   // Whether tp ranks exchange these tokens in pieces while products run. Absent: has_long_pieces.
   std::optional<bool> tp_overlap;
-  nn::MoeAux moe_aux = nn::MoeAux::layer;
-  double router_z_loss = 0;        // coefficient of the router's z-loss
+  nn::RouterLossOptions router;    // aux and z_coefficient are settings
   double expert_room = 1.5;        // on GPUs: allocated rows of experts, divided by the rows of even loads
   double expert_bias_rate = -1;    // change of a router's bias in a step; -1: 0.001 if the model's routers have biases
   double expert_capacity = 0;      // largest number of rows of an expert and block, divided by the mean; 0: no limit

@@ -35,11 +35,11 @@ void check_types(const TrainConfig& config) {
 }
 
 void check_rates(const TrainConfig& config) {
-  if (config.lr_schedule == train::RateShape::cosine && config.min_lr > config.lr)
-    throw InputError("--min-lr: got {}, expected at most --lr {}", config.min_lr, config.lr);
-  if (config.schedule_steps > 0 && config.warmup_steps > config.schedule_steps)
+  if (config.rates.shape == train::RateShape::cosine && config.rates.min_lr > config.rates.lr)
+    throw InputError("--min-lr: got {}, expected at most --lr {}", config.rates.min_lr, config.rates.lr);
+  if (config.rates.schedule_steps > 0 && config.rates.warmup_steps > config.rates.schedule_steps)
     throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {} (default: --steps)",
-                     config.warmup_steps, config.schedule_steps);
+                     config.rates.warmup_steps, config.rates.schedule_steps);
 }
 
 void check_dependants(const TrainConfig& config) {
@@ -162,7 +162,7 @@ bool accepts_graph(const TrainConfig& config) {
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
   if (config.tp > 1) config.sequence_parallel = splits_tokens(config);
-  if (config.schedule_steps < 0) config.schedule_steps = config.steps;
+  if (config.rates.schedule_steps < 0) config.rates.schedule_steps = config.steps;
   if (!config.grad_wire) config.grad_wire = config.dtype;
   check_types(config);
   check_rates(config);
@@ -429,12 +429,12 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
 
 std::vector<std::string> warnings_of(const TrainConfig& config) {
   std::vector<std::string> lines;
-  if (config.lr_schedule == train::RateShape::cosine && config.steps > config.schedule_steps &&
-      config.schedule_steps > 0)
+  if (config.rates.shape == train::RateShape::cosine && config.steps > config.rates.schedule_steps &&
+      config.rates.schedule_steps > 0)
     lines.push_back(
         fmt::format("the rate schedule ends at step {} (--schedule-steps); from there to step {} the rate is "
                     "--min-lr {}",
-                    config.schedule_steps, config.steps, config.min_lr));
+                    config.rates.schedule_steps, config.steps, config.rates.min_lr));
   if (config.threads > 1 && config.backend != Backend::nccl)
     lines.push_back(fmt::format("--threads {}: results are comparable only at the same thread count", config.threads));
   return lines;

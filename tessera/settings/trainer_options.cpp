@@ -48,13 +48,13 @@ nn::DropoutOptions dropout_options(const TrainConfig& config) {
 
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
   return [&model, positions = config.seq_len, reads = embedding_reads(config), etp = static_cast<int>(config.etp),
-          ep = static_cast<int>(config.ep), z_loss = config.router_z_loss, aux = config.moe_aux,
+          ep = static_cast<int>(config.ep), router = config.router,
           capacity = config.expert_capacity](nn::Context& context) {
     return model.build(context, {.max_positions = positions,
                                  .embedding = reads,
                                  .etp = etp,
                                  .ep = ep,
-                                 .router_loss = {.z_coefficient = z_loss, .aux = aux},
+                                 .router_loss = router,
                                  .expert_capacity = capacity});
   };
 }
@@ -138,20 +138,7 @@ predict::DryOptions dry_options(const TrainConfig& config, const models::ModelCo
 
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model) {
   models::StepOptions step = step_options(config, model, nn::BlockRecompute(recompute_choice(config, model)));
-  return {
-      .step = std::move(step),
-      .adamw = {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps, .weight_decay = config.weight_decay},
-      .clip = config.clip,
-      .graph = config.cuda_graph};
-}
-
-train::LrSchedule lr_schedule_of(const TrainConfig& config) {
-  TESSERA_CHECK(config.schedule_steps >= 0, "schedule_steps {} is not resolved", config.schedule_steps);
-  return {.lr = config.lr,
-          .min_lr = config.min_lr,
-          .warmup_steps = config.warmup_steps,
-          .schedule_steps = config.schedule_steps,
-          .shape = config.lr_schedule};
+  return {.step = std::move(step), .adamw = config.adamw, .clip = config.clip, .graph = config.cuda_graph};
 }
 
 }  // namespace tessera::settings

@@ -5,7 +5,6 @@
 #include "tessera/predict/dry_step.h"
 #include "tessera/settings/config.h"
 #include "tessera/train/trainer.h"
-#include "tessera/train/update/lr_schedule.h"
 
 namespace tessera::settings {
 
@@ -31,7 +30,5 @@ double model_flops(const TrainConfig& config, const models::ModelConfig& model,
                    schedule::StepKind kind = schedule::StepKind::train);
 // `config` is resolved (settings/resolve.h). `model` must outlive the trainer. Throws the errors of recompute_choice.
 train::TrainerOptions trainer_options(const TrainConfig& config, const models::ModelConfig& model);
-// `config` is resolved.
-train::LrSchedule lr_schedule_of(const TrainConfig& config);
 
 }  // namespace tessera::settings

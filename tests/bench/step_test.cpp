@@ -203,7 +203,7 @@ TEST(StepBenchmark, FailsOnEveryRankWithTheSameError) {
 // The gradient of the first step is finite, but the weights that AdamW computes from it are not.
 TEST(StepBenchmark, NamesTheNonFiniteStep) {
   StepBench bench = small_bench(1, 2);
-  bench.config.weight_decay = 1e43;
+  bench.config.adamw.weight_decay = 1e43;
   EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
 }
 

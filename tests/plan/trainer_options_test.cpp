@@ -3,28 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/base/error.h"
 #include "tessera/settings/resolve.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"
 
 namespace tessera::plan {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
-
-TEST(TrainerOptions, TakeTheRateScheduleFromTheSettings) {
-  settings::TrainConfig config{
-      .schedule_steps = 20, .lr = 0.1, .min_lr = 0.01, .warmup_steps = 3, .lr_schedule = train::RateShape::constant};
-  EXPECT_EQ(learning_rate(settings::lr_schedule_of(config), 10), 0.1);
-  config.lr_schedule = train::RateShape::cosine;
-  EXPECT_EQ(learning_rate(settings::lr_schedule_of(config), 20), 0.01);
-  EXPECT_DOUBLE_EQ(learning_rate(settings::lr_schedule_of(config), 1), 0.1 / 3);
-  config.schedule_steps = -1;
-  EXPECT_THAT([&] { settings::lr_schedule_of(config); },
-              ThrowsMessage<Error>(HasSubstr("schedule_steps -1 is not resolved")));
-}
 
 // Returns the trainer's options for a command line.
 train::TrainerOptions options_of(std::vector<std::string> flags) {

@@ -48,11 +48,11 @@ TEST(TrainFlags, SetTheirValuesAndKeepOtherDefaults) {
   EXPECT_THAT(config.data, ElementsAre("0.3", "a", "0.7", "b"));
   EXPECT_EQ(config.tp, 2);
   EXPECT_EQ(config.gtp, 3);
-  EXPECT_EQ(config.lr, 1e-3);
+  EXPECT_EQ(config.rates.lr, 1e-3);
   EXPECT_EQ(config.seed, 18446744073709551615u);
   EXPECT_EQ(config.sequence_parallel, true);
   EXPECT_EQ(config.recompute, RecomputeSetting::full);
-  EXPECT_EQ(config.lr_schedule, train::RateShape::constant);
+  EXPECT_EQ(config.rates.shape, train::RateShape::constant);
   EXPECT_EQ(config.dtype, quant::DType::bf16);
   EXPECT_EQ(config.grad_wire, quant::DType::fp32);
   EXPECT_EQ(config.micro_batch, 4);
@@ -60,14 +60,14 @@ TEST(TrainFlags, SetTheirValuesAndKeepOtherDefaults) {
   EXPECT_TRUE(config.given.count("grad_wire"));
   EXPECT_FALSE(config.given.count("beta1"));
   const TrainConfig defaults = parse({});
-  EXPECT_EQ(defaults.lr, 3e-4);
-  EXPECT_EQ(defaults.min_lr, 0.0);
-  EXPECT_EQ(defaults.warmup_steps, 0);
-  EXPECT_EQ(defaults.lr_schedule, train::RateShape::cosine);
-  EXPECT_EQ(defaults.beta1, 0.9);
-  EXPECT_EQ(defaults.beta2, 0.95);
-  EXPECT_EQ(defaults.eps, 1e-8);
-  EXPECT_EQ(defaults.weight_decay, 0.1);
+  EXPECT_EQ(defaults.rates.lr, 3e-4);
+  EXPECT_EQ(defaults.rates.min_lr, 0.0);
+  EXPECT_EQ(defaults.rates.warmup_steps, 0);
+  EXPECT_EQ(defaults.rates.shape, train::RateShape::cosine);
+  EXPECT_EQ(defaults.adamw.beta1, 0.9);
+  EXPECT_EQ(defaults.adamw.beta2, 0.95);
+  EXPECT_EQ(defaults.adamw.eps, 1e-8);
+  EXPECT_EQ(defaults.adamw.weight_decay, 0.1);
   EXPECT_EQ(defaults.clip, 1.0);
   EXPECT_EQ(defaults.timeout_s, 60.0);
   EXPECT_EQ(defaults.threads, 1);
@@ -158,7 +158,7 @@ TEST(ConfigFile, HasTheSameEffectAsFlagsAndFlagsOverrideIt) {
                           "mask_documents": true, "sequence_parallel": "on", "dtype": "bf16", "cp": 1, "dp": null})");
   const TrainConfig config = parse({"--config", file.path(), "--micro-batch", "8"});
   EXPECT_EQ(config.micro_batch, 8);
-  EXPECT_EQ(config.lr, 1.0);
+  EXPECT_EQ(config.rates.lr, 1.0);
   EXPECT_THAT(config.data, ElementsAre("1", "a", "2.5", "b"));
   EXPECT_THAT(config.valid, ElementsAre("v"));
   EXPECT_TRUE(config.mask_documents);
@@ -242,7 +242,7 @@ TEST(Settings, RoundTripThroughJson) {
   EXPECT_EQ(to_json(again), to_json(config));
   EXPECT_EQ(to_json(again).size(), settings().size());
   EXPECT_EQ(again.seed, config.seed);
-  EXPECT_EQ(again.lr, 0.1);
+  EXPECT_EQ(again.rates.lr, 0.1);
   EXPECT_EQ(again.dp, 0);
 }
 
@@ -259,11 +259,11 @@ TEST(Resolve, FillsInDependentSettings) {
   EXPECT_EQ(resolved({"--tp", "2", "--ranks", "8"}).dp, 4);
   EXPECT_EQ(resolved({"--tp", "2", "--dp", "4"}).ranks, 8);
   EXPECT_EQ(resolved({"--tp", "2", "--backend", "mpi"}, 6).dp, 3);
-  EXPECT_EQ(resolved({}).schedule_steps, 10);
-  EXPECT_EQ(resolved({"--schedule-steps", "40"}).schedule_steps, 40);
+  EXPECT_EQ(resolved({}).rates.schedule_steps, 10);
+  EXPECT_EQ(resolved({"--schedule-steps", "40"}).rates.schedule_steps, 40);
   EXPECT_EQ(resolved({"--dtype", "bf16"}).grad_wire, quant::DType::bf16);
   EXPECT_EQ(resolved({"--dtype", "bf16", "--grad-wire", "fp32"}).grad_wire, quant::DType::fp32);
-  EXPECT_EQ(resolved({"--steps", "0", "--warmup-steps", "5"}).schedule_steps, 0);
+  EXPECT_EQ(resolved({"--steps", "0", "--warmup-steps", "5"}).rates.schedule_steps, 0);
 }
 
 class BadCombinations : public ::testing::TestWithParam<BadFlags> {};

@@ -34,9 +34,9 @@ json stored(std::vector<std::string> more = {}) {
 TEST(Resume, KeepsTheComputationAndTakesTheMeshFromTheCommandLine) {
   const MergedConfig merged =
       merge_stored(parse({"--resume", "latest", "--out", "o", "--steps", "40", "--gtp", "3"}), stored(), "c");
-  EXPECT_EQ(merged.config.lr, 0.01);
-  EXPECT_EQ(merged.config.warmup_steps, 3);
-  EXPECT_EQ(merged.config.schedule_steps, 40);
+  EXPECT_EQ(merged.config.rates.lr, 0.01);
+  EXPECT_EQ(merged.config.rates.warmup_steps, 3);
+  EXPECT_EQ(merged.config.rates.schedule_steps, 40);
   EXPECT_EQ(merged.config.seed, 7u);
   EXPECT_EQ(merged.config.seq_len, 128);
   EXPECT_EQ(merged.config.dtype, quant::DType::bf16);
@@ -234,9 +234,9 @@ TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
 TEST(Resume, FlagsChangeTheRateSchedule) {
   const MergedConfig merged =
       merge_stored(parse({"--lr", "0.02", "--schedule-steps", "60", "--lr-schedule", "constant"}), stored(), "c");
-  EXPECT_EQ(merged.config.lr, 0.02);
-  EXPECT_EQ(merged.config.schedule_steps, 60);
-  EXPECT_EQ(merged.config.lr_schedule, train::RateShape::constant);
+  EXPECT_EQ(merged.config.rates.lr, 0.02);
+  EXPECT_EQ(merged.config.rates.schedule_steps, 60);
+  EXPECT_EQ(merged.config.rates.shape, train::RateShape::constant);
   EXPECT_EQ(merged.config.steps, 20);
   EXPECT_THAT(merged.changes, Contains("--lr: 0.01 -> 0.02"));
   EXPECT_THAT(merged.changes, Contains("--lr-schedule: \"cosine\" -> \"constant\""));
@@ -253,7 +253,7 @@ TEST(Resume, AScheduleOfNoStepsFollowsTheNewRun) {
   none["steps"] = 0;
   none["schedule_steps"] = 0;
   const MergedConfig merged = merge_stored(parse({"--steps", "30", "--out", "o"}), none, "c");
-  EXPECT_EQ(resolve_settings(merged.config).schedule_steps, 30);
+  EXPECT_EQ(resolve_settings(merged.config).rates.schedule_steps, 30);
 }
 
 TEST(Resume, RefusesChangesThatBreakTheRun) {

@@ -50,8 +50,9 @@ TEST(LearningRate, WarmUpMayFillTheSchedule) {
   EXPECT_EQ(learning_rate(schedule, 5), 0.1);
 }
 
-TEST(LearningRate, RefusesStepsBelowOne) {
+TEST(LearningRate, RefusesStepsBelowOneAndAnUnresolvedSchedule) {
   EXPECT_THROW(learning_rate({}, 0), Error);
+  EXPECT_THROW(learning_rate({.schedule_steps = -1}, 1), Error);
 }
 
 }  // namespace

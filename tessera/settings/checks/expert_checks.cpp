@@ -24,12 +24,12 @@ void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (config.expert_bias_rate > 0 && !sizes.has_router_bias)
     throw InputError("--expert-bias-rate: got {}, expected 0: the routers of model '{}' have no biases",
                      config.expert_bias_rate, config.model);
-  if (config.moe_aux != nn::MoeAux::layer && sizes.has_sigmoid_scores)
+  if (config.router.aux != nn::MoeAux::layer && sizes.has_sigmoid_scores)
     throw InputError("--moe-aux: got pooled, expected layer: the routers of model '{}' have no auxiliary loss",
                      config.model);
-  if (config.router_z_loss > 0 && sizes.has_sigmoid_scores)
+  if (config.router.z_coefficient > 0 && sizes.has_sigmoid_scores)
     throw InputError("--router-z-loss: got {}, expected 0: the routers of model '{}' have sigmoid scores",
-                     config.router_z_loss, config.model);
+                     config.router.z_coefficient, config.model);
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
     for (const auto& [flag, degree] : {std::pair{"--etp", config.etp}, {"--ep", config.ep}, {"--egtp", config.egtp}})
       if (degree != 1)
         throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
-    for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.moe_aux != nn::MoeAux::layer},
-                                         {"--router-z-loss", config.router_z_loss != 0},
+    for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.router.aux != nn::MoeAux::layer},
+                                         {"--router-z-loss", config.router.z_coefficient != 0},
                                          {"--expert-room", config.given.contains("expert_room")},
                                          {"--expert-bias-rate", config.expert_bias_rate > 0},
                                          {"--expert-capacity", config.expert_capacity != 0},
