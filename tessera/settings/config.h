@@ -42,8 +42,8 @@ std::string_view name_of(ReduceOrder value);
 using shard::name_of;
 std::string_view name_of(RecomputeSetting value);
 
-// Defaults are those of the command line. A member's name is its key in JSON; its flag has dashes instead of
-// underscores (micro_batch, --micro-batch).
+// Defaults are those of the command line. settings.h has the table of keys: a key names a setting in JSON, and its flag
+// has dashes instead of underscores (micro_batch, --micro-batch).
 struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
@@ -108,9 +108,9 @@ struct TrainConfig {
   std::int64_t expert_counts = 0;  // steps between lines of metrics with the counts of each expert; 0: none
 
   Written<Budget> gather_budget{.text = "auto"}, reduce_budget{.text = "auto"};  // such as min, auto, 300MB
-  // The default is about the size at which a message's transfer time equals its latency, on CPUs and between GPUs.
-  Written<std::int64_t> coalesce{
-      .value = 1 << 20, .text = "1MiB"};  // adjacent weights travel as one transfer if their total size is at most this
+  // Adjacent weights travel as one transfer if their total size is at most this. The default is about the size at which
+  // a message's transfer time equals its latency, on CPUs and between GPUs.
+  Written<std::int64_t> coalesce{.value = 1 << 20, .text = "1MiB"};
   // Order of the sums of gradients over gtp (shard/ways/reduction_tree.h).
   ReduceOrder reduce_order = ReduceOrder::sequential;
   std::int64_t ranks_per_node = 0;       // for hierarchical: the number of ranks whose gradients are added first

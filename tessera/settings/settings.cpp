@@ -259,8 +259,8 @@ const ReservedSetting* find_reserved(std::string_view name) {
 }
 
 void set_from_json(TrainConfig& config, const Setting& setting, const json& value, const std::string& where) {
-  const bool is_list = setting.name.find("_rules") != std::string_view::npos;  // rules may be an empty text
-  setting.field.put(config, value, Place{.range = setting.range, .where = where, .may_be_empty = is_list});
+  setting.field.put(config, value,
+                    {.range = setting.range, .where = where, .may_be_empty = setting.field.may_be_empty});
   config.given.insert(std::string(setting.name));
 }
 

@@ -35,7 +35,7 @@ struct Field {
   void (*copy)(TrainConfig& to, const TrainConfig& from);
   // Returns the JSON value of a flag's words. A text that is not a number becomes a JSON string, which put() refuses.
   nlohmann::json (*json_of)(const std::vector<std::string>& words);
-  bool is_list = false, is_switch = false;
+  bool is_list = false, is_switch = false, may_be_empty = false;
 };
 
 // The source of a value on --resume if no flag sets the value.

@@ -17,8 +17,6 @@
 namespace tessera::settings {
 
 using nlohmann::json;
-using quant::DType;
-using quant::Format;
 
 inline constexpr double kMax32 = 2147483647.0;
 
@@ -27,76 +25,52 @@ struct Word {
   E value;
   std::string_view name;
 };
-inline constexpr std::array kBackends{Word<Backend>{Backend::local, "local"}, Word<Backend>{Backend::mpi, "mpi"},
-                                      Word<Backend>{Backend::nccl, "nccl"}};
-inline constexpr std::array kRateShapes{Word<train::RateShape>{train::RateShape::constant, "constant"},
-                                        Word<train::RateShape>{train::RateShape::cosine, "cosine"}};
-inline constexpr std::array kReduceOrders{Word<ReduceOrder>{ReduceOrder::sequential, "sequential"},
-                                          Word<ReduceOrder>{ReduceOrder::hierarchical, "hierarchical"}};
-inline constexpr std::array kRecomputes{Word<RecomputeSetting>{RecomputeSetting::none, "none"},
-                                        Word<RecomputeSetting>{RecomputeSetting::selective, "selective"},
-                                        Word<RecomputeSetting>{RecomputeSetting::full, "full"},
-                                        Word<RecomputeSetting>{RecomputeSetting::automatic, "auto"}};
-inline constexpr std::array kLookups{Word<Lookup>{Lookup::automatic, name_of(Lookup::automatic)},
-                                     Word<Lookup>{Lookup::gather, name_of(Lookup::gather)},
-                                     Word<Lookup>{Lookup::rows, name_of(Lookup::rows)}};
-inline constexpr std::array kDTypes{Word<DType>{DType::fp32, "fp32"}, Word<DType>{DType::bf16, "bf16"},
-                                    Word<DType>{DType::fp64, "fp64"}};
+// The words of an enumeration.
+template <typename E>
+inline constexpr auto kWords = nullptr;
+template <>
+inline constexpr auto kWords<Backend> =
+    std::array{Word{Backend::local, "local"}, Word{Backend::mpi, "mpi"}, Word{Backend::nccl, "nccl"}};
+template <>
+inline constexpr auto kWords<train::RateShape> =
+    std::array{Word{train::RateShape::constant, "constant"}, Word{train::RateShape::cosine, "cosine"}};
+template <>
+inline constexpr auto kWords<ReduceOrder> =
+    std::array{Word{ReduceOrder::sequential, "sequential"}, Word{ReduceOrder::hierarchical, "hierarchical"}};
+template <>
+inline constexpr auto kWords<RecomputeSetting> =
+    std::array{Word{RecomputeSetting::none, "none"}, Word{RecomputeSetting::selective, "selective"},
+               Word{RecomputeSetting::full, "full"}, Word{RecomputeSetting::automatic, "auto"}};
+template <>
+inline constexpr auto kWords<quant::DType> =
+    std::array{Word{quant::DType::fp32, "fp32"}, Word{quant::DType::bf16, "bf16"}, Word{quant::DType::fp64, "fp64"}};
+template <>
+inline constexpr auto kWords<nn::Fp8Scaling> =
+    std::array{Word{nn::Fp8Scaling::delayed, "delayed"}, Word{nn::Fp8Scaling::current, "current"}};
+template <>
+inline constexpr auto kWords<quant::Fp8Recipe> =
+    std::array{Word{quant::Fp8Recipe::hybrid, "hybrid"}, Word{quant::Fp8Recipe::e4m3, "e4m3"}};
+template <>
+inline constexpr auto kWords<quant::AmaxChoice> =
+    std::array{Word{quant::AmaxChoice::newest, "newest"}, Word{quant::AmaxChoice::greatest, "greatest"}};
 
-constexpr Word<Format> word_of_format(Format format) {
-  return {format, name_of(format)};
+template <typename E, std::size_t count>
+constexpr auto named(const E (&values)[count]) {
+  std::array<Word<E>, count> words{};
+  for (std::size_t i = 0; i < count; ++i) words[i] = {values[i], name_of(values[i])};
+  return words;
 }
-inline constexpr std::array kFormats{word_of_format(Format::bf16), word_of_format(Format::fp8),
-                                     word_of_format(Format::fp8_block), word_of_format(Format::mxfp8),
-                                     word_of_format(Format::nvfp4)};
-
-inline constexpr std::array kFp8Scalings{Word<nn::Fp8Scaling>{nn::Fp8Scaling::delayed, "delayed"},
-                                         Word<nn::Fp8Scaling>{nn::Fp8Scaling::current, "current"}};
-inline constexpr std::array kFp8Recipes{Word<quant::Fp8Recipe>{quant::Fp8Recipe::hybrid, "hybrid"},
-                                        Word<quant::Fp8Recipe>{quant::Fp8Recipe::e4m3, "e4m3"}};
-inline constexpr std::array kAmaxChoices{Word<quant::AmaxChoice>{quant::AmaxChoice::newest, "newest"},
-                                         Word<quant::AmaxChoice>{quant::AmaxChoice::greatest, "greatest"}};
-
-constexpr const auto& words_of(nn::Fp8Scaling) {
-  return kFp8Scalings;
-}
-constexpr const auto& words_of(quant::Fp8Recipe) {
-  return kFp8Recipes;
-}
-constexpr const auto& words_of(quant::AmaxChoice) {
-  return kAmaxChoices;
-}
-inline constexpr std::array kMoeAuxes{Word<nn::MoeAux>{nn::MoeAux::layer, name_of(nn::MoeAux::layer)},
-                                      Word<nn::MoeAux>{nn::MoeAux::pooled, name_of(nn::MoeAux::pooled)}};
-
-constexpr const auto& words_of(nn::MoeAux) {
-  return kMoeAuxes;
-}
-constexpr const auto& words_of(Backend) {
-  return kBackends;
-}
-constexpr const auto& words_of(train::RateShape) {
-  return kRateShapes;
-}
-constexpr const auto& words_of(ReduceOrder) {
-  return kReduceOrders;
-}
-constexpr const auto& words_of(RecomputeSetting) {
-  return kRecomputes;
-}
-constexpr const auto& words_of(Lookup) {
-  return kLookups;
-}
-constexpr const auto& words_of(DType) {
-  return kDTypes;
-}
-constexpr const auto& words_of(Format) {
-  return kFormats;
-}
+template <>
+inline constexpr auto kWords<Lookup> = named({Lookup::automatic, Lookup::gather, Lookup::rows});
+template <>
+inline constexpr auto kWords<nn::MoeAux> = named({nn::MoeAux::layer, nn::MoeAux::pooled});
+template <>
+inline constexpr auto kWords<quant::Format> = named({quant::Format::bf16, quant::Format::fp8, quant::Format::fp8_block,
+                                                     quant::Format::mxfp8, quant::Format::nvfp4});
 
 template <typename E>
 std::string_view word_of(E value) {
-  for (const auto& word : words_of(value))
+  for (const auto& word : kWords<E>)
     if (word.value == value) return word.name;
   throw Error("a setting holds value {}, which has no name", static_cast<int>(value));
 }
@@ -193,7 +167,7 @@ template <typename E>
 requires std::is_enum_v<E>
 void put(E& to, const json& value, const Place& at) {
   std::string names;
-  for (const auto& word : words_of(E{})) {
+  for (const auto& word : kWords<E>) {
     if (value.is_string() && value.get_ref<const std::string&>() == word.name) {
       to = word.value;
       return;
@@ -254,7 +228,8 @@ constexpr Field field() {
             return words[0];
           },
           .is_list = is_list,
-          .is_switch = std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>};
+          .is_switch = std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>,
+          .may_be_empty = std::is_same_v<T, FormatRules>};
 }
 
 }  // namespace tessera::settings
