@@ -237,7 +237,7 @@ TEST(PlanOfExperts, RanksOfManyNodesCannotDeadlock) {
   const StepPlan step = plan_step(request);
   std::vector<schedule::ParameterSize> sizes;
   for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
-  const shard::RankLayout layout = dry_options_of(request).layout;
+  const shard::RankLayout layout = dry_options_of(request).step.layout;
   const schedule::RoleGroups groups = role_groups(layout.mesh, layout.domains);
   const schedule::CallOrder order = call_order(step.trace, sizes, step.schedule);
   for (const char* role : {"gather", "replicas", "etp-ep"}) EXPECT_THAT(order.roles, ::testing::Contains(role));

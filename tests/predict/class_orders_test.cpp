@@ -28,7 +28,7 @@ struct Classes {
 };
 
 Classes classes_on(const Case& it) {
-  Classes classes{.layout = options_of(it, 0).layout, .class_of = {}, .traces = {}, .sizes = {}};
+  Classes classes{.layout = options_of(it, 0).step.layout, .class_of = {}, .traces = {}, .sizes = {}};
   classes.class_of = shard::classes_of(classes.layout.mesh, classes.layout.domains);
   for (int rank = 0; rank < static_cast<int>(classes.class_of.size()); ++rank) {
     if (classes.class_of[static_cast<std::size_t>(rank)] < static_cast<int>(classes.traces.size())) continue;

@@ -135,7 +135,7 @@ void compare(const Case& it) {
     DryStep dry = dry_step(options_of(it, world.rank()));
     dry.optimizer.clear();
     expect_same(real.trace, dry.trace(it.microbatches));
-    expect_staged(real, dry, options_of(it, world.rank()).types);
+    expect_staged(real, dry, options_of(it, world.rank()).step.types);
     for (std::size_t format = 0; format < quant::kFormats; ++format) {
       EXPECT_EQ(real.statistics.flops_by_format[format], it.microbatches * dry.flops[format]);
       EXPECT_EQ(real.statistics.activations_by_format[format], it.microbatches * dry.activations[format]);
