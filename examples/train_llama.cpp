@@ -42,8 +42,8 @@ models::Batch make_batch(std::int64_t first) {
 
 double train_and_save(comm::World& world, const models::ModelConfig& model, const std::filesystem::path& folder) {
   train::Trainer trainer(
-      world, {.model = [&](nn::Context& context) { return model.build(context, {.max_positions = kLength}); },
-              .layout = nn::rank_layout({.gtp = kRanks}),
+      world, {.step = {.build = [&](nn::Context& context) { return model.build(context, {.max_positions = kLength}); },
+                       .layout = nn::rank_layout({.gtp = kRanks})},
               .adamw = {.weight_decay = 0.0}});
   train::set_initial_values(trainer.runtime(), 7);
   double loss = 0;
