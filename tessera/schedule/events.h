@@ -2,7 +2,7 @@
 //
 // The runtime records the events while the step runs. Among the events of its kind, an event is identified by step
 // kind, microbatch, pass, parameter and ordinal. The ordinal numbers events whose other fields are equal. For example,
-// if a layer is used twice in one pass, its weight has the consumes 0 and 1.
+// if a layer is used twice in one pass, its weight has the consume events 0 and 1.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,7 +17,7 @@ enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class EventKind : std::uint8_t {
   consume,  // a use of a weight begins: the program reads the weight's compute part
   release,  // the use ends
-  produce,  // a use of a weight has written the weight's gradient; the last produce of a microbatch completes the
+  produce,  // a use of a weight has written the weight's gradient; the last produce event of a microbatch completes the
             // gradient
   publish,  // the stored weight has a new version
   comm,     // a collective of the program, or the beginning of a piece of a transfer (piece_op). If a collective has a

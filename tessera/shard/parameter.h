@@ -151,9 +151,9 @@ struct ShardedParameter : RankParts {
   quant::DType gradient_type() const { return written_by_layers ? types.wire : types.accumulator; }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 
-  // The version number of the stored weight. A publish makes a new version and sets the fence after which this version
-  // can be read. A gather records the version that it reads. Each consume compares the recorded version with the stored
-  // version.
+  // The version number of the stored weight. A publish event makes a new version and sets the fence after which this
+  // version can be read. A gather records the version that it reads. Each consume event compares the recorded version
+  // with the stored version.
   std::int64_t version() const { return version_; }
   const base::Fence& published() const { return published_; }  // done when the newest version is written
   void make_version() { ++version_; }

@@ -24,10 +24,10 @@ class StepGraph {
  public:
   using Batches = std::function<models::Batch(int microbatch)>;
 
-  // Captures the runtime's current step up to its last publish. The step must have begun, and
-  // GraphSteps::can_be_graph() must be true. record(batches) runs the step from its begin to its last publish, and
-  // returns the losses of the microbatches. Compute's lane must be idle. The constructor waits for the other lanes. It
-  // does not launch the graph. Collective. Throws Error if the step cannot be captured.
+  // Captures the runtime's current step up to its last publish event. The step must have begun, and
+  // GraphSteps::can_be_graph() must be true. record(batches) runs the step from its begin to its last publish event,
+  // and returns the losses of the microbatches. Compute's lane must be idle. The constructor waits for the other lanes.
+  // It does not launch the graph. Collective. Throws Error if the step cannot be captured.
   using Record = std::function<std::vector<at::Tensor>(const Batches& batches)>;
   StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record);
   StepGraph(const StepGraph&) = delete;

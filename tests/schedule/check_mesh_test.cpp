@@ -64,7 +64,7 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
-// Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ only in the order of publishes.
+// Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ in the order of publish events.
 TEST(CheckClasses, RefusesReorderedPublishes) {
   oracle::Case made = step_of(2);
   for (ParameterSize& size : made.sizes) size.publish = {{Activity::publish, size.gathered}};
