@@ -127,8 +127,8 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 // megabytes.
 inline constexpr std::int64_t kMaxEvents = 4'000'000;
 
-// Throws InputError for a budget below the smallest that can run, for a machine file without flops for the model's
-// type, and for more than kMaxEvents events.
+// Throws InputError for: a budget below the smallest that can run; a machine file without flops for the model's type;
+// more than kMaxEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
 
 // The parts of a plan that depend neither on the number of microbatches nor on budgets.
