@@ -96,8 +96,8 @@ struct StepPlan {
   schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
   MemoryUse memory;
   Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
-  // By role: the bytes of weights and gradients that the busiest rank receives, and the bytes of activations that the
-  // rank of `trace` receives in the program's collectives. Roles without bytes are omitted.
+  // By role: received bytes. For weights and gradients, the busiest rank counts; for activations in the program's
+  // collectives, the rank of `trace`. Roles without bytes are omitted.
   std::vector<RoleBytes> roles;
   std::vector<RankWork> ranks;  // set if the request plans a replica; in descending order of group_ranks
   std::vector<std::string> names() const;

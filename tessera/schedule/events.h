@@ -67,8 +67,8 @@ inline constexpr const char* kCountsOp = "all_reduce sum";
 inline constexpr const char* kRowGroup = "rows";
 inline constexpr const char* kRowOp = "gather_rows";
 
-// Names of transfers in pieces. The events of a piece, and the sum of a scatter, have the parameter of the weight whose
-// product uses the tokens, or no parameter if the user is not known.
+// Names of transfers in pieces. The events of a piece and of a scatter's sum name the weight whose product uses the
+// tokens, if this weight is known.
 inline constexpr std::string_view kGather = "gather";                 // read by the product that consumes the weight
 inline constexpr std::string_view kWgradGather = "gather for wgrad";  // read by the product that produces its gradient
 inline constexpr std::string_view kScatter = "scatter";               // written by the product that consumes the weight

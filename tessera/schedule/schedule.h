@@ -95,8 +95,8 @@ struct Schedule {
   std::uint64_t trace_hash = 0;  // hash_trace of the trace for which the schedule was planned
   std::vector<Unit> gather_units, reduce_units;
   std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
-  // By unit: bytes of the gathered weights, of the unpacked weights, of the gradients' staging, and of the scratch.
-  // unpacked_bytes is 0 for a unit that is not unpacked. Either all members of a unit are unpacked, or no member is.
+  // By unit: bytes of gathered weights, unpacked weights, staging and scratch. unpacked_bytes is 0 for a unit that is
+  // not unpacked. Either all members of a unit are unpacked, or no member is.
   std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes, scratch_bytes;
   std::vector<Residency> residencies;  // in the order of issue
   std::vector<Reduction> reductions;   // in the order of issue

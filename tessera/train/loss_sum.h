@@ -30,7 +30,7 @@ class LossSum {
   base::Buffer own_;         // this rank's losses, on the device
   std::vector<double> all_;  // by replica, rank in the replica, microbatch, and element
   std::size_t elements_ = 1;
-  // The number of ranks of a replica that read samples, and the number of microbatches of each of these ranks.
+  // A replica's number of readers, and each reader's number of microbatches.
   struct Blocks {
     std::size_t readers = 1, microbatches = 0;
   };

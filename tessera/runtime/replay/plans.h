@@ -1,4 +1,4 @@
-// The schedules of a rank: one for each kind of step and number of microbatches.
+// Makes and stores a rank's schedules. Each kind of step and each number of microbatches has its own schedule.
 //
 // The first step of a kind runs on demand and is recorded. When the next step begins, the ranks agree on the recorded
 // costs. Each rank then plans a schedule and proves that it is correct, and the ranks compare their schedules. Later

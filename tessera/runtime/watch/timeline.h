@@ -1,4 +1,4 @@
-// A measured timeline of a step: spans of compute, of compute's waits, and of the work of each lane. By default no
+// A measured timeline of a step: when compute works, when compute waits, and when each lane works. By default no
 // timeline is recorded. While recording is enabled, the host stores its times, and lanes store the times before and
 // after their operations.
 #pragma once
