@@ -65,7 +65,7 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
 }
 
 // Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ in the order of publish events.
-TEST(CheckClasses, RefusesReorderedPublishes) {
+TEST(CheckClasses, RefusesReorderedPublishEvents) {
   oracle::Case made = step_of(2);
   for (ParameterSize& size : made.sizes) size.publish = {{Activity::publish, size.gathered}};
   const CallOrder order = order_of(made);

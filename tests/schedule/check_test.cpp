@@ -83,7 +83,7 @@ TEST_F(Check, TwoResidenciesOfOneUnitAtOnce) {
 }
 
 // Tests a reduction that is still pending at the end of the step.
-TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
+TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishEvents) {
   schedule_.reductions[3].finish = 20;
   EXPECT_THAT(faults(),
               Contains(HasSubstr("reduction 3 of ['a'] in microbatch 1 (first 18, issue 18, finish 20, offset "
@@ -105,7 +105,7 @@ TEST_F(Check, AGradientReducedTwice) {
 }
 
 // With delayed weight gradients, the reduction belongs to the produce event, and not to the release event.
-TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduce) {
+TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduceEvents) {
   const oracle::Case made = case_named("weight gradients after the backward");
   std::mt19937_64 random(1);
   Schedule schedule = oracle::random_schedule(made, random);
@@ -153,7 +153,7 @@ TEST(CheckSteps, AGradientWithoutStagingIsProducedOnceAStep) {
 }
 
 // The consume event of a recompute pass is a separate event. A gather for backward alone does not satisfy it.
-TEST(CheckSteps, ARecomputeConsumeNeedsItsOwnWeights) {
+TEST(CheckSteps, ARecomputeConsumeEventNeedsItsOwnWeights) {
   const oracle::Case made = case_named("recompute");
   Schedule schedule = plan(made.trace, made.sizes, {});
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
@@ -204,7 +204,7 @@ TEST_F(Check, AResidencyThatEndsBeforeItsLastRelease) {
                   "got none")));
 }
 
-TEST_F(Check, AConsumeBeforeItsWait) {
+TEST_F(Check, AConsumeEventBeforeItsWait) {
   schedule_.residencies[1].wait = 4;
   EXPECT_THAT(faults(),
               Contains(HasSubstr(
@@ -218,13 +218,13 @@ TEST_F(Check, AWaitForAGatherIssuedLater) {
 }
 
 // A prefetch reads weights that the optimizer has not published yet.
-TEST_F(Check, AGatherBeforeThePublishOfItsWeight) {
+TEST_F(Check, AGatherBeforeThePublishEventOfItsWeight) {
   schedule_.residencies[1].issue = schedule_.residencies[1].free = -2;
   EXPECT_THAT(faults(), Contains("event 21 (train publish b (0)): the optimizer writes the shard while residency 1 of "
                                  "['b'] (issue -2, free -2, wait 2, last 6, offset 2) may be reading it"));
 }
 
-TEST_F(Check, AGatherThatDoesNotWaitForThePublishOfItsWeight) {
+TEST_F(Check, AGatherThatDoesNotWaitForThePublishEventOfItsWeight) {
   schedule_.residencies[1].free = -2;
   EXPECT_THAT(faults(), Contains(HasSubstr("'b' before its publish event is done")));
 }
