@@ -82,7 +82,7 @@ class FreeLanes {
     place(schedule.reduce_units, schedule.reduce_domains);
   }
 
-  // Returns the end of a transfer for this parameter that is ready at `begin`.
+  // Adds a transfer that starts at `begin`, or later when the lane of the parameter is free. Returns its end.
   double take(ParameterId id, int schedule::DomainLanes::*lane, double begin, double seconds) {
     const auto at = static_cast<std::size_t>(id);
     const int domain = at < domain_of_.size() ? domain_of_[at] : 0;

@@ -16,10 +16,10 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
                             const std::vector<schedule::ParameterSize>& sizes, const schedule::Schedule& schedule,
                             std::vector<double> segments, bool on_demand);
 
-// Returns the seconds of the longest chain of dependencies from one step's first publish to the next step's first
-// publish. In this chain, the program runs in order. Each weight is gathered once after its publish, and weights are
-// gathered in the order of use. Gradients are reduced one after another, each as soon as it is produced. No arena
-// limits the chain. Therefore no schedule is faster if the costs apply to every rank.
+// Returns the seconds of the longest chain of dependencies from one step's first publish event to the next step's first
+// publish event. In this chain, the program runs in order. Each weight is gathered once after its publish event, and
+// weights are gathered in the order of use. Gradients are reduced one after another, each as soon as it is produced. No
+// arena limits the chain. Therefore no schedule is faster if the costs apply to every rank.
 double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs);
 
 }  // namespace tessera::bench

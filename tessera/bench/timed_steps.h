@@ -13,7 +13,7 @@ namespace tessera::bench {
 class TimedSteps {
  public:
   virtual ~TimedSteps() = default;
-  // Runs a training step with all its publishes. Collective.
+  // Runs a training step with all its publish events. Collective.
   virtual void step(int microbatches) = 0;
   virtual runtime::Runtime& runtime() = 0;
   // By event of the last step: the seconds of compute before the event, without waits (schedule::Costs).

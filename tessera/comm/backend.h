@@ -41,8 +41,8 @@ std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::uni
 std::unique_ptr<Communicator> make_communicator(GroupIdentity identity, std::unique_ptr<Backend> backend,
                                                 std::unique_ptr<base::Lane> lane);
 
-// Returns the index of the group that contains `rank`, or -1 if no group contains `rank`. Throws Error if a group is
-// empty, if a rank is not in the world, or if a rank appears twice.
+// Returns the index of the group that contains `rank`, or -1 if no group contains `rank`. Throws Error for: an empty
+// group; a rank outside the world; a rank that appears twice.
 int find_group(const std::string& name, const std::vector<std::vector<int>>& groups, int world_size, int rank);
 
 }  // namespace tessera::comm

@@ -32,9 +32,9 @@ enum class Start { nothing, target };
 // enqueued is done.
 class OrderedAddition {
  public:
-  // `rank` is this rank's number in the layouts. from.state is partial. Throws the errors of layout::redistribute_add.
-  // Throws Error if `rank` is not in the layouts, if the number of members or types differs from the number of ranks in
-  // the layouts, or if the members are not in ascending order.
+  // `rank` is this rank's number in the layouts. from.state is partial. Throws the errors of layout::redistribute_add,
+  // and Error for: a `rank` that is not in the layouts; a number of members or types other than the number of ranks;
+  // members that are not in ascending order.
   OrderedAddition(const layout::Layout& from, const layout::Layout& to, int rank, Addends addends);
 
   std::int64_t received_bytes() const { return received_; }  // bytes that this rank receives from others

@@ -25,8 +25,8 @@ class PeerMailbox {
   // Makes a mailbox; called by the receiver. The mailbox's name starts with `prefix`. Processes on the host open the
   // mailbox by this name. Throws Error if shared memory cannot be allocated.
   static std::unique_ptr<PeerMailbox> create(const std::string& prefix, int senders);
-  // Opens a mailbox; called by a sender. Throws Error if no mailbox has this name, or if the mailbox is for another
-  // number of senders.
+  // Opens a mailbox; called by a sender. Throws Error if no mailbox has this name, or if the mailbox has another number
+  // of senders.
   static std::unique_ptr<PeerMailbox> open(const std::string& name, int senders);
   ~PeerMailbox();
   PeerMailbox(const PeerMailbox&) = delete;

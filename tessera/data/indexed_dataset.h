@@ -24,9 +24,9 @@ std::string_view name_of(TokenType type);  // "u16"
 // order of PREFIX.idx, concatenated without separators.
 class IndexedDataset {
  public:
-  // Opens the files and checks everything except token values; reads PREFIX.idx once. Throws InputError for a file that
-  // is missing, truncated, too long or in another format. Throws InputError for lengths, offsets or document bounds
-  // that contradict each other or PREFIX.bin. The message names the file, the value found and the expected value.
+  // Opens the files and checks everything except token values; reads PREFIX.idx once. Throws InputError for: a file
+  // that is missing, truncated, too long or in another format; lengths, offsets or document bounds that contradict each
+  // other or PREFIX.bin. The message names the file, the value found and the expected value.
   explicit IndexedDataset(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }

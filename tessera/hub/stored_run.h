@@ -14,8 +14,8 @@
 namespace tessera::hub {
 
 // Returns the checkpoint that --resume names. Returns nullopt without --resume, and for `--resume latest` if there is
-// no checkpoint yet. Throws InputError if --init and --resume are both given, or if the checkpoint does not exist.
-// Throws InputError for `--resume latest` if a resumed run has set aside all checkpoints (RunFiles::open).
+// no checkpoint yet. Throws InputError for: --init and --resume together; a missing checkpoint; `--resume latest` if a
+// resumed run has set aside all checkpoints (RunFiles::open).
 std::optional<std::filesystem::path> checkpoint_to_resume(const settings::TrainConfig& command);
 
 // Opens a checkpoint. The checksums are divided into `parts` parts, and this call verifies part `part`. Error messages
@@ -34,9 +34,8 @@ struct StoredRun {
 // of a new run.
 StoredRun stored_before_first_checkpoint(const settings::TrainConfig& command);
 
-// Returns the state in a checkpoint as a JSON object. The object is empty if the stored state is null. Throws
-// InputError if the state has another type, or if the step is above the largest value of --steps. Throws the errors of
-// train::check_state.
+// Returns the state in a checkpoint as a JSON object. The object is empty if the stored state is null. Throws the
+// errors of train::check_state, and InputError for: a state of another type; a step above the largest value of --steps.
 nlohmann::json stored_state_of(const checkpoint::CheckpointReader& reader);
 
 // Throws InputError unless the checkpoint holds exactly the weights of this model. Called before the model's sizes

@@ -27,9 +27,8 @@ struct NcclRun {
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without
 // a launcher, this process starts the ranks on this node (processes.h) and returns their exit code. Only the started
-// processes then call `body`. Throws InputError for a build without CUDA, for fewer GPUs than ranks, and if `body`
-// throws InputError. Any other failure of a rank prints one line with the rank's number and ends the process with exit
-// code 1.
+// processes then call `body`. Throws InputError for: a build without CUDA; fewer GPUs than ranks; an InputError of
+// `body`. Any other failure of a rank prints one line with the rank's number and ends the process with exit code 1.
 int run_with_nccl(const NcclRun& run, const std::function<void(comm::World&)>& body);
 
 }  // namespace tessera::launch

@@ -134,8 +134,7 @@ std::optional<Counts> as_all_reduce(const Runs& runs, int ranks) {
   return Counts{count};
 }
 
-// Checks that the runs of each source are in the order of targets, and the runs of each target in the order of sources,
-// without gaps.
+// Checks the order of runs, without gaps: by target at each source, and by source at each target.
 bool is_all_to_all(const Runs& runs, int ranks) {
   Counts sent(static_cast<std::size_t>(ranks)), received(static_cast<std::size_t>(ranks));
   for (const Run& run : runs.runs) {

@@ -40,9 +40,9 @@ struct TransferPlan {
 // If `from` is partial and `to` is not, the result is an adding plan. If both layouts are partial, data moves only
 // within ranks, because the summands stay on their ranks.
 //
-// Throws Error if shapes or rank counts differ, if validate() rejects a layout, or if no rank of `from` holds an
-// element of `to`. Throws Error if `to` is partial and `from` is not, or if both are partial and a rank would not keep
-// exactly its own elements. Takes O(t log t) time for t transfers: about 70 ms for 1024 ranks and a million transfers.
+// Throws Error for: different shapes or rank counts; a layout that validate() rejects; an element of `to` that no rank
+// of `from` holds; a partial `to` if `from` is not partial; two partial layouts, if a rank would not keep exactly its
+// own elements. Takes O(t log t) time for t transfers: about 70 ms for 1024 ranks and a million transfers.
 TransferPlan redistribute(const Layout& from, const Layout& to);
 // Returns the plan that reduces a gradient: every holder in `compute` contributes, and each holder in `storage`
 // receives the sum. The plan always adds. Throws the errors of redistribute, and Error if `storage` is partial.

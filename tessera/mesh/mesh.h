@@ -29,10 +29,9 @@ class Mesh {
  public:
   // Rank r is at place r. Throws InputError for a size below 1, a name that is given twice, or too many ranks.
   explicit Mesh(const Grid& grid);
-  // Rank r is at places[r]. A place that is not listed is dead. Throws the errors of the other constructor. Also throws
-  // InputError if there are no grids or no ranks, if grids have different numbers of places, or if a place is outside
-  // the grids or listed twice. Two grids may have an axis of the same name. The constructor throws InputError if a
-  // place has different coordinates on such axes.
+  // Rank r is at places[r]. A place that is not listed is dead. Two grids may have an axis of the same name. Throws the
+  // errors of the other constructor, and InputError for: no grids or no ranks; grids with different numbers of places;
+  // a place outside the grids, or listed twice; a place with different coordinates on axes of the same name.
   Mesh(std::vector<Grid> grids, std::vector<int> places);
 
   int world_size() const { return static_cast<int>(places_.size()); }  // number of ranks

@@ -34,9 +34,9 @@ inline constexpr int kExpertDomain = 1;
 
 // Throws InputError for expert degrees that do not fit the replica, see rank_layout.
 void check_expert_degrees(const MeshDegrees& degrees);
-// Returns the mesh and the domains. The dense grid has the axes tp, gtp and dp. Throws InputError for a degree below 1,
-// for too many ranks, and for expert degrees that do not fit the replica. The expert degrees fit if etp * ep * egtp
-// divides tp * gtp, etp divides tp, and tp divides etp * ep. Pure; every rank passes the same degrees.
+// Returns the mesh and the domains. The dense grid has the axes tp, gtp and dp. Throws InputError for: a degree below
+// 1; too many ranks; expert degrees that do not fit the replica. The expert degrees fit if etp * ep * egtp divides tp *
+// gtp, etp divides tp, and tp divides etp * ep. Pure; every rank passes the same degrees.
 shard::RankLayout rank_layout(const MeshDegrees& degrees);
 
 }  // namespace tessera::nn

@@ -1,4 +1,4 @@
-// Gives modules access to a weight as a tensor, from its consume to its release, and to the staging of its gradient.
+// Gives modules access to a weight as a tensor, between its consume and release events, and to the gradient's staging.
 #pragma once
 #include <ATen/core/Tensor.h>
 

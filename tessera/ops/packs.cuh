@@ -168,7 +168,7 @@ inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::in
 inline bool is_aligned(const void* pointer, std::size_t bytes = kAccessBytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
-// Returns true if every row of `cols` elements of T consists of whole, aligned packs in each of these dense matrices.
+// Returns true if the rows of all these dense matrices consist of whole, aligned packs. A row has `cols` elements of T.
 // Null pointers are ignored.
 template <typename T, typename... Pointers>
 bool rows_whole(std::int64_t cols, Pointers... pointers) {

@@ -76,7 +76,7 @@ bool is_affected(const ReplicaKind& kind) {
   return !kind.unused.empty();
 }
 
-// The duration of a step of a kind as a linear function of the number of microbatches n: fixed + n * each.
+// A kind's step time with n microbatches: fixed + n * each.
 struct Line {
   double fixed = 0, each = 0;
 };

@@ -96,8 +96,8 @@ struct StepPlan {
   schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
   MemoryUse memory;
   Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
-  // By role: the bytes of weights and gradients that the busiest rank receives, and the bytes of activations that the
-  // rank of `trace` receives in the program's collectives. Roles without bytes are omitted.
+  // By role: received bytes. For weights and gradients, the busiest rank counts; for activations in the program's
+  // collectives, the rank of `trace`. Roles without bytes are omitted.
   std::vector<RoleBytes> roles;
   std::vector<RankWork> ranks;  // set if the request plans a replica; in descending order of group_ranks
   std::vector<std::string> names() const;
@@ -127,8 +127,8 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
 // megabytes.
 inline constexpr std::int64_t kMaxEvents = 4'000'000;
 
-// Throws InputError for a budget below the smallest that can run, for a machine file without flops for the model's
-// type, and for more than kMaxEvents events.
+// Throws InputError for: a budget below the smallest that can run; a machine file without flops for the model's type;
+// more than kMaxEvents events.
 StepPlan plan_step(const StepPlanRequest& request);
 
 // The parts of a plan that depend neither on the number of microbatches nor on budgets.

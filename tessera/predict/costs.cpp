@@ -145,8 +145,8 @@ class Placer {
   StepCosts result;
 
  private:
-  // A product is named after the weight of the preceding event: the consume of the weight, or the release of the weight
-  // before wgrad. If a collective was issued in between, the weight is that of the next event.
+  // A product is named after the weight of the preceding event: the consume event of the weight, or the release event
+  // of the weight before wgrad. If a collective was issued in between, the weight is that of the next event.
   ParameterId weight_of_product(std::size_t in_microbatch) const {
     const auto parameter = [&](std::size_t event) {
       return event < dry_.microbatch.size() ? dry_.microbatch[event].parameter : schedule::kNoParameter;

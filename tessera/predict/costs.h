@@ -42,7 +42,7 @@ StepCosts event_costs(const CostInput& input, const DryStep& dry, const schedule
 // Raises each duration in `costs` to the duration of the same segment in `other`, if that is longer. Both steps have
 // the same events. Called for several ranks, it gives the durations of the slowest rank of each segment.
 void raise(StepCosts& costs, const StepCosts& other);
-// Writes the durations of the schedule's transfers and of publishes to `costs`.
+// Writes the durations of the schedule's transfers and of publish events to `costs`.
 void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                         schedule::Costs& costs);

@@ -17,9 +17,9 @@ class DryModel {
   // Runs one microbatch: the forward pass, and the backward pass if `trains` is true. Call this function between
   // begin_step and end_step.
   void microbatch(bool trains);
-  // Makes the Program calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publishes
-  // (train/update/optimizer.h, train/update/router_bias.h). Call this function after end_step. `trace` is the trace of
-  // the step. `backward_weights` is DryStep::backward_weights.
+  // Makes the Program calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publish
+  // events (train/update/optimizer.h, train/update/router_bias.h). Call this function after end_step. `trace` is the
+  // trace of the step. `backward_weights` is DryStep::backward_weights.
   void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& backward_weights);
 
  private:

@@ -21,7 +21,7 @@ struct PlannedParameter {
   // For a table whose rows travel by index (shard/rows/rows.h): bytes of buffers, and elements that a microbatch reads.
   // Otherwise 0.
   std::int64_t row_buffers = 0, rows_read = 0;
-  // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish.
+  // Bytes received by all ranks together: in one gather, one exchange, one sum over replicas, one publish event.
   std::int64_t gather_total = 0, reduce_total = 0, replica_total = 0, publish_total = 0;
 
   // Returns the number of elements of a microbatch's gradient that a rank sums.

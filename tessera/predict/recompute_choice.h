@@ -17,8 +17,8 @@ namespace tessera::predict {
 // recomputation of every block keeps.
 std::vector<nn::Recompute> recompute_within(DryOptions options, std::int64_t blocks, std::int64_t budget);
 
-// A kind of ranks. Ranks of one kind have parts of equal size of all weights and of the tokens, so they keep the same
-// number of bytes.
+// A kind of ranks. Ranks of one kind have equally large parts of each weight and equally many tokens, so they keep
+// equally many bytes.
 struct RankKind {
   int rank = 0;                     // one rank of the kind
   int group_ranks = 1;              // number of ranks in the rank's tp group

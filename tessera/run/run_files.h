@@ -46,7 +46,7 @@ struct RunSummary {
 class RunFiles {
  public:
   // Checks the folder without writing to it, locks it if it exists, and prints a description of the run. Throws the
-  // errors of check_run_directory and check_metrics. Throws InputError if another process trains in the folder.
+  // errors of check_run_directory and check_metrics, and InputError if another process trains in the folder.
   explicit RunFiles(const RunSetup& setup);
 
   // Returns whether the run resumes in its own folder without a step left, and summary.json already has the results of

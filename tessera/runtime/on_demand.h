@@ -1,7 +1,7 @@
 // Executes steps without a schedule, and the rest of a step that departed from its schedule. A weight is gathered at
-// its first consume and freed at its last release. A gradient with spec.produced_once is reduced at its produce, so
-// only one such gradient is staged at a time. Other gradients are reduced at the end of the microbatch. The host
-// waits for each transfer, also on a GPU.
+// its first consume event and freed at its last release event. A gradient with spec.produced_once is reduced at its
+// produce event, so only one such gradient is staged at a time. Other gradients are reduced at the end of the
+// microbatch. The host waits for each transfer, also on a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>

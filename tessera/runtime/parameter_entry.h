@@ -58,7 +58,7 @@ class ParameterEntry {
   std::byte* staging() const { return staging_; }
   // Returns whether the gradient is produced and its reduction is not issued yet.
   bool is_produced() const { return produced_; }
-  int last_produced() const { return last_produced_; }  // microbatch of this step's last produce; -1: no produce yet
+  int last_produced() const { return last_produced_; }  // microbatch of this step's last produce event; -1: not yet
   void stage(std::byte* staging) { staging_ = staging; }
   void hold_staging(base::Buffer staging);  // stages the gradient in a buffer of OnDemand
   void produced(int microbatch) { produced_ = true, last_produced_ = microbatch; }
@@ -74,7 +74,7 @@ class ParameterEntry {
   void sum_replicas() { replicas_summed_ = true; }
 
  private:
-  int users_ = 0;  // consumes without a release
+  int users_ = 0;  // consume events without a release event
   const std::byte* view_ = nullptr;
   base::Buffer demand_weight_;
   std::byte* staging_ = nullptr;

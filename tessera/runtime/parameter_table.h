@@ -61,9 +61,9 @@ class ParameterTable {
   // Returns the backward weight of a weight, or kNoParameter if both passes read the weight itself.
   schedule::ParameterId backward_weight(schedule::ParameterId weight) const;
   std::vector<schedule::ParameterId> backward_weights() const;  // by weight: its backward weight, or kNoParameter
-  // Returns the parameter that a consume of the weight reads in a pass: the weight, or its backward weight.
+  // Returns the parameter that a consume event of the weight reads in a pass: the weight, or its backward weight.
   schedule::ParameterId read_in(schedule::Pass pass, schedule::ParameterId weight) const;
-  // Returns the weights, each followed by its backward weight. Publishes have this order.
+  // Returns the weights, each followed by its backward weight, in the order of their publish events.
   std::vector<schedule::ParameterId> with_backward_weights(std::span<const schedule::ParameterId> weights) const;
 
   int ranks() const { return ranks_; }                            // number of ranks of the run

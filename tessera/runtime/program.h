@@ -58,7 +58,7 @@ class Program {
 
   virtual WeightView consume(schedule::ParameterId weight, schedule::Pass pass) = 0;
   virtual void release(schedule::ParameterId weight, schedule::Pass pass) = 0;
-  // Called directly before the product that writes the gradient. The program's next event must be the produce.
+  // Called directly before the product that writes the gradient. The program's next event must be the produce event.
   virtual GradientBuffer grad_buffer(schedule::ParameterId weight) = 0;
   virtual void produce(schedule::ParameterId weight) = 0;
   // Writes the rows `ids` of a table to out [ids, columns], in the model's type, before compute continues. Called once
@@ -74,11 +74,11 @@ class Program {
   // next step may then start.
   virtual void publish(std::span<const schedule::ParameterId> weights) = 0;
   void publish(schedule::ParameterId weight) { publish({&weight, 1}); }
-  // Replaces each amax by its maximum over all ranks. Called after the step, before the publish of weights whose format
-  // needs the amaxes.
+  // Replaces each amax by its maximum over all ranks. Called after the step, before the publish event of weights whose
+  // format needs the amaxes.
   virtual void reduce_amaxes(std::span<float> amaxes) = 0;
   // Replaces each count by its sum over all ranks. `counts` is device memory. Called after the step, before the publish
-  // of weights that depend on the counts.
+  // event of weights that depend on the counts.
   virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
   // issue starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses

@@ -125,7 +125,7 @@ void RunningProgram::record(const schedule::Event& event) {
   end_event();
 }
 
-// Records an event of the optimizer. Returns whether the publish belongs to the step's trace: weights also change
+// Records an event of the optimizer. Returns whether the publish event belongs to the step's trace: weights also change
 // outside of steps, for example when a checkpoint is loaded.
 bool RunningProgram::record_update(const schedule::Event& event) {
   if (plans_.current() && !plans_.current()->is_next(event)) plans_.drop_prefetches();
@@ -146,7 +146,7 @@ WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
   TESSERA_CHECK(!parameter.by_rows, "'{}' is never whole: gather_rows", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
-  // A gather waits for the publish. A weight that stays in place has no gather, so compute waits here.
+  // A gather waits for the publish event. A weight that stays in place has no gather, so compute waits here.
   if (!moves) step_.waits.until(parameter.published(), schedule::Activity::publish, {&id, 1});
   if (plans_.current() && moves) plans_.current()->arrive(entry, id);
   if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);
@@ -270,8 +270,8 @@ void RunningProgram::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : ids) publish_one(id, written);
 }
 
-// Issues the exchange of a weight that replicas update in parts, then the gathers that the schedule has at the publish.
-// The checker proves that this order is safe (call_order in schedule/check/together.h).
+// Issues the exchange of a weight that replicas update in parts, then the gathers that the schedule has at the publish
+// event. The checker proves that this order is safe (call_order in schedule/check/together.h).
 void RunningProgram::publish_one(ParameterId id, const base::Fence& written) {
   ParameterEntry& entry = step_.entry(id);
   shard::ShardedParameter& parameter = entry.parameter;

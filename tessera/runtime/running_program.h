@@ -3,10 +3,10 @@
 //
 // A gradient passes through these stages. grad_buffer returns its staging: a part of the reduce arena, or a buffer of
 // OnDemand. The layer writes the gradient to this staging and calls produce. With a schedule, the reduction is issued
-// at the planned event. Without a schedule, the reduction is issued at produce if spec.produced_once is set, else at
-// end_microbatch. It adds the ranks' gradients to main_grad. The sum over replicas follows: with a schedule after the
-// last reduction, else in end_step. end_step makes compute wait for all reductions and sums. If layers write main_grad
-// (ShardedParameter::written_by_layers), grad_buffer returns main_grad, and there is no reduction.
+// at the planned event. Without a schedule, the reduction is issued at the produce event if spec.produced_once is set,
+// else at end_microbatch. It adds the ranks' gradients to main_grad. The sum over replicas follows: with a schedule
+// after the last reduction, else in end_step. end_step makes compute wait for all reductions and sums. If layers write
+// main_grad (ShardedParameter::written_by_layers), grad_buffer returns main_grad, and there is no reduction.
 #pragma once
 #include <random>
 

@@ -39,8 +39,8 @@ class Runtime {
   // Called outside a step. Waits until no work is in flight. Prefetches for the next step read the stored weights.
   // Therefore call this function before code other than the optimizer writes weights.
   void wait_until_idle();
-  // Returns the handle of the last step begun, for finish(). Called after the step's last publish. Compute may still
-  // execute the step.
+  // Returns the handle of the last step begun, for finish(). Called after the step's last publish event. Compute may
+  // still execute the step.
   PendingStep pending() const;
   // Blocks until compute has finished the step, and until the events of this step and of earlier steps have been
   // compared between ranks. Call this function in the order of the steps. Throws the errors of the step.
@@ -63,8 +63,8 @@ class Runtime {
   ScheduleStatistics schedule_statistics() const;
   // Sets whether steps record a timeline, from the next begin_step on.
   void record_timeline(bool on) { step_.timeline.record(on); }
-  // Returns the timeline of the last step begun, including its publishes. The timeline is empty if it was not recorded.
-  // Waits until the exchange of weights between replicas is complete.
+  // Returns the timeline of the last step begun, including its publish events. The timeline is empty if it was not
+  // recorded. Waits until the exchange of weights between replicas is complete.
   std::vector<TimelineSpan> timeline() const;
 
  private:

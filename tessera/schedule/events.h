@@ -2,7 +2,7 @@
 //
 // The runtime records the events while the step runs. Among the events of its kind, an event is identified by step
 // kind, microbatch, pass, parameter and ordinal. The ordinal numbers events whose other fields are equal. For example,
-// if a layer is used twice in one pass, its weight has the consumes 0 and 1.
+// if a layer is used twice in one pass, its weight has the consume events 0 and 1.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,7 +17,7 @@ enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class EventKind : std::uint8_t {
   consume,  // a use of a weight begins: the program reads the weight's compute part
   release,  // the use ends
-  produce,  // a use of a weight has written the weight's gradient; the last produce of a microbatch completes the
+  produce,  // a use of a weight has written the weight's gradient; the last produce event of a microbatch completes the
             // gradient
   publish,  // the stored weight has a new version
   comm,     // a collective of the program, or the beginning of a piece of a transfer (piece_op). If a collective has a
@@ -67,8 +67,8 @@ inline constexpr const char* kCountsOp = "all_reduce sum";
 inline constexpr const char* kRowGroup = "rows";
 inline constexpr const char* kRowOp = "gather_rows";
 
-// Names of transfers in pieces. The events of a piece, and the sum of a scatter, have the parameter of the weight whose
-// product uses the tokens, or no parameter if the user is not known.
+// Names of transfers in pieces. The events of a piece and of a scatter's sum name the weight whose product uses the
+// tokens, if this weight is known.
 inline constexpr std::string_view kGather = "gather";                 // read by the product that consumes the weight
 inline constexpr std::string_view kWgradGather = "gather for wgrad";  // read by the product that produces its gradient
 inline constexpr std::string_view kScatter = "scatter";               // written by the product that consumes the weight

@@ -4,8 +4,8 @@
 //
 // Positions. The trace of a step has a body (all events up to the last event of the last microbatch), followed by the
 // optimizer's events. For each bucket, these are the all-reduce of its amaxes if a number format needs one, and the
-// bucket's publishes. A schedule begins after the body of the previous step, because no gathered weight is valid at
-// that point. The event at index i of the body has position i. The P optimizer events before this body belong to the
+// bucket's publish events. A schedule begins after the body of the previous step, because no gathered weight is valid
+// at that point. The event at index i of the body has position i. The P optimizer events before this body belong to the
 // previous step and have the positions -P .. -1. A gather at a negative position is therefore a prefetch: it runs while
 // the previous step's optimizer still updates weights. Position -1 is also the beginning of a step. "At position p"
 // means directly after the event at p. Segment p is the time between the events p - 1 and p.
@@ -53,17 +53,16 @@ using Unit = std::vector<ParameterId>;
 
 // The interval in which the weights of a unit occupy bytes of the gather arena. A weight that is unpacked has two
 // ranges of bytes. The gathered (packed) bytes are in use from the issue of the gather until compute unpacks them,
-// directly before the event `wait`. The unpacked bytes are in use from the unpacking to the last release. If the weight
-// is not gathered, compute unpacks the stored shard, and there are no gathered bytes. A weight that is not unpacked has
-// one range, in use from the issue of the gather to the last release.
+// directly before the event `wait`. The unpacked bytes are in use from the unpacking to the last release event. If the
+// weight is not gathered, compute unpacks the stored shard, and there are no gathered bytes. A weight that is not
+// unpacked has one range, in use from the issue of the gather to the last release event.
 struct Residency {
   int unit = 0;   // index into gather_units
   int issue = 0;  // position where the gather is enqueued
   int free = 0;   // position (<= issue) that compute must pass before the gather runs. At this position, all earlier
                   // tenants of the bytes (of any domain) are released or unpacked, and all members are published
-  int wait = 0;  // index of the first consume; directly before this event, compute waits for the gather and unpacks the
-                 // weights
-  int last = 0;  // index of the last release
+  int wait = 0;   // index of the first consume event; directly before it, compute waits for the gather and unpacks
+  int last = 0;   // index of the last release event
   std::int64_t offset = 0;           // offset of the gathered weights in the gather arena, bytes
   std::int64_t unpacked_offset = 0;  // offset of the unpacked weights in the gather arena, bytes
 
@@ -74,8 +73,8 @@ struct Residency {
 struct Reduction {
   int unit = 0;  // index into reduce_units
   int microbatch = 0;
-  int first = 0;  // index of the first produce; compute writes the staging from segment `first` on
-  // Index of the last produce; the exchange is enqueued at this event and waits until compute reaches it.
+  int first = 0;  // index of the first produce event; compute writes the staging from segment `first` on
+  // Index of the last produce event; the exchange is enqueued at this event and waits until compute reaches it.
   int issue = 0;
   int finish = 0;         // position (>= issue) at which compute waits for the sum; the staging is then free
   bool replicas = false;  // whether this is the unit's last reduction of the step; the sum over replicas follows it on
@@ -96,8 +95,8 @@ struct Schedule {
   std::uint64_t trace_hash = 0;  // hash_trace of the trace for which the schedule was planned
   std::vector<Unit> gather_units, reduce_units;
   std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
-  // By unit: bytes of the gathered weights, of the unpacked weights, of the gradients' staging, and of the scratch.
-  // unpacked_bytes is 0 for a unit that is not unpacked. Either all members of a unit are unpacked, or no member is.
+  // By unit: bytes of gathered weights, unpacked weights, staging and scratch. unpacked_bytes is 0 for a unit that is
+  // not unpacked. Either all members of a unit are unpacked, or no member is.
   std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes, scratch_bytes;
   std::vector<Residency> residencies;  // in the order of issue
   std::vector<Reduction> reductions;   // in the order of issue

@@ -333,7 +333,7 @@ class OnDemandPlayer {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  // Index of unit_of_: parameter; index of users_: unit; value: consumes that are not released yet.
+  // Index of unit_of_: parameter; index of users_: unit; value: uses that are not released yet.
   std::vector<int> unit_of_, users_;
   std::vector<double> published_;                          // index: parameter
   std::vector<std::vector<const Reduction*>> reductions_;  // index: microbatch

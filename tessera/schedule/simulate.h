@@ -35,7 +35,7 @@ struct Costs {
 };
 
 // An interval in which a lane is busy. `lane` is never comm or agreement. `index` is the index of an event for compute
-// and publish, of a residency for gather and gather_compute, and of a reduction for the other lanes.
+// and publish event, of a residency for gather and gather_compute, and of a reduction for the other lanes.
 struct Span {
   Activity lane = Activity::compute;
   int index = 0;
@@ -60,9 +60,9 @@ std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes);
 
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);
-// Predicts the same work without a schedule. Each gather runs at its consume, and all exchanges of gradients run at the
-// end of their microbatch. (A run does most exchanges earlier, with the same total time.) Compute waits for the gathers
-// and the exchanges. Only exchanges of new weights overlap with the optimizer.
+// Predicts the same work without a schedule. Each gather runs at its consume event, and all exchanges of gradients run
+// at the end of their microbatch. (A run does most exchanges earlier, with the same total time.) Compute waits for the
+// gathers and the exchanges. Only exchanges of new weights overlap with the optimizer.
 Prediction simulate_on_demand(const Trace& trace, const Schedule& schedule, const Costs& costs);
 
 }  // namespace tessera::schedule

@@ -11,7 +11,7 @@ namespace tessera::schedule {
 using HopSeconds = std::function<double(int domain, Activity activity, std::int64_t bytes)>;
 
 // Sets the gather, reduce, replica and publish seconds of `costs`. The members of a unit travel in one message per hop.
-// Sums over compute ranks, sums over replicas, and publishes take one message per parameter.
+// Sums over compute ranks, sums over replicas, and publish events take one message per parameter.
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs);
 

@@ -24,9 +24,8 @@ struct PromptTokenizer {
   std::vector<std::string> pythons;  // Python interpreters (python_tokenizer.h)
   std::string model_path;            // the model's path on the command line, for messages
 };
-// Returns the tokens of the prompt. Throws InputError for a file that cannot be read, for bytes that are not UTF-8, and
-// for ids that are not numbers. Throws InputError for text if there is no tokenizer, or no Python that can load it. The
-// message names the flag.
+// Returns the tokens of the prompt. Throws InputError for: a file that cannot be read; bytes that are not UTF-8; ids
+// that are not numbers; text without a tokenizer, or without a Python that can load it. The message names the flag.
 std::vector<std::int64_t> prompt_tokens(const PromptFlags& flags, const PromptTokenizer& tokenizer);
 // Throws InputError for a prompt without tokens, and for ids outside the vocabulary.
 void check_prompt(const std::vector<std::int64_t>& tokens, const PromptFlags& flags, std::int64_t vocab_size);

@@ -11,8 +11,8 @@
 namespace tessera::settings {
 
 // Parses "dp0.gtp1:0,3;dp2:1": slots 0 and 3 of the tp group of replica 0 and gtp rank 1, and slot 1 of replica 2 and
-// gtp rank 0. `flag` names the text in errors. Throws InputError for a text of another form, for a coordinate cp or pp
-// other than 0, and for a place that is named twice.
+// gtp rank 0. `flag` names the text in errors. Throws InputError for: a text of another form; a coordinate cp or pp
+// other than 0; a place that is named twice.
 PlaceMap parse_slots(std::string_view text, std::string_view flag);
 // Like parse_slots. If `text` ends in ".json", it is the path of a file with an object like {"dp0.gtp1": [0, 3], "dp2":
 // [1]}.
@@ -34,9 +34,8 @@ struct Spares {
 Spares uniform_spares(const PlaceMap& dead, int tp);
 
 // Returns the slots without a rank under --dead, --idle and --tp-spares. `config` has tp, gtp and dp filled in. Throws
-// InputError for a place outside the mesh, for a place that --dead and --idle both name, for --tp-spares without a dead
-// place, for fewer spares than a group has dead slots, and for a mesh without an active place. The message names the
-// flag and the place.
+// InputError for: a place outside the mesh; a place that --dead and --idle both name; --tp-spares without a dead place;
+// fewer spares than a group has dead slots; a mesh without an active place. The message names the flag and the place.
 PlaceMap inactive_slots(const TrainConfig& config);
 // Returns the tp slots of a group that have a rank.
 std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, int tp);

@@ -75,8 +75,8 @@ bool is_without_meaning(const TrainConfig& config, const Setting& setting);
 shard::RowReads embedding_reads(const TrainConfig& config);
 
 // Step 3: the model. Fills in seq_len and checks that it is at most the model's longest sequence. Parallel degrees need
-// not divide any size of the model. Throws InputError for --embedding rows if the table is also the output layer's
-// weight. Throws InputError for a rule of number formats that does not match a parameter of the model.
+// not divide any size of the model. Throws InputError for: --embedding rows if the table is also the output layer's
+// weight; a rule of number formats that does not match a parameter of the model.
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model);
 
 // Returns one line for each setting that is allowed but deserves a warning at the start of the run.

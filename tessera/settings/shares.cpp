@@ -25,7 +25,7 @@ std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Returns the units of the busiest of `live` ranks divided by the units of the busiest of `tp` ranks.
+// Returns the units of the busiest rank in a group of `live` ranks, relative to a group of `tp` ranks.
 double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
   const auto ratio = [&](std::int64_t count) {
     return static_cast<double>(rounded_up_quotient(count, live)) / static_cast<double>(rounded_up_quotient(count, tp));

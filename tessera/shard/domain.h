@@ -135,9 +135,9 @@ std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& d
 // communicator's lane.
 std::vector<schedule::DomainLanes> lanes_of_hops(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
-// Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). These are the groups
-// of every way of every domain, the groups of the program's collectives over every domain (by program_name), and the
-// groups of all ranks. Throws Error if a program_name equals the name of another role.
+// Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). For each domain,
+// these are the groups of its ways and of the program's collectives (by program_name). One more group contains all
+// ranks. Throws Error if a program_name equals the name of another role.
 schedule::RoleGroups role_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
 }  // namespace tessera::shard

@@ -94,8 +94,8 @@ struct ParallelGroups {
 };
 
 // Makes the groups of this rank. Collective over the world, which must outlive the result. Every rank passes the same
-// mesh and domains. Makes `casts` only if `with_casts` is true. Throws InputError if the mesh and the world have
-// different numbers of ranks. Throws the errors of cuts_of.
+// mesh and domains. Makes `casts` only if `with_casts` is true. Throws the errors of cuts_of, and InputError if the
+// mesh and the world have different numbers of ranks.
 ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool with_casts = false);
 
 }  // namespace tessera::shard

@@ -134,9 +134,8 @@ struct ShardedParameter : RankParts {
   std::int64_t state_elements() const { return local_state.size; }
   // Returns whether each replica updates only a part of the shard. The replicas then exchange the updated parts.
   bool splits_state() const { return !states.empty(); }
-  // Returns the number of columns of this rank's rows if the last sum of a step can also write the sums of squares of
-  // the rows. This requires that one sum completes whole rows: the rows are contiguous in local_storage, and there is
-  // one replica. Otherwise returns 0.
+  // Returns the number of columns if a step's last sum can also write each row's sum of squares, otherwise 0. One sum
+  // must complete whole rows: the rows are contiguous in local_storage, and there is one replica.
   std::int64_t columns_of_sum(int replicas) const;
   // Returns whether the parameter has a separate master. A backward weight has no master; its values are cast from the
   // master of the weight to which it belongs.
@@ -151,9 +150,9 @@ struct ShardedParameter : RankParts {
   quant::DType gradient_type() const { return written_by_layers ? types.wire : types.accumulator; }
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 
-  // The version number of the stored weight. A publish makes a new version and sets the fence after which this version
-  // can be read. A gather records the version that it reads. Each consume compares the recorded version with the stored
-  // version.
+  // The version number of the stored weight. A publish event makes a new version and sets the fence after which this
+  // version can be read. A gather records the version that it reads. Each consume event compares the recorded version
+  // with the stored version.
   std::int64_t version() const { return version_; }
   const base::Fence& published() const { return published_; }  // done when the newest version is written
   void make_version() { ++version_; }
@@ -176,7 +175,7 @@ struct ShardedParameter : RankParts {
   bool main_grad_written() const { return main_grad_written_; }  // whether a sum of this step has written main_grad
   // Returns whether a sum of this step has written the sums of squares.
   bool row_squares_written() const { return row_squares_written_; }
-  // After this call, the last sum of each step writes the sum of squares of each row of local_storage to `place`
+  // From now on, each step's last sum writes the sum of squares of each row of local_storage to `place`
   // (quant/device_kernels.h). Null: sums of squares are no longer written.
   void write_row_squares(double* place) { row_squares_ = place; }
 

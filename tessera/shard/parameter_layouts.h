@@ -11,11 +11,11 @@ namespace tessera::shard {
 // type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
-// Returns the layouts of a parameter. Throws Error if the shape of the compute layout is not `dims`, or if the layout
-// lacks an element. Throws Error for more than kMaxPlanes planes, for a tile smaller than 1 x 1, and if the tile of the
-// first plane is larger than 1 x 1. check_encoding (encoded.h) checks encodings. If a compute group of the mesh lacks
-// ranks, throws Error if spec.compute_by_slots lacks a shape. Throws InputError in this case for planes with tiles, for
-// products in a format with tiles, and for the hierarchical order of reduction.
+// Returns the layouts of a parameter. check_encoding (encoded.h) checks encodings. Throws Error for: a compute layout
+// whose shape is not `dims`, or that lacks an element; more than kMaxPlanes planes; a tile smaller than 1 x 1; a tile
+// of the first plane larger than 1 x 1. If a compute group of the mesh lacks ranks, throws Error for a shape that
+// spec.compute_by_slots lacks, and InputError for: planes with tiles; products in a format with tiles; the hierarchical
+// order of reduction.
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts = {});
 
 // Returns the layouts of a plane, which count tiles. Storage and state are divided between tiles. Throws Error if the

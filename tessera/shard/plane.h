@@ -1,5 +1,5 @@
 // The planes of a stored weight. A plane is an array. A bf16 weight has one plane. A weight in a format with scales has
-// one plane for data and one plane for scales. Gathers, pushes and publishes transfer planes.
+// one plane for data and one plane for scales. Gathers, pushes and publish events transfer planes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -81,7 +81,7 @@ struct RankParts {
 // A plane on one rank.
 struct Plane : RankParts {
   PlaneSpec spec;
-  base::Buffer data;  // local_storage.size elements; gathers and publishes send this array
+  base::Buffer data;  // local_storage.size elements; gathers and publish events send this array
 
   std::int64_t bytes(std::int64_t elements) const { return spec.bytes(elements); }
   // Returns the address of this rank's state part, which is dense.

@@ -176,7 +176,7 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
 
 }  // namespace
 
-// The accumulator type is that of the wire type, because kernels choose the order of the squares of a norm by the type
+// The wire type decides the accumulator type, because kernels choose the order of a norm's squares by the type
 // (ops::cuda::row_square_sums).
 bool writes_main_grad(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                       const Cuts& cuts) {

@@ -37,7 +37,7 @@ std::string name_of_transfer(std::string_view what, const std::vector<std::strin
 
 int row_of_lane(std::string_view category) {
   if (category == "wait") category = "compute";
-  if (category == "publish") category = "replicas";  // publishes use the lane of the sums over replicas
+  if (category == "publish") category = "replicas";  // publish events use the lane of the sums over replicas
   return static_cast<int>(std::ranges::find(kLanes, category) - kLanes.begin());
 }
 

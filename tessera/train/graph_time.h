@@ -20,9 +20,9 @@ class GraphTime {
     longest_ = std::max(longest_, seconds);
     if (graph > 0 && graph == graph_) shortest_ = std::min(shortest_.value_or(seconds), seconds);
   }
-  // Returns the shortest time of a step that launched the newest graph, because all launches do the same work, and a
-  // longer step also contains a capture or other work of the host. If none has ended, returns the longest time
-  // of all steps.
+  // Returns the shortest time of a step that launched the newest graph. All launches do the same work, and longer steps
+  // also contain a capture or other work of the host. Before the first such step ends, returns the longest time of all
+  // steps.
   double seconds() const { return shortest_.value_or(longest_); }
 
  private:

@@ -17,8 +17,8 @@ class LossSum {
   // Enqueues the sum, which is complete when the returned fence is done. `losses` contains an fp64 tensor on compute's
   // device for each microbatch of this rank, which compute writes. All tensors have the same number of elements.
   // Element i of the sum is the sum of the elements i. Collective over the ranks with different samples. `by_replica`
-  // is StepInput::microbatches_by_replica. Throws Error if `by_replica` does not match the size of `losses`. Throws
-  // Error if `by_replica` is empty and the blocks of a replica are not a multiple of its readers.
+  // is StepInput::microbatches_by_replica. Throws Error for: a `by_replica` that does not match the size of `losses`;
+  // an empty `by_replica` if the blocks of a replica are not a multiple of its readers.
   base::Fence start(const std::vector<at::Tensor>& losses, shard::ParallelGroups& parallel,
                     const std::vector<int>& by_replica = {});
   // Returns one element of the last completed sum. The sum is computed in fp64, over the replicas in order and over the
@@ -30,7 +30,7 @@ class LossSum {
   base::Buffer own_;         // this rank's losses, on the device
   std::vector<double> all_;  // by replica, rank in the replica, microbatch, and element
   std::size_t elements_ = 1;
-  // The number of ranks of a replica that read samples, and the number of microbatches of each of these ranks.
+  // A replica's number of readers, and each reader's number of microbatches.
   struct Blocks {
     std::size_t readers = 1, microbatches = 0;
   };

@@ -1,11 +1,11 @@
 // A training step as a CUDA graph. The graph is captured from one step that follows its schedule, and launched for
 // later steps that fit the graph.
 //
-// The graph fixes the work, the addresses and the constants of the step. Later steps can use the graph, because the
-// schedule assigns addresses once, and because the learning rate, the number of updates and the number of the step are
-// in device memory. Samples are copied to the buffers that the graph reads. A step fits the graph if it has no document
-// boundaries, and equals the captured step in its number of tokens and in its microbatches: their number, their shape
-// and their place in the global batch.
+// The graph fixes the work, the addresses and the constants of the step. Later steps can use the graph: the schedule
+// assigns addresses once, and the learning rate and the numbers of the update and the step are in device memory.
+// Samples are copied to the buffers that the graph reads. A step fits the graph if it has no document boundaries, and
+// equals the captured step in its number of tokens and in its microbatches: their number, their shape and their place
+// in the global batch.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -24,10 +24,10 @@ class StepGraph {
  public:
   using Batches = std::function<models::Batch(int microbatch)>;
 
-  // Captures the runtime's current step up to its last publish. The step must have begun, and
-  // GraphSteps::can_be_graph() must be true. record(batches) runs the step from its begin to its last publish, and
-  // returns the losses of the microbatches. Compute's lane must be idle. The constructor waits for the other lanes. It
-  // does not launch the graph. Collective. Throws Error if the step cannot be captured.
+  // Captures the runtime's current step up to its last publish event. The step must have begun, and
+  // GraphSteps::can_be_graph() must be true. record(batches) runs the step from its begin to its last publish event,
+  // and returns the losses of the microbatches. Compute's lane must be idle. The constructor waits for the other lanes.
+  // It does not launch the graph. Collective. Throws Error if the step cannot be captured.
   using Record = std::function<std::vector<at::Tensor>(const Batches& batches)>;
   StepGraph(runtime::Runtime& runtime, std::vector<models::Batch> batches, double scale, const Record& record);
   StepGraph(const StepGraph&) = delete;

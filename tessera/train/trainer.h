@@ -87,8 +87,8 @@ class Trainer {
   void enqueue_step(const StepInput& input, double lr);
   // The second half of train_step: waits for the oldest pending step. If this step was suppressed, also waits for the
   // later pending steps and discards them. No step is then pending, later updates apply again, and the state is as
-  // before the suppressed step. Collective. Throws Error if no step is pending. Throws the errors of the step,
-  // including errors of other ranks.
+  // before the suppressed step. Collective. Throws Error if no step is pending, and the errors of the step, including
+  // those of other ranks.
   StepResult finish_step();
   int pending_steps() const { return pending_; }
   std::int64_t graph_steps() const { return graph_steps_; }  // number of steps that a graph executed

@@ -29,7 +29,7 @@ struct TensorSource {
   std::function<void(const checkpoint::LoadTensor& request, bool is_counted)> read;
 };
 // Reads this rank's part of every weight, master and moment. If the source has no moments, they do not change. If the
-// source has no masters, they are made from the weights. Throws the errors of source.read. Throws InputError for a
+// source has no masters, they are made from the weights. Throws the errors of source.read, and InputError for a
 // parameter without gradients, such as a router's bias, whose values are not finite.
 void load_tensors(Trainer& trainer, const TensorSource& source);
 

@@ -40,8 +40,7 @@ void add_products(std::vector<std::string>& lines, const std::string& name,
   for (const auto& [out, in] : weights) lines.push_back(fmt::format("{} wgrad {} {} 10 tn", name, out, in));
 }
 
-// The numbers of rows of q, k and v together, of columns of the attention output, of feed-forward columns, and of
-// vocabulary rows.
+// Sizes: rows of q, k and v together; columns of the attention output; feed-forward columns; vocabulary rows.
 struct Decoder {
   int hidden, qkv, attention, ffn, vocabulary;
   std::string output;  // the name of the output layer's weight

@@ -152,7 +152,7 @@ TEST_P(TimelineOf, AProgramCollectiveLastsFromItsEventToTheEndOfItsWait) {
   });
 }
 
-TEST_P(TimelineOf, OnDemandEachConsumeWaitsForItsGather) {
+TEST_P(TimelineOf, OnDemandEachConsumeEventWaitsForItsGather) {
   Case test = GetParam();
   test.options.scheduled = false;
   run(test, [&](SyntheticProgram& program, shard::ParallelGroups& parallel) {

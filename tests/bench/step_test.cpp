@@ -240,8 +240,7 @@ TEST(StepBenchmark, CountsTheBytesOutsideProducts) {
   EXPECT_NEAR(two_ranks - one, matrices * 4 * (-8 + 7 / 2.0 + (2 + 1) / 2.0) + norms * 4 * (2 + 1), 1e-6);
 }
 
-// Counts the elements that each rank's runtime stores of trained parameters, the elements that it updates, and those
-// whose squares it must read.
+// Numbers of elements of trained parameters: stored by each rank's runtime, updated, and read for their squares.
 struct Held {
   double stored = 0, updated = 0, squared = 0;
 };

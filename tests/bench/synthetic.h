@@ -25,8 +25,7 @@ struct SyntheticModel {
 
 class SyntheticProgram final : public TimedSteps {
  public:
-  // `parallel` must outlive the program. Throws InputError if there are no layers, for bytes below 1 and for seconds
-  // below 0.
+  // `parallel` must outlive the program. Throws InputError for: no layers; bytes below 1; seconds below 0.
   SyntheticProgram(shard::ParallelGroups& parallel, SyntheticModel model, const runtime::RuntimeOptions& options);
 
   void step(int microbatches) override;

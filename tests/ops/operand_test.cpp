@@ -61,8 +61,8 @@ class OperandTest : public testing::TestWithParam<at::DeviceType> {
     if (on_gpu()) return {Format::fp8, Format::fp8_block};
     return {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4};
   }
-  // A CPU sums n products in fp32. Hopper truncates each of the 32 products that it adds at once at 2^-13 of the
-  // greatest one. In a fast product it also truncates the sum to which it adds them.
+  // A CPU sums n products in fp32. Hopper adds 32 products at once and truncates each at 2^-13 of the greatest. In a
+  // fast product it also truncates the previous sum.
   double bound(double terms, bool fast) const {
     if (!on_gpu()) return (terms + 2) * std::ldexp(1.0, -24);
     return fast ? std::ldexp(terms + 32, -13) : std::ldexp(1.0, -8);

@@ -1,4 +1,4 @@
-// The fp8 codes of quant equal those of torch's casts for finite values within the range of the type. For greater
+// For finite values within the range of the type, quant and torch's casts give the same fp8 codes. For greater
 // values torch gives NaN or infinity, and quant gives the greatest number.
 #include <gtest/gtest.h>
 #include <torch/headeronly/util/Float8_e4m3fn.h>

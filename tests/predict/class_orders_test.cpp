@@ -55,7 +55,7 @@ std::vector<std::string> faults_of(const Classes& classes, int changed = -1, con
                                                         std::move(orders), classes.class_of));
 }
 
-// Mutations of the optimizer's events. `published` are the indices of the publishes whose weights replicas exchange.
+// Mutations of the optimizer's events. `published`: indices of the publish events whose weights replicas exchange.
 using Indices = std::vector<std::size_t>;
 void exchange(Trace& trace, std::size_t a, std::size_t b) {
   std::swap(trace[a].parameter, trace[b].parameter);

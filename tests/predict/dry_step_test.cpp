@@ -358,7 +358,7 @@ TEST(DryStepStashes, CountTheActivationsThatABlockKeeps) {
             (std::vector<std::int64_t>{11, 22, 12, 30, 23, 90, 40, 23, 21, 23, 90, 40, 23, 21}));
 }
 
-TEST(DryStepPublishes, FollowTheOrderOfFirstUse) {
+TEST(DryStepPublishEvents, FollowTheOrderOfFirstUse) {
   for (const int gtp : {1, 2}) {
     const Case it{
         .config = odd_model(gtp == 1), .gtp = gtp, .lookup = gtp == 2 ? shard::Lookup::rows : shard::Lookup::gather};

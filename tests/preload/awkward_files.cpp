@@ -1,7 +1,7 @@
-// A library for LD_PRELOAD that simulates difficult file systems. TESSERA_TEST_UNLINK_MS is the time to remove a part
-// of a checkpoint, TESSERA_TEST_FSYNC_MS the time of fsync, TESSERA_TEST_FLOCK_MS the time of flock. With
-// TESSERA_TEST_NO_LOCKS, flock fails. With TESSERA_TEST_FULL=WORD:BYTES, a write fails with a full disk if a file with
-// WORD in its path has BYTES.
+// A library for LD_PRELOAD that imitates slow file systems, full disks and file systems without locks:
+//   TESSERA_TEST_UNLINK_MS, _FSYNC_MS, _FLOCK_MS  delay of unlink (of a checkpoint's parts), of fsync, of flock
+//   TESSERA_TEST_NO_LOCKS                         flock fails
+//   TESSERA_TEST_FULL=WORD:BYTES                  the disk is full for paths with WORD after BYTES
 #include <dlfcn.h>
 #include <sys/file.h>
 #include <sys/stat.h>

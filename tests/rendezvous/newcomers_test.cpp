@@ -1,4 +1,4 @@
-// Tests that rank 0 accepts its ranks, and that other programs cost it neither descriptors nor time.
+// Tests that rank 0 accepts its ranks, and that other programs take neither its descriptors nor its time.
 #include "tessera/rendezvous/newcomers.h"
 
 #include <fcntl.h>

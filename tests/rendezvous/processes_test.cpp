@@ -94,8 +94,8 @@ TEST(Processes, RemainingRanksAreKilledAfterAFailure) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
 }
 
-// Blocks a signal in this thread, and in threads that it starts later. Otherwise the signal would end this process if
-// it arrived before run_processes blocks it, or if the thread that sends it also received it.
+// Blocks a signal in this thread, and in threads that it starts later. Otherwise the signal could end this process
+// before run_processes blocks it, or in the sending thread.
 class BlockedSignal {
  public:
   explicit BlockedSignal(int signal = SIGTERM) {

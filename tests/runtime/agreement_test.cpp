@@ -149,8 +149,8 @@ TEST(Agreement, ARankThatWaitsInALaterStepFindsTheDifferenceInTheEarlierOne) {
   }
 }
 
-// The events of ranks 0 and 2 differ. Both ranks wait in `collective` for rank 1, which calls it only after they have
-// thrown an error and left. At that time, the memory that rank 1 reads and that their lanes write may be freed.
+// The events of ranks 0 and 2 differ. Both ranks throw an error and leave `collective` before rank 1 calls it. Their
+// memory, which rank 1 reads and their lanes write, may then be freed.
 void leave_with_a_difference(const std::function<void(shard::ParallelGroups&, Compared&)>& collective) {
   std::latch left(2);
   const auto leave = [&](comm::World& world) {

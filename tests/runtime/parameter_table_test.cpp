@@ -37,7 +37,7 @@ TEST(ParameterTable, HasThePartOfItsRank) {
   }
 }
 
-TEST(ParameterTable, OrdersWeightsByNameAndPublishesBehindEach) {
+TEST(ParameterTable, OrdersWeightsByNameAndAddsEachBackwardWeight) {
   const std::vector<shard::FormatRule> plain{{"plain", quant::Format::bf16}};
   const RuntimeOptions options{.wire = {.format = quant::Format::nvfp4, .rules = plain},
                                .wire_backward = {{.format = quant::Format::mxfp8, .rules = plain}}};

@@ -211,7 +211,7 @@ class Model {
     runtime.program().reduce_amaxes(amaxes);
     EXPECT_EQ(amaxes, (std::array<float, 2>{static_cast<float>(parallel_.world->size() - 1), 0}));
   }
-  // Writes the weights as a graph that repeats a step does. GraphSteps::repeat_step has already counted the publishes.
+  // Writes the weights as a graph that repeats a step does. GraphSteps::repeat_step has counted the publish events.
   void write_updates() {
     runtime.wait_until_idle();  // waits for the gathers of the step, as a graph would
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) write_update(id);

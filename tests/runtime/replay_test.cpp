@@ -211,8 +211,8 @@ TEST(Replay, BuffersKeepTheirAddressesOver100Steps) {
   });
 }
 
-// The message of the amaxes of a bucket is an event before the publishes of the bucket. A step with a schedule follows
-// this event like other events.
+// The message of the amaxes of a bucket is an event before the publish events of the bucket. A step with a schedule
+// follows this event like other events.
 TEST(Replay, AmaxesOfBucketsAreEventsOfTheSchedule) {
   run({1, 2, 1}, {}, [](Model& model) {
     for (int step = 0; step < 4; ++step) {

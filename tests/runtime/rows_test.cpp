@@ -47,8 +47,8 @@ TEST(ExchangesRows, WhenThatReceivesFewerBytes) {
   // A frozen table has no gradients: 24,000 bytes for the gather, and 120 bytes for each row.
   EXPECT_TRUE(decides(199, {}, cuts, {.trainable = false}));
   EXPECT_FALSE(decides(200, {}, cuts, {.trainable = false}));
-  // With nodes of two ranks, the exchange of gradients receives 2 * 250 rows in the wire type inside the node, and the
-  // sum of the other node with 250 rows in fp32.
+  // With nodes of two ranks, the exchange of gradients receives 2 * 250 rows in the wire type from the node, and 250
+  // summed rows in fp32 from the other node.
   EXPECT_TRUE(decides((12000 + 2 * 250 * 16 + 250 * 32 - 1) / 144, bf16, {.parts = 4, .node = 2}));
   EXPECT_FALSE(decides((12000 + 2 * 250 * 16 + 250 * 32 + 143) / 144, bf16, {.parts = 4, .node = 2}));
 }

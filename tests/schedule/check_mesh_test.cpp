@@ -64,8 +64,8 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
               ElementsAre(HasSubstr("'replicas of rank 0', call 0: rank 0 makes sum ['b']")));
 }
 
-// Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ only in the order of publishes.
-TEST(CheckClasses, RefusesReorderedPublishes) {
+// Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ in the order of publish events.
+TEST(CheckClasses, RefusesReorderedPublishEvents) {
   oracle::Case made = step_of(2);
   for (ParameterSize& size : made.sizes) size.publish = {{Activity::publish, size.gathered}};
   const CallOrder order = order_of(made);

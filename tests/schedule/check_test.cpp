@@ -1,5 +1,5 @@
 // The checker on handwritten schedules. Each test breaks one rule and expects its fault. The step has two layers: per
-// microbatch a+ a- b+ b- | b+ b! b- a+ a! a-, then the publishes of a and b at the positions -2 and -1.
+// microbatch a+ a- b+ b- | b+ b! b- a+ a! a-, then the publish events of a and b at the positions -2 and -1.
 #include "tessera/schedule/check/check.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +73,7 @@ TEST_F(Check, AcceptsAHandwrittenSchedule) {
   EXPECT_THAT(faults(), IsEmpty());
 }
 
-// With one slot per weight, a pending gather for backward would satisfy the consume of forward.
+// With one slot per weight, a pending gather for backward would satisfy the consume event of forward.
 TEST_F(Check, TwoResidenciesOfOneUnitAtOnce) {
   schedule_.residencies[0].last = 9;
   schedule_.residencies[2] = {.unit = 0, .issue = 1, .free = 1, .wait = 7, .last = 11, .offset = 5};
@@ -83,7 +83,7 @@ TEST_F(Check, TwoResidenciesOfOneUnitAtOnce) {
 }
 
 // Tests a reduction that is still pending at the end of the step.
-TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishes) {
+TEST_F(Check, AReductionWithoutItsFinishBeforeThePublishEvents) {
   schedule_.reductions[3].finish = 20;
   EXPECT_THAT(faults(),
               Contains(HasSubstr("reduction 3 of ['a'] in microbatch 1 (first 18, issue 18, finish 20, offset "
@@ -104,21 +104,21 @@ TEST_F(Check, AGradientReducedTwice) {
                                            "2): begins before the issue of reduction 0 of ['b']")));
 }
 
-// With delayed weight gradients, the reduction belongs to the produce, and not to the release.
-TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduce) {
+// With delayed weight gradients, the reduction belongs to the produce event, and not to the release event.
+TEST(CheckSteps, DelayedGradientsAreReducedFromTheirProduceEvents) {
   const oracle::Case made = case_named("weight gradients after the backward");
   std::mt19937_64 random(1);
   Schedule schedule = oracle::random_schedule(made, random);
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
-  // The event is the release in the backward pass.
+  // The event is the release event in the backward pass.
   schedule.reductions.front().first = schedule.reductions.front().issue = 7;
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("expected a produce of the unit in this microbatch, got event 7")));
+              Contains(HasSubstr("expected a produce event of the unit in this microbatch, got event 7")));
 }
 
-// A parameter has one staging at a time. The checker refuses microbatches whose produces of one parameter interleave.
+// A parameter has one staging at a time. The checker refuses interleaved produce events of two microbatches.
 TEST(CheckSteps, StagingsOfOneUnitFollowEachOther) {
-  oracle::Recorder step("produces of two microbatches that interleave", {{"a", 2, 2}});
+  oracle::Recorder step("produce events of two microbatches that interleave", {{"a", 2, 2}});
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
     step.microbatch();
     step.backward(0), step.backward(0);
@@ -147,12 +147,13 @@ TEST(CheckSteps, AGradientWithoutStagingIsProducedOnceAStep) {
     if (microbatches == 1)
       EXPECT_THAT(faults, IsEmpty());
     else
-      EXPECT_THAT(faults, Contains(HasSubstr("expected one produce in a step, because the gradient has no staging")));
+      EXPECT_THAT(faults,
+                  Contains(HasSubstr("expected one produce event in a step, because the gradient has no staging")));
   }
 }
 
-// The consume of a recompute pass is a separate event. A gather for backward alone does not satisfy it.
-TEST(CheckSteps, ARecomputeConsumeNeedsItsOwnWeights) {
+// The consume event of a recompute pass is a separate event. A gather for backward alone does not satisfy it.
+TEST(CheckSteps, ARecomputeConsumeEventNeedsItsOwnWeights) {
   const oracle::Case made = case_named("recompute");
   Schedule schedule = plan(made.trace, made.sizes, {});
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
@@ -203,7 +204,7 @@ TEST_F(Check, AResidencyThatEndsBeforeItsLastRelease) {
                   "got none")));
 }
 
-TEST_F(Check, AConsumeBeforeItsWait) {
+TEST_F(Check, AConsumeEventBeforeItsWait) {
   schedule_.residencies[1].wait = 4;
   EXPECT_THAT(faults(),
               Contains(HasSubstr(
@@ -213,19 +214,19 @@ TEST_F(Check, AConsumeBeforeItsWait) {
 
 TEST_F(Check, AWaitForAGatherIssuedLater) {
   schedule_.residencies[4].issue = 17;
-  EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume that waits for it")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume event that waits for it")));
 }
 
 // A prefetch reads weights that the optimizer has not published yet.
-TEST_F(Check, AGatherBeforeThePublishOfItsWeight) {
+TEST_F(Check, AGatherBeforeThePublishEventOfItsWeight) {
   schedule_.residencies[1].issue = schedule_.residencies[1].free = -2;
   EXPECT_THAT(faults(), Contains("event 21 (train publish b (0)): the optimizer writes the shard while residency 1 of "
                                  "['b'] (issue -2, free -2, wait 2, last 6, offset 2) may be reading it"));
 }
 
-TEST_F(Check, AGatherThatDoesNotWaitForThePublishOfItsWeight) {
+TEST_F(Check, AGatherThatDoesNotWaitForThePublishEventOfItsWeight) {
   schedule_.residencies[1].free = -2;
-  EXPECT_THAT(faults(), Contains(HasSubstr("'b' before its publish is done")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("'b' before its publish event is done")));
 }
 
 // The sum over replicas runs before the last accumulation.
@@ -238,7 +239,7 @@ TEST_F(Check, ReplicasSummedBeforeTheLastMicrobatch) {
               Contains(HasSubstr("the unit's last reduction of the step: expected replicas true, got false")));
 }
 
-// A gather waits only for its bytes and its publish. Both fences are long before its issue.
+// A gather waits only for its bytes and its publish event. Both fences are long before its issue.
 TEST_F(Check, AGatherNeedNotWaitForTheComputeBeforeItsIssue) {
   schedule_.residencies[2].issue = 6;
   schedule_.residencies[3].issue = 9;
@@ -401,7 +402,7 @@ TEST_F(CheckStages, UnpackingBeforeTheGatherOrAfterTheFirstUse) {
                   "got none")));
   schedule_.residencies[2].wait = 7;
   schedule_.residencies[4].wait = 7;
-  EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume that waits for it")));
+  EXPECT_THAT(faults(), Contains(HasSubstr("expected the issue before the consume event that waits for it")));
 }
 
 TEST_F(CheckStages, StagesThatOverlapOrLeaveTheArena) {
@@ -420,7 +421,8 @@ TEST_F(CheckStages, UnitsWithPackedAndPlainWeights) {
                                  "unpacking, got 'b'"));
 }
 
-// A weight that is not gathered is unpacked from its shard. The unpacking waits for the publish, but not for bytes.
+// A weight that is not gathered is unpacked from its shard. It is unpacked after the publish event, without waiting for
+// bytes.
 TEST(CheckSteps, AStoredWeightIsUnpackedInsteadOfGathered) {
   const oracle::Case made = case_named("one that is not gathered");
   const Schedule schedule = plan(made.trace, made.sizes, {.gather_budget = kMinimum});
@@ -441,11 +443,11 @@ TEST(CheckSteps, OptimizerEventsFollowTheLastMicrobatch) {
   made.trace[30].kind = EventKind::consume;
   made.trace[30].parameter = 0;
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("expected only publishes and collectives after the last microbatch")));
+              Contains(HasSubstr("expected only publish events and collectives after the last microbatch")));
   made = case_named("amaxes");
   std::swap(made.trace[29], made.trace[32]);
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
-              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publishes after the")));
+              Contains(HasSubstr("event 29 (train publish b (0)): expected the optimizer's publish events after the")));
   EXPECT_THROW(plan(made.trace, made.sizes, {}), Error);
 }
 

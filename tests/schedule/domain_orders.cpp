@@ -35,7 +35,7 @@ const std::string& name_of(const Residency& it, const Schedule& schedule, const 
   return sizes[at(schedule.gather_units[at(it.unit)].front())].name;
 }
 
-// Returns, for each unit, the position of the publish of its newest member.
+// Returns, for each unit, the position of the publish event of its newest member.
 std::vector<int> publishes(const Trace& trace, const Schedule& schedule) {
   std::vector<int> found;
   for (const Unit& unit : schedule.gather_units) {

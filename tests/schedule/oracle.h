@@ -23,7 +23,7 @@ enum class Action : std::uint8_t {
   none,          // only waits
   fill,          // gather: begins to write the bytes of the residency `item`
   filled,        // gather: ends the write; the bytes equal the current values of the shards
-  read_weight,   // compute: a consume or release reads `version` of `parameter` from the bytes of the residency `item`
+  read_weight,   // compute: a consume or release event reads `version` of `parameter` from residency `item`
   unpack,        // compute: begins to write the unpacked bytes of the residency `item`
   unpacked,      // compute: ends the write; the bytes equal the packed bytes, or the shards of weights that are not
                  // gathered
@@ -53,7 +53,7 @@ struct Operation {
 // The operations of each lane, in order.
 struct Program {
   std::vector<std::vector<Operation>> lanes;
-  std::vector<std::uint64_t> contributions;  // index: parameter; one bit for each of its produces in a step
+  std::vector<std::uint64_t> contributions;  // index: parameter; one bit for each of its produce events in a step
 };
 
 // Returns the operations of consecutive steps. The optimizer's events follow step i if publishes[i] is true.

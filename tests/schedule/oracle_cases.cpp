@@ -100,7 +100,7 @@ Case delayed_gradients() {
 }
 
 Case buckets() {
-  Recorder step("amaxes before the publishes of a bucket", {{"a", 2, 2}, {"b", 3, 1}, {"c", 1, 1}});
+  Recorder step("amaxes before the publish events of a bucket", {{"a", 2, 2}, {"b", 3, 1}, {"c", 1, 1}});
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
     step.microbatch();
     for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);

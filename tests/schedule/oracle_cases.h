@@ -33,12 +33,12 @@ class Recorder {
   void consume(int parameter, Pass pass) { add(EventKind::consume, parameter, pass); }
   void release(int parameter, Pass pass) { add(EventKind::release, parameter, pass); }
   void use(int parameter, Pass pass) { consume(parameter, pass), release(parameter, pass); }
-  // Adds a consume, a produce unless the parameter is frozen, and a release.
+  // Adds a consume event, a produce event unless the parameter is frozen, and a release event.
   void backward(int parameter);
   void produce(int parameter) { add(EventKind::produce, parameter, Pass::backward); }
   void publish(int parameter);
-  // Adds the all-reduce of the amaxes of a bucket with `weights` weights. Call this function before the publishes of
-  // the bucket.
+  // Adds the all-reduce of the amaxes of a bucket with `weights` weights. Call this function before the publish events
+  // of the bucket.
   void amaxes(int weights);
   // Returns the case. If `units` is empty, each parameter is a separate unit.
   Case take(std::vector<Unit> units = {});

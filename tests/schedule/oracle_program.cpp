@@ -177,7 +177,7 @@ class Compiler {
   std::vector<int> serving_;              // index: unit
   std::vector<int> versions_;
   std::size_t next_gather_ = 0;
-  std::uint64_t bit_ = 1;  // bit of the next produce of the step
+  std::uint64_t bit_ = 1;  // bit of the next produce event of the step
   bool warm_ = false;
 };
 

@@ -13,10 +13,10 @@ inline constexpr std::int64_t kPart = 4;
 Trace step(int ranks, int layers, int microbatches);
 
 // Executes a step on rank 0 and checks each byte that products and sums read. Each piece arrives at a random event
-// between its beginning and its need; `seed` selects the events. Seed 0: each piece arrives as early as possible. Seed
-// 1: as late as possible. Pieces arrive in the order in which they were begun. Returns a description of the first wrong
-// result, or an empty text. Uses no code of the checker. `right` is the step before it was damaged: it defines which
-// work must happen before a piece is begun.
+// between its beginning and its need event; `seed` selects the events. Seed 0: each piece arrives as early as possible.
+// Seed 1: as late as possible. Pieces arrive in the order in which they were begun. Returns a description of the first
+// wrong result, or an empty text. Uses no code of the checker. `right` is the step before it was damaged: it defines
+// which work must happen before a piece is begun.
 std::string wrong_result(const Trace& step, const Trace& right, int ranks, std::uint64_t seed);
 
 }  // namespace tessera::schedule::piece_steps

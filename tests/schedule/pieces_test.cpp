@@ -90,7 +90,7 @@ TEST(Pieces, ANeedInAnotherMicrobatchIsRefused) {
   const std::size_t need = find(trace, EventKind::need, kBackward, 0, "scatter piece 2");
   trace[need].microbatch = 1;
   move_event(trace, need, trace.size() - 1);
-  EXPECT_THAT(faults_of(trace), Contains(HasSubstr("expected a need in the same microbatch")));
+  EXPECT_THAT(faults_of(trace), Contains(HasSubstr("expected a need event in the same microbatch")));
 }
 
 TEST(Pieces, APieceThatIsBegunBeforeItsProductIsRefused) {
@@ -98,7 +98,7 @@ TEST(Pieces, APieceThatIsBegunBeforeItsProductIsRefused) {
     Trace trace = small_step();
     move_event(trace, find(trace, EventKind::comm, pass, weight, "scatter piece 1"),
                find(trace, EventKind::consume, pass, weight));
-    EXPECT_THAT(faults_of(trace), ElementsAre(HasSubstr("expected the consume of the weight before")));
+    EXPECT_THAT(faults_of(trace), ElementsAre(HasSubstr("expected the consume event of the weight before")));
   }
 }
 
@@ -125,7 +125,7 @@ TEST(Pieces, ANeedBehindTheSumIsRefused) {
   Trace trace = small_step();
   move_event(trace, find(trace, EventKind::need, kForward, 1, "scatter piece 2"),
              find(trace, EventKind::sum, kForward, 1));
-  EXPECT_THAT(faults_of(trace), ElementsAre(HasSubstr("expected the needs of 2 pieces before, got 1")));
+  EXPECT_THAT(faults_of(trace), ElementsAre(HasSubstr("expected the need events of 2 pieces before, got 1")));
 }
 
 TEST(Pieces, AnotherOrderOfASumIsRefused) {

@@ -106,20 +106,22 @@ TEST(CheckTogether, ReorderedBucketAmaxesOnOneRank) {
   RankOrders all = everyone(order_of(made.trace), 3);
   EXPECT_THAT(check_together(all), IsEmpty());
   const auto& calls = all.orders[0].calls;
-  EXPECT_EQ(calls[0].what, "all_reduce max (0) before the publish of ['a']");
+  EXPECT_EQ(calls[0].what, "all_reduce max (0) before the publish event of ['a']");
   EXPECT_EQ(all.orders[0].roles[0], kCastGroup);
 
   Trace reversed = made.trace;  // exchanges only the two messages
   std::swap(reversed[6], reversed[8]);
   give(all, 1, order_of(reversed));
-  EXPECT_THAT(check_together(all),
-              ElementsAre(HasSubstr("'casts', call 0: rank 0 makes all_reduce max (0) before the publish of ['a'] "
-                                    "of 4 bytes, rank 1 makes all_reduce max (1) before the publish of ['a']")));
+  EXPECT_THAT(
+      check_together(all),
+      ElementsAre(HasSubstr("'casts', call 0: rank 0 makes all_reduce max (0) before the publish event of ['a'] "
+                            "of 4 bytes, rank 1 makes all_reduce max (1) before the publish event of ['a']")));
   all = everyone(order_of(made.trace), 3);
   reversed = made.trace;  // exchanges the two buckets with their messages
   std::swap(reversed[7], reversed[9]);
   give(all, 2, order_of(reversed));
-  EXPECT_THAT(check_together(all), Contains(HasSubstr("rank 2 makes all_reduce max (0) before the publish of ['b']")));
+  EXPECT_THAT(check_together(all),
+              Contains(HasSubstr("rank 2 makes all_reduce max (0) before the publish event of ['b']")));
   all = everyone(order_of(made.trace), 3);
   Trace without = made.trace;
   without.erase(without.begin() + 8);
@@ -130,7 +132,7 @@ TEST(CheckTogether, ReorderedBucketAmaxesOnOneRank) {
 // One rank issues a gather between the two messages. The two communicators would wait for each other.
 TEST(CheckTogether, ReorderedAmaxesAndPrefetchOnOneRank) {
   const oracle::Case made = oracle::cases()[7];
-  ASSERT_EQ(made.name, "amaxes before the publishes of a bucket");
+  ASSERT_EQ(made.name, "amaxes before the publish events of a bucket");
   Schedule schedule = plan(made.trace, made.sizes, {});
   RankOrders all = everyone(call_order(made.trace, made.sizes, schedule), 2);
   EXPECT_THAT(check_together(all), IsEmpty());
@@ -237,8 +239,8 @@ TEST(CheckTogether, AgreesWithRunningTheRanks) {
   EXPECT_GT(accepted, 100);
 }
 
-// Gathers and reductions have separate communicators. A publish comes before the gathers of its weight. The sum over
-// replicas follows the last reduction, or the body if the last microbatch has no reduction.
+// Gathers and reductions have separate communicators. A publish event comes before the gathers of its weight. The sum
+// over replicas follows the last reduction, or the body if the last microbatch has no reduction.
 TEST(CheckTogether, CallsOfASchedule) {
   oracle::Recorder step("two layers, one in the first microbatch only", {{"a", 2, 3}, {"b", 4, 5}});
   step.microbatch();

@@ -1,5 +1,5 @@
-// Plans steps of two domains. Counts the schedules that the checker proves, and the schedules in which a gather may
-// overwrite bytes that a weight of the other domain still needs. Prints each schedule of the second kind.
+// Plans steps of two domains. Counts the schedules that the checker proves. Counts and prints the schedules in which a
+// gather may overwrite bytes that a weight of the other domain still needs.
 #include <fmt/format.h>
 
 #include "tessera/schedule/check/check.h"

@@ -81,8 +81,7 @@ TEST(SpreadUnits, RefusesSlotsThatAreNotAscendingPlaces) {
     EXPECT_THROW(spread_units(4, 2, slots), Error);
 }
 
-// The parameters are a matrix that is sharded by rows, a matrix that is sharded by columns, and a matrix with rows that
-// several ranks need.
+// The first three parameters are matrices: sharded by rows, sharded by columns, and with rows that several ranks need.
 enum class Kind { rows, columns, overlapping, vector };
 
 Layout compute_layout(Kind kind, std::int64_t units, int places, const Slots& slots) {

@@ -64,7 +64,7 @@ TEST(Planes, StorageIsCutBetweenTiles) {
   }
 }
 
-TEST(Planes, CountAllBytesOfAGatherAndAPublish) {
+TEST(Planes, CountAllBytesOfAGatherAndAPublishEvent) {
   const ParameterSpec spec = spec_of(layout::replicated({16, 16}, 1), {kData, kScales});
   const Cuts cuts{.parts = 2, .replicas = 2, .zero = true};
   const schedule::ParameterSize size = parameter_size(spec, layouts_of(spec), {}, cuts);

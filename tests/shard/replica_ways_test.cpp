@@ -89,8 +89,8 @@ void take_step(WayRank& rank, const WayMesh& mesh) {
   });
 }
 
-// Returns matrices with fewer rows than ranks that store or update them, one of them cut by columns, and a vector that
-// is not sharded.
+// Returns matrices with fewer rows than ranks that store or update them, and a vector that is not sharded. One matrix
+// is cut by columns.
 std::vector<ParameterSpec> narrow_specs(int compute) {
   const std::vector<std::vector<layout::Range>> columns = compute == 1
                                                               ? std::vector<std::vector<layout::Range>>{{{0, 7}}}

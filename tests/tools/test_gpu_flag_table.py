@@ -40,7 +40,7 @@ def flags_set_by(script, test):
 
 class Table(unittest.TestCase):
     def test_the_table_lists_every_flag_once(self):
-        settings = (ROOT / "tessera" / "run" / "config" / "settings.cpp").read_text()
+        settings = (ROOT / "tessera/settings/settings.cpp").read_text()
         reserved = set(re.findall(r'ReservedSetting\{\s*"(\w+)"', settings))
         expected = {"--" + name.replace("_", "-") for name in re.findall(r'\bSetting\{\s*"(\w+)"', settings)} - reserved
         named = re.findall(r"`(--[a-z0-9-]+)`", section())

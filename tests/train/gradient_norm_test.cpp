@@ -1,6 +1,6 @@
-// Checks that the norm is that of exact integers for every mesh, sharding of the optimizer's state and order of
-// parameters. Squares of rows come from the last sum of a gradient or from a separate pass. Both must give the same
-// bits, otherwise the norm would depend on the sharding.
+// Checks the norm against exact integers, for every mesh, sharding of the optimizer's state and order of parameters.
+// Squares of rows come from the last sum of a gradient or from a separate pass. Both must give the same bits, otherwise
+// the norm would depend on the sharding.
 #include "tessera/train/update/gradient_norm.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ RunOptions fp8_options() {
   return {.model = odd_model(), .dtype = quant::DType::bf16, .blocks = 3, .steps = 4, .products = quant::Format::fp8};
 }
 
-// A trainer that has run and then loads a checkpoint continues like one that loads it before its first step.
+// Expects that steps before a checkpoint is loaded do not change the steps after it.
 void expect_no_trace_of_earlier_steps(const std::filesystem::path& checkpoint) {
   RunOptions fresh = fp8_options(), used = fp8_options();
   fresh.left_out = {0, 1};

@@ -77,7 +77,7 @@ struct RunResult {
   // By name: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME" and "main_grad/NAME". The elements of the logical tensor
   // are in row-major order, converted exactly to fp64. For a weight in a number format, "weight/NAME" is its master.
   std::map<std::string, std::vector<double>> tensors;
-  // The steps of suppressed attempts, and for each attempt the number of steps that were enqueued after it.
+  // For each suppressed attempt: its step, and the number of steps that were enqueued after it.
   std::vector<std::pair<int, int>> suppressed;
   bool operator==(const RunResult&) const = default;
 };

@@ -120,7 +120,7 @@ void add_norms_with_dropout(Cases& c) {
        }});
 }
 
-// Norms that add the products of two ranks, which are the parts of x or of dy.
+// Norms whose x or dy is the sum of two parts, the products of two ranks.
 void add_norms_of_parts(Cases& c) {
   const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden;
   const double row = c.rows(hidden);

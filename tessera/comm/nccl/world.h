@@ -35,8 +35,7 @@ bool nccl_available();
 // within the time limit after the device has reached the operation, NCCL reports an error, or another rank reports a
 // failure. The fences then store the cause.
 //
-// Throws InputError if NCCL is missing or has another version than the header. Throws Error if the device does not
-// exist.
+// Throws InputError if NCCL is missing or has another version than the header, and Error if the device does not exist.
 std::unique_ptr<World> make_nccl_world(const NcclOptions& options);
 
 }  // namespace tessera::comm

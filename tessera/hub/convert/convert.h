@@ -39,8 +39,8 @@ bool is_hf_folder(const std::filesystem::path& folder);
 
 // Converts a checkpoint to a Hugging Face folder, or a Hugging Face folder to a checkpoint. `source` may also be a
 // folder with checkpoints; then the latest checkpoint is used. `target` is written under a temporary name and then
-// renamed, so it is complete or absent. Throws InputError if `source` is damaged, is neither a checkpoint nor a Hugging
-// Face folder, or is both. Throws InputError if `target` exists and is not an empty folder. Throws Error if writing
+// renamed, so it is complete or absent. Throws InputError for: a damaged `source`; a `source` that is neither a
+// checkpoint nor a Hugging Face folder, or is both; a `target` that is not an empty folder. Throws Error if writing
 // fails.
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& target,
                       const ConvertOptions& options = {});

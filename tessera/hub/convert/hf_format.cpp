@@ -19,7 +19,7 @@ std::vector<std::byte> bytes_of_all(const std::vector<T>& values) {
   return bytes;
 }
 
-// Repeats the scales of each row of tiles: once for each row of the matrix in these tiles.
+// Returns one row of scales for each row of the matrix. `scales` has one row for each row of tiles.
 std::vector<std::byte> repeat_rows(const std::vector<std::byte>& scales, quant::Extent tiles, std::int64_t tile_rows,
                                    std::int64_t rows) {
   std::vector<std::byte> repeated(static_cast<std::size_t>(rows * tiles.cols));

@@ -24,7 +24,7 @@ struct QuantizationError {
 };
 
 // Quantizes `values` as one matrix with quant/formats/quantize.h and returns the error. Allocates 10 bytes per element.
-// Throws the errors of quant::check_extent. Throws Error for format bf16.
+// Throws the errors of quant::check_extent, and Error for format bf16.
 QuantizationError quantization_error(std::span<const quant::bfloat16> values, quant::Extent matrix,
                                      quant::Format format);
 

@@ -15,8 +15,8 @@ class Dots1Config final : public DecoderModelConfig {
 };
 
 // Parses a model configuration with model_type dots1. The first first_k_dense_replace layers are dense. Throws
-// InputError for sliding windows, for attention biases, for an auxiliary loss, for a score function other than sigmoid,
-// and for fields of multi-head latent attention.
+// InputError for: sliding windows; attention biases; an auxiliary loss; a score function other than sigmoid; fields of
+// multi-head latent attention.
 //
 // n_routed_experts (or num_local_experts) and num_experts_per_tok must be present. Other absent fields have these
 // defaults: num_key_value_heads 32, head_dim hidden_size / num_attention_heads, max_position_embeddings 2048,

@@ -17,8 +17,8 @@ TpParts even_parts(const DecoderConfig& config, int tp_size);
 // even part of its place. The units of the other places are spread evenly over the ranks
 // (shard/unequal/spread_units.h).
 TpParts parts_of(const DecoderConfig& config, int places, const shard::Slots& slots);
-// Throws Error if the lists have different numbers of ranks, if a unit does not belong to exactly one rank, or if a
-// rank's vocabulary has more ranges than ops::IdRanges::kMaxRanges.
+// Throws Error for: lists with different numbers of ranks; a unit that does not belong to exactly one rank; a rank's
+// vocabulary with more ranges than ops::IdRanges::kMaxRanges.
 void check_parts(const DecoderConfig& config, const TpParts& parts);
 
 // A tp rank's query heads, and the key/value heads that they read. Several ranks may need the same key/value head. The

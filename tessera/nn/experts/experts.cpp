@@ -223,8 +223,8 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     return {.x = dx.take(), .weights = dweights.take()};
   }
 
-  // Returns the sum of `dx`, of the router's gradient of x, and of the shared expert's gradient `dx_of_shared`, which
-  // may be undefined. The sum is computed in the accumulator type and rounded once.
+  // Adds `dx`, the router's gradient of x, and the shared expert's gradient `dx_of_shared`, which may be undefined. The
+  // sum is computed in the accumulator type and rounded once.
   static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
                                        const at::Tensor& x, const ops::RoutingGradients& gradients,
                                        const at::Tensor& dx, const at::Tensor& dx_of_shared) {

@@ -40,7 +40,7 @@ struct RouterTerms {
   at::Tensor probabilities;      // [experts]; has a gradient
   at::Tensor logsumexp_squares;  // [1]; has a gradient
   at::Tensor counts;             // [experts]: the number of tokens that chose each expert; exact up to 2^24
-  at::Tensor dropped;            // [1]: choices beyond the capacity, of all tokens, also of tokens that do not count
+  at::Tensor dropped;            // [1]: number of choices beyond the capacity, masked tokens included
   bool defined() const { return probabilities.defined(); }
 };
 

@@ -5,8 +5,8 @@
 
 namespace tessera::ops {
 
-// Returns the capacity ceil(factor * tokens * k / experts), at least 1. `tokens` is the number of tokens in a block. A
-// product that exceeds an integer by a relative difference of at most 1e-12 counts as this integer.
+// Returns ceil(factor * tokens * k / experts), at least 1 and at most `tokens`, the number of tokens in a block. A
+// quotient that exceeds an integer by a rounding error (relative 1e-12) is not rounded up.
 std::int64_t capacity_of(double factor, std::int64_t tokens, std::int64_t k, std::int64_t experts);
 
 // Returns the choices, with -1 for each dropped choice of a local expert (select_rows). In each block, an expert keeps

@@ -1,4 +1,4 @@
-// Operands of some of the rows of a matrix, for products of some of the tokens.
+// Operands that contain some rows of a matrix, for products with some tokens.
 #include "tessera/base/error.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/gemm/whole_cast.h"

@@ -22,8 +22,8 @@ struct RmsNorm {
   at::Tensor sum;
   at::Tensor rstd;  // accumulator type
 };
-// `residual` may be undefined. Throws Error if the number of parts is not from 1 to kMaxSummedParts, if the dropout
-// probability is outside [0, 1), or if the probability is above 0 and Dropout::step is null.
+// `residual` may be undefined. Throws Error for: a number of parts outside 1 to kMaxSummedParts; a dropout probability
+// outside [0, 1); a probability above 0 if Dropout::step is null.
 RmsNorm rms_norm_forward(at::TensorList x, const at::Tensor& residual, const at::Tensor& weight, double eps,
                          const Dropout& dropout = {});
 // Recomputes y from saved tensors. The recomputed y has the same bits as the result of forward.

@@ -18,7 +18,7 @@ struct Heads {
   std::int64_t table_rows, half;
   std::int32_t q_heads, kv_heads;
   std::uint32_t items;
-  Divisor packs, groups;  // number of packs of half a head; number of groups of kHeads heads of a token
+  Divisor packs, groups;  // packs in half a head; groups of kHeads heads in a token
 };
 
 // One head of one token, in the stacked rows and in its own tensor. `turns` is false for v.

@@ -110,8 +110,8 @@ TESSERA_HOST_DEVICE inline float high_half(std::uint32_t pair) {
   return std::bit_cast<float>(pair & 0xFFFF0000U);
 }
 
-// Returns a pair of bf16 numbers. Each half is the greater of that half of `amaxes` and of the magnitude of that half
-// of `pair`. NaNs in `pair` are ignored. The numbers in `amaxes` are neither negative nor NaN.
+// Returns a pair of bf16 numbers: for each half, max(amaxes, |pair|). NaNs in `pair` are ignored. The numbers in
+// `amaxes` are neither negative nor NaN.
 TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes, std::uint32_t pair) {
   const std::uint32_t magnitudes = pair & 0x7FFF7FFFU;
 #ifdef __CUDA_ARCH__

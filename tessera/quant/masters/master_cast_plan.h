@@ -21,8 +21,7 @@ struct MasterItem {
   std::int64_t first_piece = 0;  // index of its first piece among the pieces of all slices
   std::int64_t first_row = 0;    // matrix row where the item's first piece begins
   std::int64_t pieces_across = 1;
-  // The tiles that need a multiplier or a scale on this rank, and the index of the first scale piece that computes
-  // them.
+  // The tiles whose multiplier or scale this rank needs; scale pieces from first_scale_piece on compute them.
   Slice made_tiles;
   std::int64_t first_scale_piece = 0;
   bool is_one_tile = false;   // whether the weight is one tile, whose amax is the amax of the whole weight

@@ -70,8 +70,8 @@ class TcpStore final : public Store {
   const Client client_;
 };
 
-// Called in the thread of a connection. libtorch's thread that serves the store inherits the mask. Otherwise a client
-// that closes its connection before it has read the answer would end this process with SIGPIPE.
+// Called in the thread of a connection. libtorch's thread that serves the store inherits the mask. Otherwise SIGPIPE
+// would end this process if a client closes its connection before it reads the answer.
 void block_sigpipe() {
   sigset_t set;
   sigemptyset(&set);

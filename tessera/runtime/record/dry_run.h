@@ -68,7 +68,7 @@ class DryRun : public Program {
 
  private:
   struct Use {
-    int users = 0;          // consumes without a release
+    int users = 0;          // consume events without a release event
     bool produced = false;  // whether the gradient was produced in this microbatch
   };
   Use& use(schedule::ParameterId id);

@@ -18,8 +18,8 @@ class EarlyRows {
   // Called while a graph is captured, with the table whose rows will travel before each launch. Throws Error for a
   // second table.
   void note(ParameterEntry& table, const shard::RowIds& ids);
-  // Called after each publish. If `entry` is the table of note(), the early rows of the next step may travel after this
-  // publish.
+  // Called after each publish event. If `entry` is the table of note(), the early rows of the next step may travel
+  // after this publish event.
   void published(const ParameterEntry& entry);
   // Called before a launch. Gathers the rows of `ids`. The number of ids is that of the captured step. Does nothing if
   // note() was not called. Collective over the ranks that store the table.

@@ -1,5 +1,5 @@
 // Steps that a captured graph executes (docs/schedule.md). The graph contains all work of a step that follows its
-// schedule, from begin_step to the last publish. train/step_graph.h captures and launches the graph.
+// schedule, from begin_step to the last publish event. train/step_graph.h captures and launches the graph.
 #pragma once
 #include <cstdint>
 

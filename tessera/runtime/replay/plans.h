@@ -1,9 +1,9 @@
-// The schedules of a rank: one for each kind of step and number of microbatches.
+// Makes and stores a rank's schedules. Each kind of step and each number of microbatches has its own schedule.
 //
 // The first step of a kind runs on demand and is recorded. When the next step begins, the ranks agree on the recorded
 // costs. Each rank then plans a schedule and proves that it is correct, and the ranks compare their schedules. Later
-// steps of this kind follow the schedule (docs/schedule.md). A training step without publishes is not used for a plan,
-// nor is a GPU's first step if a budget must be chosen; the next step of the kind is then recorded instead.
+// steps of this kind follow the schedule (docs/schedule.md). A training step without publish events is not used for a
+// plan, nor is a GPU's first step if a budget must be chosen; the next step of the kind is then recorded instead.
 //
 // A step departs from its schedule when its next event differs from the planned one. If all ranks depart at the same
 // event, the rest of the step runs on demand and the departure is counted. After `departures_before_replan` such steps

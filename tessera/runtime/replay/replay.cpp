@@ -305,7 +305,7 @@ void Replay::repeat() {
 }
 
 void Replay::launched(const base::Fence& end) {
-  for (auto& entry : step_.entries) entry->parameter.set_published({});  // may_begin comes after the publish
+  for (auto& entry : step_.entries) entry->parameter.set_published({});  // may_begin comes after the publish event
   for (int i = 0; i < static_cast<int>(stays_.size()); ++i) {
     Stay& stay = at(stays_, i);
     if (!is_ahead(i)) {

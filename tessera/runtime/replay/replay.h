@@ -37,18 +37,18 @@ class Replay {
   }
 
   // arrive and staging are called for the next event. The caller then calls passed().
-  void arrive(ParameterEntry& entry, schedule::ParameterId id);  // before a consume: makes the weight readable
-  std::byte* staging(schedule::ParameterId id);  // before a produce: returns the address of the gradient's staging
+  void arrive(ParameterEntry& entry, schedule::ParameterId id);  // before a consume event: makes the weight readable
+  std::byte* staging(schedule::ParameterId id);  // before a produce event: the address of the gradient's staging
   void passed();  // called when the event is recorded; issues the transfers that the schedule has at this event
 
   // Issues the remaining sums over replicas and makes compute wait for all sums. main_grad is then complete for later
   // work of compute.
   void finish();
-  // Called after begin_step, if a graph executes the whole step including publishes. Only updates the version numbers
-  // of the weights as the step would, and compares the versions at each consume.
+  // Called after begin_step, if a graph executes the whole step including publish events. Only updates the version
+  // numbers of the weights as the step would, and compares the versions at each consume event.
   void repeat();
   // Called after a graph of the whole step was launched. `end` is the fence of the launch, which becomes the fence of
-  // all publishes and transfers of the graph. Issues the prefetches for the next step, which the graph does not
+  // all publish events and transfers of the graph. Issues the prefetches for the next step, which the graph does not
   // contain. Each prefetch waits for the point of the graph at which it may begin.
   void launched(const base::Fence& end);
   // Makes compute wait for all transfers in flight. Weights and stagings that are in use stay valid, because later
@@ -88,8 +88,8 @@ class Replay {
   void index_poison(const schedule::Residency& residency);
   void place_members();
   bool is_current(const Stay& stay, const schedule::Residency& residency);
-  // Returns the residency of the next event, which is a consume. Throws Error if its weights were not gathered, or if
-  // their version is not that of the stored weights.
+  // Returns the residency of the next event, which is a consume event. Throws Error if its weights were not gathered,
+  // or if their version is not that of the stored weights.
   int residency_of_next(const ParameterEntry& entry);
   void note_versions(int index);  // stores the versions of a residency's members when its gather is issued
   void clear_issued();
@@ -112,7 +112,7 @@ class Replay {
   std::mt19937_64 random_;
 
   std::vector<Actions> actions_;  // by slot(position)
-  // By event: the residency of a consume, the reduction of a produce; -1 for other events.
+  // By event: the residency of a consume event, the reduction of a produce event; -1 for other events.
   std::vector<int> residency_of_, reduction_of_;
   std::vector<Member> gathered_, reduced_;             // by parameter
   std::vector<base::Fence> passed_;                    // by slot(position): done when compute last passed the position

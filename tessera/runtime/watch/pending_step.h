@@ -12,7 +12,7 @@ struct PendingStep {
   std::int64_t number = 0;    // number of the step in the runtime's order
   base::Fence end;            // done when compute has finished the step
   StepStatistics statistics;  // statistics of the step; the exposed seconds do not include the waits below
-  // On a GPU: the waits of compute's lane, and those of them that are for collectives of the program.
+  // On a GPU: all waits of compute's lane, and its waits for collectives of the program.
   FencePairs waits, program_waits;
 };
 

@@ -1,4 +1,4 @@
-// A measured timeline of a step: spans of compute, of compute's waits, and of the work of each lane. By default no
+// A measured timeline of a step: when compute works, when compute waits, and when each lane works. By default no
 // timeline is recorded. While recording is enabled, the host stores its times, and lanes store the times before and
 // after their operations.
 #pragma once
@@ -22,7 +22,7 @@ struct TimelineSpan {
   schedule::Activity activity = schedule::Activity::compute;
   bool is_wait = false;  // true: compute waited for `activity`
   // Index of the span's event. compute and waits: the next event, or the size of the trace after the last event.
-  // gather: the first consume. reduction: the last produce. Other spans: their publish or comm event.
+  // gather: the first consume event. reduction: the last produce event. Other spans: their publish or comm event.
   int event = 0;
   int microbatch = -1;  // microbatch of the event; -1 for compute and waits
   schedule::Pass pass = schedule::Pass::forward;

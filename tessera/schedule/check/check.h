@@ -6,9 +6,9 @@
 // access the same bytes (of arenas, scratch, shards or main_grad) and one of them writes, waits must order the two
 // operations. If waits order all such pairs, every execution has the result of the host's order. In the host's order
 // the checker requires:
-// - every consume and release finds the newest version of its unit's weights,
+// - every consume or release event finds the newest version of its unit's weights,
 // - every unpacking finds its packed bytes,
-// - every produce finds its staging; a gradient without staging is produced once a step,
+// - every produce event finds its staging; a gradient without staging is produced once a step,
 // - every main_grad receives each produced gradient once.
 // The end of an interval counts as a write, because a debug mode writes NaN to the interval. Every wait is for work
 // that the host has enqueued before, so one rank alone cannot deadlock. together.h checks several ranks.

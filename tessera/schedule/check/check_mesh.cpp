@@ -18,8 +18,8 @@ const std::string& first_equal(const RoleGroups& groups, const std::string& role
   return std::ranges::find_if(groups, [&](const auto& other) { return other.second == own->second; })->first;
 }
 
-// Gives all orders the same roles and merges roles that share communicators. Every order then also has the roles that
-// it does not call, because its ranks are members of the communicators of these roles.
+// Gives all orders the same roles and merges roles that share communicators. An order then also has roles without a
+// call, because its ranks are members of their communicators.
 void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
   std::vector<std::string> roles;
   for (CallOrder& order : orders) {

@@ -117,7 +117,7 @@ void CheckedLanes::end_bytes(int residency, bool packed) {
                 gather_tenant(*conflict));
 }
 
-// The optimizer reads every main_grad before the first publish.
+// The optimizer reads every main_grad before the first publish event.
 void CheckedLanes::end_body() {
   const ClockedAccess access = on(kCompute);
   for (std::size_t unit = 0; unit < main_grads_.size(); ++unit) {
@@ -174,7 +174,7 @@ void CheckedLanes::consume(int index) {
     return faults_.add("{}: expected a position inside a residency of its unit, got none", faults_.event(index));
   const Gathered& gathered = gathered_[static_cast<std::size_t>(current)];
   if (gathered.publishes < published_[id])
-    faults_.add("{}: its weight was gathered before its last publish, in {}, expected the newest version",
+    faults_.add("{}: its weight was gathered before its last publish event, in {}, expected the newest version",
                 faults_.event(index), faults_.residency(current));
   read_weights(current, index);
 }
@@ -212,7 +212,7 @@ void CheckedLanes::produce(int index) {
   reduce_arena_.write(range, tenant, on(kCompute));
 }
 
-// The optimizer writes the shard in the segment before the publish.
+// The optimizer writes the shard in the segment before the publish event.
 void CheckedLanes::publish(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
   const ClockedAccess access = on(kCompute);
@@ -250,7 +250,7 @@ void CheckedLanes::issue_gathers(int position) {
 void CheckedLanes::read_shard(ParameterId id, int residency, const ClockedAccess& access) {
   AccessHistory& shard = shards_[static_cast<std::size_t>(id)];
   if (!shard.ready_to_read(access.clock))
-    faults_.add("{}: may read the shard of {} before its publish is done, expected free at or after that publish",
+    faults_.add("{}: may read the shard of {} before its publish event is done, expected free at or after that event",
                 faults_.residency(residency), faults_.parameter(id));
   shard.set_read(access);
   shard_readers_[static_cast<std::size_t>(id)] = residency;

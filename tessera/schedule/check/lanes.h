@@ -41,7 +41,7 @@ class CheckedLanes {
  private:
   struct Gathered {
     int tenant = kNoTenant;      // tenant of the gathered bytes
-    std::int64_t publishes = 0;  // number of publishes of all parameters before the gather was enqueued
+    std::int64_t publishes = 0;  // number of publish events of all parameters before the gather was enqueued
     VectorClock done{};
   };
 
@@ -104,10 +104,10 @@ class CheckedLanes {
 
   std::vector<Gathered> gathered_;  // by residency: the newest gather
   std::vector<int> current_;        // by gather unit: the last residency of this step that compute waited for, or -1
-  // By parameter. users_: number of consumes without a release. held_: the residency that they use.
+  // By parameter. users_: number of consume events without a release event. held_: the residency that they use.
   std::vector<int> users_, held_;
-  std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish
-  std::int64_t publishes_ = 0;           // number of publishes of all parameters
+  std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish event
+  std::int64_t publishes_ = 0;           // number of publish events of all parameters
   // By reduction. summed_: the clock after which main_grad contains the newest sum. finished_: the clock after which
   // main_grad contains the sum over replicas.
   std::vector<VectorClock> summed_, finished_;

@@ -87,7 +87,7 @@ class PieceOrder {
       if (event.parameter < 0) return;
       const auto uses = static_cast<int>(places_[{EventKind::consume, event.parameter, event.pass}].size());
       if (++written_[{event.parameter, event.pass}] > uses)
-        faults_.add("{}: expected the consume of the weight before, because its product writes the piece",
+        faults_.add("{}: expected the consume event of the weight before, because its product writes the piece",
                     faults_.event(index));
       return;
     }
@@ -123,7 +123,7 @@ class PieceOrder {
     pending_.erase(found);
     scatter.sum = index;
     if (static_cast<int>(scatter.needs.size()) != last_[name])
-      faults_.add("{}: expected the needs of {} pieces before, got {}", faults_.event(index), last_[name],
+      faults_.add("{}: expected the need events of {} pieces before, got {}", faults_.event(index), last_[name],
                   scatter.needs.size());
   }
 
@@ -149,7 +149,7 @@ class PieceOrder {
     const std::optional<int> produce = next(EventKind::produce, transfer);
     const std::optional<int> first = is_for_wgrad ? produce : release;
     if (!first && !is_for_wgrad)
-      faults_.add("{}: expected a release of the weight, whose product reads the tokens",
+      faults_.add("{}: expected a release event of the weight, whose product reads the tokens",
                   faults_.event(transfer.begin));
     if (first && last > *first)
       faults_.add("{}: expected it before {}, because the product reads the tokens", faults_.event(last),
@@ -184,7 +184,7 @@ class PieceOrder {
   void end_microbatch(int next) {
     for (auto& [op, open] : open_) {
       for (const Begun& piece : open)
-        faults_.add("{}: expected a need in the same microbatch", faults_.event(piece.event));
+        faults_.add("{}: expected a need event in the same microbatch", faults_.event(piece.event));
       open.clear();
     }
     for (auto& [transfer, previous] : previous_) {

@@ -129,9 +129,9 @@ void check_trace(const Trace& trace, std::size_t parameters, const Schedule& sch
     if (event.step != schedule.kind)
       faults.add("{}: expected only events of kind {}", faults.event(index), name_of(schedule.kind));
     if (index < body && event.kind == EventKind::publish)
-      faults.add("{}: expected the optimizer's publishes after the last microbatch", faults.event(index));
+      faults.add("{}: expected the optimizer's publish events after the last microbatch", faults.event(index));
     if (index >= body && event.kind != EventKind::publish && event.kind != EventKind::comm)
-      faults.add("{}: expected only publishes and collectives after the last microbatch", faults.event(index));
+      faults.add("{}: expected only publish events and collectives after the last microbatch", faults.event(index));
     if (schedule.kind == StepKind::evaluate && (event.kind == EventKind::publish || event.kind == EventKind::produce))
       faults.add("{}: expected no gradients and no new weights in an evaluation", faults.event(index));
   }
@@ -175,15 +175,15 @@ void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults
     previous = std::max(previous, it.issue);
     if (it.free < earliest || it.free > it.issue)
       faults.add("{}: expected a free position between {} and its issue", name, earliest);
-    if (it.issue >= it.wait) faults.add("{}: expected the issue before the consume that waits for it", name);
+    if (it.issue >= it.wait) faults.add("{}: expected the issue before the consume event that waits for it", name);
     if (it.wait < 0 || it.last <= it.wait || it.last >= schedule.body) {
       faults.add("{}: expected 0 <= wait < last < {}", name, schedule.body);
       continue;
     }
     if (!is_event_of(trace, it.wait, EventKind::consume, schedule.gather_units[unit]))
-      faults.add("{}: expected a consume of the unit at its wait, got {}", name, faults.event(it.wait));
+      faults.add("{}: expected a consume event of the unit at its wait, got {}", name, faults.event(it.wait));
     if (!is_event_of(trace, it.last, EventKind::release, schedule.gather_units[unit]))
-      faults.add("{}: expected a release of the unit at its last, got {}", name, faults.event(it.last));
+      faults.add("{}: expected a release event of the unit at its last, got {}", name, faults.event(it.last));
     if (!fits(it.offset, schedule.gather_bytes[unit], schedule.gather_arena))
       faults.add("{}: its {} bytes do not fit into the gather arena of {} bytes", name, schedule.gather_bytes[unit],
                  schedule.gather_arena);
@@ -217,7 +217,7 @@ void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults&
     for (const int at : {it.first, it.issue})
       if (!is_event_of(trace, at, EventKind::produce, schedule.reduce_units[unit]) ||
           trace[static_cast<std::size_t>(at)].microbatch != it.microbatch)
-        faults.add("{}: expected a produce of the unit in this microbatch, got {}", name, faults.event(at));
+        faults.add("{}: expected a produce event of the unit in this microbatch, got {}", name, faults.event(at));
     if (!fits(it.offset, schedule.reduce_bytes[unit], schedule.reduce_arena))
       faults.add("{}: its {} bytes do not fit into the reduce arena of {} bytes", name, schedule.reduce_bytes[unit],
                  schedule.reduce_arena);
@@ -265,7 +265,7 @@ std::vector<int> match_produces(const Trace& trace, const std::vector<ParameterS
     const auto parameter = static_cast<std::size_t>(event.parameter);
     if (sizes[parameter].staging == 0) {
       if (written[parameter])
-        faults.add("{}: expected one produce in a step, because the gradient has no staging, got a second",
+        faults.add("{}: expected one produce event in a step, because the gradient has no staging, got a second",
                    faults.event(index));
       written[parameter] = true;
       continue;

@@ -12,8 +12,7 @@ inline constexpr int kNoUnit = -1;
 // Returns the unit of each parameter, or kNoUnit. Ignores members that do not exist.
 std::vector<int> units_by_parameter(const std::vector<Unit>& units, std::size_t parameters);
 
-// Checks that the schedule is for this trace, that the trace is a body followed by the optimizer's events, and that its
-// parameters exist.
+// Checks that the schedule is for this trace, that the optimizer's events follow a body, and that all parameters exist.
 void check_trace(const Trace& trace, std::size_t parameters, const Schedule& schedule, CheckFaults& faults);
 // Checks the units, their bytes and the scratch.
 void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults);

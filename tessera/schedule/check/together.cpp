@@ -316,7 +316,7 @@ std::string bucket_call(const Trace& trace, const std::vector<ParameterSize>& si
   std::vector<std::string> names;
   for (auto at = static_cast<std::size_t>(index) + 1; at < trace.size() && trace[at].kind == EventKind::publish; ++at)
     names.push_back(fmt::format("'{}'", sizes[static_cast<std::size_t>(trace[at].parameter)].name));
-  return fmt::format("{} ({}) before the publish of [{}]", call.op, call.ordinal, fmt::join(names, ", "));
+  return fmt::format("{} ({}) before the publish event of [{}]", call.op, call.ordinal, fmt::join(names, ", "));
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 
 namespace tessera::schedule {
 
-// The lanes are compute and, for each domain, the lanes of gathers, of exchanges of gradients, of the sums of these
-// gradients, and of sums over replicas. In a run, the sums of all domains may share one lane. The real order is then
-// stricter than the checked order, so the proof holds.
+// One lane is compute. Each domain has four more lanes: for gathers, exchanges of gradients, sums of gradients, and
+// sums over replicas. In a run, the sums of all domains may share one lane. The real order is then stricter than the
+// checked order, so the proof holds.
 inline constexpr int kMaxCheckedDomains = 5;
 inline constexpr std::size_t kCheckedLanes = 1 + 4 * kMaxCheckedDomains;
 enum class DomainLane : std::uint8_t { gather, exchange, sum, replicas };

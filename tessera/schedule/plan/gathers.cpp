@@ -14,7 +14,7 @@ namespace {
 
 // An interval in which at least one member of a unit is consumed and not yet released.
 struct Use {
-  int unit = 0, first = 0, last = 0;  // event indices of the consume and the release
+  int unit = 0, first = 0, last = 0;  // event indices of the consume and release events
   int next = kNever;                  // the value `first` of the unit's next use
 };
 

@@ -13,7 +13,8 @@ int body_of(const Trace& trace) {
     if (trace[static_cast<std::size_t>(index)].microbatch >= 0) body = index + 1;
   const bool ends = std::none_of(trace.begin(), trace.begin() + body,
                                  [](const Event& event) { return event.kind == EventKind::publish; });
-  TESSERA_CHECK(ends, "expected the optimizer's publishes after the last microbatch, got a publish before its end");
+  TESSERA_CHECK(
+      ends, "expected the optimizer's publish events after the last microbatch, got a publish event before its end");
   return body;
 }
 

@@ -27,8 +27,8 @@ struct ScheduleOptions {
 };
 
 // Plans a schedule. `sizes` is indexed by parameter id. Throws InputError for a budget below the smallest budget that
-// can run; the message contains both numbers. Throws Error for an invalid trace: a release without its consume, or a
-// publish inside the body.
+// can run; the message contains both numbers. Throws Error for: a release event without its consume event; a publish
+// event inside the body.
 Schedule plan(const Trace& trace, const std::vector<ParameterSize>& sizes, const ScheduleOptions& options);
 
 // The three parts of plan(). Each function sets its own fields of the schedule. plan_units reads the fields that

@@ -11,7 +11,7 @@
 namespace tessera::schedule {
 namespace {
 
-// Returns the reductions in the order of issue, which is the order of each unit's last produce in a microbatch.
+// Returns the reductions in the order of issue, which is the order of each unit's last produce event in a microbatch.
 std::vector<Reduction> reductions_of(const Trace& trace, const Schedule& schedule) {
   std::map<ParameterId, int> unit_of;
   for (int unit = 0; unit < static_cast<int>(schedule.reduce_units.size()); ++unit)

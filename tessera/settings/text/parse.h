@@ -14,9 +14,9 @@ struct TrainCommand {
 };
 
 // Parses the words after `train`. Flags override the --config file, which overrides defaults. `config.given` contains
-// the keys that a flag or the file sets. Throws InputError for an unknown name, for a value of the wrong type, word or
-// range, for a flag without a value, for a repeated flag, and for a feature that does not exist yet. The message names
-// the flag, or the file and the key. For an unknown name, the message also contains the nearest known name.
+// the keys that a flag or the file sets. Throws InputError for: an unknown name; a value of the wrong type, word or
+// range; a flag without a value; a repeated flag; a feature that does not exist yet. The message names the flag, or the
+// file and the key. For an unknown name, the message also contains the nearest known name.
 TrainCommand parse_train_flags(const std::vector<std::string>& flags);
 
 // Applies one JSON object of settings. Keys are the flags' names with underscores (micro_batch); a key with dashes is

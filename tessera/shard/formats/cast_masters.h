@@ -41,9 +41,9 @@ struct MasterShard {
   quant::Slice elements;  // the slice: a range of the M x K elements
 };
 
-// Returns the slices for the constructor of DistributedCast. Throws Error if the numbers of weights and shards differ,
-// if the format is bf16, which has no scales, or if an array of a weight with elements is null. Throws Error if a
-// master is neither fp32 nor bf16. The constructor checks that a slice is within its matrix.
+// Returns the slices for the constructor of DistributedCast. Throws Error for: different numbers of weights and shards;
+// the format bf16, which has no scales; a null array of a weight with elements; a master that is neither fp32 nor bf16.
+// The constructor checks that a slice is within its matrix.
 std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> weights,
                                               std::span<const MasterShard> shards, quant::Format format);
 // Returns the slice of a parameter that this rank updates. The slice consists of rows of whole tiles, which are cast as

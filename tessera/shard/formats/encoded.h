@@ -19,9 +19,9 @@ bool has_one_tile(const quant::Encoding& encoding);
 // Throws InputError for an encoding with tiles if some tp group of the mesh lacks ranks. Called for the encodings of
 // weights and of products.
 void check_tiles(const ParameterSpec& spec, const quant::Encoding& encoding);
-// Throws the errors of check_tiles. Throws InputError if the encoding cannot store the parameter. This is the case if
-// the parameter is not sharded, if its type is not bf16, if parts of compute ranks overlap and begin or end inside a
-// tile, or if a rank has rows with an odd number of 4-bit elements.
+// Throws the errors of check_tiles. Throws InputError for a parameter that the encoding cannot store: a parameter that
+// is not sharded; a type other than bf16; overlapping parts of compute ranks that begin or end inside a tile; rows of a
+// rank with an odd number of 4-bit elements.
 void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 
 // Returns the extent of a rank's part in one layout. The part must be a dense matrix. The extent is 0 x 0 if the rank

@@ -34,7 +34,7 @@ std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_vi
 // bf16.
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 // Sets spec.encoding of a matrix to the policy's format. Does not change vectors and tables whose rows are read by
-// index. Throws InputError if a rule gives such a table a format other than bf16. Throws the errors of check_encoding.
+// index. Throws the errors of check_encoding, and InputError if a rule gives such a table a format other than bf16.
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
 // Sets spec.backward, so that the weight gets a backward weight in the policy's format. Does nothing if forward and

@@ -109,8 +109,8 @@ class RowKernels {
   // Copies rows that this rank stores into the messages to the ranks that request them. Does not change the other rows
   // of the messages.
   virtual void give(const RowReading& reading) const = 0;
-  // Copies the rows that this rank requests to `out`, from the received messages and from the rows that this rank
-  // stores. Writes zeros for -1.
+  // Copies the requested rows to `out`, from the received messages and from this rank's stored rows. Writes zeros for
+  // -1.
   virtual void take(const RowReading& reading) const = 0;
   // Adds the gradients of each row in the order of the reduction tree. A rank that does not send the row contributes
   // +0. Accesses only rows that some rank sends, rows that contain -0 (because -0 + 0 is +0), and rows that become +0.

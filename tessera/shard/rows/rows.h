@@ -71,7 +71,7 @@ class RowGather {
   std::int64_t received_bytes() const { return messages_.exchanged(type_); }
   // Enqueues a read of rows of the compute part into out [ids.count, columns], in the model's type. The values are
   // exact copies. A row outside the part gives zeros. `ids` has at most reads.per_microbatch entries. The ids are read
-  // after `written`. The rows are sent after `written` and after the parameter's publish. `out` is written after
+  // after `written`. The rows are sent after `written` and after the parameter's publish event. `out` is written after
   // `free`. Collective over the group. When the returned fence is done, `out` is complete. Until then `ids` and `out`
   // must stay valid.
   base::Fence start(const ShardedParameter& parameter, comm::Communicator& group, const RowIds& ids,

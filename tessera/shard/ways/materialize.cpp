@@ -91,7 +91,7 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   comm::Communicator& first = over_storage.empty() && !over_compute.empty() ? *groups.compute : groups.storage;
   first.lane().wait(free);
   first.lane().wait(parameter.published());
-  // If no plane is moved, the stored planes can be read after `free` and after the publish.
+  // If no plane is moved, the stored planes can be read after `free` and after the publish event.
   base::Fence done = over_storage.empty() && over_compute.empty() ? first.lane().record() : base::Fence();
   if (!over_storage.empty()) {
     const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather);

@@ -45,8 +45,8 @@ class Materializer {
     comm::Communicator& storage;
     comm::Communicator* compute = nullptr;
   };
-  // Enqueues a gather into `buffer`. The gather waits for `free` and for the parameter's publish. Collective over the
-  // groups. The weight is complete when the returned fence is done.
+  // Enqueues a gather into `buffer`. The gather waits for `free` and for the parameter's publish event. Collective over
+  // the groups. The weight is complete when the returned fence is done.
   base::Fence start(const ShardedParameter& parameter, Groups groups, std::byte* buffer, const base::Fence& free,
                     const Recording& recording = {}) const;
   // Returns whether the way has the second hop, over the ranks that use the weight.
