@@ -19,7 +19,9 @@
 #include "tessera/settings/trainer_options.h"
 #include "tessera/settings/transport.h"
 #include "tessera/telemetry/graph_hint.h"
+#include "tessera/telemetry/metric_summary.h"
 #include "tessera/telemetry/peak_flops.h"
+#include "tessera/telemetry/traffic_sum.h"
 #include "tessera/train/update/optimizer.h"
 
 namespace tessera::bench {
@@ -66,17 +68,16 @@ std::vector<models::Batch> random_batches(const StepBench& bench, int microbatch
   return batches;
 }
 
-// The times of this rank's steps, in seconds.
-struct Times {
-  std::vector<double> steps, exposed, exposed_tp, host, waiting;
-  double loss = 0;                               // loss of the last step
-  std::int64_t tp_pieces = 0, tp_fallbacks = 0;  // counters of the last step
-  std::int64_t padded_products = 0;              // counter of the last step
-  std::vector<std::int64_t> counts;              // counts of the chosen experts in the last step
+// The steps of this rank.
+struct Steps {
+  std::vector<double> seconds, host_seconds, waiting_seconds;
+  std::vector<telemetry::StepMetrics> metrics;
+  train::StepResult last;
 
   void drop(int count) {
-    for (std::vector<double>* times : {&steps, &exposed, &exposed_tp, &host, &waiting})
+    for (std::vector<double>* times : {&seconds, &host_seconds, &waiting_seconds})
       times->erase(times->begin(), times->begin() + count);
+    metrics.erase(metrics.begin(), metrics.begin() + count);
   }
 };
 
@@ -93,29 +94,24 @@ void check_step(const train::StepResult& result, int step, int count, train::Tra
 
 // Runs the steps as a training loop does. If a step is suppressed because the memory for rows of experts is too small,
 // the step is repeated.
-Times take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
-  Times times;
+Steps take_steps(train::Trainer& trainer, const train::StepInput& input, int count) {
+  Steps steps;
   int missing = count, repeats = 0;  // missing: number of steps that are not enqueued yet
   const auto finish_down_to = [&](int pending) {
     while (trainer.pending_steps() > pending) {
-      const train::StepResult result = trainer.finish_step();
+      train::StepResult result = trainer.finish_step();
       if (result.suppressed) {
         if (++repeats > kMaxRepeats)
           throw Error("bench step: {} steps were suppressed (stop counter '{}')", repeats, result.suppressed->counter);
         missing += 1 + result.discarded;
         continue;
       }
-      check_step(result, static_cast<int>(times.steps.size()) + 1, count, trainer);
-      times.steps.push_back(result.seconds);
-      times.exposed.push_back(result.statistics.exposed_seconds);
-      times.exposed_tp.push_back(result.statistics.exposed_tp_seconds);
-      times.host.push_back(result.host_seconds);
-      times.waiting.push_back(result.statistics.waiting_seconds);
-      times.loss = result.loss;
-      times.tp_pieces = result.statistics.tp_pieces;
-      times.tp_fallbacks = result.statistics.tp_fallbacks;
-      times.padded_products = result.statistics.padded_products;
-      if (result.router) times.counts = result.router->counts;
+      check_step(result, static_cast<int>(steps.seconds.size()) + 1, count, trainer);
+      steps.seconds.push_back(result.seconds);
+      steps.host_seconds.push_back(result.host_seconds);
+      steps.waiting_seconds.push_back(result.statistics.waiting_seconds);
+      telemetry::take(result, steps.metrics.emplace_back());
+      steps.last = std::move(result);
     }
   };
   while (missing > 0) {
@@ -123,49 +119,45 @@ Times take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
     trainer.enqueue_step(input, 1e-4);
     finish_down_to(missing > 0 ? trainer.steps_ahead() : 0);
   }
-  return times;
+  return steps;
 }
 
-// Returns the times of the measured steps. On a GPU the exposed times come from additional steps.
-Times measured_steps(train::Trainer& trainer, const train::StepInput& input, const StepBench& bench) {
+// Returns the measured steps. On a GPU the metrics come from additional steps, which measure waits.
+Steps measured_steps(train::Trainer& trainer, const train::StepInput& input, const StepBench& bench) {
   trainer.runtime().measure_waits(false);
   trainer.runtime().measure_pace(!bench.config.cuda_graph);
-  Times times = take_steps(trainer, input, bench.warmup + bench.steps);
-  times.drop(bench.warmup);
+  Steps steps = take_steps(trainer, input, bench.warmup + bench.steps);
+  steps.drop(bench.warmup);
   trainer.runtime().measure_pace(false);
-  if (trainer.steps_ahead() == 0) return times;
+  if (trainer.steps_ahead() == 0) return steps;
   trainer.runtime().measure_waits(true);
-  Times behind = take_steps(trainer, input, 1 + kMeasuredSteps);
+  Steps behind = take_steps(trainer, input, 1 + kMeasuredSteps);
   behind.drop(1);  // the host did not enqueue this step in advance
-  times.exposed = std::move(behind.exposed);
-  times.exposed_tp = std::move(behind.exposed_tp);
+  steps.metrics = std::move(behind.metrics);
   trainer.runtime().measure_waits(false);
-  return times;
+  return steps;
 }
 
-// Adds the times of the slowest rank of each step. All ranks must call this function.
-void add_times(Times times, comm::Communicator& all, StepReport& report) {
-  std::vector<double> least = times.exposed, weights;
+// Adds the metrics, and the times of the slowest rank of each step. All ranks must call this function.
+void add_steps(Steps steps, comm::Communicator& all, StepReport& report) {
+  std::vector<double> least;
+  for (const telemetry::StepMetrics& own : steps.metrics) least.push_back(own.exposed_comm_ms);
   const auto over_ranks = [&](std::vector<double>& values, comm::ReduceOp op) {
     all.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), quant::DType::fp64, op).synchronize();
   };
-  over_ranks(times.steps, comm::ReduceOp::max);
-  over_ranks(times.waiting, comm::ReduceOp::max);
-  over_ranks(times.exposed, comm::ReduceOp::sum);
-  over_ranks(times.exposed_tp, comm::ReduceOp::sum);
+  over_ranks(steps.seconds, comm::ReduceOp::max);
+  over_ranks(steps.waiting_seconds, comm::ReduceOp::max);
   over_ranks(least, comm::ReduceOp::min);
-  for (std::size_t step = 0; step < times.exposed.size(); ++step)
-    weights.push_back(times.exposed[step] - times.exposed_tp[step]);
-  report.median_ms = quantile(times.steps, 0.5) * 1e3;
-  report.p10_ms = quantile(times.steps, 0.1) * 1e3;
-  report.p90_ms = quantile(times.steps, 0.9) * 1e3;
-  report.host_ms = quantile(times.host, 0.5) * 1e3;
-  report.waiting_ms = quantile(times.waiting, 0.5) * 1e3;
-  report.exposed_comm_ms = quantile(times.exposed, 0.5) / all.size() * 1e3;
-  report.exposed_tp_ms = quantile(times.exposed_tp, 0.5) / all.size() * 1e3;
-  report.exposed_weights_ms = quantile(weights, 0.5) / all.size() * 1e3;
-  report.least_exposed_comm_ms = quantile(least, 0.5) * 1e3;
-  report.loss = times.loss;
+  telemetry::combine_over_ranks(steps.metrics, all);
+  report.metrics = telemetry::medians_of(steps.metrics);
+  report.median_ms = quantile(steps.seconds, 0.5) * 1e3;
+  report.p10_ms = quantile(steps.seconds, 0.1) * 1e3;
+  report.p90_ms = quantile(steps.seconds, 0.9) * 1e3;
+  report.host_ms = quantile(steps.host_seconds, 0.5) * 1e3;
+  report.waiting_ms = quantile(steps.waiting_seconds, 0.5) * 1e3;
+  report.least_exposed_comm_ms = quantile(least, 0.5);
+  report.loss = steps.last.loss;
+  report.last = steps.last.statistics;
 }
 
 void note_tensors(base::Device device, StepReport& report) {
@@ -217,7 +209,7 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
                                .tokens = tokens * microbatches * data_ranks,
                                .batch = [&](int microbatch) { return batches[static_cast<std::size_t>(microbatch)]; }};
   all.barrier().synchronize();
-  const Times times = measured_steps(trainer, input, bench);
+  const Steps steps = measured_steps(trainer, input, bench);
   const base::DeviceMemory memory = base::memory_of(device);
   std::array<std::int64_t, 1> most{memory.total - memory.free};
   note_tensors(device, report);
@@ -228,8 +220,6 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.transport = settings::transport_of(config, schedules);
   report.indirect = schedules.indirect;
   report.tp_transport = settings::tp_transport_of(config, schedules);
-  report.tp_pieces = times.tp_pieces;
-  report.tp_fallbacks = times.tp_fallbacks;
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
       take_steps(trainer, input, 2);
@@ -240,10 +230,10 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
     else
       two_steps();
   }
-  add_times(times, all, report);
+  add_steps(steps, all, report);
   if (const models::ModelSizes sizes = bench.model->sizes(); sizes.num_experts > 0) {
-    report.expert_load = expert_load(times.counts, sizes.num_experts);
-    report.experts = settings::expert_summary(config, sizes, trainer.expert_room(), times.padded_products);
+    report.expert_load = expert_load(steps.last.router.value().counts, sizes.num_experts);
+    report.experts = settings::expert_summary(config, sizes, trainer.expert_room(), report.last.padded_products);
   }
   report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
@@ -258,6 +248,11 @@ namespace {
 
 double mfu_in(const StepReport& report) {
   return predict::mfu_of(report.flops, report.median_ms * 1e-3, 1, *report.peak_flops);
+}
+
+// The waits for weights, for which all ranks wait if they exchange no activations.
+double exposed_weights_ms(const StepReport& report) {
+  return report.metrics.exposed_weights_ms.value_or(report.metrics.exposed_comm_ms);
 }
 
 // Returns a remark if the limit is not a lower bound of the measured step, or "".
@@ -293,26 +288,28 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"tensor_cache_bytes", report.tensor_cache_bytes},
       {"gather_arena_bytes", report.gather_arena_bytes},
       {"reduce_arena_bytes", report.reduce_arena_bytes},
-      {"exchange_scratch_bytes", report.scratch_bytes},
-      {"exposed_comm_ms", report.exposed_comm_ms},
-      {"least_exposed_comm_ms", report.least_exposed_comm_ms},
-      {"exposed_ms", {{"weights", report.exposed_weights_ms}, {"tp", report.exposed_tp_ms}}},
-      {"host_ms", report.host_ms},
-      {"waiting_ms", report.waiting_ms},
-      {"transport", report.transport},
-      {"tp_overlap", overlaps_tp(bench.config)},
-      {"tp_chunks", bench.config.tp_chunks},
-      {"tp_pieces", report.tp_pieces},
-      {"tp_fallbacks", report.tp_fallbacks},
-      {"tp_transport", report.tp_transport},
-      {"cuda_graph", bench.config.cuda_graph},
-      {"limit_ms", limit_ms},
-      {"limit_products_ms", report.limit.products * 1e3},
-      {"limit_attention_ms", report.limit.attention * 1e3},
-      {"limit_bytes", report.limit.bytes},
-      {"copy_bytes_per_second", report.limit.copy_rate},
-      {"limit_ratio", limit_ms / report.median_ms},
-      {"loss", report.loss}};
+      {"exchange_scratch_bytes", report.scratch_bytes}};
+  for (const telemetry::Metric& metric : telemetry::metric_rows())
+    if (metric.bench) json[std::string(metric.key)] = json_of(metric, report.metrics, bench.config.dtype);
+  json.update(
+      {{"least_exposed_comm_ms", report.least_exposed_comm_ms},
+       {"exposed_ms", {{"weights", exposed_weights_ms(report)}, {"tp", report.metrics.exposed_tp_ms.value_or(0)}}},
+       {"host_ms", report.host_ms},
+       {"waiting_ms", report.waiting_ms},
+       {"transport", report.transport},
+       {"tp_overlap", overlaps_tp(bench.config)},
+       {"tp_chunks", bench.config.tp_chunks},
+       {"tp_pieces", report.last.tp_pieces},
+       {"tp_fallbacks", report.last.tp_fallbacks},
+       {"tp_transport", report.tp_transport},
+       {"cuda_graph", bench.config.cuda_graph},
+       {"limit_ms", limit_ms},
+       {"limit_products_ms", report.limit.products * 1e3},
+       {"limit_attention_ms", report.limit.attention * 1e3},
+       {"limit_bytes", report.limit.bytes},
+       {"copy_bytes_per_second", report.limit.copy_rate},
+       {"limit_ratio", limit_ms / report.median_ms},
+       {"loss", report.loss}});
   if (const std::string remark = limit_remark(report); !remark.empty()) json["limit_remark"] = remark;
   if (report.expert_load) {
     json["routing"] = bench.routing == Routing::even ? "even" : "skewed";
@@ -387,11 +384,11 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
       name_of(bench.config.dtype), settings::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
       report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
-      std::isnan(report.exposed_comm_ms)
+      std::isnan(report.metrics.exposed_comm_ms)
           ? "is not measured under a graph"
           : fmt::format("{:9.2f} ms of communication (weights {:.2f}, tp {:.2f}); {:.2f} where it is least",
-                        report.exposed_comm_ms, report.exposed_weights_ms, report.exposed_tp_ms,
-                        report.least_exposed_comm_ms),
+                        report.metrics.exposed_comm_ms, exposed_weights_ms(report),
+                        report.metrics.exposed_tp_ms.value_or(0), report.least_exposed_comm_ms),
       report.host_ms, memory_line(report),
       gigabytes(report.gather_arena_bytes + report.reduce_arena_bytes + report.scratch_bytes),
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),

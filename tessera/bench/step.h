@@ -15,6 +15,7 @@
 #include "tessera/models/model_config.h"
 #include "tessera/settings/config.h"
 #include "tessera/settings/expert_summary.h"
+#include "tessera/telemetry/metric.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {
@@ -44,13 +45,10 @@ struct StepReport {
   double flops = 0;  // model flops of a step, divided by the number of ranks (predict/model_flops.h)
   // Peak flops per second of a rank's processor; nullopt: unknown, so mfu is also unknown.
   std::optional<double> peak_flops;
-  // Time in which compute waits for communication. Both values are medians over the steps. The value exposed_comm_ms is
-  // the mean over the ranks. The value least_exposed_comm_ms is the minimum over the ranks. The slowest rank waits
-  // least, and the other ranks also wait for the slowest rank.
-  double exposed_comm_ms = 0, least_exposed_comm_ms = 0;
-  // The two parts of exposed_comm_ms: waits for activations, and other waits (StepStatistics). Each part is the median
-  // of its means over the ranks.
-  double exposed_tp_ms = 0, exposed_weights_ms = 0;
+  telemetry::StepMetrics metrics;  // medians over the steps whose waits were measured
+  // Like metrics.exposed_comm_ms, but the minimum over the ranks instead of the mean. The slowest rank waits least, and
+  // the other ranks also wait for the slowest rank.
+  double least_exposed_comm_ms = 0;
   double waiting_ms = 0;          // time in which a GPU waits for its host; the greatest of the ranks in each step
   double host_ms = 0;             // this rank's host time to enqueue a step, including waits for a full queue
   std::int64_t memory_bytes = 0;  // bytes used on the device, the maximum over the ranks; 0 on a CPU
@@ -62,13 +60,11 @@ struct StepReport {
   // Set for a model with experts. expert_load: load of the last step (routing.h).
   std::optional<double> expert_load;
   std::optional<settings::ExpertSummary> experts;
-  std::string transport;  // run::transport_of
-  // tp_pieces and tp_fallbacks: counters of this rank's last step (runtime/watch/statistics.h). tp_transport: the
-  // result of run::tp_transport_of.
-  std::int64_t tp_pieces = 0, tp_fallbacks = 0;
-  std::string tp_transport;
-  std::string indirect;  // the reason why pushes do not move the weights; empty if they do
-  StepLimit limit;       // the limit of the rank with the greatest limit, for which the other ranks wait
+  std::string transport;         // run::transport_of
+  runtime::StepStatistics last;  // counters of this rank's last step
+  std::string tp_transport;      // run::tp_transport_of
+  std::string indirect;          // the reason why pushes do not move the weights; empty if they do
+  StepLimit limit;               // the limit of the rank with the greatest limit, for which the other ranks wait
   int ranks = 1;
 };
 

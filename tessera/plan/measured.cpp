@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <limits>
-#include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
 #include "tessera/settings/text/parse.h"
+#include "tessera/telemetry/metric_summary.h"
 #include "tessera/telemetry/metrics.h"
 
 namespace tessera::plan {
@@ -54,17 +53,6 @@ std::vector<telemetry::StepMetrics> steady_steps(const std::vector<telemetry::St
   for (std::size_t i = kWarmUp; i < steps.size(); ++i)
     if (updates(steps[i]) && updates(steps[i - 1]) && !steps[i - 1].valid_loss) steady.push_back(steps[i]);
   return steady;
-}
-
-template <typename T>
-T median(const std::vector<telemetry::StepMetrics>& steps, T telemetry::StepMetrics::*member) {
-  std::vector<T> values;
-  for (const telemetry::StepMetrics& step : steps) values.push_back(step.*member);
-  // Some numbers are NaN in steps with a graph.
-  if constexpr (std::is_floating_point_v<T>) std::erase_if(values, [](T value) { return std::isnan(value); });
-  if (values.empty()) return std::numeric_limits<T>::quiet_NaN();
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 // Returns a member that is an integer from 0 to 2^62, so that the sum of two fits.
@@ -132,15 +120,13 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
       read_metrics(directory.metrics(), integer_in(stored, "first_step").value_or(1));
   const std::vector<telemetry::StepMetrics> steps = without_warm_up(all), steady = steady_steps(all);
   run.steps = static_cast<std::int64_t>(steps.size());
-  run.step_ms = median(steps, &telemetry::StepMetrics::step_ms);
-  run.exposed_comm_ms = median(steps, &telemetry::StepMetrics::exposed_comm_ms);
-  std::vector<telemetry::StepMetrics> with_tp = steps;
-  std::erase_if(with_tp,
-                [](const telemetry::StepMetrics& it) { return !it.exposed_tp_ms || std::isnan(*it.exposed_tp_ms); });
-  if (!with_tp.empty()) run.exposed_tp_ms = median(with_tp, &telemetry::StepMetrics::exposed_tp_ms);
+  run.medians = telemetry::medians_of(steps);
   run.is_steady = !steady.empty();
-  run.gathered_bytes = median(run.is_steady ? steady : steps, &telemetry::StepMetrics::gathered_bytes);
-  run.reduced_bytes = median(run.is_steady ? steady : steps, &telemetry::StepMetrics::reduced_bytes);
+  if (run.is_steady) {
+    const telemetry::StepMetrics medians = telemetry::medians_of(steady);
+    run.medians.gathered_bytes = medians.gathered_bytes;
+    run.medians.reduced_bytes = medians.reduced_bytes;
+  }
   std::error_code ignored;
   if (std::filesystem::exists(directory.summary(), ignored))
     read_summary(base::read_json_file(directory.summary()), all, run);
@@ -150,24 +136,25 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
 ordered_json comparison_json(const MeshStep& mesh, const MeasuredRun& run, const std::string& folder) {
   const StepSeconds& slowest = mesh.slowest().step.seconds;
   ordered_json rows = ordered_json::array();
-  add_row(rows, "step_ms", slowest.total() * 1e3, run.step_ms);
-  add_row(rows, "exposed_comm_ms", (slowest.total() - slowest.compute) * 1e3, run.exposed_comm_ms);
+  add_row(rows, "step_ms", slowest.total() * 1e3, run.medians.step_ms);
+  add_row(rows, "exposed_comm_ms", (slowest.total() - slowest.compute) * 1e3, run.medians.exposed_comm_ms);
   return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}, {"notes", ordered_json::array()}};
 }
 
 ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const std::string& folder) {
   ordered_json rows = ordered_json::array();
-  add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.step_ms);
-  add_row(rows, "exposed_comm_ms", step.prediction.exposed_seconds() * 1e3, run.exposed_comm_ms);
-  if (run.exposed_tp_ms) add_row(rows, "exposed_tp_ms", step.activations_seconds() * 1e3, *run.exposed_tp_ms);
-  add_row(rows, "gathered_bytes", step.all_ranks.gathered, run.gathered_bytes);
-  add_row(rows, "reduced_bytes", step.all_ranks.reduced, run.reduced_bytes);
+  add_row(rows, "step_ms", step.prediction.step_seconds * 1e3, run.medians.step_ms);
+  add_row(rows, "exposed_comm_ms", step.prediction.exposed_seconds() * 1e3, run.medians.exposed_comm_ms);
+  if (run.medians.exposed_tp_ms)
+    add_row(rows, "exposed_tp_ms", step.activations_seconds() * 1e3, *run.medians.exposed_tp_ms);
+  add_row(rows, "gathered_bytes", step.all_ranks.gathered, run.medians.gathered_bytes);
+  add_row(rows, "reduced_bytes", step.all_ranks.reduced, run.medians.reduced_bytes);
   if (run.gather_arena_bytes) add_row(rows, "gather_arena_bytes", step.schedule.gather_arena, *run.gather_arena_bytes);
   if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
   if (run.transfer_arena_bytes.value_or(0) > 0)
     add_row(rows, "transfer_arena_bytes", step.memory.transfers, *run.transfer_arena_bytes);
   ordered_json notes = ordered_json::array();
-  if (step.all_ranks.gathered != run.gathered_bytes)
+  if (step.all_ranks.gathered != run.medians.gathered_bytes)
     notes.push_back("gathered_bytes differ: " + reason_of_gathers(step, run));
   return {{"run", folder}, {"steps", run.steps}, {"rows", std::move(rows)}, {"notes", std::move(notes)}};
 }

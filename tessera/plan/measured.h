@@ -7,6 +7,7 @@
 
 #include "tessera/plan/failure_ways.h"
 #include "tessera/plan/step_plan.h"
+#include "tessera/telemetry/metric.h"
 
 namespace tessera::plan {
 
@@ -15,12 +16,10 @@ struct MeasuredRun {
   settings::TrainConfig config;
   models::ModelConfigPtr model;
   std::int64_t steps = 0;  // number of measured steps, without the first steps (warm-up)
-  // Medians over these steps. Bytes are sums over all ranks, and medians over the steady steps: those whose weights the
-  // step before has prefetched. Without a steady step, `is_steady` is false and all measured steps count.
+  // Medians over these steps. Bytes are medians over the steady steps: those whose weights the step before has
+  // prefetched. Without a steady step, `is_steady` is false and all measured steps count.
+  telemetry::StepMetrics medians;
   bool is_steady = true;
-  double step_ms = 0, exposed_comm_ms = 0;
-  std::optional<double> exposed_tp_ms;  // nullopt: the ranks exchange no activations, or their waits were not measured
-  std::int64_t gathered_bytes = 0, reduced_bytes = 0;
   std::int64_t departed_steps = 0;  // of the run; 0 if the run did not store the number
   // Bytes that training steps use on one rank. nullopt if the run did not store them, or if summary.json does not
   // describe the last steps of metrics.jsonl.

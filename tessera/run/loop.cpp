@@ -1,7 +1,6 @@
 #include "tessera/run/loop.h"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <functional>
 #include <numeric>
@@ -29,12 +28,6 @@
 
 namespace tessera::run {
 namespace {
-
-std::optional<double> median(std::vector<double> values) {
-  if (values.empty()) return std::nullopt;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
@@ -83,7 +76,7 @@ class Loop {
     const settings::TrainConfig& config = setup_.config;
     summary_.last_step = setup_.first_step - 1;
     if (summary_.last_step == config.steps) {
-      summary_.valid_loss = evaluate_if_due(config.steps);
+      summary_.metrics.set_valid_loss(evaluate_if_due(config.steps));
       save_if_due(config.steps);
     } else {
       vote_to_stop();
@@ -105,10 +98,6 @@ class Loop {
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
-    summary_.tokens_per_second = median(std::move(rates_of_tokens_));
-    summary_.mfu = median(std::move(mfus_));
-    summary_.exposed_tp_ms = median(std::move(exposed_tp_ms_));
-    summary_.exposed_weights_ms = median(std::move(exposed_weights_ms_));
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
     summary_.expert_room = trainer_.expert_room();
@@ -167,11 +156,8 @@ class Loop {
       }
       enqueued_.pop_front();
       metrics.suppressed = suppressions_.record_counted();
-      metrics.loss = result.loss;
-      metrics.grad_norm = result.grad_norm;
-      metrics.skipped = result.skipped;
+      telemetry::take(result, metrics);
       if (result.router) add_router(*result.router, metrics);
-      metrics.step_ms = result.seconds * 1e3;
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
       if (peak_ && files_ != nullptr)
         metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
@@ -180,7 +166,7 @@ class Loop {
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
       if (!hint.empty() && files_ != nullptr) files_->note(hint);
       write_line();
-      traffic_.start(result.statistics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
+      traffic_.start(metrics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
       unwritten_ = metrics;
     }
     return std::nullopt;
@@ -224,15 +210,7 @@ class Loop {
     if (!unwritten_) return;
     traffic_.finish(*unwritten_);
     stopping_ = stopping_ || traffic_.is_any_stop_requested();
-    for (std::size_t format = 0; format < quant::kFormats; ++format) {
-      summary_.gathered_by_format[format] += unwritten_->gathered_by_format[format];
-      summary_.flops_by_format[format] += unwritten_->flops_by_format[format];
-      summary_.activations_by_format[format] += unwritten_->activations_by_format[format];
-    }
-    if (unwritten_->exposed_tp_ms && !std::isnan(*unwritten_->exposed_tp_ms)) {
-      exposed_tp_ms_.push_back(*unwritten_->exposed_tp_ms);
-      exposed_weights_ms_.push_back(unwritten_->exposed_comm_ms - *unwritten_->exposed_tp_ms);
-    }
+    summary_.metrics.add(*unwritten_);
     if (files_ != nullptr) files_->step(*unwritten_);
     unwritten_.reset();
   }
@@ -241,20 +219,16 @@ class Loop {
   void complete_step(std::int64_t step) {
     if (step == setup_.config.trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
-    if (unwritten_->valid_loss) summary_.valid_loss = unwritten_->valid_loss;
     write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
   }
 
   void count(const train::StepResult& result, const telemetry::StepMetrics& metrics) {
     summary_.last_step = metrics.step;
-    summary_.loss = result.loss;
     ++summary_.trained_steps;
     summary_.unproduced_gradients += result.statistics.unproduced;
     summary_.tp_pieces += result.statistics.tp_pieces;
     summary_.tp_fallbacks += result.statistics.tp_fallbacks;
     summary_.padded_products = result.statistics.padded_products;
-    rates_of_tokens_.push_back(metrics.tokens_per_second);
-    if (metrics.mfu) mfus_.push_back(*metrics.mfu);
     if (!result.skipped) {
       skipped_in_a_row_ = 0;
       return;
@@ -344,9 +318,8 @@ class Loop {
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
-  std::vector<double> rates_of_tokens_, mfus_, exposed_tp_ms_, exposed_weights_ms_;
   std::deque<telemetry::StepMetrics> enqueued_;  // lines of the pending steps, with the values that are already known
-  std::optional<telemetry::StepMetrics> unwritten_;  // the last finished step, without its traffic
+  std::optional<telemetry::StepMetrics> unwritten_;  // the last finished step, with the values of this rank
   int skipped_in_a_row_ = 0;
   std::optional<telemetry::StepMetrics> last_skipped_;  // the step that reached kMaxSkipped
 };

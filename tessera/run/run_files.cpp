@@ -100,13 +100,14 @@ void add_formats(const settings::TrainConfig& config, const RunSummary& summary,
     json["wire_format_backward"] = telemetry::name_in_run(*config.wire_format_backward, config.dtype);
   if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward.text;
   if (config.has_experts) json["experts_format"] = name_of(config.dtype);  // experts take no number format
-  json["gathered_bytes"] = telemetry::by_format(summary.gathered_by_format, config.dtype);
+  const telemetry::StepMetrics &totals = summary.metrics.totals(), medians = summary.metrics.medians();
+  json["gathered_bytes"] = telemetry::by_format(totals.gathered_by_format, config.dtype);
   json["gemm_format"] = telemetry::name_in_run(config.gemm_format, config.dtype);
   if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules.text;
   for (const settings::Setting& setting : settings::settings())
     if (setting.is_of_fp8_products() && !settings::is_without_meaning(config, setting))
       json[std::string(setting.name)] = settings::value_of(config, setting);
-  json["flops"] = telemetry::by_format(summary.flops_by_format, config.dtype);
+  json["flops"] = telemetry::by_format(totals.flops_by_format, config.dtype);
   if (config.tp == 1) return;
   json["tp_chunks"] = config.tp_chunks;
   json["tp_wire_format"] = telemetry::name_in_run(config.products.tp_wire, config.dtype);
@@ -115,8 +116,8 @@ void add_formats(const settings::TrainConfig& config, const RunSummary& summary,
   json["tp_fallbacks"] = summary.tp_fallbacks;
   if (const std::string_view transport = settings::tp_transport_of(config, summary.schedules); !transport.empty())
     json["tp_transport"] = transport;
-  json["activation_bytes"] = telemetry::by_format(summary.activations_by_format, config.dtype);
-  json["exposed_ms"] = {{"weights", or_null(summary.exposed_weights_ms)}, {"tp", or_null(summary.exposed_tp_ms)}};
+  json["activation_bytes"] = telemetry::by_format(totals.activations_by_format, config.dtype);
+  json["exposed_ms"] = {{"weights", or_null(medians.exposed_weights_ms)}, {"tp", or_null(medians.exposed_tp_ms)}};
 }
 
 void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& json) {
@@ -215,10 +216,7 @@ void RunFiles::finish(const RunSummary& summary) {
     json["suppressed_by"] = summary.suppressed_by;
     json["discarded_steps"] = summary.discarded_steps;
   }
-  if (summary.loss) json["loss"] = *summary.loss;
-  if (summary.valid_loss) json["valid_loss"] = *summary.valid_loss;
-  json["tokens_per_second"] = or_null(summary.tokens_per_second);
-  json["mfu"] = or_null(summary.mfu);
+  summary.metrics.add_to(json);
   if (!config.init.empty()) json["init"] = config.init;
   json["dtype"] = name_of(config.dtype);
   json["grad_wire"] = name_of(*config.grad_wire);
@@ -252,11 +250,12 @@ void RunFiles::finish(const RunSummary& summary) {
   if (schedules.departed_steps > 0)
     note(fmt::format("{} steps departed from their schedule: {} weights were gathered on demand",
                      schedules.departed_steps, schedules.demand_gathers));
-  note("multiplied: " + telemetry::format_shares(summary.flops_by_format, 1e-12, "TFLOP", config.dtype));
-  note("gathered: " + telemetry::format_shares(summary.gathered_by_format, 1e-6, "MB", config.dtype));
+  const telemetry::StepMetrics& totals = summary.metrics.totals();
+  note("multiplied: " + telemetry::format_shares(totals.flops_by_format, 1e-12, "TFLOP", config.dtype));
+  note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", config.dtype));
   if (config.tp > 1)
-    note("activations over tp: " + telemetry::format_shares(summary.activations_by_format, 1e-6, "MB", config.dtype));
-  if (summary.valid_loss) note(fmt::format("held-out loss {:.4f}", *summary.valid_loss));
+    note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", config.dtype));
+  if (json.contains("valid_loss")) note(fmt::format("held-out loss {:.4f}", json["valid_loss"].get<double>()));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
   if (summary.interrupted) note_how_to_resume(summary);
 }

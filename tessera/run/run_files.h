@@ -10,6 +10,7 @@
 #include "tessera/hub/run_directory.h"
 #include "tessera/run/run_setup.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/telemetry/metric_summary.h"
 #include "tessera/telemetry/metrics.h"
 #include "tessera/telemetry/progress.h"
 #include "tessera/telemetry/tensorboard.h"
@@ -25,16 +26,7 @@ struct RunSummary {
   std::int64_t padded_products = 0;                   // counter of rank 0 in the last step (runtime/watch/statistics.h)
   std::map<std::string, std::int64_t> suppressed_by;  // suppressed attempts of steps, by stop counter
   std::int64_t discarded_steps = 0;                   // steps that were discarded after a suppressed step
-  std::optional<double> loss, valid_loss;
-  std::optional<double> tokens_per_second;  // median over the run's steps; nullopt without steps
-  // Medians of StepMetrics::exposed_tp_ms and of the other part of exposed_comm_ms, over the steps with measured waits.
-  std::optional<double> exposed_tp_ms, exposed_weights_ms;
-  std::optional<double> mfu;                                       // median over the run's steps
-  std::array<std::int64_t, quant::kFormats> gathered_by_format{};  // bytes, summed over the run's steps and all ranks
-  // Flops of products with weights, summed like gathered_by_format.
-  std::array<double, quant::kFormats> flops_by_format{};
-  // Bytes of activations received over tp, summed like gathered_by_format.
-  std::array<std::int64_t, quant::kFormats> activations_by_format{};
+  telemetry::MetricSummary metrics;
   std::filesystem::path checkpoint;
   bool interrupted = false;               // whether the run stopped on request before its last step
   runtime::ScheduleStatistics schedules;  // schedules of rank 0

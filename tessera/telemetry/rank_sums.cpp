@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tessera::telemetry {
 namespace {
@@ -24,17 +25,24 @@ void add_rank_values(std::span<const double> all, StepMetrics& metrics) {
   const auto value = [&](std::size_t rank, Value which) { return all[rank * kRankValues + which]; };
   std::size_t slowest = 0;
   bool has_waits = ranks > 1, has_readings = ranks > 0;
-  GpuReading sums{.clock_mhz = ranks > 0 ? value(0, kClock) : 0};
+  double lowest_clock = std::numeric_limits<double>::infinity(), power = 0;
+  std::int64_t errors = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     has_waits &= std::isfinite(value(rank, kWait));
     has_readings &= value(rank, kReadings) > 0;
     if (value(rank, kWait) < value(slowest, kWait)) slowest = rank;
-    sums.clock_mhz = std::min(sums.clock_mhz, value(rank, kClock));
-    sums.power_w += value(rank, kPower);
-    sums.errors += static_cast<std::int64_t>(value(rank, kErrors));
+    lowest_clock = std::min(lowest_clock, value(rank, kClock));
+    power += value(rank, kPower);
+    errors += static_cast<std::int64_t>(value(rank, kErrors));
   }
-  if (has_waits) metrics.slowest = SlowestRank{.rank = static_cast<int>(slowest), .wait_ms = value(slowest, kWait)};
-  if (has_readings) metrics.gpus = sums;
+  if (has_waits) {
+    metrics.slowest_rank = static_cast<int>(slowest);
+    metrics.slowest_rank_wait_ms = value(slowest, kWait);
+  }
+  if (!has_readings) return;
+  metrics.gpu_clock_mhz = lowest_clock;
+  metrics.gpu_power_w = power;
+  metrics.gpu_errors = errors;
 }
 
 }  // namespace tessera::telemetry

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "tessera/telemetry/gpu/gpu_monitor.h"
-#include "tessera/telemetry/metrics.h"
+#include "tessera/telemetry/metric.h"
 
 namespace tessera::telemetry {
 
@@ -16,9 +16,8 @@ inline constexpr std::size_t kRankValues = 5;  // number of doubles for each ran
 // ranks' lists contains the values of all ranks. wait_ms is the time that the rank waited for communication, or NaN if
 // the time was not measured.
 void write_rank_values(std::span<double> place, double wait_ms, const std::optional<GpuReading>& gpu);
-// Sets metrics.slowest if several ranks have measured waits. The slowest rank is the rank that waited least, because
-// the other ranks waited for it. Sets metrics.gpus if every rank has a reading. `all` contains kRankValues doubles for
-// each rank.
+// Sets slowest_rank and slowest_rank_wait_ms if several ranks have measured waits, and the metrics of the GPUs if every
+// rank has a reading. `all` contains kRankValues doubles for each rank.
 void add_rank_values(std::span<const double> all, StepMetrics& metrics);
 
 }  // namespace tessera::telemetry

@@ -99,22 +99,11 @@ std::string session_start_event(double wall_time, std::int64_t step) {
          bytes_field(7, varint_field(1, start));
 }
 
-Scalars scalars_of(const StepMetrics& m) {
-  Scalars scalars{{"loss", m.loss},
-                  {"grad_norm", m.grad_norm},
-                  {"lr", m.lr},
-                  {"tokens_per_second", m.tokens_per_second},
-                  {"step_ms", m.step_ms},
-                  {"exposed_comm_ms", m.exposed_comm_ms},
-                  {"gathered_bytes", static_cast<double>(m.gathered_bytes)},
-                  {"reduced_bytes", static_cast<double>(m.reduced_bytes)}};
-  if (m.exposed_tp_ms) scalars.emplace_back("exposed_tp_ms", *m.exposed_tp_ms);
-  if (m.mfu) scalars.emplace_back("mfu", *m.mfu);
-  if (m.valid_loss) scalars.emplace_back("valid_loss", *m.valid_loss);
-  if (m.gpus) {
-    scalars.emplace_back("gpu_clock_mhz", m.gpus->clock_mhz);
-    scalars.emplace_back("gpu_power_w", m.gpus->power_w);
-    scalars.emplace_back("gpu_errors", static_cast<double>(m.gpus->errors));
+Scalars scalars_of(const StepMetrics& step) {
+  Scalars scalars;
+  for (const Metric& metric : metric_rows()) {
+    if (!metric.tensorboard) continue;
+    if (const auto value = number_of(metric, step)) scalars.emplace_back(metric.key, *value);
   }
   return scalars;
 }

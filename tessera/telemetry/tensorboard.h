@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tessera/telemetry/append_file.h"
-#include "tessera/telemetry/metrics.h"
+#include "tessera/telemetry/metric.h"
 
 namespace tessera::telemetry {
 
@@ -28,7 +28,7 @@ std::string scalars_event(double wall_time, std::int64_t step, const Scalars& sc
 std::string session_start_event(double wall_time, std::int64_t step);
 
 // Returns the scalars of a step's metrics, with the names of metrics.jsonl.
-Scalars scalars_of(const StepMetrics& metrics);
+Scalars scalars_of(const StepMetrics& step);
 
 // Writes one new file in `folder`, which exists. On resume, `first_step` is the step with which the run continues, and
 // TensorBoard drops this step and later ones from earlier files. Throws the errors of AppendFile. Used by one thread at

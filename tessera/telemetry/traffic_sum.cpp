@@ -1,44 +1,50 @@
 #include "tessera/telemetry/traffic_sum.h"
 
-#include <algorithm>
-
 #include "tessera/telemetry/rank_sums.h"
 
 namespace tessera::telemetry {
 namespace {
-constexpr std::size_t kTotals = 4;  // number of sums that are over all formats
+
+void append(StepMetrics own, std::vector<double>& sums) {
+  for (const Metric& metric : metric_rows())
+    if (metric.over_ranks != OverRanks::same) each_number(metric, own, [&](double& number) { sums.push_back(number); });
+}
+
+// Reads the sums of a step from `next`, in the order in which append() writes them.
+void read(const double*& next, int ranks, StepMetrics& step) {
+  for (const Metric& metric : metric_rows()) {
+    const int divisor = metric.over_ranks == OverRanks::mean ? ranks : 1;
+    if (metric.over_ranks != OverRanks::same)
+      each_number(metric, step, [&](double& number) { number = *next++ / divisor; });
+  }
+}
+
 }  // namespace
 
-void TrafficSum::start(const runtime::StepStatistics& own, bool stop_requested, const std::optional<GpuReading>& gpu,
+void TrafficSum::start(const StepMetrics& own, bool stop_requested, const std::optional<GpuReading>& gpu,
                        comm::Communicator& world) {
   ranks_ = world.size();
-  sums_.assign(kShared + static_cast<std::size_t>(ranks_) * kRankValues, 0.0);
-  sums_[0] = own.exposed_seconds * 1e3;
-  sums_[1] = own.exposed_tp_seconds * 1e3;
-  sums_[2] = static_cast<double>(own.gathered_bytes);
-  sums_[3] = static_cast<double>(own.reduced_bytes);
-  std::ranges::copy(own.gathered_by_format, sums_.begin() + kTotals);
-  std::ranges::copy(own.flops_by_format, sums_.begin() + kTotals + quant::kFormats);
-  std::ranges::copy(own.activations_by_format, sums_.begin() + kTotals + 2 * quant::kFormats);
-  sums_[kStopRequested] = stop_requested ? 1 : 0;
-  const std::size_t own_place = kShared + static_cast<std::size_t>(world.rank()) * kRankValues;
-  write_rank_values(std::span(sums_).subspan(own_place, kRankValues), sums_[0], gpu);
+  sums_ = {stop_requested ? 1.0 : 0.0};
+  append(own, sums_);
+  const std::size_t own_place = sums_.size() + static_cast<std::size_t>(world.rank()) * kRankValues;
+  sums_.resize(sums_.size() + static_cast<std::size_t>(ranks_) * kRankValues);
+  write_rank_values(std::span(sums_).subspan(own_place, kRankValues), own.exposed_comm_ms, gpu);
   summed_ = world.all_reduce(sums_.data(), static_cast<std::int64_t>(sums_.size()), quant::DType::fp64);
 }
 
 void TrafficSum::finish(StepMetrics& metrics) const {
   summed_.synchronize();
-  add_rank_values(std::span(sums_).subspan(kShared), metrics);
-  metrics.exposed_comm_ms = sums_[0] / ranks_;
-  metrics.gathered_bytes = static_cast<std::int64_t>(sums_[2]);
-  metrics.reduced_bytes = static_cast<std::int64_t>(sums_[3]);
-  for (std::size_t format = 0; format < quant::kFormats; ++format) {
-    metrics.gathered_by_format[format] = static_cast<std::int64_t>(sums_[kTotals + format]);
-    metrics.flops_by_format[format] = sums_[kTotals + quant::kFormats + format];
-    metrics.activations_by_format[format] = static_cast<std::int64_t>(sums_[kTotals + 2 * quant::kFormats + format]);
-  }
-  const bool has_activations = std::ranges::any_of(metrics.activations_by_format, [](auto bytes) { return bytes > 0; });
-  if (has_activations) metrics.exposed_tp_ms = sums_[1] / ranks_;
+  const double* next = sums_.data() + 1;
+  read(next, ranks_, metrics);
+  add_rank_values({next, sums_.data() + sums_.size()}, metrics);
+}
+
+void combine_over_ranks(std::vector<StepMetrics>& steps, comm::Communicator& world) {
+  std::vector<double> sums;
+  for (const StepMetrics& own : steps) append(own, sums);
+  world.all_reduce(sums.data(), static_cast<std::int64_t>(sums.size()), quant::DType::fp64).synchronize();
+  const double* next = sums.data();
+  for (StepMetrics& step : steps) read(next, world.size(), step);
 }
 
 }  // namespace tessera::telemetry

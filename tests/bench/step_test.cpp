@@ -64,12 +64,12 @@ TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
       EXPECT_LE(report.p10_ms, report.median_ms);
       EXPECT_LE(report.median_ms, report.p90_ms);
       EXPECT_NEAR(report.tokens_per_second_per_rank * report.median_ms / 1e3 * tp, 16, 1e-9);
-      EXPECT_GE(report.exposed_comm_ms, 0);
-      EXPECT_LE(report.exposed_comm_ms, report.p90_ms);
+      EXPECT_GE(report.metrics.exposed_comm_ms, 0);
+      EXPECT_LE(report.metrics.exposed_comm_ms, report.p90_ms);
       EXPECT_GE(report.least_exposed_comm_ms, 0);
-      EXPECT_LE(report.least_exposed_comm_ms, report.exposed_comm_ms);
-      EXPECT_EQ(report.exposed_tp_ms > 0, tp > 1);
-      EXPECT_GE(report.exposed_weights_ms, 0);
+      EXPECT_LE(report.least_exposed_comm_ms, report.metrics.exposed_comm_ms);
+      EXPECT_EQ(report.metrics.exposed_tp_ms.value_or(0) > 0, tp > 1);
+      EXPECT_GE(report.metrics.exposed_weights_ms.value_or(0), 0);
       EXPECT_EQ(report.memory_bytes, 0);
       EXPECT_NEAR(report.loss, std::log(32), 1);
       EXPECT_EQ(report.ranks, tp * gtp);
@@ -126,7 +126,7 @@ TEST(StepBenchmark, AllRanksReportTheSameSteps) {
   for (const StepReport& report : reports) {
     EXPECT_EQ(report.median_ms, reports[0].median_ms);
     EXPECT_EQ(report.p90_ms, reports[0].p90_ms);
-    EXPECT_EQ(report.exposed_comm_ms, reports[0].exposed_comm_ms);
+    EXPECT_EQ(report.metrics.exposed_comm_ms, reports[0].metrics.exposed_comm_ms);
     EXPECT_EQ(report.least_exposed_comm_ms, reports[0].least_exposed_comm_ms);
     EXPECT_EQ(report.limit.seconds(), reports[0].limit.seconds());
     EXPECT_EQ(report.loss, reports[0].loss);
@@ -308,7 +308,7 @@ TEST(StepBenchmark, PrintsItsMeasurements) {
   EXPECT_DOUBLE_EQ(step_json(bench, report).at("mfu").get<double>(), 0.25);
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("5.00 GB: 0.00 for tensors"));
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("2000 a rank, mfu 0.250 (of 989 TFLOP/s)"));
-  report.exposed_comm_ms = std::nan("");
+  report.metrics.exposed_comm_ms = std::nan("");
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("not measured under a graph"));
 }
 

@@ -132,7 +132,7 @@ TEST(Fuzz, LinesOfMetrics) {
   metrics.step = 3, metrics.loss = 2.5, metrics.tokens = 1024, metrics.gathered_bytes = 4096;
   telemetry::StepMetrics more = metrics;
   more.mfu = 0.4, more.valid_loss = 2.0, more.expert_load = 1.5, more.expert_counts = {{1, 2}, {3, 4}};
-  more.slowest = {.rank = 1, .wait_ms = 0.5};
+  more.slowest_rank = 1, more.slowest_rank_wait_ms = 0.5;
   more.suppressed = 1, more.skipped = true;
   fuzz({.name = "lines of metrics",
         .seeds = {telemetry::metrics_line(metrics), telemetry::metrics_line(more)},

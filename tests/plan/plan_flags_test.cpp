@@ -226,8 +226,8 @@ TEST(PlanMeasured, ARunWithinTheWarmUpHasItsLastStep) {
         folder, [](int step) { return 1.0 * step; }, steps);
     const MeasuredRun run = read_measured_run(folder.path());
     EXPECT_EQ(run.steps, 1);
-    EXPECT_EQ(run.exposed_comm_ms, steps);
-    EXPECT_EQ(run.gathered_bytes, 4864);
+    EXPECT_EQ(run.medians.exposed_comm_ms, steps);
+    EXPECT_EQ(run.medians.gathered_bytes, 4864);
   }
 }
 
@@ -237,7 +237,7 @@ TEST(PlanMeasured, StepsBeforeTheLastResumeAreLeftOut) {
   nlohmann::json state = base::read_json_file(folder / "config.json");
   state["first_step"] = 5;
   std::ofstream(folder / "config.json") << state;
-  EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 6);  // step 5 is a first step
+  EXPECT_EQ(read_measured_run(folder.path()).medians.exposed_comm_ms, 6);  // step 5 is a first step
   state["first_step"] = 7;
   std::ofstream(folder / "config.json") << state;
   EXPECT_THAT(base::refusal([&] { read_measured_run(folder.path()); }), HasSubstr("holds no step from 7 on"));
@@ -296,10 +296,10 @@ TEST(PlanMeasured, BytesAreThoseOfSteadySteps) {
   }
   metrics.close();
   MeasuredRun run = read_measured_run(folder.path());
-  EXPECT_EQ(run.gathered_bytes, 4864);
+  EXPECT_EQ(run.medians.gathered_bytes, 4864);
   EXPECT_TRUE(run.is_steady);
   EXPECT_EQ(run.steps, 6);
-  EXPECT_EQ(run.step_ms, 70);  // times are those of all measured steps
+  EXPECT_EQ(run.medians.step_ms, 70);  // times are those of all measured steps
 }
 
 TEST(PlanMeasured, StatesWhyGatheredBytesDiffer) {
@@ -310,14 +310,14 @@ TEST(PlanMeasured, StatesWhyGatheredBytesDiffer) {
   const auto note = [&](const std::function<void(MeasuredRun&)>& change) {
     MeasuredRun run = *task.run;
     run.gather_arena_bytes = step.schedule.gather_arena;
-    run.gathered_bytes = step.all_ranks.gathered + 1;
+    run.medians.gathered_bytes = step.all_ranks.gathered + 1;
     change(run);
     const ordered_json comparison = comparison_json(step, run, "RUN");
     const std::string text = comparison["notes"].empty() ? "" : comparison["notes"][0].get<std::string>();
     EXPECT_THAT(comparison_text(comparison), EndsWith(text.empty() ? "" : text + "\n"));
     return text;
   };
-  EXPECT_EQ(note([&](MeasuredRun& run) { run.gathered_bytes = step.all_ranks.gathered; }), "");
+  EXPECT_EQ(note([&](MeasuredRun& run) { run.medians.gathered_bytes = step.all_ranks.gathered; }), "");
   EXPECT_THAT(note([](MeasuredRun& run) { run.is_steady = false; }), HasSubstr("differ: no measured step is steady"));
   EXPECT_THAT(note([](MeasuredRun& run) { run.gather_arena_bytes.reset(); }), HasSubstr("summary.json is missing"));
   EXPECT_THAT(note([](MeasuredRun& run) { run.departed_steps = 2; }), HasSubstr("2 steps departed"));
@@ -328,11 +328,11 @@ TEST(PlanMeasured, StatesWhyGatheredBytesDiffer) {
 TEST(PlanMeasured, ValuesThatStepsDoNotMeasureAreIgnored) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return step == 5 ? std::nan("") : 7.5; });
-  EXPECT_EQ(read_measured_run(folder.path()).exposed_comm_ms, 7.5);
+  EXPECT_EQ(read_measured_run(folder.path()).medians.exposed_comm_ms, 7.5);
   write_run(folder, [](int) { return std::nan(""); });
   const PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
-  EXPECT_TRUE(std::isnan(task.run->exposed_comm_ms));
-  EXPECT_EQ(task.run->step_ms, 50);
+  EXPECT_TRUE(std::isnan(task.run->medians.exposed_comm_ms));
+  EXPECT_EQ(task.run->medians.step_ms, 50);
   const ordered_json comparison = comparison_json(plan_step(task.request), *task.run, "RUN");
   EXPECT_THAT(comparison_text(comparison), ContainsRegex("exposed_comm_ms +[0-9.]+ +- +-\n"));
   EXPECT_TRUE(json::parse(comparison.dump())["rows"][1]["measured"].is_null());

@@ -165,7 +165,8 @@ TEST(Remarks, NameTheRankThatWasSlowestInMostSteps) {
   PlottedRun run = falling_run(10);
   for (std::size_t i = 2; i < 8; ++i) {
     run.steps[i].exposed_comm_ms = 5;
-    run.steps[i].slowest = SlowestRank{.rank = i == 2 ? 1 : 3, .wait_ms = i == 2 ? 0.0 : 2.0};
+    run.steps[i].slowest_rank = i == 2 ? 1 : 3;
+    run.steps[i].slowest_rank_wait_ms = i == 2 ? 0.0 : 2.0;
   }
   EXPECT_THAT(remarks_of(run), Contains("slowest rank: 3, in 5 of 6 measured steps; in these it waited 3 ms less than "
                                         "the mean of the ranks"));

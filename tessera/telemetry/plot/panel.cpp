@@ -40,22 +40,19 @@ double ValueRange::position(double value) const {
 }
 
 std::vector<Panel> panels_of(const std::vector<PlottedRun>& runs, LossAxis axis) {
-  struct Metric {
-    const char* title;
-    double StepMetrics::*value;
-  };
   std::vector<Panel> panels;
-  for (const Metric& metric : {Metric{"loss (nats a token)", &StepMetrics::loss},
-                               {"grad_norm", &StepMetrics::grad_norm},
-                               {"lr", &StepMetrics::lr},
-                               {"tokens_per_second", &StepMetrics::tokens_per_second}}) {
-    const bool is_loss = metric.value == &StepMetrics::loss;
-    Panel panel{.title = metric.title, .curves = {}, .marks = {}, .is_log = is_loss && axis == LossAxis::logarithmic};
+  for (const Metric& metric : metric_rows()) {
+    if (metric.panel.empty()) continue;
+    const bool is_loss = metric.key == "loss";
+    Panel panel{.title = std::string(metric.panel),
+                .curves = {},
+                .marks = {},
+                .is_log = is_loss && axis == LossAxis::logarithmic};
     for (const PlottedRun& run : runs) {
       std::vector<Point>& curve = panel.curves.emplace_back();
       std::vector<Point>& marks = panel.marks.emplace_back();
       for (const StepMetrics& step : run.steps) {
-        curve.push_back({step.step, step.*metric.value});
+        if (const auto value = number_of(metric, step)) curve.push_back({step.step, *value});
         if (is_loss && step.valid_loss) marks.push_back({step.step, *step.valid_loss});
       }
     }

@@ -40,7 +40,7 @@ struct ValueRange {
   double position(double value) const;
 };
 
-// Returns the panels loss, grad_norm, lr and tokens_per_second.
+// Returns a panel for each row of metric_rows() with a title.
 std::vector<Panel> panels_of(const std::vector<PlottedRun>& runs, LossAxis axis = LossAxis::automatic);
 // Returns the range of the steps of all runs; 0 to 0 without steps.
 StepRange step_range(const std::vector<PlottedRun>& runs);

@@ -73,15 +73,16 @@ void add_slowest_rank(const PlottedRun& run, std::vector<std::string>& lines) {
   std::map<int, std::int64_t> steps;
   std::int64_t measured = 0;
   for (const StepMetrics& step : run.steps) {
-    if (!step.slowest) continue;
+    if (!step.slowest_rank || !step.slowest_rank_wait_ms) continue;
     ++measured;
-    ++steps[step.slowest->rank];
+    ++steps[*step.slowest_rank];
   }
   if (measured == 0) return;
   const auto most = std::ranges::max_element(steps, {}, [](const auto& entry) { return entry.second; });
   double less = 0;
   for (const StepMetrics& step : run.steps)
-    if (step.slowest && step.slowest->rank == most->first) less += step.exposed_comm_ms - step.slowest->wait_ms;
+    if (step.slowest_rank == most->first && step.slowest_rank_wait_ms)
+      less += step.exposed_comm_ms - *step.slowest_rank_wait_ms;
   lines.push_back(fmt::format(
       "slowest rank: {}, in {} of {} measured steps; in these it waited {:.3g} ms less than the mean of the ranks",
       most->first, most->second, measured, less / static_cast<double>(most->second)));

@@ -1,0 +1,120 @@
+// Tests the rows of metrics: lines, sums over ranks, medians and the summary.
+#include "tessera/telemetry/metric.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "tessera/comm/local/world.h"
+#include "tessera/telemetry/metric_summary.h"
+#include "tessera/telemetry/metrics.h"
+#include "tessera/telemetry/traffic_sum.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::telemetry {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+StepMetrics with_all_keys() {
+  StepMetrics step{.step = 2, .loss = 2.5, .grad_norm = 0.5, .lr = 0.25, .tokens = 12, .tokens_per_second = 3};
+  step.step_ms = 4, step.exposed_comm_ms = 5, step.exposed_tp_ms = 1, step.exposed_weights_ms = 4;
+  step.gathered_bytes = 30, step.reduced_bytes = 7, step.mfu = 0.5, step.valid_loss = 2;
+  step.gathered_by_format = {10, 20}, step.flops_by_format = {1, 2}, step.activations_by_format = {5};
+  step.aux_loss = 0.125, step.z_loss = 0.25, step.expert_load = 1.5, step.expert_dropped = 3;
+  step.expert_counts = {{1, 2}, {3, 0}};
+  step.slowest_rank = 1, step.slowest_rank_wait_ms = 0.5;
+  step.gpu_clock_mhz = 1755, step.gpu_power_w = 600, step.gpu_errors = 0;
+  step.skipped = true, step.suppressed = 1;
+  return step;
+}
+
+TEST(MetricRows, GiveALineWithAllKeysThatReadsBack) {
+  const std::string line = metrics_line(with_all_keys());
+  EXPECT_EQ(line,
+            R"({"step": 2, "loss": 2.5, "grad_norm": 0.5, "lr": 0.25, "tokens": 12, "tokens_per_second": 3.0, )"
+            R"("step_ms": 4.0, "exposed_comm_ms": 5.0, "gathered_bytes": 30, "reduced_bytes": 7, "mfu": 0.5, )"
+            R"("exposed_tp_ms": 1.0, "valid_loss": 2.0, "aux_loss": 0.125, "z_loss": 0.25, "expert_load": 1.5, )"
+            R"("expert_dropped": 3, "expert_counts": [[1,2],[3,0]], "slowest_rank": 1, "slowest_rank_wait_ms": 0.5, )"
+            R"("gpu_clock_mhz": 1755.0, "gpu_power_w": 600.0, "gpu_errors": 0, "skipped": true, "suppressed": 1, )"
+            R"("gathered_by_format": {"bf16":10,"fp8":20}, "flops_by_format": {"bf16":1.0,"fp8":2.0}, )"
+            R"("activations_by_format": {"bf16":5}})"
+            "\n");
+  EXPECT_EQ(metrics_line(parse_metrics_line(line, "m")), line);
+}
+
+TEST(MetricRows, HaveDifferentKeysAndMembers) {
+  std::set<std::string_view> keys;
+  for (const Metric& metric : metric_rows()) {
+    EXPECT_TRUE(keys.insert(metric.key).second) << metric.key;
+    for (const Metric& other : metric_rows())
+      EXPECT_EQ(other.member == metric.member, other.key == metric.key) << metric.key << ", " << other.key;
+  }
+}
+
+// Rank r receives 100 * (r + 1) bytes. Only rank 1 exchanges activations.
+TEST(MetricRows, AreCombinedOverTheRanks) {
+  comm::run_local(3, {}, [](comm::World& world) {
+    const auto all = world.make_group("all", {{0, 1, 2}});
+    train::StepResult result;
+    result.loss = 2;
+    result.statistics.exposed_seconds = 1e-3 * (world.rank() + 1);
+    result.statistics.exposed_tp_seconds = world.rank() == 1 ? 1.5e-3 : 0;
+    result.statistics.count_gathered(quant::Format::fp8, 100 * (world.rank() + 1));
+    if (world.rank() == 1) result.statistics.activations_by_format[0] = 7;
+    StepMetrics own;
+    take(result, own);
+    TrafficSum sum;
+    sum.start(own, world.rank() == 2, std::nullopt, *all);
+    StepMetrics step = own;
+    sum.finish(step);
+    EXPECT_TRUE(sum.is_any_stop_requested());
+    EXPECT_EQ(step.loss, 2);
+    EXPECT_DOUBLE_EQ(step.exposed_comm_ms, 2);
+    EXPECT_DOUBLE_EQ(step.exposed_tp_ms.value(), 0.5);
+    EXPECT_EQ(step.gathered_bytes, 600);
+    EXPECT_EQ(step.gathered_by_format[static_cast<std::size_t>(quant::Format::fp8)], 600);
+    EXPECT_EQ(step.activations_by_format[0], 7);
+    EXPECT_EQ(step.slowest_rank, 0);
+    std::vector<StepMetrics> steps{own, own};
+    combine_over_ranks(steps, *all);
+    for (const StepMetrics& again : steps) {
+      EXPECT_EQ(again.gathered_bytes, 600);
+      EXPECT_EQ(again.exposed_tp_ms, step.exposed_tp_ms);
+    }
+    own.exposed_tp_ms.reset();
+    sum.start(own, false, std::nullopt, *all);
+    sum.finish(own);
+    EXPECT_FALSE(own.exposed_tp_ms);
+    EXPECT_FALSE(sum.is_any_stop_requested());
+  });
+}
+
+TEST(MetricSummary, HasLastValuesMediansAndTotals) {
+  MetricSummary summary;
+  nlohmann::ordered_json empty, json;
+  summary.add_to(empty);
+  EXPECT_EQ(empty.dump(), R"({"tokens_per_second":null,"mfu":null})");
+  for (const double tp : {3.0, kNan, 1.0, 2.0}) {
+    StepMetrics step = with_all_keys();
+    step.loss = tp, step.tokens_per_second = 10 * tp, step.exposed_tp_ms = tp;
+    if (tp != 3) step.valid_loss.reset();
+    step.gathered_by_format[0] = std::int64_t{1} << 60;
+    summary.add(step);
+  }
+  summary.add_to(json);
+  EXPECT_EQ(json.dump(), R"({"loss":2.0,"valid_loss":2.0,"tokens_per_second":20.0,"mfu":0.5})");
+  EXPECT_EQ(summary.medians().exposed_tp_ms, 2);
+  EXPECT_EQ(summary.totals().gathered_by_format[0], std::int64_t{1} << 62);
+  EXPECT_EQ(summary.totals().flops_by_format[1], 8);
+  const std::vector<StepMetrics> unset(2, {.step = 3, .exposed_comm_ms = kNan});
+  EXPECT_TRUE(std::isnan(medians_of(unset).exposed_comm_ms));
+  EXPECT_FALSE(medians_of(unset).exposed_tp_ms);
+  EXPECT_EQ(medians_of(unset).step, 3);
+}
+
+}  // namespace
+}  // namespace tessera::telemetry
