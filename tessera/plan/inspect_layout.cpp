@@ -20,8 +20,8 @@
 namespace tessera::plan {
 namespace {
 
+using mesh::Transfer;
 using nlohmann::ordered_json;
-using shard::Via;
 
 // A role and its groups of ranks.
 struct RoleGroups {
@@ -33,17 +33,18 @@ struct RoleGroups {
 std::vector<RoleGroups> roles_of(const shard::RankLayout& layout) {
   const mesh::Mesh& mesh = layout.mesh;
   std::vector<RoleGroups> roles;
-  const auto add = [&](const mesh::Role& role, std::vector<std::vector<int>> groups) {
-    if (std::ranges::find(roles, role, &RoleGroups::role) == roles.end()) roles.push_back({role, std::move(groups)});
+  const auto add = [&](const shard::Domain& domain, Transfer transfer) {
+    const mesh::Role role = role_of(mesh, domain, transfer);
+    if (std::ranges::find(roles, role, &RoleGroups::role) == roles.end())
+      roles.push_back({role, groups_of(mesh, domain, transfer)});
   };
   for (const shard::Domain& domain : layout.domains)
-    for (const Via via :
-         {Via::gather, Via::gather_compute, Via::demand, Via::rows, Via::reduce_compute, Via::reduce, Via::replicas})
-      add(role_of(mesh, domain, via), groups_of(mesh, domain, via));
-  for (const shard::Domain& domain : layout.domains) add(program_role(domain), groups_of(mesh, program_role(domain)));
-  const shard::RunRoles run = run_roles(mesh, layout.domains.front());
-  add(run.losses, loss_groups(mesh, layout.domains.front()));
-  for (const mesh::Role& role : {run.norm, run.world, run.casts}) add(role, groups_of(mesh, role));
+    for (const Transfer transfer : {Transfer::gather, Transfer::gather_compute, Transfer::demand, Transfer::rows,
+                                    Transfer::reduce_compute, Transfer::reduce, Transfer::replicas})
+      add(domain, transfer);
+  for (const shard::Domain& domain : layout.domains) add(domain, Transfer::program);
+  for (const Transfer transfer : {Transfer::losses, Transfer::norm, Transfer::agreement, Transfer::casts})
+    add(layout.domains.front(), transfer);
   return roles;
 }
 

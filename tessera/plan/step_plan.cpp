@@ -18,7 +18,6 @@
 #include "tessera/settings/shares.h"
 #include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/trainer_options.h"
-#include "tessera/shard/role_names.h"
 
 namespace tessera::plan {
 namespace {

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/role_names.h"
 
 namespace tessera::shard {
 namespace {
@@ -88,9 +87,9 @@ TEST(Domain, NamesOfRolesAreThoseOfTheirGroups) {
 }
 
 TEST(Domain, ReplicasHaveOneGroupForEachPartUnlessPlacesAreDead) {
-  EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
-  EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));
-  EXPECT_EQ(role_of(without(kDuplicated, {}), kDuplicates, Via::reduce).axes, (mesh::Axes{"b", "w"}));
+  EXPECT_EQ(role_of(without(kPlain, {}), kDense, mesh::Transfer::replicas).axes, (mesh::Axes{"c"}));
+  EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, mesh::Transfer::replicas).axes, (mesh::Axes{"b", "c"}));
+  EXPECT_EQ(role_of(without(kDuplicated, {}), kDuplicates, mesh::Transfer::reduce).axes, (mesh::Axes{"b", "w"}));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 namespace tessera::schedule {
 
 // The communicators of a role. Each communicator is a list of ranks, and every rank is in exactly one list. Roles with
-// equal lists and equal purposes share their communicators.
+// equal lists and equal lanes share their communicators.
 struct RoleGroup {
-  std::string purpose;
+  mesh::Transfer lane;
   std::vector<std::vector<int>> groups;
 
   bool operator==(const RoleGroup&) const = default;
