@@ -312,8 +312,8 @@ std::vector<schedule::Lanes> lanes_of_hops(const Mesh& mesh, const std::vector<D
   return lanes;
 }
 
-schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
-  schedule::RoleGroups groups;
+schedule::CheckedGroups checked_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
+  schedule::CheckedGroups groups;
   std::map<std::string, mesh::Role> added;  // key: name of the role
   const auto add = [&](const std::string& name, const Domain& domain, Transfer transfer) {
     const mesh::Role role = role_of(mesh, domain, transfer);
@@ -321,7 +321,7 @@ schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& do
         added.emplace(name, role).first->second == role,
         "the compute axes of a domain are named '{}', which is the name of a role of its schedules; rename the axes",
         name);
-    groups.emplace(name, schedule::RoleGroup{role.transfer, groups_of(mesh, domain, transfer)});
+    groups.emplace(name, schedule::CheckedGroup{role.transfer, groups_of(mesh, domain, transfer)});
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
     for (const Transfer transfer : kCheckedTransfers)

@@ -115,8 +115,8 @@ std::vector<schedule::Lanes> lanes_of_hops(const mesh::Mesh& mesh, const std::ve
 // Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). These are the groups
 // of every way of every domain, the groups of the program's collectives over every domain (by program_name), and the
 // groups of all ranks. Throws Error if a program_name equals the name of another role.
-schedule::RoleGroups role_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
-// Returns the names of the groups that role_groups() returns for the domains, without the groups.
+schedule::CheckedGroups checked_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+// Returns the names of the groups that checked_groups() returns for the domains, without the groups.
 std::set<std::string> role_names(const std::vector<Domain>& domains);
 
 }  // namespace tessera::shard

@@ -238,7 +238,7 @@ TEST(PlanOfExperts, RanksOfManyNodesCannotDeadlock) {
   std::vector<schedule::ParameterSize> sizes;
   for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
   const shard::RankLayout layout = dry_options_of(request).layout;
-  const schedule::RoleGroups groups = role_groups(layout.mesh, layout.domains);
+  const schedule::CheckedGroups groups = checked_groups(layout.mesh, layout.domains);
   const schedule::CallOrder order = call_order(step.trace, sizes, step.schedule);
   for (const char* role : {"gather", "replicas", "etp-ep"}) EXPECT_THAT(order.roles, ::testing::Contains(role));
   EXPECT_THAT(order.roles, ::testing::IsSupersetOf({schedule::role_name(mesh::Transfer::gather, 1),

@@ -27,11 +27,11 @@ using ::testing::Not;
 // The first replica has the ranks 0 to 2, and the second replica has the ranks 3 and 4.
 const std::vector<int> kClasses{0, 0, 0, 1, 1};
 const std::vector<std::vector<int>> kStorage{{0, 1, 2}, {3, 4}};
-const RoleGroups kGroups{{"gather", {Transfer::gather, kStorage}},
-                         {"gather_compute", {Transfer::gather, {{0}, {1}, {2}, {3}, {4}}}},
-                         {"reduce", {Transfer::reduce, kStorage}},
-                         {"reduce_compute", {Transfer::reduce, {{0}, {1}, {2}, {3}, {4}}}},
-                         {"replicas", {Transfer::replicas, {{0, 1, 2, 3, 4}}}}};
+const CheckedGroups kGroups{{"gather", {Transfer::gather, kStorage}},
+                            {"gather_compute", {Transfer::gather, {{0}, {1}, {2}, {3}, {4}}}},
+                            {"reduce", {Transfer::reduce, kStorage}},
+                            {"reduce_compute", {Transfer::reduce, {{0}, {1}, {2}, {3}, {4}}}},
+                            {"replicas", {Transfer::replicas, {{0, 1, 2, 3, 4}}}}};
 
 oracle::Case step_of(int microbatches, bool reversed = false) {
   oracle::Recorder step("a step of one class", {{"a", 2, 3}, {"b", 4, 5}});
@@ -95,7 +95,7 @@ TEST(CheckClasses, MayHaveDifferentReduceUnits) {
 }
 
 TEST(CheckClasses, ReportsARoleWithoutGroups) {
-  RoleGroups groups = kGroups;
+  CheckedGroups groups = kGroups;
   groups.erase("reduce");
   try {
     rank_orders(groups, {order_of(step_of(1))}, {0, 0, 0, 0, 0});
@@ -107,7 +107,7 @@ TEST(CheckClasses, ReportsARoleWithoutGroups) {
 
 // Two roles with the same ranks and lane share a communicator, so their calls need the same order on all ranks.
 TEST(CheckClasses, RolesThatShareACommunicatorHaveOneOrder) {
-  const RoleGroups groups{{"x", {Transfer::gather, {{0, 1}}}}, {"y", {Transfer::gather, {{0, 1}}}}};
+  const CheckedGroups groups{{"x", {Transfer::gather, {{0, 1}}}}, {"y", {Transfer::gather, {{0, 1}}}}};
   const CallOrder one{.roles = {"x", "y"}, .calls = {{0, "a", 1}, {1, "b", 1}}};
   const CallOrder other{.roles = {"x", "y"}, .calls = {{1, "b", 1}, {0, "a", 1}}};
   EXPECT_THAT(check_together(rank_orders(groups, {one, one}, {0, 1})), IsEmpty());
@@ -134,11 +134,11 @@ TEST(CheckOneClass, RanksWithOneScheduleHaveNoFaultTogether) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {
     const int ranks = 1 + static_cast<int>(random() % 9);
-    RoleGroups groups;
+    CheckedGroups groups;
     for (const std::string& role : order.roles) {
       const bool is_shared = !groups.empty() && random() % 4 == 0;
       groups.emplace(role,
-                     is_shared ? groups.begin()->second : RoleGroup{Transfer::gather, random_groups(ranks, random)});
+                     is_shared ? groups.begin()->second : CheckedGroup{Transfer::gather, random_groups(ranks, random)});
     }
     const std::vector<int> one_class(static_cast<std::size_t>(ranks), 0);
     EXPECT_THAT(check_together(rank_orders(groups, {order}, one_class)), IsEmpty()) << trial;

@@ -56,11 +56,11 @@ TEST(Domain, EveryRankRefusesAnUnusableMesh) {
 }
 
 TEST(Domain, NamesOfAxesMustDifferFromNamesOfRoles) {
-  EXPECT_TRUE(role_groups(without(kPlain, {}), {kDense}).contains("a"));
+  EXPECT_TRUE(checked_groups(without(kPlain, {}), {kDense}).contains("a"));
   const Grid grid{{"gather", 2}, {"b", 1}, {"c", 1}};
   EXPECT_THAT(
       [&] {
-        role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}});
+        checked_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}});
       },
       ThrowsMessage<Error>(HasSubstr("the compute axes of a domain are named 'gather', which is the name of a role")));
 }
@@ -76,13 +76,13 @@ TEST(Domain, TheProgramsCollectivesCountLiveRanksAndPlaces) {
 TEST(Domain, DomainsWithTheSameComputeAxesShareTheProgramsGroup) {
   const Domain other{.compute = {"a"}, .storage = {"b", "w"}, .duplicates = {}, .replicas = {"c"}};
   const Mesh mesh = without(kDuplicated, {});
-  EXPECT_EQ(role_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
+  EXPECT_EQ(checked_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
 }
 
 TEST(Domain, NamesOfRolesAreThoseOfTheirGroups) {
   const Domain other{.compute = {"a", "b"}, .storage = {"w"}, .duplicates = {}, .replicas = {"c"}};
   std::set<std::string> names;
-  for (const auto& [name, group] : role_groups(without(kDuplicated, {}), {kDuplicates, other})) names.insert(name);
+  for (const auto& [name, group] : checked_groups(without(kDuplicated, {}), {kDuplicates, other})) names.insert(name);
   EXPECT_EQ(role_names({kDuplicates, other}), names);
 }
 

@@ -80,7 +80,7 @@ std::vector<std::string> Plans::verify(const std::vector<schedule::ParameterSize
                                        const schedule::Schedule& schedule) {
   const shard::ParallelGroups& parallel = step_.parallel;
   const schedule::Trace& trace = step_.recorder.trace();
-  const schedule::RoleGroups groups = role_groups(parallel.mesh, parallel.domains);
+  const schedule::CheckedGroups groups = checked_groups(parallel.mesh, parallel.domains);
   if (!parallel.has_classes()) return check_mesh(groups, parallel.world->size(), trace, sizes, schedule);
   std::vector<std::string> faults = check(trace, sizes, schedule);
   if (!faults.empty()) return faults;
