@@ -273,11 +273,15 @@ std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains
   return classes;
 }
 
-ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, int rank) {
+ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, const Domain& first, int rank) {
   const std::vector<int> group = mesh.group_of(rank, domain.compute);
   ComputeGroup result{
       .rank = place_in(group, rank), .size = static_cast<int>(group.size()), .nominal_size = mesh.size(domain.compute)};
-  for (const int member : group) result.slots.push_back(mesh.coordinate(member, domain.compute));
+  for (const int member : group) {
+    result.slots.push_back(mesh.coordinate(member, domain.compute));
+    result.first_ranks.push_back(place_in(mesh.group_of(member, first.compute), member));
+  }
+  for (const std::string& axis : domain.compute) result.axes.push_back({mesh.coordinate(rank, axis), mesh.size(axis)});
   if (!has_short_groups(mesh, domain)) return result;
   Slots full(static_cast<std::size_t>(result.nominal_size));
   std::iota(full.begin(), full.end(), 0);

@@ -89,17 +89,24 @@ mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, mesh::Transfer 
 // replicas and parts. The remaining ranks are at the end of group 0. They receive the losses and contribute no losses.
 std::vector<std::vector<int>> groups_of(const mesh::Mesh& mesh, const Domain& domain, mesh::Transfer transfer);
 
+// The place of a rank along one axis. Places without ranks count.
+struct AxisPlace {
+  int index = 0, size = 1;
+};
 // The compute group of one rank in a domain. The program's collectives run over this group.
 struct ComputeGroup {
-  int rank = 0;          // index of this rank among the live ranks
-  int size = 1;          // number of live ranks
-  int nominal_size = 1;  // number of places, dead places included
-  Slots slots = {};      // the places of the live ranks
+  int rank = 0;                       // index of this rank among the live ranks
+  int size = 1;                       // number of live ranks
+  int nominal_size = 1;               // number of places, dead places included
+  Slots slots = {};                   // the places of the live ranks
+  std::vector<int> first_ranks = {};  // by live rank: its rank in its compute group of domain 0
+  std::vector<AxisPlace> axes = {};   // by axis of Domain::compute: the place of this rank
   // The different slots of the domain's groups, without repetition. A full group is first. Empty if all groups are
   // full.
   std::vector<Slots> shapes = {};
 };
-ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
+// `first` is domain 0.
+ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, const Domain& first, int rank);
 // Returns the group name of the program's collectives over the domain in events, which consists of the names of the
 // compute axes. Domains with equal compute axes share the name.
 std::string program_name(const Domain& domain);

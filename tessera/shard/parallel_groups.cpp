@@ -38,9 +38,10 @@ ParallelGroups make_parallel_groups(comm::World& world, RankLayout layout, bool 
   TESSERA_CHECK(!layout.domains.empty(), "the rank layout has no domain, expected at least one");
   ParallelGroups parallel{.mesh = std::move(layout.mesh), .domains = std::move(layout.domains), .rank = world.rank()};
   for (const Domain& domain : parallel.domains)
-    parallel.all_placed.push_back({.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
-                                   .place = place_of(parallel.mesh, domain, parallel.rank),
-                                   .compute = compute_group_of(parallel.mesh, domain, parallel.rank)});
+    parallel.all_placed.push_back(
+        {.cuts = cuts_of(parallel.mesh, domain, parallel.rank),
+         .place = place_of(parallel.mesh, domain, parallel.rank),
+         .compute = compute_group_of(parallel.mesh, domain, parallel.domains.front(), parallel.rank)});
   TESSERA_CHECK(parallel.all_placed.front().cuts.duplicates == 1,
                 "the first domain stores {} duplicates in a replica, expected 1: its ranks read different samples",
                 parallel.all_placed.front().cuts.duplicates);

@@ -296,7 +296,7 @@ TEST(AdoptionGroups, ListTheRanksOfReplicasAndOfLosses) {
   EXPECT_EQ(classes_of(mesh, {domain}), (std::vector<int>{0, 0, 0, 1, 1, 1, 1}));
   const Place last = place_of(mesh, domain, 2);
   EXPECT_EQ(std::tuple(last.compute, last.part, last.replica), std::tuple(0, 1, 0));
-  const ComputeGroup group = compute_group_of(mesh, domain, 2);
+  const ComputeGroup group = compute_group_of(mesh, domain, domain, 2);
   EXPECT_EQ(group.slots, (Slots{0}));
   EXPECT_EQ(group.shapes, (std::vector<Slots>{{0, 1}, {0}}));
 }

@@ -68,9 +68,21 @@ TEST(Domain, NamesOfAxesMustDifferFromNamesOfRoles) {
 TEST(Domain, TheProgramsCollectivesCountLiveRanksAndPlaces) {
   const Mesh mesh = without({{"a", 3}, {"b", 2}, {"c", 1}}, {1});
   const Domain over_a{{"a"}, {"b"}, {}, {"c"}};
-  const ComputeGroup cut = compute_group_of(mesh, over_a, 1), whole = compute_group_of(mesh, over_a, 2);
+  const ComputeGroup cut = compute_group_of(mesh, over_a, over_a, 1), whole = compute_group_of(mesh, over_a, over_a, 2);
   EXPECT_EQ(std::tuple(cut.rank, cut.size, cut.nominal_size), std::tuple(1, 2, 3));
   EXPECT_EQ(std::tuple(whole.rank, whole.size, whole.nominal_size), std::tuple(0, 3, 3));
+}
+
+TEST(Domain, AComputeGroupKnowsTheFirstDomainsRanksOfItsMembers) {
+  const Grid grid{{"tp", 2}, {"gtp", 4}, {"dp", 1}};
+  const Grid of_experts{{"etp", 2}, {"ep", 2}, {"egtp", 2}, {"edp", 1}, {"dp", 1}};
+  const Mesh mesh({grid, of_experts}, mesh::live_places(grid, {}));
+  const Domain dense{{"tp"}, {"gtp"}, {}, {"dp"}}, experts{{"etp", "ep"}, {"egtp"}, {"edp"}, {"dp"}};
+  const ComputeGroup group = compute_group_of(mesh, experts, dense, 6);
+  EXPECT_EQ(group.first_ranks, (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(std::pair(group.axes[0].index, group.axes[0].size), std::pair(0, 2));
+  EXPECT_EQ(std::pair(group.axes[1].index, group.axes[1].size), std::pair(1, 2));
+  EXPECT_EQ(compute_group_of(mesh, dense, dense, 6).first_ranks, (std::vector<int>{0, 1}));
 }
 
 TEST(Domain, DomainsWithTheSameComputeAxesShareTheProgramsGroup) {
