@@ -208,6 +208,16 @@ TEST(Mesh, StridesJoinAdjacentAxesAndLeaveOutAxesOfSizeOne) {
   EXPECT_EQ(mesh.strides({"one"}), Strides());
 }
 
+TEST(Transfer, HopsAndPublishesShareTheLanesOfTheirTransfers) {
+  static_assert(lane_of(Transfer::gather_compute) == Transfer::gather);
+  static_assert(lane_of(Transfer::reduce_compute) == Transfer::reduce);
+  static_assert(lane_of(Transfer::publish) == Transfer::replicas);
+  static_assert(lane_of(Transfer::demand) == Transfer::demand);
+  EXPECT_EQ(name_of(Transfer::gather_compute), "gather_compute");
+  EXPECT_EQ(title_of(Transfer::gather_compute), "gather over compute");
+  EXPECT_EQ(title_of(Transfer::casts), "casts");
+}
+
 TEST(Role, HasTheGroupsAlongItsAxes) {
   const Mesh mesh({{"tp", 2}, {"dp", 2}});
   EXPECT_EQ(groups_of(mesh, {Transfer::reduce, {"dp"}}), mesh.groups({"dp"}));

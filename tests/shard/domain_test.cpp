@@ -98,6 +98,19 @@ TEST(Domain, NamesOfRolesAreThoseOfTheirGroups) {
   EXPECT_EQ(role_names({kDuplicates, other}), names);
 }
 
+// A lane is the lane of a communicator, so hops with the same lane_of and equal groups have equal numbers.
+TEST(Domain, HopsShareLanesWhereTheirGroupsAreEqual) {
+  const auto number_of = [](const Mesh& mesh, const std::vector<Domain>& domains) {
+    const std::vector<schedule::Lanes> lanes = lanes_of_hops(mesh, domains);
+    for (const schedule::Lanes& own : lanes) EXPECT_EQ(own[mesh::Transfer::publish], own[mesh::Transfer::replicas]);
+    return schedule::number_of_lanes(lanes);
+  };
+  EXPECT_EQ(number_of(without(kPlain, {}), {kDense}), 5U);
+  EXPECT_EQ(number_of(without(kPlain, {}), {kDense, kDense}), 5U);
+  EXPECT_EQ(number_of(without(kPlain, {8, 9}), {kDense}), 5U);
+  EXPECT_EQ(number_of(without({{"a", 1}, {"b", 1}, {"c", 1}}, {}), {kDense}), 3U);
+}
+
 TEST(Domain, ReplicasHaveOneGroupForEachPartUnlessPlacesAreDead) {
   EXPECT_EQ(role_of(without(kPlain, {}), kDense, mesh::Transfer::replicas).axes, (mesh::Axes{"c"}));
   EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, mesh::Transfer::replicas).axes, (mesh::Axes{"b", "c"}));
