@@ -10,9 +10,9 @@
 namespace tessera::schedule {
 
 // The transfers that may be hops.
-inline constexpr std::array kHops{mesh::Transfer::gather,         mesh::Transfer::gather_compute,
-                                  mesh::Transfer::reduce_compute, mesh::Transfer::reduce,
-                                  mesh::Transfer::replicas,       mesh::Transfer::publish};
+inline constexpr std::array<mesh::Transfer, 6> kHops{mesh::Transfer::gather,         mesh::Transfer::gather_compute,
+                                                     mesh::Transfer::reduce_compute, mesh::Transfer::reduce,
+                                                     mesh::Transfer::replicas,       mesh::Transfer::publish};
 
 struct Hop {
   mesh::Transfer transfer = mesh::Transfer::gather;
