@@ -10,6 +10,7 @@
 namespace {
 
 using namespace tessera::schedule;
+using tessera::mesh::Transfer;
 
 constexpr int kLayers = 4;
 constexpr std::int64_t kMiB = 1 << 20;
@@ -42,8 +43,8 @@ std::vector<ParameterSize> make_sizes() {
     sizes.push_back({.name = "layer " + std::to_string(layer),
                      .gathered = bytes,
                      .staging = bytes,
-                     .gather = {{.activity = Activity::gather, .bytes = bytes / 4 * 3}},
-                     .reduce = {{.activity = Activity::reduce, .bytes = bytes / 4 * 3}}});
+                     .gather = {{.transfer = Transfer::gather, .bytes = bytes / 4 * 3}},
+                     .reduce = {{.transfer = Transfer::reduce, .bytes = bytes / 4 * 3}}});
   }
   return sizes;
 }

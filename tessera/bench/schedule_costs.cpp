@@ -12,6 +12,7 @@
 namespace tessera::bench {
 namespace {
 
+using mesh::Transfer;
 using schedule::Event;
 using schedule::EventKind;
 using schedule::ParameterId;
@@ -58,9 +59,10 @@ schedule::Costs exact_costs(const comm::Link& link, const nn::MeshDegrees& degre
   }
   costs.end_seconds = compare_seconds(link, static_cast<int>(degrees.places()));
   set_way_costs(
-      trace, sizes, schedule, [&](int, schedule::Activity, std::int64_t bytes) { return link.seconds(bytes); }, costs);
-  for (std::size_t unit = 0; unit < costs.gather_seconds.size(); ++unit)
-    costs.gather_seconds[unit] += compare[static_cast<std::size_t>(schedule.gather_domains[unit])];
+      trace, sizes, schedule, [&](int, Transfer, std::int64_t bytes) { return link.seconds(bytes); }, costs);
+  std::vector<double>& gathers = costs.seconds[Transfer::gather];
+  for (std::size_t unit = 0; unit < gathers.size(); ++unit)
+    gathers[unit] += compare[static_cast<std::size_t>(schedule.gather_domains[unit])];
   return costs;
 }
 
@@ -70,7 +72,7 @@ namespace {
 class FreeLanes {
  public:
   FreeLanes(const schedule::Schedule& schedule, const schedule::Costs& costs)
-      : lanes_(lanes_of(schedule, costs)), free_(number_of_lanes(lanes_), 0.0) {
+      : lanes_(lanes_of(schedule, costs)), free_(schedule::number_of_lanes(lanes_), 0.0) {
     const auto place = [&](const std::vector<schedule::Unit>& units, const std::vector<int>& domains) {
       for (std::size_t unit = 0; unit < units.size(); ++unit)
         for (const ParameterId id : units[unit]) {
@@ -83,23 +85,22 @@ class FreeLanes {
   }
 
   // Adds a transfer that starts at `begin`, or later when the lane of the parameter is free. Returns its end.
-  double take(ParameterId id, int schedule::DomainLanes::*lane, double begin, double seconds) {
+  double take(ParameterId id, Transfer hop, double begin, double seconds) {
     const auto at = static_cast<std::size_t>(id);
     const int domain = at < domain_of_.size() ? domain_of_[at] : 0;
-    double& free = free_[static_cast<std::size_t>(lanes_[static_cast<std::size_t>(domain)].*lane)];
+    double& free = free_[static_cast<std::size_t>(lanes_[static_cast<std::size_t>(domain)][hop])];
     return free = std::max(free, begin) + seconds;
   }
 
  private:
-  std::vector<schedule::DomainLanes> lanes_;
-  std::vector<double> free_;    // index: lane; time from which the lane is free
-  std::vector<int> domain_of_;  // index: parameter
+  std::vector<schedule::Lanes> lanes_;  // index: domain
+  std::vector<double> free_;            // index: lane; time from which the lane is free
+  std::vector<int> domain_of_;          // index: parameter
 };
 
 }  // namespace
 
 double longest_path(const schedule::Trace& trace, const schedule::Schedule& schedule, const schedule::Costs& costs) {
-  using Lanes = schedule::DomainLanes;
   const auto body = static_cast<std::size_t>(schedule.body);
   const std::vector<int> gathered = unit_by_parameter(schedule.gather_units, trace.size());
   std::vector<double> published(schedule.gather_units.size(), 0.0);
@@ -117,8 +118,9 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
     const ParameterId id = trace[i].parameter;
     if (trace[i].kind != EventKind::publish) continue;
     double whole = program;
-    if (costs.publish_seconds[i] > 0)
-      transfers = std::max(transfers, whole = lanes.take(id, &Lanes::replicas, program, costs.publish_seconds[i]));
+    if (costs.seconds[Transfer::publish][i] > 0)
+      transfers =
+          std::max(transfers, whole = lanes.take(id, Transfer::replicas, program, costs.seconds[Transfer::publish][i]));
     const int unit = gathered[static_cast<std::size_t>(id)];
     if (unit >= 0) published[static_cast<std::size_t>(unit)] = whole;
   }
@@ -129,15 +131,16 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
     if (unit >= 0 && !arrived[static_cast<std::size_t>(unit)]) {
       const auto u = static_cast<std::size_t>(unit);
       arrived[u] = true;
-      program = std::max(program, lanes.take(event.parameter, &Lanes::gather, published[u], costs.gather_seconds[u]));
+      program = std::max(
+          program, lanes.take(event.parameter, Transfer::gather, published[u], costs.seconds[Transfer::gather][u]));
     }
     for (const schedule::Reduction* reduction : produced[i]) {
       const auto u = static_cast<std::size_t>(reduction->unit);
-      double end = lanes.take(event.parameter, &Lanes::reduce, program, costs.reduce_seconds[u]);
+      double end = lanes.take(event.parameter, Transfer::reduce, program, costs.seconds[Transfer::reduce][u]);
       if (reduction->replicas && reduction->microbatch + 1 == schedule.microbatches)
-        end = lanes.take(event.parameter, &Lanes::replicas, end, costs.replica_seconds[u]);
+        end = lanes.take(event.parameter, Transfer::replicas, end, costs.seconds[Transfer::replicas][u]);
       else if (reduction->replicas)
-        late += costs.replica_seconds[u];
+        late += costs.seconds[Transfer::replicas][u];
       transfers = std::max(transfers, end);
     }
     program = collectives.happened(static_cast<int>(i), program);

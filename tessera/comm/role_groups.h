@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
-#include "tessera/mesh/role.h"
+#include "tessera/mesh/transfer.h"
 
 namespace tessera::comm {
 
@@ -16,12 +16,12 @@ class RoleGroups {
   RoleGroups(World& world, const mesh::Mesh& mesh) : world_(world), mesh_(mesh) {}
 
   // Returns the communicator of a role. The first call for a role makes the communicator. Roles with equal groups and
-  // the same purpose share one communicator. A call that makes a communicator is collective over the world: every rank
+  // the same transfer share one communicator. A call that makes a communicator is collective over the world: every rank
   // requests the same roles in the same order. Throws the errors of groups_of and of make_group.
   Communicator& make(const mesh::Role& role, Traffic traffic = Traffic::any);
   // Returns the communicator of groups that do not follow an axis. `groups` are disjoint lists that together contain
   // every rank. The rules above also apply to this function.
-  Communicator& make(mesh::Purpose purpose, const std::string& name, const std::vector<std::vector<int>>& groups,
+  Communicator& make(mesh::Transfer transfer, const std::string& name, const std::vector<std::vector<int>>& groups,
                      Traffic traffic = Traffic::any);
 
   // Returns all communicators in the order in which they were made.
@@ -29,7 +29,7 @@ class RoleGroups {
 
  private:
   struct CreatedGroups {
-    mesh::Purpose purpose;
+    mesh::Transfer transfer;
     std::vector<std::vector<int>> groups;
     std::unique_ptr<Communicator> communicator;
   };

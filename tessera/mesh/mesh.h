@@ -37,7 +37,7 @@ class Mesh {
   int world_size() const { return static_cast<int>(places_.size()); }  // number of ranks
   const std::vector<Grid>& grids() const { return grids_; }
   // Returns the number of places along an axis, including dead places. This and the following functions throw Error for
-  // an axis that is in no grid and for a rank that does not exist. Only tests call size() of one axis.
+  // an axis that is in no grid and for a rank that does not exist.
   int size(std::string_view axis) const;
   int coordinate(int rank, std::string_view axis) const;
   // Return the size and coordinate of several axes of one grid, combined to one axis. The axes keep their order in the

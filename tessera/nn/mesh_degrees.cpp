@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/program.h"
 
 namespace tessera::nn {
 
@@ -34,6 +35,11 @@ shard::RankLayout rank_layout(const MeshDegrees& degrees) {
   layout.mesh = mesh::Mesh({dense, experts}, mesh::live_places(dense, degrees.unused));
   layout.domains.push_back({.compute = {"etp", "ep"}, .storage = {"egtp"}, .duplicates = {"edp"}, .replicas = {"dp"}});
   return layout;
+}
+
+ExpertPlace expert_place(const runtime::Program& program) {
+  const std::vector<shard::AxisPlace>& axes = program.compute_group(kExpertDomain).axes;
+  return {.etp = axes[0], .ep = axes[1]};
 }
 
 }  // namespace tessera::nn

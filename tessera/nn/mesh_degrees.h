@@ -7,6 +7,10 @@
 
 #include "tessera/shard/rank_layout.h"
 
+namespace tessera::runtime {
+class Program;
+}
+
 namespace tessera::nn {
 
 // Experts are sharded over the same places as the dense weights, along the axes of a second grid: etp, ep, egtp, edp,
@@ -31,6 +35,13 @@ struct MeshDegrees {
 
 // The index of the experts' domain in RankLayout::domains. Domain 0 is the domain of the dense weights.
 inline constexpr int kExpertDomain = 1;
+
+// The place of a rank among the ranks that compute with one layer's experts.
+struct ExpertPlace {
+  shard::AxisPlace etp, ep;
+};
+// Throws Error if the program has no domain of experts.
+ExpertPlace expert_place(const runtime::Program& program);
 
 // Throws InputError for expert degrees that do not fit the replica, see rank_layout.
 void check_expert_degrees(const MeshDegrees& degrees);

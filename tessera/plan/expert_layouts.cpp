@@ -11,7 +11,8 @@
 namespace tessera::plan {
 namespace {
 
-using schedule::Activity, schedule::Event, schedule::EventKind;
+using mesh::Transfer;
+using schedule::Event, schedule::EventKind;
 
 bool is_expert(const predict::PlannedParameter& parameter) {
   return parameter.size.domain == nn::kExpertDomain;
@@ -45,8 +46,9 @@ double weights_seconds(const predict::CostInput& input, const predict::DryStep& 
   set_transfer_costs(input, trace, parameters, each, costs);
   double seconds = 0;
   for (std::size_t unit = 0; unit < members.size(); ++unit) {
-    seconds += (trains ? 2 : 1) * (costs.gather_seconds[unit] + costs.gather_compute_seconds[unit]);
-    if (trains) seconds += costs.reduce_seconds[unit] + costs.reduce_compute_seconds[unit];
+    const auto of = [&](Transfer hop) { return costs.seconds[hop][unit]; };
+    seconds += (trains ? 2 : 1) * (of(Transfer::gather) + of(Transfer::gather_compute));
+    if (trains) seconds += of(Transfer::reduce) + of(Transfer::reduce_compute);
   }
   return seconds;
 }

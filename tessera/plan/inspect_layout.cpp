@@ -20,31 +20,29 @@
 namespace tessera::plan {
 namespace {
 
+using mesh::Transfer;
 using nlohmann::ordered_json;
-using shard::Via;
 
-// A role and its groups of ranks.
-struct RoleGroups {
-  mesh::Role role;
-  std::vector<std::vector<int>> groups;
-};
+// Roles, and the groups of ranks of each.
+using GroupTable = std::vector<std::pair<mesh::Role, std::vector<std::vector<int>>>>;
 
 // Returns the roles of a run, each once: the roles of all ways of all domains, then the other roles.
-std::vector<RoleGroups> roles_of(const shard::RankLayout& layout) {
+GroupTable group_table(const shard::RankLayout& layout) {
   const mesh::Mesh& mesh = layout.mesh;
-  std::vector<RoleGroups> roles;
-  const auto add = [&](const mesh::Role& role, std::vector<std::vector<int>> groups) {
-    if (std::ranges::find(roles, role, &RoleGroups::role) == roles.end()) roles.push_back({role, std::move(groups)});
+  GroupTable table;
+  const auto add = [&](const shard::Domain& domain, Transfer transfer) {
+    const mesh::Role role = role_of(mesh, domain, transfer);
+    if (std::ranges::find(table, role, &GroupTable::value_type::first) == table.end())
+      table.emplace_back(role, groups_of(mesh, domain, transfer));
   };
   for (const shard::Domain& domain : layout.domains)
-    for (const Via via :
-         {Via::gather, Via::gather_compute, Via::demand, Via::rows, Via::reduce_compute, Via::reduce, Via::replicas})
-      add(role_of(mesh, domain, via), groups_of(mesh, domain, via));
-  for (const shard::Domain& domain : layout.domains) add(program_role(domain), groups_of(mesh, program_role(domain)));
-  const shard::RunRoles run = run_roles(mesh, layout.domains.front());
-  add(run.losses, loss_groups(mesh, layout.domains.front()));
-  for (const mesh::Role& role : {run.norm, run.world, run.casts}) add(role, groups_of(mesh, role));
-  return roles;
+    for (const Transfer transfer : {Transfer::gather, Transfer::gather_compute, Transfer::demand, Transfer::rows,
+                                    Transfer::reduce_compute, Transfer::reduce, Transfer::replicas})
+      add(domain, transfer);
+  for (const shard::Domain& domain : layout.domains) add(domain, Transfer::program);
+  for (const Transfer transfer : {Transfer::losses, Transfer::norm, Transfer::agreement, Transfer::casts})
+    add(layout.domains.front(), transfer);
+  return table;
 }
 
 ordered_json boxes_of(const layout::LocalLayout& local) {
@@ -261,8 +259,8 @@ ordered_json inspect_layout(const settings::TrainConfig& config, const models::M
                        {"storage", domain.storage},
                        {"duplicates", domain.duplicates},
                        {"replicas", domain.replicas}});
-  for (const RoleGroups& role : roles_of(layout))
-    roles.push_back({{"role", to_string(role.role)}, {"groups", role.groups}});
+  for (const auto& [role, groups] : group_table(layout))
+    roles.push_back({{"role", to_string(role)}, {"groups", groups}});
   const ordered_json parameters = parameters_of(options);
   const ordered_json places = settings::has_unused_places(config) ? settings::inspect_places(config) : ordered_json();
   return {{"model", config.model},

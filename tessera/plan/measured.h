@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "tessera/plan/failure_ways.h"
+#include "tessera/plan/continuations.h"
 #include "tessera/plan/step_plan.h"
 #include "tessera/telemetry/metric.h"
 

@@ -81,9 +81,9 @@ ordered_json kind_json(const KindStep& kind, const StepPlanRequest& request) {
           {"ranks_of_groups", std::move(ranks)}};
 }
 
-ordered_json way_json(const WayResult& result) {
-  if (!result.refusal.empty()) return {{"way", name_of(result.way)}, {"refusal", result.refusal}};
-  return {{"way", name_of(result.way)},
+ordered_json json_of(const ContinuationResult& result) {
+  if (!result.refusal.empty()) return {{"way", name_of(result.continuation)}, {"refusal", result.refusal}};
+  return {{"way", name_of(result.continuation)},
           {"ranks", result.ranks},
           {"reduced_batch", result.reduced_batch ? ordered_json(*result.reduced_batch) : ordered_json()},
           {"idle", to_text(result.idle)},
@@ -96,17 +96,17 @@ ordered_json way_json(const WayResult& result) {
           {"fits", result.fits}};
 }
 
-ordered_json comparison_of(const WayComparison& comparison) {
+ordered_json comparison_of(const ContinuationComparison& comparison) {
   ordered_json ways = ordered_json::array();
-  for (const WayResult& result : comparison.ways) ways.push_back(way_json(result));
-  return {
-      {"unused", comparison.unused},
-      {"affected_replicas", comparison.reduced_replicas},
-      {"replicas", comparison.replicas},
-      {"full_step_ms", comparison.full_seconds * 1e3},
-      {"ways", std::move(ways)},
-      {"recommended", comparison.best ? ordered_json(name_of(comparison.ways[*comparison.best].way)) : ordered_json()},
-      {"reason", comparison.reason}};
+  for (const ContinuationResult& result : comparison.results) ways.push_back(json_of(result));
+  return {{"unused", comparison.unused},
+          {"affected_replicas", comparison.reduced_replicas},
+          {"replicas", comparison.replicas},
+          {"full_step_ms", comparison.full_seconds * 1e3},
+          {"ways", std::move(ways)},
+          {"recommended",
+           comparison.best ? ordered_json(name_of(comparison.results[*comparison.best].continuation)) : ordered_json()},
+          {"reason", comparison.reason}};
 }
 
 ordered_json mesh_json_of(const settings::TrainConfig& config, std::int64_t ranks) {
@@ -146,24 +146,25 @@ std::string kind_rows(const KindStep& kind, const StepPlanRequest& request) {
   return text;
 }
 
-std::string way_row(const WayResult& result) {
-  if (!result.refusal.empty()) return fmt::format("{:<20} not possible: {}\n", name_of(result.way), result.refusal);
+std::string row_of(const ContinuationResult& result) {
+  if (!result.refusal.empty())
+    return fmt::format("{:<20} not possible: {}\n", name_of(result.continuation), result.refusal);
   return fmt::format("{:<20} {:>7} {:>8} {:>9.1f} {:>7.1f} {:>10.1f} {:>7} {:>4}  {} ({} microbatches)\n",
-                     name_of(result.way), result.ranks,
+                     name_of(result.continuation), result.ranks,
                      result.reduced_batch ? std::to_string(*result.reduced_batch) : "equal", result.seconds * 1e3,
                      100 * result.kept, 100 * result.kept_if_divisible, gigabytes(result.memory.total()),
                      result.fits ? "yes" : "no", result.slowest, result.microbatches);
 }
 
-std::string ways_text(const WayComparison& comparison) {
+std::string table_text(const ContinuationComparison& comparison) {
   std::string text = fmt::format(
       "{:<20} {:>7} {:>8} {:>9} {:>18} {:>7} {:>4}  {}\n{:<20} {:>7} {:>8} {:>9} {:>7} {:>10} {:>7} {:>4}\n", "", "",
       "reduced", "", "kept, %", "", "", "slowest", "way", "ranks", "batch", "step, ms", "", "divisible", "GB", "fits");
-  for (const WayResult& result : comparison.ways) text += way_row(result);
+  for (const ContinuationResult& result : comparison.results) text += row_of(result);
   return text + (comparison.best ? "recommended: " : "no recommendation: ") + comparison.reason + "\n";
 }
 
-std::string flags_of(const WayResult& result) {
+std::string flags_of(const ContinuationResult& result) {
   std::string flags;
   if (const std::string idle = to_text(result.idle); !idle.empty()) flags += fmt::format(" --idle \"{}\"", idle);
   if (result.reduced_batch) flags += fmt::format(" --reduced-batch {}", *result.reduced_batch);
@@ -182,19 +183,19 @@ std::string places_head(const StepPlanRequest& request, const MeshStep& mesh) {
   return head_text(request, figures);
 }
 
-// The mean results of a way over the draws in which the way is possible.
+// The mean results of a continuation over the draws in which it is possible.
 struct Mean {
-  Way way = Way::adopt;
+  Continuation continuation = Continuation::adopt;
   int possible = 0;
   double kept = 0, divisible = 0;
 };
 
 std::vector<Mean> means_of(const std::vector<Draw>& drawn) {
   std::vector<Mean> means;
-  for (std::size_t i = 0; i < kWays.size(); ++i) {
-    Mean mean{.way = kWays.at(i)};
+  for (std::size_t i = 0; i < kContinuations.size(); ++i) {
+    Mean mean{.continuation = kContinuations.at(i)};
     for (const Draw& draw : drawn) {
-      const WayResult& result = draw.comparison.ways[i];
+      const ContinuationResult& result = draw.comparison.results[i];
       if (!result.refusal.empty()) continue;
       ++mean.possible, mean.kept += result.kept, mean.divisible += result.kept_if_divisible;
     }
@@ -209,7 +210,7 @@ std::vector<Mean> means_of(const std::vector<Draw>& drawn) {
 PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans) {
   const settings::TpUnits units = settings::units_of(*request.model);
   return {.step = mesh_step(request.config, units, plans),
-          .comparison = compare_ways(request.config, settings::inactive_slots(request.config), units, plans)};
+          .comparison = compare_continuations(request.config, settings::inactive_slots(request.config), units, plans)};
 }
 
 ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan) {
@@ -245,12 +246,12 @@ std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan) 
                                  "step, ms", "compute", "gathers", "gradient", "activat.", "GB", "fits");
   for (const KindStep& kind : plan.step.by_kind) text += kind_rows(kind, request);
   text += "The step is that of the slowest replica, and the memory that of the replica that needs the most.\n";
-  const WayComparison& ways = plan.comparison;
+  const ContinuationComparison& comparison = plan.comparison;
   text +=
       fmt::format("\nways to continue with {} unused places in {} of {} replicas; step of the whole mesh {:.3f} ms\n",
-                  ways.unused, ways.reduced_replicas, ways.replicas, ways.full_seconds * 1e3);
-  text += ways_text(ways);
-  return ways.best ? text + flags_of(ways.ways[*ways.best]) : text;
+                  comparison.unused, comparison.reduced_replicas, comparison.replicas, comparison.full_seconds * 1e3);
+  text += table_text(comparison);
+  return comparison.best ? text + flags_of(comparison.results[*comparison.best]) : text;
 }
 
 std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans,
@@ -260,7 +261,7 @@ std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDra
   for (int seed = 1; seed <= draws.seeds; ++seed) {
     Draw draw{.seed = static_cast<std::uint64_t>(seed), .dead = {}, .comparison = {}};
     draw.dead = dead_at_random(draws.share, draw.seed, request.config);
-    draw.comparison = compare_ways(request.config, in_order_of_ranks(draw.dead, request.config), units, plans);
+    draw.comparison = compare_continuations(request.config, in_order_of_ranks(draw.dead, request.config), units, plans);
     drawn.push_back(std::move(draw));
     if (progress) progress(drawn.size(), static_cast<std::size_t>(draws.seeds));
   }
@@ -275,7 +276,7 @@ ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, 
     list.back().update(comparison_of(draw.comparison));
   }
   for (const Mean& mean : means_of(drawn))
-    means.push_back({{"way", name_of(mean.way)},
+    means.push_back({{"way", name_of(mean.continuation)},
                      {"possible", mean.possible},
                      {"kept", mean.kept},
                      {"kept_if_divisible", mean.divisible}});
@@ -296,16 +297,17 @@ std::string draws_text(const StepPlanRequest& request, const DeadDraws& draws, c
                   models::params_text(*request.model), name_of(c.dtype), settings::mesh_text(c), request.machine.name,
                   unmeasured_text(request), c.global_batch, c.seq_len, c.micro_batch);
   for (const Draw& draw : drawn) {
-    const WayComparison& ways = draw.comparison;
-    text += fmt::format("\nseed {}: {} dead places in {} of {} replicas; step of the whole mesh {:.3f} ms\n", draw.seed,
-                        ways.unused, ways.reduced_replicas, ways.replicas, ways.full_seconds * 1e3);
-    text += ways_text(ways);
+    const ContinuationComparison& comparison = draw.comparison;
+    text +=
+        fmt::format("\nseed {}: {} dead places in {} of {} replicas; step of the whole mesh {:.3f} ms\n", draw.seed,
+                    comparison.unused, comparison.reduced_replicas, comparison.replicas, comparison.full_seconds * 1e3);
+    text += table_text(comparison);
   }
   text += fmt::format("\nmeans of {} draws with {:g} % of the places dead: kept, and kept if divisible\n", drawn.size(),
                       100 * draws.share);
   for (const Mean& mean : means_of(drawn))
     text += fmt::format(
-        "{:<20} {:>6.1f} % {:>6.1f} %{}\n", name_of(mean.way), 100 * mean.kept, 100 * mean.divisible,
+        "{:<20} {:>6.1f} % {:>6.1f} %{}\n", name_of(mean.continuation), 100 * mean.kept, 100 * mean.divisible,
         mean.possible < static_cast<int>(drawn.size()) ? fmt::format("  possible in {} draws", mean.possible) : "");
   return text;
 }

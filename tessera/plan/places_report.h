@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "tessera/plan/failure_ways.h"
+#include "tessera/plan/continuations.h"
 #include "tessera/plan/search/plan_flags.h"
 
 namespace tessera::plan {
 
 // The plan of a mesh with unused places. The request must contain the resolved config of the mesh.
 struct PlacesPlan {
-  MeshStep step;             // the step with the shares that the settings choose
-  WayComparison comparison;  // the comparison for the unused places of the settings
+  MeshStep step;                      // the step with the shares that the settings choose
+  ContinuationComparison comparison;  // the comparison for the unused places of the settings
 };
 PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans);
 
@@ -39,7 +39,7 @@ std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan);
 struct Draw {
   std::uint64_t seed = 0;
   settings::PlaceMap dead;
-  WayComparison comparison;
+  ContinuationComparison comparison;
 };
 // Calls `progress` after each draw, with the number of planned draws and of all draws.
 using DrawProgress = std::function<void(std::size_t planned, std::size_t all)>;

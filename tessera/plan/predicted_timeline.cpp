@@ -7,57 +7,51 @@
 namespace tessera::plan {
 namespace {
 
+using mesh::Transfer;
 using nlohmann::ordered_json;
-using schedule::Activity;
 using schedule::ParameterSize;
 using schedule::Span;
 
 // Returns the span of one hop of a unit's way (schedule/way.h), with the bytes that a rank receives for the weights of
 // the unit.
-telemetry::TraceSpan transfer(const StepPlan& step, std::string_view what, const schedule::Unit& unit,
-                              schedule::Way ParameterSize::*way, Activity activity) {
+telemetry::TraceSpan transfer(const StepPlan& step, const schedule::Unit& unit, schedule::Way ParameterSize::*way,
+                              Transfer hop) {
   std::vector<std::string> weights;
   std::int64_t bytes = 0;
   for (const schedule::ParameterId id : unit) {
     const ParameterSize& size = step.parameters[static_cast<std::size_t>(id)].size;
     weights.push_back(size.name);
-    bytes += bytes_over(size.*way, activity);
+    bytes += bytes_over(size.*way, hop);
   }
-  return {.name = telemetry::name_of_transfer(what, weights), .args = {{"weights", weights}, {"bytes", bytes}}};
+  return {.name = telemetry::name_of_transfer(title_of(hop), weights),
+          .args = {{"weights", weights}, {"bytes", bytes}}};
 }
 
 telemetry::TraceSpan gather(const StepPlan& step, const Span& span) {
   const schedule::Residency& residency = step.schedule.residencies[static_cast<std::size_t>(span.index)];
-  return transfer(step, name_of(span.lane), step.schedule.gather_units[static_cast<std::size_t>(residency.unit)],
-                  &ParameterSize::gather, span.lane);
+  return transfer(step, step.schedule.gather_units[static_cast<std::size_t>(residency.unit)], &ParameterSize::gather,
+                  *span.hop);
 }
 
 telemetry::TraceSpan reduction(const StepPlan& step, const Span& span, schedule::Way ParameterSize::*way) {
   const schedule::Reduction& reduction = step.schedule.reductions[static_cast<std::size_t>(span.index)];
-  return transfer(step, name_of(span.lane), step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)], way,
-                  span.lane);
+  return transfer(step, step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)], way, *span.hop);
 }
 
 telemetry::TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
   const auto index = static_cast<std::size_t>(span.index);
-  switch (span.lane) {
-    case Activity::compute:
-      return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
-    case Activity::gather:
-    case Activity::gather_compute:
+  if (!span.hop) return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
+  switch (*span.hop) {
+    case Transfer::gather:
+    case Transfer::gather_compute:
       return gather(step, span);
-    case Activity::reduce_compute:
-    case Activity::reduce:
-      return reduction(step, span, &ParameterSize::reduce);
-    case Activity::replicas:
+    case Transfer::replicas:
       return reduction(step, span, &ParameterSize::replicas);
-    case Activity::publish:
-      return transfer(step, "publish", {step.trace[index].parameter}, &ParameterSize::publish, span.lane);
-    case Activity::comm:
-    case Activity::agreement:
-      break;  // this activity is not on a lane
+    case Transfer::publish:
+      return transfer(step, {step.trace[index].parameter}, &ParameterSize::publish, *span.hop);
+    default:
+      return reduction(step, span, &ParameterSize::reduce);
   }
-  return {};
 }
 
 }  // namespace
@@ -70,7 +64,7 @@ ordered_json timeline_json(const StepPlan& step) {
   const std::vector<std::string> names = step.names();
   for (const Span& span : step.prediction.spans) {
     telemetry::TraceSpan labels = labelled(step, span, names);
-    labels.category = name_of(span.lane);
+    labels.category = span.hop ? title_of(*span.hop) : "compute";
     labels.begin = span.begin;
     labels.end = span.end;
     telemetry::add_span(events, 0, telemetry::row_of_lane(labels.category), labels, first);

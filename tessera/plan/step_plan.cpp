@@ -18,7 +18,6 @@
 #include "tessera/settings/shares.h"
 #include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/trainer_options.h"
-#include "tessera/shard/role_names.h"
 
 namespace tessera::plan {
 namespace {
@@ -232,7 +231,8 @@ std::vector<std::string> faults_of(const shard::RankLayout& layout, const schedu
                                    const std::vector<schedule::ParameterSize>& sizes,
                                    const schedule::Schedule& planned) {
   if (!layout.mesh.has_dead_places()) return check_one_class(shard::role_names(layout.domains), trace, sizes, planned);
-  return check_mesh(shard::role_groups(layout.mesh, layout.domains), layout.mesh.world_size(), trace, sizes, planned);
+  return check_mesh(shard::checked_groups(layout.mesh, layout.domains), layout.mesh.world_size(), trace, sizes,
+                    planned);
 }
 
 // Returns the schedule of a step whose events have costs. Sets the costs of the schedule's transfers.

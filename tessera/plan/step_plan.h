@@ -69,7 +69,7 @@ std::vector<std::string> unmeasured_keys(const StepPlanRequest& request);
 // Bytes that a rank receives in a step through the communicators of one role.
 struct RoleBytes {
   int domain = 0;  // domain of the parameters or of the program's collectives
-  // The hop (name_of its activity), "rows" for rows of tables, or "program" for the program's collectives.
+  // The title of a hop, of the rows of tables, or of the program's collectives (mesh/transfer.h).
   std::string purpose;
   std::string over;  // the axes of the role, such as "egtp x edp"
   std::int64_t bytes = 0;

@@ -8,45 +8,26 @@
 namespace tessera::plan {
 namespace {
 
-using schedule::Activity, schedule::Event, schedule::EventKind, schedule::ParameterId;
-
-shard::Via via_of(Activity activity) {
-  switch (activity) {
-    case Activity::gather_compute:
-      return shard::Via::gather_compute;
-    case Activity::reduce_compute:
-      return shard::Via::reduce_compute;
-    case Activity::reduce:
-      return shard::Via::reduce;
-    case Activity::replicas:
-    case Activity::publish:
-      return shard::Via::replicas;
-    default:
-      return shard::Via::gather;
-  }
-}
+using mesh::Transfer;
+using schedule::Event, schedule::EventKind, schedule::ParameterId;
 
 // Adds up bytes by role.
 class Roles {
  public:
   explicit Roles(const shard::RankLayout& layout) : layout_(layout) {}
 
-  void add(int domain, std::string_view purpose, const mesh::Axes& axes, std::int64_t bytes) {
-    if (bytes > 0) bytes_[{domain, std::string(purpose), fmt::format("{}", fmt::join(axes, " x "))}] += bytes;
+  void add(int domain, Transfer transfer, std::int64_t bytes) {
+    if (bytes == 0) return;
+    const mesh::Axes axes = role_of(layout_.mesh, layout_.domains[static_cast<std::size_t>(domain)], transfer).axes;
+    bytes_[{domain, std::string(title_of(transfer)), fmt::format("{}", fmt::join(axes, " x "))}] += bytes;
   }
   void add(int domain, const schedule::Way& way) {
-    const shard::Domain& axes = layout_.domains[static_cast<std::size_t>(domain)];
-    for (const schedule::Hop& hop : way)
-      add(domain, name_of(hop.activity), role_of(layout_.mesh, axes, via_of(hop.activity)).axes, hop.bytes);
-  }
-  void add_rows(int domain, std::int64_t bytes) {
-    const shard::Domain& axes = layout_.domains[static_cast<std::size_t>(domain)];
-    add(domain, schedule::kRowGroup, role_of(layout_.mesh, axes, shard::Via::rows).axes, bytes);
+    for (const schedule::Hop& hop : way) add(domain, hop.transfer, hop.bytes);
   }
   void add_collective(const std::string& group, std::int64_t bytes) {
     for (std::size_t domain = 0; domain < layout_.domains.size(); ++domain)
       if (program_name(layout_.domains[domain]) == group)
-        return add(static_cast<int>(domain), "program", layout_.domains[domain].compute, bytes);
+        return add(static_cast<int>(domain), Transfer::program, bytes);
   }
 
   std::vector<RoleBytes> list() const {
@@ -80,7 +61,7 @@ void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) 
     if (schedule::reads_rows(event)) {
       step.busiest_rank.gathered += event.bytes;
       step.all_ranks.gathered += ranks * event.bytes;
-      roles.add_rows(parameter.size.domain, event.bytes);
+      roles.add(parameter.size.domain, Transfer::rows, event.bytes);
     }
     if (event.kind != EventKind::publish) continue;
     step.busiest_rank.gathered += total_bytes(parameter.size.publish);

@@ -281,17 +281,16 @@ void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
   std::vector<DomainRanks> by_domain;
   for (std::size_t domain = 0; domain < input.layout.domains.size(); ++domain)
     by_domain.push_back(domain_ranks(input.layout, static_cast<int>(domain)));
-  const auto link_of = [&](int domain, schedule::Activity activity) -> const MachineLink& {
+  const auto link_of = [&](int domain, mesh::Transfer hop) -> const MachineLink& {
     const DomainRanks& ranks = by_domain[static_cast<std::size_t>(domain)];
-    if (activity == schedule::Activity::gather || activity == schedule::Activity::reduce)
-      return input.machine.link(activity == schedule::Activity::gather ? ranks.stored : ranks.reduced);
-    if (activity == schedule::Activity::replicas || activity == schedule::Activity::publish) return outer;
-    return input.machine.link(ranks.compute);
+    if (hop == mesh::Transfer::gather) return input.machine.link(ranks.stored);
+    if (hop == mesh::Transfer::reduce) return input.machine.link(ranks.reduced);
+    return lane_of(hop) == mesh::Transfer::replicas ? outer : input.machine.link(ranks.compute);
   };
   set_way_costs(
       trace, sizes, schedule,
-      [&](int domain, schedule::Activity activity, std::int64_t bytes) {
-        return seconds_of(link_of(domain, activity), static_cast<double>(bytes));
+      [&](int domain, mesh::Transfer hop, std::int64_t bytes) {
+        return seconds_of(link_of(domain, hop), static_cast<double>(bytes));
       },
       costs);
 }
@@ -309,7 +308,8 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
     for (const ParameterId id : schedule.reduce_units[unit])
       shards += parameters[static_cast<std::size_t>(id)].summed_elements();
     const int domain = schedule.reduce_domains[unit];
-    costs.reduce_seconds[unit] += operators.ordered_sum(shards, adding[static_cast<std::size_t>(domain)]);
+    costs.seconds[mesh::Transfer::reduce][unit] +=
+        operators.ordered_sum(shards, adding[static_cast<std::size_t>(domain)]);
   }
 }
 

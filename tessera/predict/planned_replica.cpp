@@ -10,7 +10,7 @@
 namespace tessera::predict {
 namespace {
 
-using schedule::Activity;
+using mesh::Transfer;
 
 // Elements of a rank's shard, as maximums over the ranks.
 struct UpdatedParts {
@@ -79,18 +79,18 @@ void ReplicaParameters::set_bytes(const Different& parameter, const ReplicaOfMes
   if (!parameter.splits_state) {
     const std::int64_t shard = types.accumulator_bytes(planned.shard_elements);
     if (parameter.is_trainable)
-      planned.size.replicas = {{Activity::replicas, whole_sum(shard, parameter.is_cut, whole)}};
+      planned.size.replicas = {{Transfer::replicas, whole_sum(shard, parameter.is_cut, whole)}};
     return;
   }
   if (parameter.is_trainable) {
     planned.state_elements = updated_parts(parameter.weight.layouts, parameter.weight.stored, whole).updated;
     const std::int64_t terms = whole.replicas - 1;
-    planned.size.replicas = {{Activity::replicas, terms * types.accumulator_bytes(planned.state_elements)}};
+    planned.size.replicas = {{Transfer::replicas, terms * types.accumulator_bytes(planned.state_elements)}};
   }
   std::int64_t published = 0;
   for (const StoredPlane& plane : parameter.planes)
     published += plane.spec.bytes(updated_parts(plane.layouts, plane.stored, whole).others);
-  planned.size.publish = {{Activity::publish, published}};
+  planned.size.publish = {{Transfer::publish, published}};
 }
 
 std::vector<PlannedParameter> ReplicaParameters::in(const ReplicaOfMesh& whole) const {

@@ -15,19 +15,19 @@ shard::Recording OnDemand::record_last(schedule::ParameterId id) {
 
 void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   const int domain = entry.domain();
-  comm::Communicator& demand = step_.parallel.of(domain, shard::Via::demand);
+  comm::Communicator& demand = step_.parallel.of(domain, mesh::Transfer::demand);
   step_.waits.for_agreement(demand);
   // The buffer first holds the unpacked weight, if the weight is unpacked, and then the gathered planes.
   base::Buffer weight = step_.pool.take(entry.materializer.unpacked_bytes() + entry.materializer.bytes());
   std::byte* const unpacked = weight.data();
   std::byte* const gathered = unpacked + entry.materializer.unpacked_bytes();
   entry.hold_weight(std::move(weight));
-  const shard::Materializer::Groups groups{demand, step_.parallel.has(domain, shard::Via::gather_compute)
-                                                       ? &step_.parallel.of(domain, shard::Via::gather_compute)
+  const shard::Materializer::Groups groups{demand, step_.parallel.has(domain, mesh::Transfer::gather_compute)
+                                                       ? &step_.parallel.of(domain, mesh::Transfer::gather_compute)
                                                        : nullptr};
   const double start = host_seconds(step_.parallel);
   step_.waits.until_done(entry.materializer.start(entry.parameter, groups, gathered, {}, record_last(id)),
-                         schedule::Activity::gather, {&id, 1});
+                         mesh::Transfer::gather, {&id, 1});
   entry.materializer.unpack(entry.parameter, gathered, unpacked, step_.parallel.kernels());
   step_.statistics.count_gathered(entry.format, total_bytes(entry.ways.gather));
   step_.measure.gathered(id, host_seconds(step_.parallel) - start);
@@ -61,7 +61,7 @@ void OnDemand::start_reduction(schedule::ParameterId id) {
 
 void OnDemand::finish_reductions() {
   for (Exchange& exchange : exchanges_) {
-    step_.waits.until_done(exchange.summed, schedule::Activity::reduce, {&exchange.id, 1});
+    step_.waits.until_done(exchange.summed, mesh::Transfer::reduce, {&exchange.id, 1});
     staged_ -= static_cast<std::int64_t>(exchange.staging.size());
     if (exchange.staging.size() > 0) step_.pool.return_buffer(std::move(exchange.staging));
     step_.pool.return_buffer(std::move(exchange.scratch));
@@ -70,7 +70,7 @@ void OnDemand::finish_reductions() {
 }
 
 void OnDemand::reduce(schedule::ParameterId id) {
-  step_.waits.for_agreement(step_.parallel.of(step_.entry(id).domain(), shard::Via::demand));
+  step_.waits.for_agreement(step_.parallel.of(step_.entry(id).domain(), mesh::Transfer::demand));
   const double start = host_seconds(step_.parallel);
   const std::int64_t before = step_.statistics.reduced_bytes;
   start_reduction(id);
@@ -79,7 +79,7 @@ void OnDemand::reduce(schedule::ParameterId id) {
 }
 
 void OnDemand::reduce_microbatch() {
-  for (comm::Communicator* demand : step_.parallel.made(shard::Via::demand)) step_.waits.for_agreement(*demand);
+  for (comm::Communicator* demand : step_.parallel.made(mesh::Transfer::demand)) step_.waits.for_agreement(*demand);
   const double start = host_seconds(step_.parallel);
   const std::int64_t before = step_.statistics.reduced_bytes;
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(step_.entries.size()); ++id)
@@ -95,12 +95,12 @@ void OnDemand::reduce_replicas() {
   for (schedule::ParameterId id = 0; id < static_cast<schedule::ParameterId>(step_.entries.size()); ++id) {
     ParameterEntry& entry = *step_.entries[static_cast<std::size_t>(id)];
     if (!entry.parameter.spec.trainable || entry.replicas_summed()) continue;
-    const base::LaneMark mark = record_last(id).mark(schedule::Activity::replicas, total_bytes(entry.ways.replicas));
+    const base::LaneMark mark = record_last(id).mark(mesh::Transfer::replicas, total_bytes(entry.ways.replicas));
     // This fence on compute comes after all sums of main_grad. If the step departed from its schedule, Replay::drain
     // has made compute wait for the sums that the schedule had issued.
     sums.emplace_back(id, sum_entry(entry, step_, step_.parallel.compute->record(), mark));
   }
-  for (const auto& [id, summed] : sums) step_.waits.until_done(summed, schedule::Activity::replicas, {&id, 1});
+  for (const auto& [id, summed] : sums) step_.waits.until_done(summed, mesh::Transfer::replicas, {&id, 1});
   step_.measure.reduced(host_seconds(step_.parallel) - start, step_.statistics.reduced_bytes - before);
 }
 

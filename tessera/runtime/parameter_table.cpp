@@ -20,7 +20,7 @@ ParameterTable::ParameterTable(const shard::RankLayout& layout, int rank, const 
   for (const shard::Domain& domain : layout.domains) {
     cuts_.push_back(with_options(cuts_of(layout.mesh, domain, rank), options, cuts_.size()));
     domains_.push_back({.place = place_of(layout.mesh, domain, rank),
-                        .compute = compute_group_of(layout.mesh, domain, rank),
+                        .compute = compute_group_of(layout.mesh, domain, layout.domains.front(), rank),
                         .program = program_name(domain)});
   }
 }

@@ -62,7 +62,7 @@ void RunningProgram::end_step() {
     const ParameterEntry& entry = step_.entry(id);
     TESSERA_CHECK(!entry.is_produced(), "'{}': a gradient was produced and not reduced", entry.name());
     // The optimizer writes all weights next, including weights that this step did not use.
-    step_.waits.until(entry.parameter.published(), schedule::Activity::publish, {&id, 1});
+    step_.waits.until(entry.parameter.published(), mesh::Transfer::publish, {&id, 1});
   }
   plans_.count_demand_gathers();
   recorder.end_step();
@@ -147,7 +147,7 @@ WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
   begin_event(step_.recorder.weight_event(EventKind::consume, pass, id));
   const bool moves = !entry.materializer.is_resident();
   // A gather waits for the publish event. A weight that stays in place has no gather, so compute waits here.
-  if (!moves) step_.waits.until(parameter.published(), schedule::Activity::publish, {&id, 1});
+  if (!moves) step_.waits.until(parameter.published(), mesh::Transfer::publish, {&id, 1});
   if (plans_.current() && moves) plans_.current()->arrive(entry, id);
   if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);
   entry.consumed();
@@ -226,7 +226,7 @@ void check_count(const ParameterEntry& entry, const shard::RowIds& ids) {
 }  // namespace
 
 comm::Communicator& RunningProgram::rows_group(const ParameterEntry& entry) {
-  return step_.parallel.of(entry.domain(), shard::Via::rows);
+  return step_.parallel.of(entry.domain(), mesh::Transfer::rows);
 }
 
 void RunningProgram::gather_rows(ParameterId id, const shard::RowIds& ids, void* out, Pass pass,
@@ -279,7 +279,7 @@ void RunningProgram::publish_one(ParameterId id, const base::Fence& written) {
   step_.timeline.begin_event(event);
   const std::int64_t bytes = total_bytes(entry.ways.publish);
   const base::LaneMark mark =
-      runtime::record(step_.timeline, step_.recorder.trace(), event, {&id, 1}).mark(schedule::Activity::publish, bytes);
+      runtime::record(step_.timeline, step_.recorder.trace(), event, {&id, 1}).mark(mesh::Transfer::publish, bytes);
   parameter.make_version();
   parameter.set_published(
       parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
@@ -311,7 +311,7 @@ void RunningProgram::reduce_update(void* data, std::int64_t count, quant::DType 
   const base::Fence reduced = casts.all_reduce(data, count, type, op);
   const bool is_recorded = record_update(event);
   step_.timeline.end_event(step_.recorder.trace().size());
-  if (!is_recorded) return step_.waits.until(reduced, schedule::Activity::comm);
+  if (!is_recorded) return step_.waits.until(reduced, mesh::Transfer::program);
   step_.timeline.began(step_.recorder.last());
   wait({reduced, step_.recorder.last()});
 }

@@ -89,7 +89,8 @@ ScheduleStatistics Runtime::schedule_statistics() const {
 }
 
 std::vector<TimelineSpan> Runtime::timeline() const {
-  for (comm::Communicator* group : step_.parallel.made(shard::Via::replicas)) group->lane().record().wait_until_done();
+  for (comm::Communicator* group : step_.parallel.made(mesh::Transfer::replicas))
+    group->lane().record().wait_until_done();
   return step_.timeline.spans();
 }
 

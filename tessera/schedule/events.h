@@ -62,9 +62,7 @@ inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
 inline constexpr const char* kCountsOp = "all_reduce sum";
 
-// Group and op of the collective that reads rows by index. In domains after the first, role_name() (check/together.h)
-// gives the group.
-inline constexpr const char* kRowGroup = "rows";
+// Op of the collective that reads rows by index. role_name() (check/together.h) gives its group.
 inline constexpr const char* kRowOp = "gather_rows";
 
 // Names of transfers in pieces. The events of a piece and of a scatter's sum name the weight whose product uses the

@@ -44,7 +44,7 @@ struct ParameterSize {
   Way publish;               // way of the weights that other replicas have updated
 
   // Whether the parameter may share a unit with other parameters. Its gather must have a single hop.
-  bool joins() const { return !has_hop(gather, Activity::gather_compute); }
+  bool joins() const { return !has_hop(gather, mesh::Transfer::gather_compute); }
 };
 
 // Parameters that travel together in one collective. The parameters of a unit are small and adjacent in the order of

@@ -7,6 +7,8 @@
 namespace tessera::schedule {
 namespace {
 
+using mesh::Transfer;
+
 double value(const std::vector<double>& values, int index) {
   const auto at = static_cast<std::size_t>(index);
   return at < values.size() ? values[at] : 0;
@@ -83,13 +85,12 @@ class Player {
     place(schedule_.gather_units, schedule_.gather_domains);
     place(schedule_.reduce_units, schedule_.reduce_domains);
   }
-  const DomainLanes& lanes_of_unit(const std::vector<int>& domains, int unit) const {
-    return lanes_[static_cast<std::size_t>(domains[static_cast<std::size_t>(unit)])];
-  }
-  double& free_at(int lane) { return free_[static_cast<std::size_t>(lane)]; }
 
   const Residency& residency(int i) const { return schedule_.residencies[static_cast<std::size_t>(i)]; }
   const Reduction& reduction(int i) const { return schedule_.reductions[static_cast<std::size_t>(i)]; }
+  int domain_of(const Reduction& reduction) const {
+    return schedule_.reduce_domains[static_cast<std::size_t>(reduction.unit)];
+  }
   // Index into the vectors by slot. Positions go from -optimizer_events to body - 1. Position -1 exists without
   // optimizer events.
   std::size_t slot(int position) const {
@@ -119,8 +120,7 @@ class Player {
   void event(int index, Prediction& prediction) {
     const double segment = value(costs_.segment_seconds, index);
     double& waited = prediction.waits[static_cast<std::size_t>(index)];
-    if (segment > 0)
-      prediction.spans.push_back({Activity::compute, index, compute_ - begin_, compute_ + segment - begin_});
+    if (segment > 0) prediction.spans.push_back({std::nullopt, index, compute_ - begin_, compute_ + segment - begin_});
     compute_ += segment;
     prediction.compute_seconds += segment;
     const int position = schedule_.position_of(index);
@@ -143,64 +143,60 @@ class Player {
     wait(collectives_.happened(index, compute_), prediction.comm_exposed_seconds, &waited);
   }
 
-  void gather(int i, double free, std::vector<Span>& spans) {
+  // A hop of a unit or of a published weight.
+  struct Ready {
+    Transfer hop;
+    int domain, index;   // `index` as in Span
+    double at, seconds;  // the time from which the hop may run, and its duration
+  };
+
+  // Runs a hop on its lane. Returns its end.
+  double run(const Ready& ready, std::vector<Span>& spans) {
+    double& free = free_[static_cast<std::size_t>(lanes_[static_cast<std::size_t>(ready.domain)][ready.hop])];
+    const double begin = take_link(std::max(free, ready.at), ready.seconds);
+    free = begin + ready.seconds;
     const double origin = &spans == &ahead_ ? 0 : begin_;
-    const int unit = residency(i).unit;
-    const DomainLanes& lanes = lanes_of_unit(schedule_.gather_domains, unit);
-    double begin = std::max({free_at(lanes.gather), free, compute_});
+    spans.push_back({ready.hop, ready.index, begin - origin, free - origin});
+    return free;
+  }
+  double seconds(Transfer hop, int index) const { return value(costs_.seconds[hop], index); }
+
+  void gather(int i, double free, std::vector<Span>& spans) {
+    const int unit = residency(i).unit, domain = schedule_.gather_domains[static_cast<std::size_t>(unit)];
+    double begin = std::max(free, compute_);
     for (const ParameterId id : schedule_.gather_units[static_cast<std::size_t>(unit)])
       begin = std::max(begin, published_[static_cast<std::size_t>(id)]);
-    begin = take_link(begin, value(costs_.gather_seconds, unit));
-    const double gathered = free_at(lanes.gather) = begin + value(costs_.gather_seconds, unit);
-    arrived_[static_cast<std::size_t>(i)] = gathered;
-    spans.push_back({Activity::gather, i, begin - origin, gathered - origin});
-    const double over_compute = value(costs_.gather_compute_seconds, unit);
-    if (over_compute == 0) return;
-    const double from = take_link(std::max(free_at(lanes.gather_compute), gathered), over_compute);
-    const double arrived = free_at(lanes.gather_compute) = from + over_compute;
-    arrived_[static_cast<std::size_t>(i)] = arrived;
-    spans.push_back({Activity::gather_compute, i, from - origin, arrived - origin});
+    double& arrived = arrived_[static_cast<std::size_t>(i)];
+    arrived = run({Transfer::gather, domain, i, begin, seconds(Transfer::gather, unit)}, spans);
+    if (const double over_compute = seconds(Transfer::gather_compute, unit); over_compute > 0)
+      arrived = run({Transfer::gather_compute, domain, i, arrived, over_compute}, spans);
   }
 
   void publish(int index, std::vector<Span>& spans) {
     const auto parameter = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
     double& published = published_[parameter];
-    double& replicas = free_at(lanes_[static_cast<std::size_t>(domain_of_[parameter])].replicas);
     published = compute_;
-    const double seconds = value(costs_.publish_seconds, index);
-    if (seconds == 0) return;
-    const double from = take_link(std::max(replicas, compute_), seconds);
-    published = replicas = from + seconds;
-    spans.push_back({Activity::publish, index, from - begin_, replicas - begin_});
+    if (const double exchange = seconds(Transfer::publish, index); exchange > 0)
+      published = run({Transfer::publish, domain_of_[parameter], index, compute_, exchange}, spans);
   }
 
   void reduce(int i, std::vector<Span>& spans) {
-    const double over_compute = value(costs_.reduce_compute_seconds, reduction(i).unit);
-    const DomainLanes& lanes = lanes_of_unit(schedule_.reduce_domains, reduction(i).unit);
-    double begin = std::max(free_at(lanes.reduce), compute_);
+    const int unit = reduction(i).unit, domain = domain_of(reduction(i));
+    double begin = compute_;
     for (const int earlier : reduction(i).scratch_waits)
       begin = std::max(begin, summed_[static_cast<std::size_t>(earlier)]);
-    if (over_compute > 0) {
-      const double from = take_link(std::max(free_at(lanes.reduce_compute), compute_), over_compute);
-      const double added = free_at(lanes.reduce_compute) = from + over_compute;
-      spans.push_back({Activity::reduce_compute, i, from - begin_, added - begin_});
-      begin = std::max(begin, added);
-    }
-    begin = take_link(begin, value(costs_.reduce_seconds, reduction(i).unit));
-    const double summed = free_at(lanes.reduce) = begin + value(costs_.reduce_seconds, reduction(i).unit);
-    summed_[static_cast<std::size_t>(i)] = summed;
-    spans.push_back({Activity::reduce, i, begin - begin_, summed - begin_});
+    if (const double over_compute = seconds(Transfer::reduce_compute, unit); over_compute > 0)
+      begin = std::max(begin, run({Transfer::reduce_compute, domain, i, compute_, over_compute}, spans));
+    summed_[static_cast<std::size_t>(i)] =
+        run({Transfer::reduce, domain, i, begin, seconds(Transfer::reduce, unit)}, spans);
     if (reduction(i).replicas && reduction(i).microbatch + 1 == schedule_.microbatches) sum_replicas(i, spans);
   }
 
   void sum_replicas(int i, std::vector<Span>& spans) {
-    const double replica = value(costs_.replica_seconds, reduction(i).unit);
-    if (replica == 0) return;
-    double& replicas = free_at(lanes_of_unit(schedule_.reduce_domains, reduction(i).unit).replicas);
-    const double from = take_link(std::max({replicas, summed_[static_cast<std::size_t>(i)], compute_}), replica);
-    replicas = from + replica;
-    summed_replicas_.push_back(replicas);
-    spans.push_back({Activity::replicas, i, from - begin_, replicas - begin_});
+    const double sum = seconds(Transfer::replicas, reduction(i).unit);
+    if (sum == 0) return;
+    const double ready = std::max(summed_[static_cast<std::size_t>(i)], compute_);
+    summed_replicas_.push_back(run({Transfer::replicas, domain_of(reduction(i)), i, ready, sum}, spans));
   }
 
   const Trace& trace_;
@@ -214,31 +210,31 @@ class Player {
   std::vector<double> passed_;  // index: slot; time at which compute last passed the slot
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
-  std::vector<Span> ahead_;         // spans of the next step's prefetches, in absolute times
-  std::vector<DomainLanes> lanes_;  // index: domain
-  std::vector<double> free_;        // index: lane; time from which the lane is free
-  std::vector<int> domain_of_;      // index: parameter
+  std::vector<Span> ahead_;     // spans of the next step's prefetches, in absolute times
+  std::vector<Lanes> lanes_;    // index: domain
+  std::vector<double> free_;    // index: lane; time from which the lane is free
+  std::vector<int> domain_of_;  // index: parameter
   double compute_ = 0, begin_ = 0, link_ = 0;
 };
 
 }  // namespace
 
-std::vector<DomainLanes> lanes_of(const Schedule& schedule, const Costs& costs) {
-  std::vector<DomainLanes> lanes = costs.lanes;
+std::vector<Lanes> lanes_of(const Schedule& schedule, const Costs& costs) {
+  std::vector<Lanes> lanes = costs.lanes;
   std::size_t domains = 1;
   for (const std::vector<int>* units : {&schedule.gather_domains, &schedule.reduce_domains})
     for (const int domain : *units) domains = std::max(domains, static_cast<std::size_t>(domain) + 1);
   while (lanes.size() < domains) {
-    const auto next = static_cast<int>(number_of_lanes(lanes));
-    lanes.push_back({next, next + 1, next + 2, next + 3, next + 4});
+    auto next = static_cast<int>(number_of_lanes(lanes));
+    Lanes& own = lanes.emplace_back();
+    for (const Transfer hop : kHops) own[hop] = hop == Transfer::publish ? own[Transfer::replicas] : next++;
   }
   return lanes;
 }
 
-std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes) {
+std::size_t number_of_lanes(const std::vector<Lanes>& lanes) {
   int most = -1;
-  for (const DomainLanes& it : lanes)
-    most = std::max({most, it.gather, it.gather_compute, it.reduce_compute, it.reduce, it.replicas});
+  for (const Lanes& it : lanes) most = std::max(most, std::ranges::max(it.values));
   return static_cast<std::size_t>(most + 1);
 }
 
@@ -282,7 +278,8 @@ class OnDemandPlayer {
       if (ends && microbatch >= 0) reduce(microbatch, prediction);
     }
     for (const Reduction& reduction : schedule_.reductions)
-      if (reduction.replicas) spend(value(costs_.replica_seconds, reduction.unit), prediction.reduce_exposed_seconds);
+      if (reduction.replicas)
+        spend(value(costs_.seconds[Transfer::replicas], reduction.unit), prediction.reduce_exposed_seconds);
     spend(costs_.end_seconds, prediction.comm_exposed_seconds);
     for (int index = schedule_.body; index < schedule_.events; ++index) event(index, prediction);
     prediction.step_seconds = now_ - begin;
@@ -304,7 +301,7 @@ class OnDemandPlayer {
     if (event.kind == EventKind::release)
       if (const int unit = unit_of(event); unit >= 0) --users_[static_cast<std::size_t>(unit)];
     if (event.kind == EventKind::publish) {
-      const double seconds = value(costs_.publish_seconds, index);
+      const double seconds = value(costs_.seconds[Transfer::publish], index);
       if (seconds > 0) replicas_ = std::max(replicas_, now_) + seconds;
       published_[static_cast<std::size_t>(event.parameter)] = seconds > 0 ? replicas_ : now_;
     }
@@ -318,12 +315,15 @@ class OnDemandPlayer {
     const int unit = unit_of(event);
     if (unit >= 0 && users_[static_cast<std::size_t>(unit)]++ > 0) return;
     spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_), exposed);
-    if (unit >= 0) spend(value(costs_.gather_seconds, unit) + value(costs_.gather_compute_seconds, unit), exposed);
+    if (unit >= 0)
+      spend(value(costs_.seconds[Transfer::gather], unit) + value(costs_.seconds[Transfer::gather_compute], unit),
+            exposed);
   }
 
   void reduce(int microbatch, Prediction& prediction) {
     for (const Reduction* reduction : reductions_[static_cast<std::size_t>(microbatch)])
-      spend(value(costs_.reduce_compute_seconds, reduction->unit) + value(costs_.reduce_seconds, reduction->unit),
+      spend(value(costs_.seconds[Transfer::reduce_compute], reduction->unit) +
+                value(costs_.seconds[Transfer::reduce], reduction->unit),
             prediction.reduce_exposed_seconds);
   }
 

@@ -2,18 +2,16 @@
 // a schedule (schedule.h), as Runtime and check.h do. All ranks are assumed to be equally fast.
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <vector>
 
-#include "tessera/schedule/activity.h"
 #include "tessera/schedule/schedule.h"
 
 namespace tessera::schedule {
 
-// The lane numbers of a domain's hops. Hops with equal numbers share a lane. The transfers of a lane run one after
+// By hop: its lane in one domain. Hops with equal numbers share a lane. The transfers of a lane run one after
 // another.
-struct DomainLanes {
-  int gather = 0, gather_compute = 0, reduce_compute = 0, reduce = 0, replicas = 0;
-};
+using Lanes = mesh::ByTransfer<int>;
 
 // Durations in seconds. Entries beyond the end of a vector are 0.
 struct Costs {
@@ -22,22 +20,20 @@ struct Costs {
   // By event of a collective: the last event before compute waits for the collective. A missing entry means the event
   // of the collective.
   std::vector<int> comm_waits;
-  std::vector<DomainLanes> lanes;  // by domain; empty: every hop of every domain has a separate lane
+  std::vector<Lanes> lanes;  // by domain; empty: every hop of every domain has a separate lane
   // true: a rank runs one transfer at a time, in order of start; false: one transfer at a time per lane.
   bool shared_link = false;
   // Time of the comparison between ranks at the end of the body; compute waits for the comparison.
   double end_seconds = 0;
-  std::vector<double> publish_seconds;  // by event: time to exchange the published weight between replicas (ZeRO-1)
-  // By gather unit: times of the first hop and of the second hop.
-  std::vector<double> gather_seconds, gather_compute_seconds;
-  // By reduce unit: times of the first hop, of the second hop, and of the sum over replicas.
-  std::vector<double> reduce_compute_seconds, reduce_seconds, replica_seconds;
+  // Times of the hops. `gather` and `gather_compute`: by gather unit. `publish`: by event, the time to exchange the
+  // published weight between replicas (ZeRO-1). Other hops: by reduce unit.
+  mesh::ByTransfer<std::vector<double>> seconds;
 };
 
-// An interval in which a lane is busy. `lane` is never comm or agreement. `index` is the index of an event for compute
-// and publish event, of a residency for gather and gather_compute, and of a reduction for the other lanes.
+// An interval in which compute or a hop's lane is busy. `index` is the index of an event for compute and publish events, of a
+// residency for gather and gather_compute, and of a reduction for the other hops.
 struct Span {
-  Activity lane = Activity::compute;
+  std::optional<mesh::Transfer> hop;  // nullopt: compute
   int index = 0;
   double begin = 0, end = 0;  // seconds since the beginning of the step; negative for prefetches before the step
 };
@@ -54,9 +50,9 @@ struct Prediction {
 };
 
 // Returns the lanes of each domain of the schedule.
-std::vector<DomainLanes> lanes_of(const Schedule& schedule, const Costs& costs);
+std::vector<Lanes> lanes_of(const Schedule& schedule, const Costs& costs);
 // Returns the largest lane number plus 1.
-std::size_t number_of_lanes(const std::vector<DomainLanes>& lanes);
+std::size_t number_of_lanes(const std::vector<Lanes>& lanes);
 
 // Predicts a step in the steady state, where steps follow each other without a pause.
 Prediction simulate(const Trace& trace, const Schedule& schedule, const Costs& costs);

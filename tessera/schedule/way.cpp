@@ -12,13 +12,13 @@ std::int64_t total_bytes(const Way& way) {
   return bytes;
 }
 
-std::int64_t bytes_over(const Way& way, Activity activity) {
-  const auto hop = std::ranges::find(way, activity, &Hop::activity);
+std::int64_t bytes_over(const Way& way, mesh::Transfer transfer) {
+  const auto hop = std::ranges::find(way, transfer, &Hop::transfer);
   return hop == way.end() ? 0 : hop->bytes;
 }
 
-bool has_hop(const Way& way, Activity activity) {
-  return std::ranges::find(way, activity, &Hop::activity) != way.end();
+bool has_hop(const Way& way, mesh::Transfer transfer) {
+  return std::ranges::find(way, transfer, &Hop::transfer) != way.end();
 }
 
 void raise(Way& way, const Way& other) {
@@ -26,40 +26,19 @@ void raise(Way& way, const Way& other) {
     way = other;
     return;
   }
-  TESSERA_CHECK(std::ranges::equal(way, other, {}, &Hop::activity, &Hop::activity),
+  TESSERA_CHECK(std::ranges::equal(way, other, {}, &Hop::transfer, &Hop::transfer),
                 "expected ways with the same hops, got ways of {} and {} hops", way.size(), other.size());
   for (std::size_t i = 0; i < way.size(); ++i) way[i].bytes = std::max(way[i].bytes, other[i].bytes);
 }
 
 void add_hops(Way& way, const Way& other) {
   for (const Hop& hop : other) {
-    const auto at = std::ranges::lower_bound(way, hop.activity, {}, &Hop::activity);
-    if (at == way.end() || at->activity != hop.activity)
+    const auto at = std::ranges::lower_bound(way, hop.transfer, {}, &Hop::transfer);
+    if (at == way.end() || at->transfer != hop.transfer)
       way.insert(at, hop);
     else
       at->bytes += hop.bytes;
   }
-}
-
-std::string_view hop_role(Activity activity) {
-  switch (activity) {
-    case Activity::gather:
-      return "gather";
-    case Activity::gather_compute:
-      return "gather_compute";
-    case Activity::reduce_compute:
-      return "reduce_compute";
-    case Activity::reduce:
-      return "reduce";
-    case Activity::replicas:
-    case Activity::publish:
-      return "replicas";
-    case Activity::compute:
-    case Activity::comm:
-    case Activity::agreement:
-      break;
-  }
-  throw Error("activity '{}' is not a hop of a way", name_of(activity));
 }
 
 }  // namespace tessera::schedule

@@ -1,17 +1,21 @@
 // A way is the list of hops over which a parameter's weight or gradient travels, in order. Each hop is a transfer
 // between the ranks of one role.
 #pragma once
+#include <array>
 #include <cstdint>
-#include <functional>
-#include <string_view>
 #include <vector>
 
-#include "tessera/schedule/activity.h"
+#include "tessera/mesh/transfer.h"
 
 namespace tessera::schedule {
 
+// The transfers that may be hops.
+inline constexpr std::array<mesh::Transfer, 6> kHops{mesh::Transfer::gather,         mesh::Transfer::gather_compute,
+                                                     mesh::Transfer::reduce_compute, mesh::Transfer::reduce,
+                                                     mesh::Transfer::replicas,       mesh::Transfer::publish};
+
 struct Hop {
-  Activity activity = Activity::gather;
+  mesh::Transfer transfer = mesh::Transfer::gather;
   std::int64_t bytes = 0;  // bytes that a rank receives from other ranks
 
   bool operator==(const Hop&) const = default;
@@ -19,15 +23,13 @@ struct Hop {
 using Way = std::vector<Hop>;  // empty: no transfer
 
 std::int64_t total_bytes(const Way& way);
-// Returns the bytes of the hop with this activity, or 0 if the way does not contain the hop.
-std::int64_t bytes_over(const Way& way, Activity activity);
-bool has_hop(const Way& way, Activity activity);
+// Returns the bytes of the hop with this transfer, or 0 if the way does not contain the hop.
+std::int64_t bytes_over(const Way& way, mesh::Transfer transfer);
+bool has_hop(const Way& way, mesh::Transfer transfer);
 // Sets the bytes of each hop of `way` to the maximum of the two ways' bytes. An empty `way` becomes a copy of `other`.
 // Throws Error if `way` is not empty and the ways have different hops.
 void raise(Way& way, const Way& other);
-// Adds the bytes of each hop of `other` to `way`. Inserts hops that `way` lacks, in the order of Activity.
+// Adds the bytes of each hop of `other` to `way`. Inserts hops that `way` lacks, in the order of kHops.
 void add_hops(Way& way, const Way& other);
-// Returns the role of a hop's communicators (check/together.h). Throws Error if the activity is not a hop.
-std::string_view hop_role(Activity activity);
 
 }  // namespace tessera::schedule

@@ -3,47 +3,48 @@
 namespace tessera::schedule {
 namespace {
 
+using mesh::Transfer;
+
 Way way_of_unit(const Unit& unit, const std::vector<ParameterSize>& sizes, Way ParameterSize::*way) {
   Way sum;
   for (const ParameterId id : unit) add_hops(sum, sizes[static_cast<std::size_t>(id)].*way);
   return sum;
 }
 
-double seconds_over(int domain, const Way& way, Activity activity, const HopSeconds& seconds) {
-  return has_hop(way, activity) ? seconds(domain, activity, bytes_over(way, activity)) : 0;
+double seconds_over(int domain, const Way& way, Transfer transfer, const HopSeconds& seconds) {
+  return has_hop(way, transfer) ? seconds(domain, transfer, bytes_over(way, transfer)) : 0;
 }
 
 }  // namespace
 
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs) {
-  costs.publish_seconds.assign(trace.size(), 0.0);
+  costs.seconds = {};
+  std::vector<double>& publishes = costs.seconds[Transfer::publish];
+  publishes.resize(trace.size());
   for (std::size_t i = 0; i < trace.size(); ++i)
     if (trace[i].kind == EventKind::publish) {
       const ParameterSize& size = sizes[static_cast<std::size_t>(trace[i].parameter)];
-      costs.publish_seconds[i] = seconds_over(size.domain, size.publish, Activity::publish, seconds);
+      publishes[i] = seconds_over(size.domain, size.publish, Transfer::publish, seconds);
     }
-  costs.gather_seconds.clear(), costs.gather_compute_seconds.clear();
   for (std::size_t number = 0; number < schedule.gather_units.size(); ++number) {
     const Way way = way_of_unit(schedule.gather_units[number], sizes, &ParameterSize::gather);
     const int domain = schedule.gather_domains[number];
-    costs.gather_seconds.push_back(seconds_over(domain, way, Activity::gather, seconds));
-    costs.gather_compute_seconds.push_back(seconds_over(domain, way, Activity::gather_compute, seconds));
+    for (const Transfer hop : {Transfer::gather, Transfer::gather_compute})
+      costs.seconds[hop].push_back(seconds_over(domain, way, hop, seconds));
   }
-  costs.reduce_compute_seconds.clear(), costs.reduce_seconds.clear(), costs.replica_seconds.clear();
   for (std::size_t number = 0; number < schedule.reduce_units.size(); ++number) {
     const Unit& unit = schedule.reduce_units[number];
     const Way way = way_of_unit(unit, sizes, &ParameterSize::reduce);
     const int domain = schedule.reduce_domains[number];
-    costs.reduce_seconds.push_back(seconds_over(domain, way, Activity::reduce, seconds));
-    double over_compute = 0, replicas = 0;
+    costs.seconds[Transfer::reduce].push_back(seconds_over(domain, way, Transfer::reduce, seconds));
+    double& over_compute = costs.seconds[Transfer::reduce_compute].emplace_back();
+    double& replicas = costs.seconds[Transfer::replicas].emplace_back();
     for (const ParameterId id : unit) {
       const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
-      over_compute += seconds_over(domain, size.reduce, Activity::reduce_compute, seconds);
-      replicas += seconds_over(domain, size.replicas, Activity::replicas, seconds);
+      over_compute += seconds_over(domain, size.reduce, Transfer::reduce_compute, seconds);
+      replicas += seconds_over(domain, size.replicas, Transfer::replicas, seconds);
     }
-    costs.reduce_compute_seconds.push_back(over_compute);
-    costs.replica_seconds.push_back(replicas);
   }
 }
 

@@ -8,10 +8,10 @@ namespace tessera::schedule {
 
 // A function that returns the seconds of one message in a hop of a domain. `bytes` is the number of bytes that one rank
 // receives.
-using HopSeconds = std::function<double(int domain, Activity activity, std::int64_t bytes)>;
+using HopSeconds = std::function<double(int domain, mesh::Transfer transfer, std::int64_t bytes)>;
 
-// Sets the gather, reduce, replica and publish seconds of `costs`. The members of a unit travel in one message per hop.
-// Sums over compute ranks, sums over replicas, and publish events take one message per parameter.
+// Sets Costs::seconds. The members of a unit travel in one message per hop. Sums over compute ranks, sums over replicas,
+// and publish events take one message per parameter.
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs);
 

@@ -3,20 +3,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
-#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/role_names.h"
 
 namespace tessera::shard {
 namespace {
 
-using mesh::Axes, mesh::Mesh;
+using mesh::Axes, mesh::Mesh, mesh::Transfer;
+
+// The transfers of a schedule that have roles in the checker. Publishes have the role of `replicas`.
+constexpr std::array kCheckedTransfers{Transfer::gather, Transfer::gather_compute, Transfer::reduce_compute,
+                                       Transfer::reduce, Transfer::replicas,       Transfer::rows};
 
 Axes together(Axes axes, const Axes& more) {
   axes.insert(axes.end(), more.begin(), more.end());
@@ -177,34 +180,59 @@ Place place_of(const Mesh& mesh, const Domain& domain, int rank) {
           .duplicate = mesh.coordinate(rank, domain.duplicates)};
 }
 
-mesh::Role role_of(const Mesh& mesh, const Domain& domain, Via via) {
-  using enum mesh::Purpose;
-  const bool adopts = has_short_groups(mesh, domain);
-  const Axes storage = adopts ? together(domain.compute, domain.storage) : domain.storage;
-  switch (via) {
-    case Via::gather:
-      return {gather, storage};
-    case Via::gather_compute:
-      return {gather, domain.compute};
-    case Via::demand:
-      return {demand, storage};
-    case Via::rows:
-      return {rows, storage};
-    case Via::reduce_compute:
-      return {reduce, domain.compute};
-    case Via::reduce:
-      return {reduce, together(storage, domain.duplicates)};
-    case Via::replicas:
-      if (!mesh.has_dead_places()) return {replicas, domain.replicas};
-      return {replicas, together(storage, domain.replicas)};
-  }
-  return {};
+mesh::Role role_of(const Mesh& mesh, const Domain& domain, Transfer transfer) {
+  using enum Transfer;
+  const auto axes = [&]() -> Axes {
+    const Axes storage = has_short_groups(mesh, domain) ? together(domain.compute, domain.storage) : domain.storage;
+    switch (transfer) {
+      case gather:
+      case demand:
+      case rows:
+        return storage;
+      case program:
+      case gather_compute:
+      case reduce_compute:
+        return domain.compute;
+      case reduce:
+        return together(storage, domain.duplicates);
+      case replicas:
+      case publish:
+        return mesh.has_dead_places() ? together(storage, domain.replicas) : domain.replicas;
+      case losses:
+        return together(domain.storage, domain.replicas);
+      case norm:
+      case agreement:
+      case casts:
+        return mesh.all_axes();
+    }
+    return {};
+  };
+  return {lane_of(transfer), axes()};
 }
 
-std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Domain& domain, Via via) {
-  const mesh::Role role = role_of(mesh, domain, via);
-  const bool over_parts = via != Via::replicas && via != Via::gather_compute && via != Via::reduce_compute;
-  if (!over_parts || !has_short_groups(mesh, domain)) return groups_of(mesh, role);
+namespace {
+
+// Returns groups_of for `losses` in a mesh with compute groups that lack ranks.
+std::vector<std::vector<int>> loss_groups(const Mesh& mesh, const Domain& first) {
+  const std::vector<std::vector<int>> readers = mesh.groups(first.compute);
+  std::size_t least = readers.front().size();
+  for (const std::vector<int>& group : readers) least = std::min(least, group.size());
+  std::vector<std::vector<int>> groups(least);
+  for (const std::vector<int>& group : readers)
+    for (std::size_t k = 0; k < least; ++k) groups[k].push_back(group[k]);
+  for (const std::vector<int>& group : readers)
+    groups.front().insert(groups.front().end(), group.begin() + static_cast<std::ptrdiff_t>(least), group.end());
+  return groups;
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Domain& domain, Transfer transfer) {
+  const mesh::Role role = role_of(mesh, domain, transfer);
+  if (!has_short_groups(mesh, domain)) return groups_of(mesh, role);
+  if (transfer == Transfer::losses) return loss_groups(mesh, domain);
+  constexpr std::array kOverParts{Transfer::gather, Transfer::demand, Transfer::rows, Transfer::reduce};
+  if (std::ranges::find(kOverParts, transfer) == kOverParts.end()) return groups_of(mesh, role);
   std::vector<std::vector<int>> groups;
   for (const std::vector<int>& replica : mesh.groups(role.axes)) {
     const auto is_in_short = [&](int rank) { return is_short(mesh, domain, mesh.group_of(rank, domain.compute)); };
@@ -219,28 +247,6 @@ std::vector<std::vector<int>> groups_of(const Mesh& mesh, const Domain& domain, 
         groups.push_back(std::move(group));
   }
   return groups;
-}
-
-std::vector<std::vector<int>> loss_groups(const Mesh& mesh, const Domain& first) {
-  if (!has_short_groups(mesh, first)) return groups_of(mesh, run_roles(mesh, first).losses);
-  const std::vector<std::vector<int>> readers = mesh.groups(first.compute);
-  std::size_t least = readers.front().size();
-  for (const std::vector<int>& group : readers) least = std::min(least, group.size());
-  std::vector<std::vector<int>> groups(least);
-  for (const std::vector<int>& group : readers)
-    for (std::size_t k = 0; k < least; ++k) groups[k].push_back(group[k]);
-  for (const std::vector<int>& group : readers)
-    groups.front().insert(groups.front().end(), group.begin() + static_cast<std::ptrdiff_t>(least), group.end());
-  return groups;
-}
-
-RunRoles run_roles(const Mesh& mesh, const Domain& first) {
-  using enum mesh::Purpose;
-  const Axes all = mesh.all_axes();
-  return {.losses = {losses, together(first.storage, first.replicas)},
-          .norm = {norm, all},
-          .world = {agreement, all},
-          .casts = {casts, all}};
 }
 
 std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains) {
@@ -267,11 +273,15 @@ std::vector<int> classes_of(const Mesh& mesh, const std::vector<Domain>& domains
   return classes;
 }
 
-ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, int rank) {
+ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, const Domain& first, int rank) {
   const std::vector<int> group = mesh.group_of(rank, domain.compute);
   ComputeGroup result{
       .rank = place_in(group, rank), .size = static_cast<int>(group.size()), .nominal_size = mesh.size(domain.compute)};
-  for (const int member : group) result.slots.push_back(mesh.coordinate(member, domain.compute));
+  for (const int member : group) {
+    result.slots.push_back(mesh.coordinate(member, domain.compute));
+    result.first_ranks.push_back(place_in(mesh.group_of(member, first.compute), member));
+  }
+  for (const std::string& axis : domain.compute) result.axes.push_back({mesh.coordinate(rank, axis), mesh.size(axis)});
   if (!has_short_groups(mesh, domain)) return result;
   Slots full(static_cast<std::size_t>(result.nominal_size));
   std::iota(full.begin(), full.end(), 0);
@@ -282,57 +292,57 @@ ComputeGroup compute_group_of(const Mesh& mesh, const Domain& domain, int rank) 
   return result;
 }
 
-mesh::Role program_role(const Domain& domain) {
-  return {mesh::Purpose::program, domain.compute};
-}
-
 std::string program_name(const Domain& domain) {
   return fmt::format("{}", fmt::join(domain.compute, "-"));
 }
 
-std::vector<schedule::DomainLanes> lanes_of_hops(const Mesh& mesh, const std::vector<Domain>& domains) {
+std::vector<schedule::Lanes> lanes_of_hops(const Mesh& mesh, const std::vector<Domain>& domains) {
   using Groups = std::vector<std::vector<int>>;
   using Strides = std::vector<std::pair<int, int>>;
   // Groups are compared by their strides, because a mesh may have a million ranks. In a mesh with dead places, equal
   // groups may have different strides, so groups are compared by their ranks.
-  std::map<std::tuple<mesh::Purpose, Strides, Groups>, int> numbers;
-  const auto number = [&](const Domain& domain, Via via) {
-    const mesh::Role role = role_of(mesh, domain, via);
-    const bool has_dead = mesh.has_dead_places();
-    std::tuple key(role.purpose, has_dead ? Strides() : mesh.strides(role.axes),
-                   has_dead ? groups_of(mesh, domain, via) : Groups());
-    return numbers.try_emplace(std::move(key), static_cast<int>(numbers.size())).first->second;
-  };
-  std::vector<schedule::DomainLanes> lanes;
-  for (const Domain& domain : domains)
-    lanes.push_back({.gather = number(domain, Via::gather),
-                     .gather_compute = number(domain, Via::gather_compute),
-                     .reduce_compute = number(domain, Via::reduce_compute),
-                     .reduce = number(domain, Via::reduce),
-                     .replicas = number(domain, Via::replicas)});
+  std::map<std::tuple<Transfer, Strides, Groups>, int> numbers;
+  const bool has_dead = mesh.has_dead_places();
+  std::vector<schedule::Lanes> lanes;
+  for (const Domain& domain : domains) {
+    lanes.emplace_back();
+    for (const Transfer hop : schedule::kHops) {
+      const mesh::Role role = role_of(mesh, domain, hop);
+      std::tuple key(role.transfer, has_dead ? Strides() : mesh.strides(role.axes),
+                     has_dead ? groups_of(mesh, domain, hop) : Groups());
+      lanes.back()[hop] = numbers.try_emplace(std::move(key), static_cast<int>(numbers.size())).first->second;
+    }
+  }
   return lanes;
 }
 
-schedule::RoleGroups role_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
-  schedule::RoleGroups groups;
+schedule::CheckedGroups checked_groups(const Mesh& mesh, const std::vector<Domain>& domains) {
+  schedule::CheckedGroups groups;
   std::map<std::string, mesh::Role> added;  // key: name of the role
-  const auto add = [&](const std::string& name, const mesh::Role& role, std::vector<std::vector<int>> members) {
+  const auto add = [&](const std::string& name, const Domain& domain, Transfer transfer) {
+    const mesh::Role role = role_of(mesh, domain, transfer);
     TESSERA_CHECK(
         added.emplace(name, role).first->second == role,
         "the compute axes of a domain are named '{}', which is the name of a role of its schedules; rename the axes",
         name);
-    groups.emplace(name, schedule::RoleGroup{std::string(name_of(role.purpose)), std::move(members)});
-  };
-  const auto add_along = [&](const std::string& name, const mesh::Role& role) {
-    add(name, role, groups_of(mesh, role));
+    groups.emplace(name, schedule::CheckedGroup{role.transfer, groups_of(mesh, domain, transfer)});
   };
   for (std::size_t domain = 0; domain < domains.size(); ++domain)
-    for (const auto& [hop, via] : kHops)
-      add(schedule::role_name(hop, static_cast<int>(domain)), role_of(mesh, domains[domain], via),
-          groups_of(mesh, domains[domain], via));
-  for (const Domain& domain : domains) add_along(program_name(domain), program_role(domain));
-  add_along(schedule::kCastGroup, run_roles(mesh, domains.front()).casts);
+    for (const Transfer transfer : kCheckedTransfers)
+      add(schedule::role_name(transfer, static_cast<int>(domain)), domains[domain], transfer);
+  for (const Domain& domain : domains) add(program_name(domain), domain, Transfer::program);
+  add(schedule::kCastGroup, domains.front(), Transfer::casts);
   return groups;
+}
+
+std::set<std::string> role_names(const std::vector<Domain>& domains) {
+  std::set<std::string> names{schedule::kCastGroup};
+  for (std::size_t domain = 0; domain < domains.size(); ++domain) {
+    for (const Transfer transfer : kCheckedTransfers)
+      names.insert(schedule::role_name(transfer, static_cast<int>(domain)));
+    names.insert(program_name(domains[domain]));
+  }
+  return names;
 }
 
 }  // namespace tessera::shard

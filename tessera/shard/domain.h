@@ -1,12 +1,12 @@
 // A domain lists the axes of the mesh over which a parameter is sharded. Dense weights have one domain, and experts
 // have another domain over the same ranks.
 #pragma once
-#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tessera/base/device.h"
-#include "tessera/mesh/role.h"
+#include "tessera/mesh/transfer.h"
 #include "tessera/schedule/check/check_mesh.h"
 #include "tessera/schedule/simulate.h"
 
@@ -19,17 +19,6 @@ struct Domain {
   mesh::Axes storage;     // axes of the ranks that together store one compute part
   mesh::Axes duplicates;  // axes of the ranks of one replica that store equal parts; often empty
   mesh::Axes replicas;    // axes of the replicas of the model; gradients are added over replicas once a step
-};
-
-// The purposes for which ranks of a domain communicate.
-enum class Via : std::uint8_t {
-  gather,          // weights: over the ranks that store a compute part
-  gather_compute,  // weights, second hop: over the ranks that use overlapping parts
-  demand,          // steps on demand: gathers of weights (first hop) and comparisons of events; ranks of `gather`
-  rows,            // rows of tables, over the ranks of `gather`
-  reduce_compute,  // gradients, first hop: over the compute ranks that hold terms of one sum
-  reduce,          // gradients: over the ranks that store a part, duplicates included
-  replicas,        // sums of gradients over replicas, and exchanges of new weights
 };
 
 // The places of one compute group that have ranks, in ascending order.
@@ -88,56 +77,53 @@ struct Place {
 // replica must be stored by equal numbers of ranks. Otherwise throw Error.
 Cuts cuts_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
-// Returns the role whose groups communicate for `via`. For Via::replicas, a group consists of the ranks that store one
-// part, with one rank in each replica. There are two exceptions. If the mesh has dead places, a group consists of all
-// ranks that store one compute part. If a compute group lacks ranks, one group consists of all ranks.
-mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
-// Returns the groups of ranks that communicate for `via`. These are the groups of role_of along its axes, except in a
-// replica with a compute group that lacks ranks. Gathers and reductions of such a replica run over all its ranks,
-// because the ranks have adopted parts.
-std::vector<std::vector<int>> groups_of(const mesh::Mesh& mesh, const Domain& domain, Via via);
-// Returns the groups in which ranks exchange the losses of their samples. Group k consists of the k-th rank of each
-// compute group, in the order of replicas and parts. The remaining ranks are at the end of group 0. They receive the
-// losses and contribute no losses.
-std::vector<std::vector<int>> loss_groups(const mesh::Mesh& mesh, const Domain& first);
+// Returns the role whose groups communicate for a transfer. For the transfers whose lane is `replicas`, a group
+// consists of the ranks that store one part, with one rank in each replica. There are two exceptions. If the mesh has
+// dead places, a group consists of all ranks that store one compute part. If a compute group lacks ranks, one group
+// consists of all ranks. The ranks of `losses` read different samples; the domain is then the domain of activations and
+// samples.
+mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, mesh::Transfer transfer);
+// Returns the groups of ranks that communicate for a transfer. These are the groups of role_of along its axes, unless
+// compute groups lack ranks. Gathers and reductions of a replica with such a group run over all its ranks, because the
+// ranks have adopted parts. For `losses`, group k then consists of the k-th rank of each compute group, in the order of
+// replicas and parts. The remaining ranks are at the end of group 0. They receive the losses and contribute no losses.
+std::vector<std::vector<int>> groups_of(const mesh::Mesh& mesh, const Domain& domain, mesh::Transfer transfer);
 
+// The place of a rank along one axis. Places without ranks count.
+struct AxisPlace {
+  int index = 0, size = 1;
+};
 // The compute group of one rank in a domain. The program's collectives run over this group.
 struct ComputeGroup {
-  int rank = 0;          // index of this rank among the live ranks
-  int size = 1;          // number of live ranks
-  int nominal_size = 1;  // number of places, dead places included
-  Slots slots = {};      // the places of the live ranks
+  int rank = 0;                       // index of this rank among the live ranks
+  int size = 1;                       // number of live ranks
+  int nominal_size = 1;               // number of places, dead places included
+  Slots slots = {};                   // the places of the live ranks
+  std::vector<int> first_ranks = {};  // by live rank: its rank in its compute group of domain 0
+  std::vector<AxisPlace> axes = {};   // by axis of Domain::compute: the place of this rank
   // The different slots of the domain's groups, without repetition. A full group is first. Empty if all groups are
   // full.
   std::vector<Slots> shapes = {};
 };
-ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
-// program_role returns the role of the program's collectives over the domain. program_name returns the group name of
-// these collectives in events, which consists of the names of the compute axes. Domains with equal compute axes share
-// the role and the name.
-mesh::Role program_role(const Domain& domain);
+// `first` is domain 0.
+ComputeGroup compute_group_of(const mesh::Mesh& mesh, const Domain& domain, const Domain& first, int rank);
+// Returns the group name of the program's collectives over the domain in events, which consists of the names of the
+// compute axes. Domains with equal compute axes share the name.
 std::string program_name(const Domain& domain);
-
-// The roles that do not belong to a parameter's ways. `losses` is for the ranks that read different samples. `norm`,
-// `world` and `casts` are for all ranks.
-struct RunRoles {
-  mesh::Role losses, norm, world, casts;
-};
-// `first` is the domain of activations and samples.
-RunRoles run_roles(const mesh::Mesh& mesh, const Domain& first);
 
 // Returns the class of each rank. Classes have numbers from 0, in the order of their first ranks. Two ranks are of one
 // class if their replicas have equal shapes in every domain. Ranks of one class execute the same events and the same
 // schedule. All ranks of a replica are of one class.
 std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
-// Returns the lanes of each domain's hops. Hops with the same purpose and equal groups share a communicator and the
-// communicator's lane.
-std::vector<schedule::DomainLanes> lanes_of_hops(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+// Returns the lanes of each domain's hops.
+std::vector<schedule::Lanes> lanes_of_hops(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
-// Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). For each domain,
-// these are the groups of its ways and of the program's collectives (by program_name). One more group contains all
-// ranks. Throws Error if a program_name equals the name of another role.
-schedule::RoleGroups role_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+// Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). These are the groups
+// of every way of every domain, the groups of the program's collectives over every domain (by program_name), and the
+// groups of all ranks. Throws Error if a program_name equals the name of another role.
+schedule::CheckedGroups checked_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
+// Returns the names of the groups that checked_groups() returns for the domains, without the groups.
+std::set<std::string> role_names(const std::vector<Domain>& domains);
 
 }  // namespace tessera::shard

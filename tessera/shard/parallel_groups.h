@@ -1,6 +1,5 @@
 // The communicators and lanes of one rank, for a model and its runtime.
 #pragma once
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +20,8 @@ struct ParallelGroups {
   int rank = 0;                         // in the world
   base::Device device;                  // holds weights and gradients
   std::unique_ptr<base::Lane> compute;  // runs the program
-  std::unique_ptr<base::Lane> sums;  // runs sums of received gradients; null: the lane of Via::reduce runs these sums
+  std::unique_ptr<base::Lane>
+      sums;  // runs sums of received gradients; null: the lane of Transfer::reduce runs these sums
   std::unique_ptr<comm::RoleGroups> roles;  // owns all communicators
   // Communicator of all ranks that read different samples and use the same compute part.
   comm::Communicator* losses = nullptr;
@@ -49,13 +49,13 @@ struct ParallelGroups {
   // passes the same parameters in the same order. Called before the objects for the parameter's ways are built. `cuts`
   // is the sharding of the parameter. Throws Error if the parameter's domain does not exist.
   void provide(const ShardedParameter& parameter, const Cuts& cuts);
-  // Returns the communicator of a domain for a purpose. Throws Error if no parameter of the domain needs this
+  // Returns the communicator of a domain for a transfer. Throws Error if no parameter of the domain needs this
   // communicator.
-  comm::Communicator& of(int domain, Via via) const { return *at(domain, via); }
-  bool has(int domain, Via via) const { return placed(domain).made[static_cast<std::size_t>(via)] != nullptr; }
+  comm::Communicator& of(int domain, mesh::Transfer transfer) const { return *at(domain, transfer); }
+  bool has(int domain, mesh::Transfer transfer) const { return placed(domain).made[transfer] != nullptr; }
   bool has_classes() const { return rank_class != world; }
-  // Returns the communicators for `via` of all domains, in the order of domains, each once.
-  std::vector<comm::Communicator*> made(Via via) const;
+  // Returns the communicators of all domains for a transfer, in the order of domains, each once.
+  std::vector<comm::Communicator*> made(mesh::Transfer transfer) const;
 
   // Returns all communicators, in the order in which they were made.
   std::vector<comm::Communicator*> groups() const { return roles->all(); }
@@ -84,13 +84,13 @@ struct ParallelGroups {
     Place place;
     ComputeGroup compute;
     comm::Communicator* program = nullptr;
-    std::array<comm::Communicator*, 7> made{};  // by Via; null: not made
+    mesh::ByTransfer<comm::Communicator*> made;  // null: not made
   };
   std::vector<Placed> all_placed;
 
  private:
   const Placed& placed(int domain) const;
-  comm::Communicator* at(int domain, Via via) const;
+  comm::Communicator* at(int domain, mesh::Transfer transfer) const;
 };
 
 // Makes the groups of this rank. Collective over the world, which must outlive the result. Every rank passes the same

@@ -159,7 +159,7 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
 
 namespace {
 
-// Sets the layouts over the ranks of Via::replicas in a mesh with dead places.
+// Sets the layouts over the ranks of Transfer::replicas in a mesh with dead places.
 void set_replicas(const Cuts& cuts, const Place& place, RankParts& parts) {
   const bool over_all = !parts.layouts.replicas.empty();
   for (int replica = 0; replica < cuts.replicas; ++replica) {
@@ -171,7 +171,7 @@ void set_replicas(const Cuts& cuts, const Place& place, RankParts& parts) {
   }
 }
 
-// Sets the parts that each rank of Via::replicas updates. Only some replicas update in a mesh with dead places.
+// Sets the parts that each rank of Transfer::replicas updates. Only some replicas update in a mesh with dead places.
 void set_states(const Cuts& cuts, const Place& place, RankParts& parts) {
   const std::vector<int> updating = cuts.updating_replicas();
   const int count = static_cast<int>(updating.size());

@@ -63,17 +63,17 @@ struct ParameterLayouts {
 // One rank's parts of a parameter or of a plane.
 struct RankParts {
   ParameterLayouts layouts;
-  // The storage layout over the ranks of Via::gather. These ranks store this rank's compute part. In a reduced replica
-  // with several parts, they are all ranks of the replica.
+  // The storage layout over the ranks of Transfer::gather. These ranks store this rank's compute part. In a reduced
+  // replica with several parts, they are all ranks of the replica.
   layout::Layout storage;
   int storing_rank = 0;  // index of this rank in `storage`
-  // By replica: the storage layout over the replica's ranks in Via::replicas. Set if the mesh has dead places, else
-  // empty.
+  // By replica: the storage layout over the replica's ranks in Transfer::replicas. Set if the mesh has dead places,
+  // else empty.
   std::vector<layout::Layout> storage_by_replica;
-  int summing_rank = 0;  // index of this rank among the ranks of Via::replicas
+  int summing_rank = 0;  // index of this rank among the ranks of Transfer::replicas
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
-  // By rank of Via::replicas: the part that the rank updates. Empty if the state is not split. Without dead places, the
-  // parts divide local_storage.
+  // By rank of Transfer::replicas: the part that the rank updates. Empty if the state is not split. Without dead
+  // places, the parts divide local_storage.
   std::vector<layout::LocalLayout> states;
   std::int64_t state_offset = 0;  // number of elements of local_storage before this rank's local_state
 };

@@ -12,9 +12,9 @@
 namespace tessera::telemetry {
 namespace {
 
+using mesh::Transfer;
 using nlohmann::ordered_json;
 using runtime::TimelineSpan;
-using schedule::Activity;
 using schedule::Event;
 using schedule::EventKind;
 
@@ -30,7 +30,7 @@ class Writer {
     TraceSpan labels;
     if (span.is_wait)
       labels = waited(span);
-    else if (span.activity == Activity::compute)
+    else if (!span.transfer)
       labels = {.name = work_before(span.event), .category = "compute", .args = {{"before", event_text(span.event)}}};
     else
       labels = transfer(span);
@@ -66,17 +66,17 @@ class Writer {
 
   TraceSpan waited(const TimelineSpan& span) const {
     const std::vector<std::string> weights = names_of(span.weights);
-    return {.name = name_of_transfer(fmt::format("wait: {}", name_of(span.activity)), weights),
+    return {.name = name_of_transfer(fmt::format("wait: {}", title_of(*span.transfer)), weights),
             .category = "wait",
             .args = {{"weights", weights}, {"before", event_text(span.event)}}};
   }
 
   TraceSpan transfer(const TimelineSpan& span) const {
     const std::vector<std::string> weights = names_of(span.weights);
-    TraceSpan labels{.name = name_of_transfer(name_of(span.activity), weights),
-                     .category = std::string(name_of(span.activity)),
+    TraceSpan labels{.name = name_of_transfer(title_of(*span.transfer), weights),
+                     .category = std::string(title_of(*span.transfer)),
                      .args = {{"weights", weights}, {"bytes", span.bytes}}};
-    if (const Event* event = event_at(span.event); span.activity == Activity::comm && event) {
+    if (const Event* event = event_at(span.event); span.transfer == Transfer::program && event) {
       labels.name = name_of_transfer(event->op, weights);
       labels.args["group"] = event->group;
     }

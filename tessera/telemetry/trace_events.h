@@ -11,8 +11,8 @@
 
 namespace tessera::telemetry {
 
-// A span of a row. `category` selects the row: the name of a schedule::Activity selects the row of its lane, and "wait"
-// the row of compute.
+// A span of a row. `category` is "compute" or the title of a mesh::Transfer, which selects the row of its lane, or
+// "wait", which selects the row of compute.
 struct TraceSpan {
   std::string name, category;
   double begin = 0, end = 0;  // seconds

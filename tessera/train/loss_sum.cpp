@@ -37,7 +37,7 @@ base::Fence LossSum::start(const std::vector<at::Tensor>& losses, shard::Paralle
   at::Tensor own = ops::view_of(own_.data(), shape, quant::DType::fp64, ops::to_device(parallel.device));
   if (!losses.empty()) at::stack_out(own, losses);
   comm::Communicator& group = *parallel.losses;
-  // The other ranks receive the losses without contributing any (shard::loss_groups).
+  // The other ranks receive the losses without contributing any (shard::groups_of).
   counts.resize(static_cast<std::size_t>(group.size()), 0);
   group.lane().wait(parallel.compute->record());
   return group.all_gather(own_.data(), all_.data(), counts, quant::DType::fp64);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
+#include <string>
 #include <tuple>
 
 #include "tessera/bench/schedule_costs.h"
@@ -16,8 +18,8 @@
 namespace tessera::bench {
 namespace {
 
+using mesh::Transfer;
 using runtime::TimelineSpan;
-using schedule::Activity;
 using schedule::ParameterId;
 
 constexpr comm::Link kLink{.latency_s = 0.0001, .bytes_per_second = 8e6};
@@ -57,11 +59,15 @@ void run(const Case& test, const std::function<void(SyntheticProgram&, shard::Pa
 using Key = std::tuple<std::string, int, std::vector<ParameterId>>;
 using Times = std::map<Key, std::pair<double, double>>;
 
+std::string text_of(std::optional<Transfer> transfer) {
+  return transfer ? std::string(name_of(*transfer)) : "compute";
+}
+
 Times recorded_times(const std::vector<TimelineSpan>& spans) {
   Times times;
   for (const TimelineSpan& span : spans) {
-    if (span.is_wait || span.activity == Activity::comm) continue;
-    const Key key{name_of(span.activity), span.event, span.weights};
+    if (span.is_wait || span.transfer == Transfer::program) continue;
+    const Key key{text_of(span.transfer), span.event, span.weights};
     EXPECT_TRUE(times.emplace(key, std::pair(span.begin, span.end)).second) << std::get<0>(key) << ' ' << span.event;
   }
   return times;
@@ -69,11 +75,11 @@ Times recorded_times(const std::vector<TimelineSpan>& spans) {
 
 Key key_of(const schedule::Span& span, const schedule::Trace& trace, const schedule::Schedule& schedule) {
   const auto index = static_cast<std::size_t>(span.index);
-  const std::string lane(name_of(span.lane));
-  using enum Activity;
-  if (span.lane == compute) return {lane, span.index, {}};
-  if (span.lane == publish) return {lane, span.index, {trace[index].parameter}};
-  if (span.lane == gather) {
+  const std::string lane = text_of(span.hop);
+  using enum Transfer;
+  if (!span.hop) return {lane, span.index, {}};
+  if (span.hop == publish) return {lane, span.index, {trace[index].parameter}};
+  if (span.hop == gather) {
     const schedule::Residency& residency = schedule.residencies[index];
     return {lane, residency.wait, schedule.gather_units[static_cast<std::size_t>(residency.unit)]};
   }
@@ -100,11 +106,11 @@ void expect_times(const Times& actual, const Times& expected) {
 
 // Compute and its waits, one after another, fill the step.
 void expect_no_gap(std::vector<TimelineSpan> spans, double step_seconds, double exposed_seconds) {
-  std::erase_if(spans, [](const TimelineSpan& span) { return !span.is_wait && span.activity != Activity::compute; });
+  std::erase_if(spans, [](const TimelineSpan& span) { return !span.is_wait && span.transfer; });
   std::ranges::sort(spans, {}, &TimelineSpan::begin);
   double at = 0, waited = 0;
   for (const TimelineSpan& span : spans) {
-    EXPECT_NEAR(span.begin, at, kRounding) << name_of(span.activity) << " at event " << span.event;
+    EXPECT_NEAR(span.begin, at, kRounding) << text_of(span.transfer) << " at event " << span.event;
     at = span.end;
     if (span.is_wait) waited += span.end - span.begin;
   }
@@ -140,7 +146,7 @@ TEST_P(TimelineOf, AProgramCollectiveLastsFromItsEventToTheEndOfItsWait) {
     const schedule::Trace& trace = program.runtime().trace();
     int found = 0;
     for (const TimelineSpan& span : program.runtime().timeline()) {
-      if (span.activity != Activity::comm || span.is_wait) continue;
+      if (span.transfer != Transfer::program || span.is_wait) continue;
       ++found;
       EXPECT_EQ(trace[static_cast<std::size_t>(span.event)].kind, schedule::EventKind::comm);
       EXPECT_EQ(span.bytes, 3000);
@@ -163,16 +169,16 @@ TEST_P(TimelineOf, OnDemandEachConsumeEventWaitsForItsGather) {
     std::int64_t gathers = 0, reductions = 0, bytes = 0;
     for (const TimelineSpan& span : spans) {
       if (span.is_wait) continue;
-      if (span.activity == Activity::reduce) ++reductions;
-      if (span.activity == Activity::gather || span.activity == Activity::publish) bytes += span.bytes;
-      if (span.activity != Activity::gather) continue;
+      if (span.transfer == Transfer::reduce) ++reductions;
+      if (span.transfer == Transfer::gather || span.transfer == Transfer::publish) bytes += span.bytes;
+      if (span.transfer != Transfer::gather) continue;
       ++gathers;
       const schedule::Event& event = runtime.trace()[static_cast<std::size_t>(span.event)];
       EXPECT_EQ(event.kind, schedule::EventKind::consume);
       EXPECT_EQ(span.weights, std::vector{event.parameter});
       EXPECT_EQ(span.microbatch, event.microbatch);
       const auto wait = std::ranges::find_if(spans, [&](const TimelineSpan& other) {
-        return other.is_wait && other.activity == Activity::gather && other.event == span.event;
+        return other.is_wait && other.transfer == Transfer::gather && other.event == span.event;
       });
       ASSERT_NE(wait, spans.end());
       EXPECT_EQ(wait->end, span.end);

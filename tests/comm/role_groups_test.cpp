@@ -9,7 +9,7 @@
 namespace tessera::comm {
 namespace {
 
-using mesh::Purpose;
+using mesh::Transfer;
 
 // The places of a grid of 2 x 3 ranks. The last place is dead, so groups along one axis differ in size.
 mesh::Mesh uneven_mesh() {
@@ -17,21 +17,21 @@ mesh::Mesh uneven_mesh() {
   return {{grid}, mesh::live_places(grid, {5})};
 }
 
-TEST(RoleGroups, RolesWithEqualMembersAndPurposeShareACommunicator) {
+TEST(RoleGroups, RolesWithEqualMembersAndTransferShareACommunicator) {
   run_local(5, {}, [](World& world) {
     RoleGroups roles(world, uneven_mesh());
     EXPECT_TRUE(roles.all().empty());
-    Communicator& gather = roles.make({Purpose::gather, {"a"}});
+    Communicator& gather = roles.make({Transfer::gather, {"a"}});
     EXPECT_EQ(gather.size(), world.rank() < 3 ? 3 : 2);
-    EXPECT_EQ(&roles.make({Purpose::gather, {"a"}}), &gather);
-    EXPECT_EQ(&roles.make({Purpose::gather, {"one", "a"}}), &gather);  // the same ranks
-    EXPECT_EQ(&roles.make(Purpose::gather, "lists", {{0, 1, 2}, {3, 4}}), &gather);
+    EXPECT_EQ(&roles.make({Transfer::gather, {"a"}}), &gather);
+    EXPECT_EQ(&roles.make({Transfer::gather, {"one", "a"}}), &gather);  // the same ranks
+    EXPECT_EQ(&roles.make(Transfer::gather, "lists", {{0, 1, 2}, {3, 4}}), &gather);
     EXPECT_EQ(roles.all().size(), 1u);
-    Communicator& reduce = roles.make({Purpose::reduce, {"a"}});
+    Communicator& reduce = roles.make({Transfer::reduce, {"a"}});
     EXPECT_NE(&reduce, &gather);
     EXPECT_NE(&reduce.lane(), &gather.lane());
-    EXPECT_NE(&roles.make({Purpose::gather, {"b"}}), &gather);
-    EXPECT_NE(&roles.make(Purpose::gather, "other members", {{0, 1}, {2, 3, 4}}), &gather);
+    EXPECT_NE(&roles.make({Transfer::gather, {"b"}}), &gather);
+    EXPECT_NE(&roles.make(Transfer::gather, "other members", {{0, 1}, {2, 3, 4}}), &gather);
     EXPECT_EQ(roles.all().size(), 4u);
     EXPECT_EQ(roles.all()[1], &reduce);
   });
@@ -40,13 +40,13 @@ TEST(RoleGroups, RolesWithEqualMembersAndPurposeShareACommunicator) {
 TEST(RoleGroups, RefuseEmptyAndUnknownAxesAndListsWithoutARank) {
   run_local(5, {}, [](World& world) {
     RoleGroups roles(world, uneven_mesh());
-    EXPECT_THROW(roles.make({Purpose::gather, {}}), Error);
-    EXPECT_THROW(roles.make({Purpose::gather, {"c"}}), Error);
+    EXPECT_THROW(roles.make({Transfer::gather, {}}), Error);
+    EXPECT_THROW(roles.make({Transfer::gather, {"c"}}), Error);
     EXPECT_TRUE(roles.all().empty());
     if (world.rank() == 4) {
-      EXPECT_THROW(roles.make(Purpose::gather, "some", {{0, 1}, {2, 3}}), Error);
+      EXPECT_THROW(roles.make(Transfer::gather, "some", {{0, 1}, {2, 3}}), Error);
     } else {
-      roles.make(Purpose::gather, "some", {{0, 1}, {2, 3}});
+      roles.make(Transfer::gather, "some", {{0, 1}, {2, 3}});
     }
   });
 }

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "tessera/base/error.h"
-#include "tessera/mesh/role.h"
+#include "tessera/mesh/transfer.h"
 
 namespace tessera::mesh {
 namespace {
@@ -208,18 +208,28 @@ TEST(Mesh, StridesJoinAdjacentAxesAndLeaveOutAxesOfSizeOne) {
   EXPECT_EQ(mesh.strides({"one"}), Strides());
 }
 
+TEST(Transfer, HopsAndPublishesShareTheLanesOfTheirTransfers) {
+  static_assert(lane_of(Transfer::gather_compute) == Transfer::gather);
+  static_assert(lane_of(Transfer::reduce_compute) == Transfer::reduce);
+  static_assert(lane_of(Transfer::publish) == Transfer::replicas);
+  static_assert(lane_of(Transfer::demand) == Transfer::demand);
+  EXPECT_EQ(name_of(Transfer::gather_compute), "gather_compute");
+  EXPECT_EQ(title_of(Transfer::gather_compute), "gather over compute");
+  EXPECT_EQ(title_of(Transfer::casts), "casts");
+}
+
 TEST(Role, HasTheGroupsAlongItsAxes) {
   const Mesh mesh({{"tp", 2}, {"dp", 2}});
-  EXPECT_EQ(groups_of(mesh, {Purpose::reduce, {"dp"}}), mesh.groups({"dp"}));
-  EXPECT_EQ(to_string({Purpose::reduce, {"dp", "tp"}}), "reduce over dp, tp");
+  EXPECT_EQ(groups_of(mesh, {Transfer::reduce, {"dp"}}), mesh.groups({"dp"}));
+  EXPECT_EQ(to_string({Transfer::reduce, {"dp", "tp"}}), "reduce over dp, tp");
   EXPECT_THAT(
       [&] {
-        groups_of(mesh, {Purpose::reduce, {}});
+        groups_of(mesh, {Transfer::reduce, {}});
       },
       ThrowsMessage<Error>(HasSubstr("the role 'reduce' has no axes")));
   EXPECT_THAT(
       [&] {
-        groups_of(mesh, {Purpose::reduce, {"gtp"}});
+        groups_of(mesh, {Transfer::reduce, {"gtp"}});
       },
       ThrowsMessage<Error>(HasSubstr("no grid has all of the axes gtp, the axes are 'tp', 'dp'")));
 }

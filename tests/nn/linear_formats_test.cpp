@@ -120,12 +120,14 @@ struct LinearProducts {
 // The multipliers of x (input) and dy (gradient). nullopt: computed from the matrices' own amaxes.
 using Multipliers = std::optional<std::array<float, 2>>;
 
-ops::Operands operands_of(const FormatCase& how, Role role, const at::Tensor& matrix, const Multipliers& multipliers) {
-  const quant::Encoding encoding = role == Role::input ? quant::input_encoding(how.product)
-                                                       : quant::gradient_encoding(how.product, how.products.recipe);
+ops::Operands operands_of(const FormatCase& how, OperandKind kind, const at::Tensor& matrix,
+                          const Multipliers& multipliers) {
+  const quant::Encoding encoding = kind == OperandKind::input
+                                       ? quant::input_encoding(how.product)
+                                       : quant::gradient_encoding(how.product, how.products.recipe);
   if (!multipliers)
     return quantize(matrix, encoding, ops::Sides::both, ops::whole_scale(encoding, ops::amax_of(matrix)));
-  const float multiplier = (*multipliers)[role == Role::input ? 0 : 1];
+  const float multiplier = (*multipliers)[kind == OperandKind::input ? 0 : 1];
   const ops::WholeScale scale{.multiplier = at::full({1}, multiplier, at::kFloat),
                               .inverse = at::full({1}, 1.0F / multiplier, at::kFloat),
                               .amax = {}};
@@ -159,8 +161,8 @@ at::Tensor sum_of_parts(const std::vector<LinearProducts>& ranks, at::Tensor Lin
 // By rank, for all tokens.
 std::vector<LinearProducts> expected_products(const FormatCase& how, const LinearMatrices& matrices,
                                               const Multipliers& multipliers) {
-  const ops::Operands x = operands_of(how, Role::input, matrices.x, multipliers), weight = weight_operands(how),
-                      dy = operands_of(how, Role::gradient, matrices.dy, multipliers);
+  const ops::Operands x = operands_of(how, OperandKind::input, matrices.x, multipliers), weight = weight_operands(how),
+                      dy = operands_of(how, OperandKind::gradient, matrices.dy, multipliers);
   std::vector<LinearProducts> ranks;
   for (int rank = 0; rank < how.tp; ++rank) {
     const layout::Range part = part_of_weight(how, rank);

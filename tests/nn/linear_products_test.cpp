@@ -63,7 +63,7 @@ TEST(Factors, ColumnsOfOneMatrixShareAScale) {
         at::Tensor part = part_of(context);
         part[0][0] = 0.3;
         const Factor factor =
-            factor_of_columns(context, weight, Role::input, part, schedule::Pass::forward, ops::Sides::rows);
+            factor_of_columns(context, weight, OperandKind::input, part, schedule::Pass::forward, ops::Sides::rows);
         const quant::Encoding encoding = quant::input_encoding(Format::fp8);
         const ops::WholeScale shared = ops::whole_scale(encoding, at::full({1}, 4.0, at::kFloat));
         const at::Tensor expected = ops::quantize(part, encoding, ops::Sides::rows, shared).rows.values;
@@ -82,7 +82,7 @@ TEST(Factors, TheFirstStepOfDelayedScalingRecordsNoEvent) {
         return scales.get();
       },
       [](Context& context, const Weight& weight) {
-        const Factor factor = factor_of_columns(context, weight, Role::gradient, part_of(context),
+        const Factor factor = factor_of_columns(context, weight, OperandKind::gradient, part_of(context),
                                                 schedule::Pass::backward, ops::Sides::rows);
         EXPECT_EQ(messages(context), 0u);
         EXPECT_EQ(scales->found()[static_cast<std::size_t>(weight.gradient_scale)], context.tp_rank() == 0 ? 1 : 4);

@@ -203,22 +203,22 @@ TEST(PlanOfExperts, TransfersOfALayerDoNotDependOnTheNumberOfExperts) {
   std::map<std::string, int> by_role;
   for (const auto& [call, count] : calls) by_role[call.first] += count;
   EXPECT_EQ(by_role.at("etp-ep"), 2 * 7);
-  EXPECT_EQ(by_role.at(schedule::role_name("gather", 1)), 2 * 2 * 2 - 1);
-  EXPECT_EQ(by_role.at(schedule::role_name("reduce", 1)), 2 * 2);
+  EXPECT_EQ(by_role.at(schedule::role_name(mesh::Transfer::gather, 1)), 2 * 2 * 2 - 1);
+  EXPECT_EQ(by_role.at(schedule::role_name(mesh::Transfer::reduce, 1)), 2 * 2);
 }
 
 // Returns the calls in which the first reduction of experts has changed places with the gather of experts before it.
 schedule::CallOrder swapped(schedule::CallOrder order) {
-  const auto is = [&](const char* hop) {
+  const auto is = [&](mesh::Transfer hop) {
     return [&order, role = schedule::role_name(hop, 1)](const schedule::CollectiveCall& call) {
       return order.roles[static_cast<std::size_t>(call.role)] == role;
     };
   };
-  const auto reduction = std::ranges::find_if(order.calls, is("reduce"));
+  const auto reduction = std::ranges::find_if(order.calls, is(mesh::Transfer::reduce));
   auto gather = reduction;
-  while (gather != order.calls.begin() && !is("gather")(*gather)) --gather;
+  while (gather != order.calls.begin() && !is(mesh::Transfer::gather)(*gather)) --gather;
   EXPECT_NE(reduction, order.calls.end());
-  EXPECT_TRUE(is("gather")(*gather));
+  EXPECT_TRUE(is(mesh::Transfer::gather)(*gather));
   std::iter_swap(gather, reduction);
   return order;
 }
@@ -238,11 +238,12 @@ TEST(PlanOfExperts, RanksOfManyNodesCannotDeadlock) {
   std::vector<schedule::ParameterSize> sizes;
   for (const predict::PlannedParameter& parameter : step.parameters) sizes.push_back(parameter.size);
   const shard::RankLayout layout = dry_options_of(request).step.layout;
-  const schedule::RoleGroups groups = role_groups(layout.mesh, layout.domains);
+  const schedule::CheckedGroups groups = checked_groups(layout.mesh, layout.domains);
   const schedule::CallOrder order = call_order(step.trace, sizes, step.schedule);
   for (const char* role : {"gather", "replicas", "etp-ep"}) EXPECT_THAT(order.roles, ::testing::Contains(role));
-  EXPECT_THAT(order.roles, ::testing::IsSupersetOf({schedule::role_name("gather", 1), schedule::role_name("reduce", 1),
-                                                    schedule::role_name("replicas", 1)}));
+  EXPECT_THAT(order.roles, ::testing::IsSupersetOf({schedule::role_name(mesh::Transfer::gather, 1),
+                                                    schedule::role_name(mesh::Transfer::reduce, 1),
+                                                    schedule::role_name(mesh::Transfer::replicas, 1)}));
   std::vector<int> order_of(128, 0);
   EXPECT_THAT(check_together(rank_orders(groups, {order}, order_of)), ::testing::IsEmpty());
   order_of[37] = 1;
@@ -258,9 +259,10 @@ TEST(PlanOfExperts, EachDomainUsesItsOwnLinks) {
   const StepPlan step = plan_step(request);
   for (std::size_t unit = 0; unit < step.schedule.gather_units.size(); ++unit) {
     const auto id = static_cast<std::size_t>(step.schedule.gather_units[unit].front());
-    const auto bytes = static_cast<double>(bytes_over(step.parameters[id].size.gather, schedule::Activity::gather));
+    const auto bytes = static_cast<double>(bytes_over(step.parameters[id].size.gather, mesh::Transfer::gather));
     const double rate = step.parameters[id].size.domain == 1 ? 1e6 : 1e5;
-    EXPECT_NEAR(step.costs.costs.gather_seconds[unit], bytes / rate, 1e-12) << step.parameters[id].size.name;
+    EXPECT_NEAR(step.costs.costs.seconds[mesh::Transfer::gather][unit], bytes / rate, 1e-12)
+        << step.parameters[id].size.name;
   }
 }
 

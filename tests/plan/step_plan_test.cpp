@@ -194,7 +194,7 @@ TEST(PlanTime, TransfersOfASharedLinkRunOneAtATime) {
   const auto overlaps = [](const StepPlan& step) {
     std::vector<schedule::Span> transfers;
     for (const schedule::Span& span : step.prediction.spans)
-      if (span.lane != schedule::Activity::compute) transfers.push_back(span);
+      if (span.hop) transfers.push_back(span);
     std::ranges::sort(transfers, {}, &schedule::Span::begin);
     int found = 0;
     for (std::size_t i = 1; i < transfers.size(); ++i) found += transfers[i].begin < transfers[i - 1].end - 1e-12;
@@ -203,7 +203,7 @@ TEST(PlanTime, TransfersOfASharedLinkRunOneAtATime) {
   const auto moving = [](const StepPlan& step) {
     double seconds = 0;
     for (const schedule::Span& span : step.prediction.spans)
-      if (span.lane != schedule::Activity::compute) seconds += span.end - span.begin;
+      if (span.hop) seconds += span.end - span.begin;
     return seconds;
   };
   for (const char* tp : {"1", "2"}) {
@@ -274,7 +274,9 @@ TEST(PlanTime, SelectiveRecomputationMovesTheRecomputedBytes) {
 }
 
 TEST(PlanTime, LinksAreThoseOfTheRanksThatTalk) {
-  const auto first_gather = [](const StepPlan& step) { return step.costs.costs.gather_seconds.front(); };
+  const auto first_gather = [](const StepPlan& step) {
+    return step.costs.costs.seconds[mesh::Transfer::gather].front();
+  };
   const StepPlan near = plan_step(request_of({{"gtp", "4"}})), far = plan_step(request_of({{"gtp", "8"}}));
   EXPECT_DOUBLE_EQ(first_gather(near), 128.0 * 4 * 3 / 4 / 1e6);
   EXPECT_DOUBLE_EQ(first_gather(far), 128.0 * 4 * 7 / 8 / 1e5);

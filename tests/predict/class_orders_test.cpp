@@ -51,8 +51,8 @@ std::vector<std::string> faults_of(const Classes& classes, int changed = -1, con
     const Trace& own = its_class == changed ? trace : classes.traces[static_cast<std::size_t>(its_class)];
     orders.push_back(call_order(own, sizes, schedule::plan(own, sizes, {})));
   }
-  return schedule::check_together(schedule::rank_orders(shard::role_groups(classes.layout.mesh, classes.layout.domains),
-                                                        std::move(orders), classes.class_of));
+  return schedule::check_together(schedule::rank_orders(
+      shard::checked_groups(classes.layout.mesh, classes.layout.domains), std::move(orders), classes.class_of));
 }
 
 // Mutations of the optimizer's events. `published`: indices of the publish events whose weights replicas exchange.

@@ -88,12 +88,9 @@ class RecordedWorld : public comm::World {
 std::vector<std::string> roles_of(const Calls& calls, const shard::ParallelGroups& parallel) {
   std::map<const comm::Communicator*, std::string> roles{{parallel.casts, schedule::kCastGroup},
                                                          {&parallel.program(), "users"}};
-  for (const auto& [name, via] : {std::pair{"gather", shard::Via::gather},
-                                  {"gather_compute", shard::Via::gather_compute},
-                                  {"reduce_compute", shard::Via::reduce_compute},
-                                  {"reduce", shard::Via::reduce},
-                                  {"replicas", shard::Via::replicas}})
-    if (parallel.has(0, via)) roles.emplace(&parallel.of(0, via), name);
+  using enum mesh::Transfer;
+  for (const mesh::Transfer transfer : {gather, gather_compute, reduce_compute, reduce, replicas})
+    if (parallel.has(0, transfer)) roles.emplace(&parallel.of(0, transfer), name_of(transfer));
   std::vector<std::string> found;
   for (const comm::Communicator* group : calls)
     if (const auto role = roles.find(group); role != roles.end()) found.push_back(role->second);

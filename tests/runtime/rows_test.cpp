@@ -145,7 +145,8 @@ class Rank {
 
   // Writes new weights. If replicas exchange the weights, the exchange is delayed.
   void write(int step) {
-    if (case_.disturbed && parallel_.has(0, Via::replicas)) parallel_.of(0, Via::replicas).lane().delay(0.002);
+    if (case_.disturbed && parallel_.has(0, mesh::Transfer::replicas))
+      parallel_.of(0, mesh::Transfer::replicas).lane().delay(0.002);
     ShardedParameter& parameter = runtime_.parameter(table_);
     for (const layout::Piece& piece : parameter.local_state.pieces)
       for (std::int64_t i = 0; i < piece.box.elements(); ++i) {
@@ -377,7 +378,7 @@ void with_row_gather(Visit visit) {
     const ShardedParameter& table = rank.runtime().parameter(rank.table());
     RowGather gather(table, parallel);
     std::vector<std::int64_t> ids(kTokens, -1);
-    visit(gather, table, parallel.of(0, Via::rows), ids);
+    visit(gather, table, parallel.of(0, mesh::Transfer::rows), ids);
   });
 }
 

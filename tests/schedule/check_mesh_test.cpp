@@ -18,6 +18,7 @@
 namespace tessera::schedule {
 namespace {
 
+using mesh::Transfer;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -26,11 +27,11 @@ using ::testing::Not;
 // The first replica has the ranks 0 to 2, and the second replica has the ranks 3 and 4.
 const std::vector<int> kClasses{0, 0, 0, 1, 1};
 const std::vector<std::vector<int>> kStorage{{0, 1, 2}, {3, 4}};
-const RoleGroups kGroups{{"gather", {"gather", kStorage}},
-                         {"gather_compute", {"gather", {{0}, {1}, {2}, {3}, {4}}}},
-                         {"reduce", {"reduce", kStorage}},
-                         {"reduce_compute", {"reduce", {{0}, {1}, {2}, {3}, {4}}}},
-                         {"replicas", {"replicas", {{0, 1, 2, 3, 4}}}}};
+const CheckedGroups kGroups{{"gather", {Transfer::gather, kStorage}},
+                            {"gather_compute", {Transfer::gather, {{0}, {1}, {2}, {3}, {4}}}},
+                            {"reduce", {Transfer::reduce, kStorage}},
+                            {"reduce_compute", {Transfer::reduce, {{0}, {1}, {2}, {3}, {4}}}},
+                            {"replicas", {Transfer::replicas, {{0, 1, 2, 3, 4}}}}};
 
 oracle::Case step_of(int microbatches, bool reversed = false) {
   oracle::Recorder step("a step of one class", {{"a", 2, 3}, {"b", 4, 5}});
@@ -67,7 +68,7 @@ TEST(CheckClasses, RefusesReorderedSumsOverReplicas) {
 // Replicas exchange the new weights of ZeRO-1. The schedules of the two classes differ in the order of publish events.
 TEST(CheckClasses, RefusesReorderedPublishEvents) {
   oracle::Case made = step_of(2);
-  for (ParameterSize& size : made.sizes) size.publish = {{Activity::publish, size.gathered}};
+  for (ParameterSize& size : made.sizes) size.publish = {{mesh::Transfer::publish, size.gathered}};
   const CallOrder order = order_of(made);
   EXPECT_THAT(check_together(rank_orders(kGroups, {order, order}, kClasses)), IsEmpty());
   std::swap(made.trace[made.trace.size() - 1], made.trace[made.trace.size() - 2]);
@@ -94,7 +95,7 @@ TEST(CheckClasses, MayHaveDifferentReduceUnits) {
 }
 
 TEST(CheckClasses, ReportsARoleWithoutGroups) {
-  RoleGroups groups = kGroups;
+  CheckedGroups groups = kGroups;
   groups.erase("reduce");
   try {
     rank_orders(groups, {order_of(step_of(1))}, {0, 0, 0, 0, 0});
@@ -104,9 +105,9 @@ TEST(CheckClasses, ReportsARoleWithoutGroups) {
   }
 }
 
-// Two roles with the same ranks and purpose share a communicator, so their calls need the same order on all ranks.
+// Two roles with the same ranks and lane share a communicator, so their calls need the same order on all ranks.
 TEST(CheckClasses, RolesThatShareACommunicatorHaveOneOrder) {
-  const RoleGroups groups{{"x", {"gather", {{0, 1}}}}, {"y", {"gather", {{0, 1}}}}};
+  const CheckedGroups groups{{"x", {Transfer::gather, {{0, 1}}}}, {"y", {Transfer::gather, {{0, 1}}}}};
   const CallOrder one{.roles = {"x", "y"}, .calls = {{0, "a", 1}, {1, "b", 1}}};
   const CallOrder other{.roles = {"x", "y"}, .calls = {{1, "b", 1}, {0, "a", 1}}};
   EXPECT_THAT(check_together(rank_orders(groups, {one, one}, {0, 1})), IsEmpty());
@@ -133,10 +134,11 @@ TEST(CheckOneClass, RanksWithOneScheduleHaveNoFaultTogether) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {
     const int ranks = 1 + static_cast<int>(random() % 9);
-    RoleGroups groups;
+    CheckedGroups groups;
     for (const std::string& role : order.roles) {
       const bool is_shared = !groups.empty() && random() % 4 == 0;
-      groups.emplace(role, is_shared ? groups.begin()->second : RoleGroup{role, random_groups(ranks, random)});
+      groups.emplace(role,
+                     is_shared ? groups.begin()->second : CheckedGroup{Transfer::gather, random_groups(ranks, random)});
     }
     const std::vector<int> one_class(static_cast<std::size_t>(ranks), 0);
     EXPECT_THAT(check_together(rank_orders(groups, {order}, one_class)), IsEmpty()) << trial;

@@ -109,8 +109,8 @@ Step layers(const LayerOptions& options, std::mt19937& random) {
       if (options.unpacked) size.unpacked = 2 * size.gathered;
       size.staging = size.gathered;
       size.scratch = size.gathered / 2;
-      size.gather = {{Activity::gather, size.gathered / 2}};
-      size.reduce = {{Activity::reduce, size.gathered / 2}};
+      size.gather = {{mesh::Transfer::gather, size.gathered / 2}};
+      size.reduce = {{mesh::Transfer::reduce, size.gathered / 2}};
       step.sizes.push_back(size);
     }
   const int weights = static_cast<int>(step.sizes.size());

@@ -294,9 +294,9 @@ Recorder::Recorder(std::string name, const std::vector<Parameter>& parameters, S
                            .unpacked = it.unpacked,
                            .staging = it.staging,
                            .scratch = it.staging,
-                           .gather = {{Activity::gather, it.gathered}},
-                           .reduce = {{Activity::reduce, it.staging}},
-                           .replicas = {{Activity::replicas, it.staging}}});
+                           .gather = {{mesh::Transfer::gather, it.gathered}},
+                           .reduce = {{mesh::Transfer::reduce, it.staging}},
+                           .replicas = {{mesh::Transfer::replicas, it.staging}}});
 }
 
 void Recorder::backward(int parameter) {

@@ -68,7 +68,7 @@ class RandomStep {
     Case made = step_.take();
     for (ParameterSize& size : made.sizes) {
       size.scratch = size.staging > 0 ? random_.between(0, 2000) : 0;
-      if (random_.once_in(8)) size.gather.push_back({Activity::gather_compute, 1});
+      if (random_.once_in(8)) size.gather.push_back({mesh::Transfer::gather_compute, 1});
     }
     return made;
   }

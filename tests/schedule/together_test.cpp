@@ -250,11 +250,11 @@ TEST(CheckTogether, CallsOfASchedule) {
   step.backward(0);
   step.publish(0), step.publish(1);
   oracle::Case made = step.take();
-  made.sizes[0].replicas = {{Activity::replicas, 7}};
-  made.sizes[1].replicas = {{Activity::replicas, 8}};
-  made.sizes[1].publish = {{Activity::publish, 4}};
-  made.sizes[1].gather.push_back({Activity::gather_compute, 9});
-  made.sizes[1].reduce.insert(made.sizes[1].reduce.begin(), {Activity::reduce_compute, 6});
+  made.sizes[0].replicas = {{mesh::Transfer::replicas, 7}};
+  made.sizes[1].replicas = {{mesh::Transfer::replicas, 8}};
+  made.sizes[1].publish = {{mesh::Transfer::publish, 4}};
+  made.sizes[1].gather.push_back({mesh::Transfer::gather_compute, 9});
+  made.sizes[1].reduce.insert(made.sizes[1].reduce.begin(), {mesh::Transfer::reduce_compute, 6});
   made.trace.insert(made.trace.begin() + 3,
                     {.kind = EventKind::comm, .microbatch = 0, .group = "tp", .op = "all_reduce", .bytes = 16});
   const CallOrder order = call_order(made.trace, made.sizes, plan(made.trace, made.sizes, {}));

@@ -22,6 +22,7 @@ namespace tessera::shard {
 namespace {
 
 using layout::Layout, layout::Range;
+using mesh::Transfer;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -237,7 +238,6 @@ std::int64_t elements_received(const Layout& from, const Layout& to, int rank) {
 
 // Compares the bytes of the ways with those of the transfers.
 TEST(ReplicaLayouts, MoveTheBytesOfTheirWays) {
-  using schedule::Activity;
   constexpr ParameterTypes types{
       .model = quant::DType::bf16, .accumulator = quant::DType::fp32, .wire = quant::DType::bf16};
   Cuts cuts{.replicas = 3, .slots = 3, .shapes = {{{0, 2}, {0, 1, 2}}, {{0, 1, 2}}, {{1}, {0, 1}}}};
@@ -257,12 +257,12 @@ TEST(ReplicaLayouts, MoveTheBytesOfTheirWays) {
             const WayBytes bytes(spec, parameter.layouts, types, cuts, /*by_rows=*/false);
             const Ways ways = bytes.at(place);
             const Layout homes = homes_of(parameter, place);
-            EXPECT_EQ(bytes_over(ways.gather, Activity::gather),
+            EXPECT_EQ(bytes_over(ways.gather, Transfer::gather),
                       spec.sharded ? 2 * elements_received(parameter.storage, homes, parameter.storing_rank) : 0);
-            EXPECT_EQ(bytes_over(ways.gather, Activity::gather_compute),
+            EXPECT_EQ(bytes_over(ways.gather, Transfer::gather_compute),
                       2 * elements_received(parameter.layouts.home, parameter.layouts.compute, rank));
             const GradientAdditions additions = additions_of(parameter, cuts, place, types);
-            EXPECT_EQ(bytes_over(ways.reduce, Activity::reduce), additions.received_bytes());
+            EXPECT_EQ(bytes_over(ways.reduce, Transfer::reduce), additions.received_bytes());
             size = parameter_size(spec, parameter.layouts, types, cuts);
             // The sum over compute ranks is rounded to the wire type before the exchange.
             const bool sums = sums_compute(spec, parameter.layouts);
@@ -287,15 +287,15 @@ TEST(AdoptionGroups, ListTheRanksOfReplicasAndOfLosses) {
   const mesh::Grid grid{{"a", 2}, {"b", 2}, {"c", 2}};
   const mesh::Mesh mesh({grid}, mesh::live_places(grid, {3}));
   const Domain domain{.compute = {"a"}, .storage = {"b"}, .duplicates = {}, .replicas = {"c"}};
-  EXPECT_EQ(groups_of(mesh, domain, Via::gather), (Groups{{0, 1, 2}, {3, 5}, {4, 6}}));
-  EXPECT_EQ(groups_of(mesh, domain, Via::reduce), (Groups{{0, 1, 2}, {3, 5}, {4, 6}}));
-  EXPECT_EQ(groups_of(mesh, domain, Via::reduce_compute), (Groups{{0, 1}, {2}, {3, 4}, {5, 6}}));
-  EXPECT_EQ(groups_of(mesh, domain, Via::replicas), (Groups{{0, 1, 2, 3, 4, 5, 6}}));
-  EXPECT_EQ(loss_groups(mesh, domain), (Groups{{0, 2, 3, 5, 1, 4, 6}}));
+  EXPECT_EQ(groups_of(mesh, domain, Transfer::gather), (Groups{{0, 1, 2}, {3, 5}, {4, 6}}));
+  EXPECT_EQ(groups_of(mesh, domain, Transfer::reduce), (Groups{{0, 1, 2}, {3, 5}, {4, 6}}));
+  EXPECT_EQ(groups_of(mesh, domain, Transfer::reduce_compute), (Groups{{0, 1}, {2}, {3, 4}, {5, 6}}));
+  EXPECT_EQ(groups_of(mesh, domain, Transfer::replicas), (Groups{{0, 1, 2, 3, 4, 5, 6}}));
+  EXPECT_EQ(groups_of(mesh, domain, Transfer::losses), (Groups{{0, 2, 3, 5, 1, 4, 6}}));
   EXPECT_EQ(classes_of(mesh, {domain}), (std::vector<int>{0, 0, 0, 1, 1, 1, 1}));
   const Place last = place_of(mesh, domain, 2);
   EXPECT_EQ(std::tuple(last.compute, last.part, last.replica), std::tuple(0, 1, 0));
-  const ComputeGroup group = compute_group_of(mesh, domain, 2);
+  const ComputeGroup group = compute_group_of(mesh, domain, domain, 2);
   EXPECT_EQ(group.slots, (Slots{0}));
   EXPECT_EQ(group.shapes, (std::vector<Slots>{{0, 1}, {0}}));
 }

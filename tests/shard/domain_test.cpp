@@ -7,7 +7,6 @@
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/role_names.h"
 
 namespace tessera::shard {
 namespace {
@@ -57,11 +56,11 @@ TEST(Domain, EveryRankRefusesAnUnusableMesh) {
 }
 
 TEST(Domain, NamesOfAxesMustDifferFromNamesOfRoles) {
-  EXPECT_TRUE(role_groups(without(kPlain, {}), {kDense}).contains("a"));
+  EXPECT_TRUE(checked_groups(without(kPlain, {}), {kDense}).contains("a"));
   const Grid grid{{"gather", 2}, {"b", 1}, {"c", 1}};
   EXPECT_THAT(
       [&] {
-        role_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}});
+        checked_groups(without(grid, {}), {{{"gather"}, {"b"}, {}, {"c"}}});
       },
       ThrowsMessage<Error>(HasSubstr("the compute axes of a domain are named 'gather', which is the name of a role")));
 }
@@ -69,28 +68,53 @@ TEST(Domain, NamesOfAxesMustDifferFromNamesOfRoles) {
 TEST(Domain, TheProgramsCollectivesCountLiveRanksAndPlaces) {
   const Mesh mesh = without({{"a", 3}, {"b", 2}, {"c", 1}}, {1});
   const Domain over_a{{"a"}, {"b"}, {}, {"c"}};
-  const ComputeGroup cut = compute_group_of(mesh, over_a, 1), whole = compute_group_of(mesh, over_a, 2);
+  const ComputeGroup cut = compute_group_of(mesh, over_a, over_a, 1), whole = compute_group_of(mesh, over_a, over_a, 2);
   EXPECT_EQ(std::tuple(cut.rank, cut.size, cut.nominal_size), std::tuple(1, 2, 3));
   EXPECT_EQ(std::tuple(whole.rank, whole.size, whole.nominal_size), std::tuple(0, 3, 3));
+}
+
+TEST(Domain, AComputeGroupKnowsTheFirstDomainsRanksOfItsMembers) {
+  const Grid grid{{"tp", 2}, {"gtp", 4}, {"dp", 1}};
+  const Grid of_experts{{"etp", 2}, {"ep", 2}, {"egtp", 2}, {"edp", 1}, {"dp", 1}};
+  const Mesh mesh({grid, of_experts}, mesh::live_places(grid, {}));
+  const Domain dense{{"tp"}, {"gtp"}, {}, {"dp"}}, experts{{"etp", "ep"}, {"egtp"}, {"edp"}, {"dp"}};
+  const ComputeGroup group = compute_group_of(mesh, experts, dense, 6);
+  EXPECT_EQ(group.first_ranks, (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(std::pair(group.axes[0].index, group.axes[0].size), std::pair(0, 2));
+  EXPECT_EQ(std::pair(group.axes[1].index, group.axes[1].size), std::pair(1, 2));
+  EXPECT_EQ(compute_group_of(mesh, dense, dense, 6).first_ranks, (std::vector<int>{0, 1}));
 }
 
 TEST(Domain, DomainsWithTheSameComputeAxesShareTheProgramsGroup) {
   const Domain other{.compute = {"a"}, .storage = {"b", "w"}, .duplicates = {}, .replicas = {"c"}};
   const Mesh mesh = without(kDuplicated, {});
-  EXPECT_EQ(role_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
+  EXPECT_EQ(checked_groups(mesh, {kDuplicates, other}).at("a").groups, mesh.groups({"a"}));
 }
 
 TEST(Domain, NamesOfRolesAreThoseOfTheirGroups) {
   const Domain other{.compute = {"a", "b"}, .storage = {"w"}, .duplicates = {}, .replicas = {"c"}};
   std::set<std::string> names;
-  for (const auto& [name, group] : role_groups(without(kDuplicated, {}), {kDuplicates, other})) names.insert(name);
+  for (const auto& [name, group] : checked_groups(without(kDuplicated, {}), {kDuplicates, other})) names.insert(name);
   EXPECT_EQ(role_names({kDuplicates, other}), names);
 }
 
+// A lane is the lane of a communicator, so hops with the same lane_of and equal groups have equal numbers.
+TEST(Domain, HopsShareLanesWhereTheirGroupsAreEqual) {
+  const auto number_of = [](const Mesh& mesh, const std::vector<Domain>& domains) {
+    const std::vector<schedule::Lanes> lanes = lanes_of_hops(mesh, domains);
+    for (const schedule::Lanes& own : lanes) EXPECT_EQ(own[mesh::Transfer::publish], own[mesh::Transfer::replicas]);
+    return schedule::number_of_lanes(lanes);
+  };
+  EXPECT_EQ(number_of(without(kPlain, {}), {kDense}), 5U);
+  EXPECT_EQ(number_of(without(kPlain, {}), {kDense, kDense}), 5U);
+  EXPECT_EQ(number_of(without(kPlain, {8, 9}), {kDense}), 5U);
+  EXPECT_EQ(number_of(without({{"a", 1}, {"b", 1}, {"c", 1}}, {}), {kDense}), 3U);
+}
+
 TEST(Domain, ReplicasHaveOneGroupForEachPartUnlessPlacesAreDead) {
-  EXPECT_EQ(role_of(without(kPlain, {}), kDense, Via::replicas).axes, (mesh::Axes{"c"}));
-  EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, Via::replicas).axes, (mesh::Axes{"b", "c"}));
-  EXPECT_EQ(role_of(without(kDuplicated, {}), kDuplicates, Via::reduce).axes, (mesh::Axes{"b", "w"}));
+  EXPECT_EQ(role_of(without(kPlain, {}), kDense, mesh::Transfer::replicas).axes, (mesh::Axes{"c"}));
+  EXPECT_EQ(role_of(without(kPlain, {8, 9}), kDense, mesh::Transfer::replicas).axes, (mesh::Axes{"b", "c"}));
+  EXPECT_EQ(role_of(without(kDuplicated, {}), kDuplicates, mesh::Transfer::reduce).axes, (mesh::Axes{"b", "w"}));
 }
 
 }  // namespace

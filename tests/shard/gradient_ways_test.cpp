@@ -11,8 +11,8 @@
 namespace tessera::shard {
 namespace {
 
+using mesh::Transfer;
 using quant::DType;
-using schedule::Activity;
 
 // Returns numbers whose sums depend on the order of the additions.
 float gradient_at(int block, int part, int compute, std::int64_t index) {
@@ -59,7 +59,7 @@ void expect_reduced_bytes(const WayRank& rank) {
   const ShardedParameter& parameter = rank.parameter;
   const layout::Layout& compute = parameter.spec.compute;
   std::int64_t over_compute = 0;
-  if (schedule::has_hop(rank.ways.reduce, Activity::reduce_compute))
+  if (schedule::has_hop(rank.ways.reduce, Transfer::reduce_compute))
     for (const std::int64_t index : indices_of(parameter.local_home, compute.shape.cols))
       for (int other = 0; other < compute.size(); ++other)
         if (other != parameter.place.compute &&
@@ -68,8 +68,8 @@ void expect_reduced_bytes(const WayRank& rank) {
   std::int64_t bytes = bytes_of(over_compute, DType::fp32);
   // If every compute rank has the whole gradient, an all-reduce adds it: a reduce-scatter, then an all-gather.
   if (!parameter.spec.sharded) bytes = 2 * bytes / compute.size();
-  EXPECT_EQ(bytes_over(rank.ways.reduce, Activity::reduce_compute), bytes);
-  EXPECT_EQ(bytes_over(rank.ways.reduce, Activity::reduce),
+  EXPECT_EQ(bytes_over(rank.ways.reduce, Transfer::reduce_compute), bytes);
+  EXPECT_EQ(bytes_over(rank.ways.reduce, Transfer::reduce),
             bytes_of((rank.cuts.parts - 1) * parameter.shard_elements(), parameter.types.wire));
 }
 

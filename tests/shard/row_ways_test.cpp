@@ -10,8 +10,8 @@
 namespace tessera::shard {
 namespace {
 
+using mesh::Transfer;
 using quant::DType;
-using schedule::Activity;
 
 constexpr std::int64_t kRows = 11, kColumns = 3, kMaxRead = 6;
 using Ids = std::array<std::int64_t, kMaxRead>;
@@ -52,7 +52,7 @@ void read_rows(WayRank& rank) {
     const Ids ids = ids_of(parameter.place.part);
     Guarded out(static_cast<std::size_t>(bytes_of(count * kColumns, type)));
     const RowIds wanted{.data = ids.data(), .count = count, .first = held.begin};
-    rows.start(parameter, rank.parallel.of(0, Via::rows), wanted, {}, out.data(), {}).wait();
+    rows.start(parameter, rank.parallel.of(0, Transfer::rows), wanted, {}, out.data(), {}).wait();
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t id = ids[static_cast<std::size_t>(i)];
       const bool is_held = id >= held.begin && id < held.end;
@@ -117,7 +117,7 @@ void reduce_rows(WayRank& rank) {
         expected += row_given(block, part, index / kColumns, index % kColumns, wire);
     EXPECT_EQ(sums[static_cast<std::size_t>(at)], expected) << "element " << index;
   });
-  EXPECT_EQ(bytes_over(rank.ways.reduce, Activity::reduce),
+  EXPECT_EQ(bytes_over(rank.ways.reduce, Transfer::reduce),
             (rank.cuts.parts - 1) * (bytes_of(kMaxRead * kColumns, wire) + kMaxRead * 8));
 }
 
@@ -134,7 +134,7 @@ TEST(RowsWay, AFrozenTableIsOnlyRead) {
   spec.trainable = false;
   on_way_ranks({.compute = 2, .parts = 2}, spec, {}, [](WayRank& rank) {
     read_rows(rank);
-    EXPECT_FALSE(rank.parallel.has(0, Via::reduce));
+    EXPECT_FALSE(rank.parallel.has(0, Transfer::reduce));
     EXPECT_TRUE(rank.ways.reduce.empty());
     EXPECT_EQ(Reducer(rank.parameter, rank.parallel, rank.cuts, rank.ways.reduce).rows(), nullptr);
   });

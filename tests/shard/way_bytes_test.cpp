@@ -16,8 +16,9 @@ namespace tessera::shard {
 namespace {
 
 using layout::Layout, layout::LocalLayout;
+using mesh::Transfer;
 using quant::DType;
-using schedule::Activity, schedule::Way;
+using schedule::Way;
 
 constexpr ParameterTypes kTypes{.model = DType::bf16, .accumulator = DType::fp32, .wire = DType::bf16};
 
@@ -74,13 +75,13 @@ void expect_gather(const ShardedParameter& parameter, const Way& way) {
     if (plane.layouts.home != plane.layouts.compute)
       compute += plane.bytes(number_received(plane.layouts.home, plane.layouts.compute, parameter.place.compute));
   }
-  EXPECT_EQ(bytes_over(way, Activity::gather), storage);
-  EXPECT_EQ(bytes_over(way, Activity::gather_compute), compute);
+  EXPECT_EQ(bytes_over(way, Transfer::gather), storage);
+  EXPECT_EQ(bytes_over(way, Transfer::gather_compute), compute);
 }
 
 void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Way& way) {
   EXPECT_EQ(way.empty(),
-            !parameter.spec.trainable || (cuts.reducing() == 1 && !has_hop(way, Activity::reduce_compute)));
+            !parameter.spec.trainable || (cuts.reducing() == 1 && !has_hop(way, Transfer::reduce_compute)));
   if (!parameter.spec.trainable) return;
   std::int64_t compute = 0;
   if (sums_compute(parameter.spec, parameter.layouts)) {
@@ -96,8 +97,8 @@ void expect_reduce(const ShardedParameter& parameter, const Cuts& cuts, const Wa
                                     tree_of(parameter.storage, cuts, parameter.place.part, parameter.place.duplicate),
                                     parameter.place.part + parameter.storage.size() * parameter.place.duplicate,
                                     kTypes);
-  EXPECT_EQ(bytes_over(way, Activity::reduce_compute), compute);
-  EXPECT_EQ(bytes_over(way, Activity::reduce), additions.received_bytes());
+  EXPECT_EQ(bytes_over(way, Transfer::reduce_compute), compute);
+  EXPECT_EQ(bytes_over(way, Transfer::reduce), additions.received_bytes());
 }
 
 void expect_replicas(const ShardedParameter& parameter, const Cuts& cuts, const Ways& ways) {
@@ -183,15 +184,14 @@ TEST(WayBytes, AnEncodedWeightMovesItsDataAndScales) {
 
 TEST(Way, HopsKeepTheirOrder) {
   Way sum;
-  add_hops(sum, {{Activity::reduce, 3}});
-  add_hops(sum, {{Activity::reduce_compute, 1}, {Activity::reduce, 4}});
-  EXPECT_EQ(sum, (Way{{Activity::reduce_compute, 1}, {Activity::reduce, 7}}));
+  add_hops(sum, {{Transfer::reduce, 3}});
+  add_hops(sum, {{Transfer::reduce_compute, 1}, {Transfer::reduce, 4}});
+  EXPECT_EQ(sum, (Way{{Transfer::reduce_compute, 1}, {Transfer::reduce, 7}}));
   EXPECT_EQ(total_bytes(sum), 8);
-  EXPECT_EQ(bytes_over(sum, Activity::gather), 0);
-  raise(sum, {{Activity::reduce_compute, 2}, {Activity::reduce, 6}});
-  EXPECT_EQ(sum, (Way{{Activity::reduce_compute, 2}, {Activity::reduce, 7}}));
-  EXPECT_THROW(raise(sum, {{Activity::reduce, 6}}), Error);
-  EXPECT_THROW(hop_role(Activity::compute), Error);
+  EXPECT_EQ(bytes_over(sum, Transfer::gather), 0);
+  raise(sum, {{Transfer::reduce_compute, 2}, {Transfer::reduce, 6}});
+  EXPECT_EQ(sum, (Way{{Transfer::reduce_compute, 2}, {Transfer::reduce, 7}}));
+  EXPECT_THROW(raise(sum, {{Transfer::reduce, 6}}), Error);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 namespace tessera::shard {
 namespace {
 
+using mesh::Transfer;
 using quant::DType;
-using schedule::Activity;
 
 // Returns values below 256, which bf16 represents exactly. Each version has other values.
 float weight_at(std::int64_t index, int version = 0) {
@@ -40,8 +40,8 @@ void expect_gathered_bytes(const WayRank& rank) {
     for (const std::int64_t index : indices_of(wanted, cols)) elements += has_index(held, cols, index) ? 0 : 1;
     return bytes_of(elements, parameter.types.model);
   };
-  EXPECT_EQ(bytes_over(rank.ways.gather, Activity::gather), lacking(parameter.local_home, parameter.local_storage));
-  EXPECT_EQ(bytes_over(rank.ways.gather, Activity::gather_compute),
+  EXPECT_EQ(bytes_over(rank.ways.gather, Transfer::gather), lacking(parameter.local_home, parameter.local_storage));
+  EXPECT_EQ(bytes_over(rank.ways.gather, Transfer::gather_compute),
             lacking(parameter.local_compute, parameter.local_home));
 }
 
@@ -50,13 +50,13 @@ void gather(WayRank& rank) {
   write_weight(parameter, parameter.local_storage, parameter.weight().data(), 0);
   const Materializer materializer(parameter, rank.parallel, rank.ways.gather);
   expect_gathered_bytes(rank);
-  EXPECT_EQ(materializer.has_last_hop(), schedule::has_hop(rank.ways.gather, Activity::gather_compute));
+  EXPECT_EQ(materializer.has_last_hop(), schedule::has_hop(rank.ways.gather, Transfer::gather_compute));
   EXPECT_EQ(materializer.is_resident(), rank.ways.gather.empty());
   if (materializer.is_resident())
     return expect_weight(parameter, parameter.local_compute, parameter.weight().data(), 0);
   Guarded buffer(materializer.bytes());
-  comm::Communicator* compute = materializer.has_last_hop() ? &rank.parallel.of(0, Via::gather_compute) : nullptr;
-  materializer.start(parameter, {rank.parallel.of(0, Via::gather), compute}, buffer.data(), {}).wait();
+  comm::Communicator* compute = materializer.has_last_hop() ? &rank.parallel.of(0, Transfer::gather_compute) : nullptr;
+  materializer.start(parameter, {rank.parallel.of(0, Transfer::gather), compute}, buffer.data(), {}).wait();
   expect_weight(parameter, parameter.local_compute, buffer.data() + materializer.offset_of(0), 0);
   expect_weight(parameter, parameter.local_storage, parameter.weight().data(), 0);
   EXPECT_TRUE(buffer.is_guard_whole());
@@ -82,7 +82,7 @@ TEST(PublishWay, SendsTheUpdatedPartsToEachReplica) {
                      [](WayRank& rank) {
                        ShardedParameter& parameter = rank.parameter;
                        write_weight(parameter, parameter.local_storage, parameter.weight().data(), 0);
-                       EXPECT_EQ(parameter.splits_state(), schedule::has_hop(rank.ways.publish, Activity::publish));
+                       EXPECT_EQ(parameter.splits_state(), schedule::has_hop(rank.ways.publish, Transfer::publish));
                        if (!parameter.splits_state()) return;
                        write_weight(parameter, parameter.local_state, parameter.state_weight(), 1);
                        Replicas(parameter, rank.parallel).gather_updates(parameter, rank.parallel, {}).wait();

@@ -38,10 +38,10 @@ nn::Weight add_weight(runtime::ParameterTable& parameters, const TokenProduct& p
 
 void run_product(nn::Context& context, const nn::Weight& weight, const TokenProduct& product) {
   if (product.gathers)
-    nn::gathered_product(context, weight, nn::Role::input, meta_matrix(product.tokens / product.ranks, product.hidden),
-                         product.tokens, ops::Sides::rows);
+    nn::gathered_product(context, weight, nn::OperandKind::input,
+                         meta_matrix(product.tokens / product.ranks, product.hidden), product.tokens, ops::Sides::rows);
   else
-    nn::scattered_product(context, weight, nn::Role::gradient,
+    nn::scattered_product(context, weight, nn::OperandKind::gradient,
                           {.matrix = meta_matrix(product.tokens, weight.rows), .operands = {}});
 }
 

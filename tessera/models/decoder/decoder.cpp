@@ -33,12 +33,7 @@ void freeze(shard::ParameterSpec& spec, const shard::ParameterTypes& run) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options)
-    : config_(config),
-      router_loss_(options.router_loss),
-      etp_(options.etp),
-      ep_(options.ep),
-      expert_capacity_(options.expert_capacity),
-      context_(context) {
+    : config_(config), router_loss_(options.router_loss), expert_capacity_(options.expert_capacity), context_(context) {
   if (config.experts) {
     router_loss_.aux_coefficient = config.experts->aux_coefficient;
     router_loss_.experts_per_token = config.experts->per_token;
@@ -146,8 +141,8 @@ nn::Norm Decoder::stream_norm(schedule::ParameterId id, std::size_t site) const 
 
 nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
   const ExpertsConfig& experts = *config_.experts;
-  const layout::Range own =
-      layout::even_part(experts.count, context_.program.group_rank(nn::kExpertDomain) / etp_, ep_);
+  const shard::AxisPlace place = nn::expert_place(context_.program).ep;
+  const layout::Range own = layout::even_part(experts.count, place.index, place.size);
   nn::Experts layers{.norm = stream_norm(ids.mlp_norm, 2 * blocks_.size() + 1),
                      .router = weight(ids.router, Cut::rows),
                      .gate_up = weight(ids.experts_gate_up, Cut::rows),

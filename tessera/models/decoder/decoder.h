@@ -49,7 +49,6 @@ class Decoder final : public Model {
 
   DecoderConfig config_;
   nn::RouterLossOptions router_loss_;
-  int etp_ = 1, ep_ = 1;
   double expert_capacity_ = 0;
   nn::Context& context_;
   nn::VocabEmbedding embedding_;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "tessera/base/error.h"
@@ -11,13 +12,15 @@
 namespace tessera::nn {
 
 ExpertGroup::ExpertGroup(Context& context, std::int64_t tokens) : context_(context) {
-  const int ranks = context.program.group_size(kExpertDomain), tp = context.tp_size();
-  TESSERA_CHECK(ranks % tp == 0, "{} ranks of experts and {} tp ranks, expected whole tp groups", ranks, tp);
+  const shard::ComputeGroup& group = context.program.compute_group(kExpertDomain);
+  const int tp = context.tp_size();
+  blocks_ = std::ranges::count(group.first_ranks, 0);
+  TESSERA_CHECK(blocks_ * tp == group.size, "{} ranks of experts and {} tp ranks, expected whole tp groups", group.size,
+                tp);
   TESSERA_CHECK(tp == 1 || context.sequence_parallel, "experts with {} tp ranks need sequence parallelism", tp);
-  for (int rank = 0; rank < ranks; ++rank) by_rank_.push_back(tp == 1 ? tokens : context.tokens_of(rank % tp, tokens));
-  own_ = by_rank_[static_cast<std::size_t>(context.program.group_rank(kExpertDomain))];
+  for (const int rank : group.first_ranks) by_rank_.push_back(tp == 1 ? tokens : context.tokens_of(rank, tokens));
+  own_ = by_rank_[static_cast<std::size_t>(group.rank)];
   all_ = std::accumulate(by_rank_.begin(), by_rank_.end(), std::int64_t{0});
-  blocks_ = ranks / tp;
 }
 
 std::vector<std::int64_t> ExpertGroup::counts(std::int64_t width) const {

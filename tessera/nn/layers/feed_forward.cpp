@@ -16,7 +16,7 @@ SummedParts activated_forward(AutogradContext* ctx, Context& context, const Weig
                               bool kept) {
   const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
   const Factor activated = factor_of_swiglu(context, down, gate_up, context.pass, sides);
-  SummedParts y = scattered_product(context, down, Role::input, activated);
+  SummedParts y = scattered_product(context, down, OperandKind::input, activated);
   if (!kept) return y;
   variable_list own{gate_up, context.policy != Recompute::selective ? activated.matrix : at::Tensor()};
   stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
@@ -35,14 +35,14 @@ Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForw
   const variable_list kept = ctx->saved_data["kept"].toTensorVector();
   ctx->saved_data.erase("kept");
   fetch(ctx, context, kDownStash);
-  const auto [dout, gradient] = gathered_product(context, down, Role::gradient, dy, tokens, ops::Sides::both);
+  const auto [dout, gradient] = gathered_product(context, down, OperandKind::gradient, dy, tokens, ops::Sides::both);
   const bool recomputes = !kept[kActivated].defined() && !kept[kColumns].defined();
   SwigluFactors swiglu =
       factors_of_swiglu_backward(context, layers.gate_up.weight, recomputes ? &down : nullptr, dout, kept[kGateUp]);
   if (kept[kColumns].defined())
     swiglu.out = factor_of_kept(context, down, {kept[kColumns], kept[kColumnScales]}, tokens);
   else if (!recomputes)
-    swiglu.out = factor_of_columns(context, down, Role::input, kept[kActivated], kPass, ops::Sides::columns);
+    swiglu.out = factor_of_columns(context, down, OperandKind::input, kept[kActivated], kPass, ops::Sides::columns);
   wgrad(context, down, gradient, swiglu.out);
   return std::move(swiglu.gradient);
 }

@@ -47,8 +47,8 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
     fetch(ctx, context);
     if (linear.bias) produce_bias(context, *linear.bias, gradients[0]);
-    const Factor dy = factor_of_columns(context, linear.weight, Role::gradient, gradients[0], schedule::Pass::backward,
-                                        ops::Sides::both);
+    const Factor dy = factor_of_columns(context, linear.weight, OperandKind::gradient, gradients[0],
+                                        schedule::Pass::backward, ops::Sides::both);
     const at::Tensor dsum = linear.norm ? gradients[1] : at::Tensor();
     const ops::RmsNormGradients dx =
         column_backward(context, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
@@ -64,8 +64,8 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
                                bool kept) {
     const Weight& weight = linear->weight;
     const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
-    const Factor input = factor_of_columns(*context, weight, Role::input, x, context->pass, sides);
-    const SummedParts y = scattered_product(*context, weight, Role::input, input);
+    const Factor input = factor_of_columns(*context, weight, OperandKind::input, x, context->pass, sides);
+    const SummedParts y = scattered_product(*context, weight, OperandKind::input, input);
     const KeptColumns columns = kept_columns(input);
     ctx->save_for_backward({x, columns.data, columns.scales});
     stash(ctx, *context, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
@@ -81,10 +81,11 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const Weight& weight = saved_pointer<const RowLinear>(ctx, "linear")->weight;
     const at::Tensor& x = saved[0];
     fetch(ctx, context);
-    const auto [dx, dy] = gathered_product(context, weight, Role::gradient, gradients[0], x.size(0), ops::Sides::both);
+    const auto [dx, dy] =
+        gathered_product(context, weight, OperandKind::gradient, gradients[0], x.size(0), ops::Sides::both);
     wgrad(context, weight, dy,
           saved[1].defined() ? factor_of_kept(context, weight, {saved[1], saved[2]}, x.size(0))
-                             : factor_of_columns(context, weight, Role::input, x, kPass, ops::Sides::columns));
+                             : factor_of_columns(context, weight, OperandKind::input, x, kPass, ops::Sides::columns));
     return {dx, {}, {}, {}};
   }
 };
@@ -99,7 +100,7 @@ std::function<Factor()> start_input_of(Context& context, const ColumnLinear& lin
     return [&, tokens] { return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens); };
   const at::Tensor own =
       saved[kInput].defined() ? saved[kInput] : recompute_norm(context, *linear.norm, saved[kSum], saved[kRstd]);
-  return start_factor_of_tokens(context, linear.weight, Role::input, own, tokens, schedule::Pass::backward,
+  return start_factor_of_tokens(context, linear.weight, OperandKind::input, own, tokens, schedule::Pass::backward,
                                 ops::Sides::columns);
 }
 
@@ -115,7 +116,7 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::T
   if (linear.norm) normed = norm_forward(context, *linear.norm, x, residual);
   const bool keep_columns = kept && keeps_columns(context, linear.weight, Tokens::own);
   const bool keep_input = !keep_columns && (!linear.norm || context.policy != Recompute::selective);
-  const auto [y, input] = gathered_product(context, linear.weight, Role::input, normed.y, tokens,
+  const auto [y, input] = gathered_product(context, linear.weight, OperandKind::input, normed.y, tokens,
                                            keep_columns ? ops::Sides::both : ops::Sides::rows);
   ColumnForward column{.result = {y, normed.sum}, .saved = {}};
   column.saved = {keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
@@ -135,7 +136,7 @@ ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& line
 
 SummedParts linear_backward(Context& context, const Weight& weight, const Factor& gradient,
                             const std::function<Factor()>& input) {
-  PendingTensor dx = start_scattered_product(context, weight, Role::gradient, gradient);
+  PendingTensor dx = start_scattered_product(context, weight, OperandKind::gradient, gradient);
   wgrad(context, weight, gradient, input());
   return dx.take_parts();
 }

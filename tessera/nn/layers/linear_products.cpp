@@ -15,24 +15,24 @@ namespace {
 
 using quant::Encoding, quant::Format;
 
-Encoding encoding_of(const Context& context, const Weight& weight, Role role) {
-  return role == Role::input ? input_encoding(weight.product)
-                             : gradient_encoding(weight.product, context.products.recipe);
+Encoding encoding_of(const Context& context, const Weight& weight, OperandKind kind) {
+  return kind == OperandKind::input ? input_encoding(weight.product)
+                                    : gradient_encoding(weight.product, context.products.recipe);
 }
 
-int scale_number(const Weight& weight, Role role) {
-  return role == Role::input ? weight.input_scale : weight.gradient_scale;
+int scale_number(const Weight& weight, OperandKind kind) {
+  return kind == OperandKind::input ? weight.input_scale : weight.gradient_scale;
 }
 
-bool is_delayed(const Context& context, const Weight& weight, Role role) {
-  return context.scales != nullptr && scale_number(weight, role) >= 0;
+bool is_delayed(const Context& context, const Weight& weight, OperandKind kind) {
+  return context.scales != nullptr && scale_number(weight, kind) >= 0;
 }
 
 // Returns the address to which a product writes the amax of the matrix. In training, the scales of later steps are
 // computed from this amax.
-float* place_of_amax(Context& context, const Weight& weight, Role role) {
-  if (!is_delayed(context, weight, role)) return nullptr;
-  const int number = scale_number(weight, role);
+float* place_of_amax(Context& context, const Weight& weight, OperandKind kind) {
+  if (!is_delayed(context, weight, kind)) return nullptr;
+  const int number = scale_number(weight, kind);
   return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
 }
 
@@ -44,36 +44,36 @@ void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool
 }
 
 // shared: whether the tp ranks hold different parts of the matrix.
-ops::WholeScale scale_of(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
-                         schedule::Pass pass) {
-  const Encoding encoding = encoding_of(context, weight, role);
+ops::WholeScale scale_of(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& matrix,
+                         bool shared, schedule::Pass pass) {
+  const Encoding encoding = encoding_of(context, weight, kind);
   if (!ops::needs_whole(encoding)) return {};
-  const bool delayed = is_delayed(context, weight, role);
-  if (delayed && context.scales->are_known()) return context.scales->scale(scale_number(weight, role));
+  const bool delayed = is_delayed(context, weight, kind);
+  if (delayed && context.scales->are_known()) return context.scales->scale(scale_number(weight, kind));
   at::Tensor amax = ops::amax_of(matrix);
   if (shared) take_greatest(context, amax, pass, !delayed);
   return ops::whole_scale(encoding, amax);
 }
 
-ops::Quantization quantization(Context& context, const Weight& weight, Role role, ops::Sides sides,
+ops::Quantization quantization(Context& context, const Weight& weight, OperandKind kind, ops::Sides sides,
                                const ops::WholeScale& scale) {
-  return {.encoding = encoding_of(context, weight, role),
+  return {.encoding = encoding_of(context, weight, kind),
           .sides = sides,
           .whole = scale,
-          .amax = place_of_amax(context, weight, role)};
+          .amax = place_of_amax(context, weight, kind)};
 }
 
-Factor quantized(Context& context, const Weight& weight, Role role, const at::Tensor& matrix, bool shared,
+Factor quantized(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& matrix, bool shared,
                  schedule::Pass pass, ops::Sides sides) {
-  const ops::WholeScale scale = scale_of(context, weight, role, matrix, shared, pass);
-  return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, role, sides, scale))};
+  const ops::WholeScale scale = scale_of(context, weight, kind, matrix, shared, pass);
+  return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, kind, sides, scale))};
 }
 
 // Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
-std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, Role role,
+std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, OperandKind kind,
                                                     ops::Sides sides) {
-  if (!is_delayed(context, weight, role) || !context.scales->are_known()) return std::nullopt;
-  return quantization(context, weight, role, sides, context.scales->scale(scale_number(weight, role)));
+  if (!is_delayed(context, weight, kind) || !context.scales->are_known()) return std::nullopt;
+  return quantization(context, weight, kind, sides, context.scales->scale(scale_number(weight, kind)));
 }
 
 bool travels_quantized(const Context& context, const Weight& weight) {
@@ -86,53 +86,55 @@ bool travels_quantized(const Context& context, const Weight& weight) {
 void add_scales(Context& context, Weight& weight) {
   if (weight.product != Format::fp8 || context.scales == nullptr) return;
   const std::string& name = context.program.parameters().spec(weight.id).name;
-  weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, Role::input).element);
-  weight.gradient_scale = context.scales->add(name + " gradient", encoding_of(context, weight, Role::gradient).element);
+  weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, OperandKind::input).element);
+  weight.gradient_scale =
+      context.scales->add(name + " gradient", encoding_of(context, weight, OperandKind::gradient).element);
 }
 
-std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
-                                          schedule::Pass pass) {
+std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, OperandKind kind,
+                                          const at::Tensor& own, schedule::Pass pass) {
   if (!travels_quantized(context, weight)) return std::nullopt;
-  const Encoding encoding = encoding_of(context, weight, role);
-  const ops::WholeScale scale = scale_of(context, weight, role, own, /*shared=*/true, pass);
-  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, role)),
+  const Encoding encoding = encoding_of(context, weight, kind);
+  const ops::WholeScale scale = scale_of(context, weight, kind, own, /*shared=*/true, pass);
+  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, kind)),
                     .encoding = encoding,
                     .scale = scale};
 }
 
-std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
-                                               std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
+std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, OperandKind kind,
+                                               const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                                               ops::Sides sides) {
   const TokenReader reader{.weight = weight.id, .is_wgrad = sides == ops::Sides::columns};
-  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass)) {
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, kind, own, pass)) {
     auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass, reader));
     return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
       return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
     };
   }
   auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass, reader));
-  return [arriving, &context, &weight, role, pass, sides]() -> Factor {
+  return [arriving, &context, &weight, kind, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
-    return quantized(context, weight, role, whole, /*shared=*/false, pass, sides);
+    return quantized(context, weight, kind, whole, /*shared=*/false, pass, sides);
   };
 }
 
-Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
-                        schedule::Pass pass, ops::Sides sides) {
-  return start_factor_of_tokens(context, weight, role, own, tokens, pass, sides)();
+Factor factor_of_tokens(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
+                        std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
+  return start_factor_of_tokens(context, weight, kind, own, tokens, pass, sides)();
 }
 
-Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
-                         ops::Sides sides) {
+Factor factor_of_columns(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& part,
+                         schedule::Pass pass, ops::Sides sides) {
   if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
-  return quantized(context, weight, role, part, /*shared=*/true, pass, sides);
+  return quantized(context, weight, kind, part, /*shared=*/true, pass, sides);
 }
 
 Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
                         ops::Sides sides) {
-  if (const auto known = known_quantization(context, weight, Role::input, sides))
+  if (const auto known = known_quantization(context, weight, OperandKind::input, sides))
     return {.matrix = {}, .operands = ops::swiglu_operands(gate_up, *known)};
-  return factor_of_columns(context, weight, Role::input, ops::swiglu_forward(gate_up), pass, sides);
+  return factor_of_columns(context, weight, OperandKind::input, ops::swiglu_forward(gate_up), pass, sides);
 }
 
 namespace {
@@ -140,20 +142,20 @@ SwigluFactors swiglu_backward_in_steps(Context& context, const Weight& weight, c
                                        const at::Tensor& dout, const at::Tensor& gate_up) {
   constexpr auto kPass = schedule::Pass::backward;
   const auto gradient = [&](const at::Tensor& matrix) {
-    return factor_of_columns(context, weight, Role::gradient, matrix, kPass, ops::Sides::both);
+    return factor_of_columns(context, weight, OperandKind::gradient, matrix, kPass, ops::Sides::both);
   };
   if (reader == nullptr) return {.gradient = gradient(ops::swiglu_backward(dout, gate_up)), .out = {}};
   const ops::SwigluBackward swiglu = ops::swiglu_backward_with_output(dout, gate_up);
-  Factor out = factor_of_columns(context, *reader, Role::input, swiglu.out, kPass, ops::Sides::columns);
+  Factor out = factor_of_columns(context, *reader, OperandKind::input, swiglu.out, kPass, ops::Sides::columns);
   return {.gradient = gradient(swiglu.gradient), .out = std::move(out)};
 }
 }  // namespace
 
 SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
                                          const at::Tensor& dout, const at::Tensor& gate_up) {
-  const auto of_gradient = known_quantization(context, weight, Role::gradient, ops::Sides::both);
+  const auto of_gradient = known_quantization(context, weight, OperandKind::gradient, ops::Sides::both);
   const auto of_out =
-      reader == nullptr ? std::nullopt : known_quantization(context, *reader, Role::input, ops::Sides::columns);
+      reader == nullptr ? std::nullopt : known_quantization(context, *reader, OperandKind::input, ops::Sides::columns);
   if (!of_gradient || (reader != nullptr && !of_out))
     return swiglu_backward_in_steps(context, weight, reader, dout, gate_up);
   ops::SwigluOperands operands =
@@ -180,7 +182,7 @@ std::int64_t bytes_of_columns(const Factor& input) {
 
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens) {
   ops::Operand operand{.extent = {.rows = weight.cols, .cols = tokens},
-                       .encoding = encoding_of(context, weight, Role::input)};
+                       .encoding = encoding_of(context, weight, OperandKind::input)};
   (columns.data.is_cpu() ? operand.values : operand.codes) = columns.data;
   operand.scales = columns.scales;
   return {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operand)}};

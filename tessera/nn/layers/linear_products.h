@@ -13,7 +13,8 @@
 
 namespace tessera::nn {
 
-enum class Role : std::uint8_t { input, gradient };  // the role of a matrix: the layer's x, or the gradient of its y
+// Which matrix of a layer a product reads: the layer's x, or the gradient of its y.
+enum class OperandKind : std::uint8_t { input, gradient };
 
 // One factor of a product: the matrix for a bf16 product, otherwise the operands made from the matrix.
 struct Factor {
@@ -28,8 +29,8 @@ void add_scales(Context& context, Weight& weight);
 // Returns the factor of a whole matrix. Under sequence parallelism, `own` has this rank's rows of the matrix, and the
 // function gathers the rows of all ranks. Otherwise `own` is the whole matrix. The whole matrix has `tokens` rows.
 // Collective over tp.
-Factor factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own, std::int64_t tokens,
-                        schedule::Pass pass, ops::Sides sides);
+Factor factor_of_tokens(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
+                        std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
 // This rank's own tokens of a factor, quantized to fp8.
 struct TokenCodes {
   at::Tensor own;
@@ -38,18 +39,19 @@ struct TokenCodes {
 };
 // Returns this rank's tokens as fp8 codes if the codes are gathered over tp (ProductOptions::tp_wire). Returns nullopt
 // if the tokens are gathered without quantization. Collective over tp.
-std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
-                                          schedule::Pass pass);
+std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, OperandKind kind,
+                                          const at::Tensor& own, schedule::Pass pass);
 // Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The
 // caller calls this function once.
-std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, Role role, const at::Tensor& own,
-                                               std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
+std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, OperandKind kind,
+                                               const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                                               ops::Sides sides);
 // Returns the factor of this rank's part of a matrix whose columns are sharded over tp. The parts of all ranks have the
 // same scale. Collective over tp.
-Factor factor_of_columns(Context& context, const Weight& weight, Role role, const at::Tensor& part, schedule::Pass pass,
-                         ops::Sides sides);
+Factor factor_of_columns(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& part,
+                         schedule::Pass pass, ops::Sides sides);
 
-// Returns factor_of_columns(swiglu(gate_up)) with Role::input.
+// Returns factor_of_columns(swiglu(gate_up)) with OperandKind::input.
 Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
                         ops::Sides sides);
 // The factors that backward makes from dout, the gradient of swiglu(gate_up).

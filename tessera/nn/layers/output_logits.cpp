@@ -11,7 +11,8 @@ namespace tessera::nn {
 at::Tensor last_logits(Context& context, const VocabOutput& output, const at::Tensor& hidden, std::int64_t tokens,
                        std::int64_t vocab_size) {
   const at::Tensor row = enter_tp(context, hidden, tokens, context.pass).narrow(0, tokens - 1, 1);
-  const Factor input = factor_of_columns(context, output.weight, Role::input, row, context.pass, ops::Sides::rows);
+  const Factor input =
+      factor_of_columns(context, output.weight, OperandKind::input, row, context.pass, ops::Sides::rows);
   const at::Tensor part = fprop(context, output.weight, input);
   // Every id is on one rank, so each sum has one term that is not zero.
   const quant::DType type = quant::accumulator_of(ops::to_dtype(part.scalar_type()));

@@ -20,7 +20,8 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
                             const VocabOutput* output, double scale, at::Tensor* sum) {
     at::Tensor logits =
-        gathered_product(*context, output->weight, Role::input, hidden, targets.size(0), ops::Sides::rows).product;
+        gathered_product(*context, output->weight, OperandKind::input, hidden, targets.size(0), ops::Sides::rows)
+            .product;
     at::Tensor maximum = ops::cross_entropy_maximum(logits);
     all_reduce_tp(*context, maximum, comm::ReduceOp::max, context->pass);
     at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->part);
@@ -44,9 +45,10 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
     constexpr auto kPass = schedule::Pass::backward;
-    const std::function<Factor()> hidden = start_factor_of_tokens(context, output.weight, Role::input, saved[1],
+    const std::function<Factor()> hidden = start_factor_of_tokens(context, output.weight, OperandKind::input, saved[1],
                                                                   dlogits.size(0), kPass, ops::Sides::columns);
-    const Factor gradient = factor_of_columns(context, output.weight, Role::gradient, dlogits, kPass, ops::Sides::both);
+    const Factor gradient =
+        factor_of_columns(context, output.weight, OperandKind::gradient, dlogits, kPass, ops::Sides::both);
     return {sum_of(context, linear_backward(context, output.weight, gradient, hidden)), {}, {}, {}, {}, {}};
   }
 };

@@ -8,12 +8,12 @@
 namespace tessera::nn {
 namespace {
 
-schedule::Pass pass_of(const Context& context, Role role) {
-  return role == Role::input ? context.pass : schedule::Pass::backward;
+schedule::Pass pass_of(const Context& context, OperandKind kind) {
+  return kind == OperandKind::input ? context.pass : schedule::Pass::backward;
 }
 
-std::vector<TokenChunk> chunks_of(const Context& context, const Weight& weight, Role role, std::int64_t tokens) {
-  return product_chunks(context, tokens, role == Role::input ? weight.rows : weight.cols);
+std::vector<TokenChunk> chunks_of(const Context& context, const Weight& weight, OperandKind kind, std::int64_t tokens) {
+  return product_chunks(context, tokens, kind == OperandKind::input ? weight.rows : weight.cols);
 }
 
 // Returns whether rows of a gathered factor can be multiplied before the other rows have arrived.
@@ -22,8 +22,9 @@ bool arrives_by_rows(const Context& context, const Weight& weight) {
          (weight.product == quant::Format::fp8 && context.products.tp_wire == quant::Format::fp8);
 }
 
-at::Tensor product(Context& context, const Weight& weight, Role role, const Factor& factor, const ChunkedProduct& how) {
-  return role == Role::input ? fprop(context, weight, factor, how) : dgrad(context, weight, factor, how);
+at::Tensor product(Context& context, const Weight& weight, OperandKind kind, const Factor& factor,
+                   const ChunkedProduct& how) {
+  return kind == OperandKind::input ? fprop(context, weight, factor, how) : dgrad(context, weight, factor, how);
 }
 
 }  // namespace
@@ -35,16 +36,16 @@ std::vector<TokenChunk> product_chunks(const Context& context, std::int64_t toke
   return token_chunks(by_rank, columns, context.products.tp_chunks);
 }
 
-GatheredProduct gathered_product(Context& context, const Weight& weight, Role role, const at::Tensor& own,
+GatheredProduct gathered_product(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
                                  std::int64_t tokens, ops::Sides sides) {
-  ChunkedProduct how{.chunks = chunks_of(context, weight, role, tokens)};
-  const schedule::Pass pass = pass_of(context, role);
+  ChunkedProduct how{.chunks = chunks_of(context, weight, kind, tokens)};
+  const schedule::Pass pass = pass_of(context, kind);
   if (!travels_in_pieces(context) || !arrives_by_rows(context, weight)) {
-    Factor factor = factor_of_tokens(context, weight, role, own, tokens, pass, sides);
-    at::Tensor result = product(context, weight, role, factor, how);
+    Factor factor = factor_of_tokens(context, weight, kind, own, tokens, pass, sides);
+    at::Tensor result = product(context, weight, kind, factor, how);
     return {.product = std::move(result), .factor = std::move(factor)};
   }
-  const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, role, own, pass);
+  const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, kind, own, pass);
   const auto factor_of = [&](const at::Tensor& rows, ops::Sides wanted) -> Factor {
     if (!codes) return {.matrix = rows, .operands = {}};
     return {.matrix = {}, .operands = operands_of_codes(rows, codes->encoding, wanted, codes->scale)};
@@ -54,29 +55,29 @@ GatheredProduct gathered_product(Context& context, const Weight& weight, Role ro
   how.rows = [&](const TokenChunk& chunk) {
     return factor_of(gather.rows(chunk, chunk == how.chunks.back()), ops::Sides::rows);
   };
-  at::Tensor result = product(context, weight, role, /*factor=*/{}, how);
+  at::Tensor result = product(context, weight, kind, /*factor=*/{}, how);
   const at::Tensor all = gather.take();
   if (codes && sides == ops::Sides::rows) return {.product = std::move(result), .factor = {}};
   return {.product = std::move(result), .factor = factor_of(all, ops::Sides::columns)};
 }
 
-PendingTensor start_scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
-  const schedule::Pass pass = pass_of(context, role);
-  ChunkedProduct how{.chunks = chunks_of(context, weight, role, tokens_of(factor))};
+PendingTensor start_scattered_product(Context& context, const Weight& weight, OperandKind kind, const Factor& factor) {
+  const schedule::Pass pass = pass_of(context, kind);
+  ChunkedProduct how{.chunks = chunks_of(context, weight, kind, tokens_of(factor))};
   if (!travels_in_pieces(context))
-    return start_leave_tp(context, product(context, weight, role, factor, how), pass, weight.id);
+    return start_leave_tp(context, product(context, weight, kind, factor, how), pass, weight.id);
   std::unique_ptr<ScatterInPieces> scatter;
   how.chunks = in_order_of_departure(std::move(how.chunks), context.tp_rank(), context.tp_size());
   how.after = [&](const TokenChunk& chunk, const at::Tensor& result) {
     if (!scatter) scatter = std::make_unique<ScatterInPieces>(context, result, pass, weight.id);
     scatter->written(chunk.ranks);
   };
-  product(context, weight, role, factor, how);
+  product(context, weight, kind, factor, how);
   return PendingTensor(std::move(scatter));
 }
 
-SummedParts scattered_product(Context& context, const Weight& weight, Role role, const Factor& factor) {
-  return start_scattered_product(context, weight, role, factor).take_parts();
+SummedParts scattered_product(Context& context, const Weight& weight, OperandKind kind, const Factor& factor) {
+  return start_scattered_product(context, weight, kind, factor).take_parts();
 }
 
 }  // namespace tessera::nn

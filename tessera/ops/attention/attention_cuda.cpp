@@ -23,13 +23,13 @@
 namespace tessera::ops::cuda {
 namespace {
 
-enum class Way { cudnn, flash, products };
-Way way_of(const Qkv& qkv, const AttentionShape& shape) {
+enum class Backend { cudnn, flash, products };
+Backend backend_of(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t head_dim = qkv.q.size(2);
-  if (qkv.q.scalar_type() != at::kBFloat16 || head_dim % 8 != 0 || head_dim > kLargestHead) return Way::products;
-  if (shape.seq_len < 2) return Way::products;  // cuDNN does not accept sequences of one token
+  if (qkv.q.scalar_type() != at::kBFloat16 || head_dim % 8 != 0 || head_dim > kLargestHead) return Backend::products;
+  if (shape.seq_len < 2) return Backend::products;  // cuDNN does not accept sequences of one token
   const bool whole = shape.cu_seqlens.empty() && !at::globalContext().deterministicAlgorithms();
-  return whole ? Way::cudnn : Way::flash;
+  return whole ? Backend::cudnn : Backend::flash;
 }
 
 // Sums over the query heads of each stored head, in order, in the accumulator type, and rounds once.
@@ -164,14 +164,14 @@ at::Tensor expanded(const at::Tensor& tensor, const std::vector<int>& kv_of_q) {
 
 Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
   const std::int64_t flat[] = {qkv.q.size(0), qkv.q.size(1) * qkv.q.size(2)};
-  const Way way = way_of(qkv, shape);
+  const Backend backend = backend_of(qkv, shape);
   Attention result;
-  if (way == Way::products) {
+  if (backend == Backend::products) {
     result = products_forward(qkv, shape);
   } else {
     const at::Tensor q = dense(qkv.q, 3, "attention q");
     const Keys keys = keys_of(qkv, shape);
-    if (way == Way::cudnn) {
+    if (backend == Backend::cudnn) {
       auto [out, log_sum, sq, sk, mq, mk, seed, offset, mask] = at::_scaled_dot_product_cudnn_attention(
           batched(q, shape), batched(keys.k, shape), batched(keys.v, shape), std::nullopt, /*compute_log_sumexp=*/true,
           /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale);
@@ -190,13 +190,13 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
 
 Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& forward, const AttentionShape& shape) {
   const at::Tensor gradient = dout.contiguous().view(qkv.q.sizes());
-  const Way way = way_of(qkv, shape);
-  if (way == Way::products) return products_backward(gradient, qkv, forward, shape);
+  const Backend backend = backend_of(qkv, shape);
+  if (backend == Backend::products) return products_backward(gradient, qkv, forward, shape);
   const at::Tensor q = dense(qkv.q, 3, "attention q"), out = forward.out.view(qkv.q.sizes());
   const Keys keys = keys_of(qkv, shape);
   // The state of dropout's random numbers; dropout is off.
   const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));
-  if (way == Way::cudnn) {
+  if (backend == Backend::cudnn) {
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         batched(gradient, shape), batched(q, shape), batched(keys.k, shape), batched(keys.v, shape),
         batched(out, shape), forward.softmax.at(0), none, none, at::Tensor(), at::Tensor(), at::Tensor(), shape.seq_len,

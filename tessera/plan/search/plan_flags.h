@@ -35,7 +35,7 @@ struct PlanCommandInputs {
   StepPlanRequest request;  // not resolved for a search, as search_meshes expects
   std::optional<MeasuredRun> run;
   bool search = false;             // true: pass the request to search_meshes
-  bool has_unused = false;         // true: the mesh has unused places (failure_ways.h)
+  bool has_unused = false;         // true: the mesh has unused places (continuations.h)
   std::optional<DeadDraws> draws;  // set: no place of the mesh is unused; the plan draws dead places at random
   bool propose = false;  // true: search, then plan the best mesh; --ranks is given without any degree of the mesh
   std::vector<std::string> warnings;  // about the model's config.json

@@ -59,7 +59,7 @@ schedule::Event Recorder::weight_event(EventKind kind, Pass pass, ParameterId id
 
 schedule::Event Recorder::rows_event(Pass pass, ParameterId id) const {
   schedule::Event event = numbers_.next(EventKind::comm, pass, id);
-  event.group = schedule::role_name(schedule::kRowGroup, parameters_.spec(id).domain);
+  event.group = schedule::role_name(mesh::Transfer::rows, parameters_.spec(id).domain);
   event.op = schedule::kRowOp;
   event.bytes = parameters_.row_bytes(id);  // the size of a message does not depend on the number of rows that are read
   return event;

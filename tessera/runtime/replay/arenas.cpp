@@ -5,8 +5,8 @@
 namespace tessera::runtime {
 
 void Arenas::unshare(shard::ParallelGroups& parallel) const {
-  for (const shard::Via via : {shard::Via::gather, shard::Via::reduce})
-    for (comm::Communicator* group : parallel.made(via)) group->share({});
+  for (const mesh::Transfer transfer : {mesh::Transfer::gather, mesh::Transfer::reduce})
+    for (comm::Communicator* group : parallel.made(transfer)) group->share({});
   if (transfers->was_used()) parallel.program().share({});
 }
 
@@ -24,15 +24,15 @@ std::string Arenas::grow(const schedule::Schedule& schedule, shard::ParallelGrou
   transfer_problem = "not requested";
   if (!pushes) return "not requested";
   std::string first_problem;
-  const auto share = [&](shard::Via via, const base::Buffer& memory) {
-    for (comm::Communicator* group : parallel.made(via)) {
+  const auto share = [&](mesh::Transfer transfer, const base::Buffer& memory) {
+    for (comm::Communicator* group : parallel.made(transfer)) {
       if (transfers->was_used()) group->limit_copies(kLongestCopy);
       std::string problem = group->share({const_cast<std::byte*>(memory.data()), memory.size()});
       if (first_problem.empty()) first_problem = std::move(problem);
     }
   };
-  share(shard::Via::gather, gather);
-  share(shard::Via::reduce, scratch);
+  share(mesh::Transfer::gather, gather);
+  share(mesh::Transfer::reduce, scratch);
   base::Buffer& received = transfers->memory();
   if (transfers->was_used()) transfer_problem = parallel.program().share({received.data(), received.size()});
   return first_problem;

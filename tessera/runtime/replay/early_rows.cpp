@@ -18,7 +18,7 @@ void EarlyRows::published(const ParameterEntry& entry) {
     return;
   }
   after_ = {};  // nothing to wait for: earlier work is done when a graph is captured
-  base::Lane& lane = parallel_.of(entry.domain(), shard::Via::rows).lane();
+  base::Lane& lane = parallel_.of(entry.domain(), mesh::Transfer::rows).lane();
   lane.wait(entry.parameter.published());
   may_begin_ = lane.record(beginning_);
 }
@@ -27,7 +27,7 @@ void EarlyRows::gather(const std::int64_t* ids) {
   if (table_ == nullptr) return;
   shard::RowIds own = ids_;
   own.data = ids;
-  table_->rows->gather_early(table_->parameter, parallel_.of(table_->domain(), shard::Via::rows), own, after_);
+  table_->rows->gather_early(table_->parameter, parallel_.of(table_->domain(), mesh::Transfer::rows), own, after_);
 }
 
 }  // namespace tessera::runtime

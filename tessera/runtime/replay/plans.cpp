@@ -80,7 +80,7 @@ std::vector<std::string> Plans::verify(const std::vector<schedule::ParameterSize
                                        const schedule::Schedule& schedule) {
   const shard::ParallelGroups& parallel = step_.parallel;
   const schedule::Trace& trace = step_.recorder.trace();
-  const schedule::RoleGroups groups = role_groups(parallel.mesh, parallel.domains);
+  const schedule::CheckedGroups groups = checked_groups(parallel.mesh, parallel.domains);
   if (!parallel.has_classes()) return check_mesh(groups, parallel.world->size(), trace, sizes, schedule);
   std::vector<std::string> faults = check(trace, sizes, schedule);
   if (!faults.empty()) return faults;
@@ -97,14 +97,15 @@ std::vector<std::string> Plans::verify(const std::vector<schedule::ParameterSize
 // Checks that the ranks of each group made the same schedule.
 void Plans::compare(const schedule::Schedule& schedule) {
   const std::uint64_t gathers = gather_hash(schedule), reductions = reduce_hash(schedule);
-  for (const shard::Via via : {shard::Via::gather, shard::Via::gather_compute})
-    for (comm::Communicator* group : step_.parallel.made(via))
+  for (const mesh::Transfer transfer : {mesh::Transfer::gather, mesh::Transfer::gather_compute})
+    for (comm::Communicator* group : step_.parallel.made(transfer))
       step_.agreement.compare(*group, gathers, "the schedule of the gathers");
-  for (const shard::Via via : {shard::Via::reduce, shard::Via::reduce_compute, shard::Via::replicas})
-    for (comm::Communicator* group : step_.parallel.made(via))
+  for (const mesh::Transfer transfer :
+       {mesh::Transfer::reduce, mesh::Transfer::reduce_compute, mesh::Transfer::replicas})
+    for (comm::Communicator* group : step_.parallel.made(transfer))
       // Replicas of different classes have different schedules, so they are not compared here. The check of all classes
       // together proves these schedules.
-      if (via != shard::Via::replicas || !step_.parallel.has_classes())
+      if (transfer != mesh::Transfer::replicas || !step_.parallel.has_classes())
         step_.agreement.compare(*group, reductions, "the schedule of the reductions");
 }
 

@@ -106,7 +106,7 @@ bool Replay::begin_step() {
     const int index = static_cast<int>(i);
     if (stays_[i].issued)
       // The weights were replaced after the gather, so the gather only has to end.
-      wait(stays_[i].arrived, schedule::Activity::gather, index);
+      wait(stays_[i].arrived, mesh::Transfer::gather, index);
     at(passed_, slot(residency.free)) = step_.parallel.compute->record();
     issue_gather(index);
   }
@@ -117,11 +117,11 @@ bool Replay::ends_microbatch(int microbatch) const {
   return next_ >= schedule_.body || at(trace_, next_).microbatch != microbatch;
 }
 
-void Replay::wait(const base::Fence& fence, schedule::Activity activity, int index) {
-  const schedule::Unit& unit = activity == schedule::Activity::gather
+void Replay::wait(const base::Fence& fence, mesh::Transfer transfer, int index) {
+  const schedule::Unit& unit = transfer == mesh::Transfer::gather
                                    ? at(schedule_.gather_units, at(schedule_.residencies, index).unit)
                                    : at(schedule_.reduce_units, at(schedule_.reductions, index).unit);
-  step_.waits.until(fence, activity, unit);
+  step_.waits.until(fence, transfer, unit);
 }
 
 void Replay::delay(base::Lane& lane) {
@@ -144,7 +144,7 @@ void Replay::arrive(ParameterEntry& entry, schedule::ParameterId id) {
   const schedule::Residency& residency = at(schedule_.residencies, index);
   Stay& stay = at(stays_, index);
   if (!stay.awaited) {
-    wait(stay.arrived, schedule::Activity::gather, index);
+    wait(stay.arrived, mesh::Transfer::gather, index);
     if (schedule_.unpacks(residency.unit)) unpack(residency);
   }
   stay.awaited = true;
@@ -179,7 +179,7 @@ void Replay::passed() {
   if (actions.fence) at(passed_, slot(position)) = step_.parallel.compute->record();
   for (const int i : actions.reductions) issue_reduction(i);
   for (const int i : actions.gathers) issue_gather(i);
-  for (const int i : actions.finishes) wait(at(summed_, i), schedule::Activity::reduce, i);
+  for (const int i : actions.finishes) wait(at(summed_, i), mesh::Transfer::reduce, i);
 }
 
 void Replay::note_versions(int index) {
@@ -199,14 +199,15 @@ void Replay::issue_gather(int index) {
     lane.wait(entry(id).parameter.published());
   lane.wait(free);
   if (!is_ahead(index) || !step_.parallel.compute->is_captured()) return start_gather(index, free);
-  for (comm::Communicator* group : step_.parallel.made(shard::Via::gather_compute)) lane.wait(group->lane().record());
+  for (comm::Communicator* group : step_.parallel.made(mesh::Transfer::gather_compute))
+    lane.wait(group->lane().record());
   Stay& stay = at(stays_, index);
   stay.may_begin = lane.record(stay.beginning);
 }
 
 base::Lane& Replay::gather_lane(int index) {
   const schedule::Unit& unit = at(schedule_.gather_units, at(schedule_.residencies, index).unit);
-  return step_.parallel.of(entry(unit.front()).domain(), shard::Via::gather).lane();
+  return step_.parallel.of(entry(unit.front()).domain(), mesh::Transfer::gather).lane();
 }
 
 // Records that the gather has arrived. A graph waits for the signal. Outside of a graph, compute waits for the fence of
@@ -223,9 +224,9 @@ void Replay::start_gather(int index, const base::Fence& free) {
   step_.arenas.gather_peak =
       std::max(step_.arenas.gather_peak, residency.offset + at(schedule_.gather_bytes, residency.unit));
   const int domain = entry(unit.front()).domain();
-  comm::Communicator& storage = step_.parallel.of(domain, shard::Via::gather);
-  comm::Communicator* const compute = step_.parallel.has(domain, shard::Via::gather_compute)
-                                          ? &step_.parallel.of(domain, shard::Via::gather_compute)
+  comm::Communicator& storage = step_.parallel.of(domain, mesh::Transfer::gather);
+  comm::Communicator* const compute = step_.parallel.has(domain, mesh::Transfer::gather_compute)
+                                          ? &step_.parallel.of(domain, mesh::Transfer::gather_compute)
                                           : nullptr;
   for (const schedule::ParameterId id : unit)
     step_.statistics.count_gathered(entry(id).format, total_bytes(entry(id).ways.gather));
@@ -247,7 +248,7 @@ void Replay::start_gather(int index, const base::Fence& free) {
     member.materializer.add_first_hops(member.parameter, buffer + at(gathered_, id).offset, movements);
     bytes += total_bytes(member.ways.gather);
   }
-  const base::LaneMark mark = recording.mark(schedule::Activity::gather, bytes);
+  const base::LaneMark mark = recording.mark(mesh::Transfer::gather, bytes);
   mark.begin(storage.lane());
   stay.arrived = mark.end(storage.lane(), shard::run_all(storage, movements));
   if (is_ahead(index)) note_arrival(storage.lane(), stay);
@@ -258,7 +259,7 @@ void Replay::issue_reduction(int index) {
   const std::int64_t bytes = at(schedule_.reduce_bytes, reduction.unit);
   std::byte* staging = step_.arenas.reduce.data() + reduction.offset;
   const schedule::Unit& unit = at(schedule_.reduce_units, reduction.unit);
-  base::Lane& lane = step_.parallel.of(entry(unit.front()).domain(), shard::Via::reduce).lane();
+  base::Lane& lane = step_.parallel.of(entry(unit.front()).domain(), mesh::Transfer::reduce).lane();
   for (const int earlier : reduction.scratch_waits) lane.wait(at(summed_, earlier));
   std::byte* scratch = step_.arenas.scratch.data() + reduction.scratch;
   step_.arenas.reduce_peak = std::max(step_.arenas.reduce_peak, reduction.offset + bytes);
@@ -288,7 +289,7 @@ void Replay::issue_replicas(int index) {
   std::int64_t bytes = 0;
   for (const schedule::ParameterId id : unit) bytes += total_bytes(entry(id).ways.replicas);
   const base::LaneMark mark = record(step_.timeline, trace_, static_cast<std::size_t>(reduction.issue), unit)
-                                  .mark(schedule::Activity::replicas, bytes);
+                                  .mark(mesh::Transfer::replicas, bytes);
   for (const schedule::ParameterId id : unit)
     replicas_.emplace_back(index, sum_entry(entry(id), step_, at(summed_, index), mark));
 }
@@ -312,8 +313,8 @@ void Replay::launched(const base::Fence& end) {
       stay.arrived = end;
       continue;
     }
-    for (const shard::Via via : {shard::Via::gather, shard::Via::gather_compute})
-      for (comm::Communicator* group : step_.parallel.made(via)) group->lane().wait(stay.may_begin);
+    for (const mesh::Transfer transfer : {mesh::Transfer::gather, mesh::Transfer::gather_compute})
+      for (comm::Communicator* group : step_.parallel.made(transfer)) group->lane().wait(stay.may_begin);
     start_gather(i, {});
   }
   for (auto& entry : step_.entries) entry->parameter.set_published(end);
@@ -331,17 +332,16 @@ void Replay::finish() {
     const schedule::Reduction& reduction = at(schedule_.reductions, i);
     if (reduction.replicas && reduction.microbatch + 1 < schedule_.microbatches) issue_replicas(i);
   }
-  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
+  for (const auto& [index, summed] : replicas_) wait(summed, mesh::Transfer::replicas, index);
   replicas_.clear();
   clear_issued();
 }
 
 void Replay::drain() {
   for (std::size_t i = 0; i < stays_.size(); ++i)
-    if (std::exchange(stays_[i].issued, false))
-      wait(stays_[i].arrived, schedule::Activity::gather, static_cast<int>(i));
-  for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], schedule::Activity::reduce, static_cast<int>(i));
-  for (const auto& [index, summed] : replicas_) wait(summed, schedule::Activity::replicas, index);
+    if (std::exchange(stays_[i].issued, false)) wait(stays_[i].arrived, mesh::Transfer::gather, static_cast<int>(i));
+  for (std::size_t i = 0; i < summed_.size(); ++i) wait(summed_[i], mesh::Transfer::reduce, static_cast<int>(i));
+  for (const auto& [index, summed] : replicas_) wait(summed, mesh::Transfer::replicas, index);
   replicas_.clear();
   std::ranges::fill(
       passed_,

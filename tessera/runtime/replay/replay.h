@@ -103,7 +103,7 @@ class Replay {
   void issue_reduction(int index);
   void issue_replicas(int index);
   // Makes compute wait for the fence of a residency or a reduction.
-  void wait(const base::Fence& fence, schedule::Activity activity, int index);
+  void wait(const base::Fence& fence, mesh::Transfer transfer, int index);
   void delay(base::Lane& lane);
 
   schedule::Trace trace_;

@@ -41,7 +41,7 @@ base::LaneMark RunningProgram::mark_of_piece(int event) {
   const schedule::Event& begun = step_.recorder.trace()[static_cast<std::size_t>(event)];
   const std::vector<ParameterId> weights(begun.parameter >= 0 ? 1 : 0, begun.parameter);
   return runtime::record(step_.timeline, step_.recorder.trace(), static_cast<std::size_t>(event), weights)
-      .mark(schedule::Activity::comm, begun.bytes);
+      .mark(mesh::Transfer::program, begun.bytes);
 }
 
 static base::Fence start_piece(comm::Communicator& group, const ProgramCollective& it) {
@@ -111,7 +111,7 @@ void RunningProgram::wait(const Issued& issued) {
   const auto first = static_cast<std::ptrdiff_t>(step_.waits.on_device().size());
   const bool has_peers = issued.done.state() != nullptr;  // false: a piece without peers, which needs no wait
   if (has_peers && is_of_weights(issued))
-    step_.waits.until(issued.done, schedule::Activity::comm);
+    step_.waits.until(issued.done, mesh::Transfer::program);
   else if (has_peers)
     step_.waits.until_program(issued.done);
   if (issued.event < 0) return;

@@ -111,14 +111,15 @@ schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Sch
   costs.lanes = shard::lanes_of_hops(parallel_.mesh, parallel_.domains);
   set_way_costs(
       trace, sizes, schedule,
-      [this](int, schedule::Activity, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; },
+      [this](int, mesh::Transfer, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; },
       costs);
   // The time of each gather was measured, including all its hops.
-  costs.gather_seconds.clear(), costs.gather_compute_seconds.clear();
+  std::vector<double>& gathers = costs.seconds[mesh::Transfer::gather];
+  gathers.clear(), costs.seconds[mesh::Transfer::gather_compute].clear();
   for (const schedule::Unit& unit : schedule.gather_units) {
     double seconds = 0;
     for (const schedule::ParameterId id : unit) seconds += gathers_[static_cast<std::size_t>(id)];
-    costs.gather_seconds.push_back(seconds);
+    gathers.push_back(seconds);
   }
   return costs;
 }

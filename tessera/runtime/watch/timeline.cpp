@@ -51,13 +51,13 @@ void Timeline::end_event(std::size_t next) {
   computes_since_ = compute_now(parallel_);
 }
 
-void Timeline::waited(const Moment& begin, const Moment& end, schedule::Activity activity,
+void Timeline::waited(const Moment& begin, const Moment& end, mesh::Transfer transfer,
                       std::span<const schedule::ParameterId> weights) {
   if (!on_ || (!end.fence.state() && end.seconds <= begin.seconds)) return;
   if (!in_event_) compute_until(begin);
   computes_since_ = end;
   marked_.push_back(
-      {.span = {.activity = activity, .is_wait = true, .event = event_, .weights = {weights.begin(), weights.end()}},
+      {.span = {.transfer = transfer, .is_wait = true, .event = event_, .weights = {weights.begin(), weights.end()}},
        .times = nullptr,
        .begin = begin,
        .end = end});
@@ -70,7 +70,7 @@ void Timeline::began(int event) {
 void Timeline::finished(int event, const schedule::Event& comm) {
   const auto begun = collectives_.find(event);
   if (!on_ || begun == collectives_.end()) return;
-  TimelineSpan span{.activity = schedule::Activity::comm,
+  TimelineSpan span{.transfer = mesh::Transfer::program,
                     .event = event,
                     .microbatch = comm.microbatch,
                     .pass = comm.pass,
@@ -114,28 +114,27 @@ shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::s
     what.microbatch = trace[event].microbatch;
     what.pass = trace[event].pass;
   }
-  return shard::Recording(
-      [&timeline, what = std::move(what), is_ahead](schedule::Activity activity, std::int64_t bytes) {
-        TimelineSpan span = what;
-        span.activity = activity;
-        span.bytes = bytes;
-        return timeline.mark(std::move(span), is_ahead);
-      });
+  return shard::Recording([&timeline, what = std::move(what), is_ahead](mesh::Transfer transfer, std::int64_t bytes) {
+    TimelineSpan span = what;
+    span.transfer = transfer;
+    span.bytes = bytes;
+    return timeline.mark(std::move(span), is_ahead);
+  });
 }
 
 TimedWait::TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline,
-                     schedule::Activity activity, std::span<const schedule::ParameterId> weights)
+                     mesh::Transfer transfer, std::span<const schedule::ParameterId> weights)
     : parallel_(parallel),
       seconds_(seconds),
       timeline_(timeline),
-      activity_(activity),
+      transfer_(transfer),
       weights_(weights),
       begin_(compute_now(parallel)) {}
 
 TimedWait::~TimedWait() {
   const Moment end = compute_now(parallel_);
   seconds_ += end.seconds - begin_.seconds;
-  timeline_.waited(begin_, end, activity_, weights_);
+  timeline_.waited(begin_, end, transfer_, weights_);
 }
 
 }  // namespace tessera::runtime

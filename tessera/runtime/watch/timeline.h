@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "tessera/base/lanes/fence.h"
 #include "tessera/base/lanes/lane_mark.h"
-#include "tessera/schedule/activity.h"
+#include "tessera/mesh/transfer.h"
 #include "tessera/schedule/events.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/shard/parallel_groups.h"
@@ -19,15 +20,15 @@
 namespace tessera::runtime {
 
 struct TimelineSpan {
-  schedule::Activity activity = schedule::Activity::compute;
-  bool is_wait = false;  // true: compute waited for `activity`
+  std::optional<mesh::Transfer> transfer;  // nullopt: work of compute
+  bool is_wait = false;                    // true: compute waited for `transfer`
   // Index of the span's event. compute and waits: the next event, or the size of the trace after the last event.
   // gather: the first consume event. reduction: the last produce event. Other spans: their publish or comm event.
   int event = 0;
   int microbatch = -1;  // microbatch of the event; -1 for compute and waits
   schedule::Pass pass = schedule::Pass::forward;
   std::vector<schedule::ParameterId> weights;
-  std::int64_t bytes = 0;  // bytes received from other ranks; for comm: the bytes of the event
+  std::int64_t bytes = 0;  // bytes received from other ranks; for program: the bytes of the event
   // Seconds since the beginning of the step; negative for gathers that begin before the step.
   double begin = 0, end = 0;
 };
@@ -53,7 +54,7 @@ class Timeline {
   void begin_step();
   void begin_event(std::size_t event);  // called when compute has reached the event
   void end_event(std::size_t next);     // called when compute continues after an event
-  void waited(const Moment& begin, const Moment& end, schedule::Activity activity,
+  void waited(const Moment& begin, const Moment& end, mesh::Transfer transfer,
               std::span<const schedule::ParameterId> weights);
   // began is called after a collective of the program was issued. finished is called when compute has waited for the
   // collective. `event` is the index of the collective.
@@ -94,7 +95,7 @@ shard::Recording record(Timeline& timeline, const schedule::Trace& trace, std::s
 // adds a span to the timeline.
 class TimedWait {
  public:
-  TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, schedule::Activity activity,
+  TimedWait(const shard::ParallelGroups& parallel, double& seconds, Timeline& timeline, mesh::Transfer transfer,
             std::span<const schedule::ParameterId> weights = {});
   ~TimedWait();
   TimedWait(const TimedWait&) = delete;
@@ -104,7 +105,7 @@ class TimedWait {
   const shard::ParallelGroups& parallel_;
   double& seconds_;
   Timeline& timeline_;
-  schedule::Activity activity_;
+  mesh::Transfer transfer_;
   std::span<const schedule::ParameterId> weights_;
   Moment begin_;
 };

@@ -17,35 +17,34 @@ class Waits {
 
   // Makes later work of compute start after the fence. On a CPU the host waits in this call, and the time counts as
   // exposed. Throws the errors of Agreement::wait.
-  void until(const base::Fence& fence, schedule::Activity activity,
-             std::span<const schedule::ParameterId> weights = {}) {
-    if (!parallel_.is_asynchronous()) return until_done(fence, activity, weights);
+  void until(const base::Fence& fence, mesh::Transfer transfer, std::span<const schedule::ParameterId> weights = {}) {
+    if (!parallel_.is_asynchronous()) return until_done(fence, transfer, weights);
     if (!is_measured_ || parallel_.compute->is_captured()) return parallel_.compute->wait(fence);
     if (fence.done() && !fence.error()) return;  // compute does not have to wait
     const Moment begin = compute_now(parallel_);
     parallel_.compute->wait(fence);
     const Moment end = compute_now(parallel_);
-    timeline_.waited(begin, end, activity, weights);
+    timeline_.waited(begin, end, transfer, weights);
     on_device_.emplace_back(begin.fence, end.fence);
   }
   // Like until(), for a collective of the program.
   void until_program(const base::Fence& fence) {
     const double before = statistics_.exposed_seconds;
     const std::size_t first = on_device_.size();
-    until(fence, schedule::Activity::comm);
+    until(fence, mesh::Transfer::program);
     statistics_.exposed_tp_seconds += statistics_.exposed_seconds - before;
     for_program_.insert(for_program_.end(), on_device_.begin() + static_cast<std::ptrdiff_t>(first), on_device_.end());
   }
   // Like until(), but the host waits on every device.
-  void until_done(const base::Fence& fence, schedule::Activity activity,
+  void until_done(const base::Fence& fence, mesh::Transfer transfer,
                   std::span<const schedule::ParameterId> weights = {}) {
     if (fence.done() && !parallel_.clock) return fence.synchronize();
-    const TimedWait waiting(parallel_, statistics_.exposed_seconds, timeline_, activity, weights);
+    const TimedWait waiting(parallel_, statistics_.exposed_seconds, timeline_, transfer, weights);
     agreement_.wait(fence);
   }
   // Waits until the ranks of the group have compared the step so far.
   void for_agreement(comm::Communicator& group) {
-    const TimedWait waiting(parallel_, statistics_.exposed_seconds, timeline_, schedule::Activity::agreement);
+    const TimedWait waiting(parallel_, statistics_.exposed_seconds, timeline_, mesh::Transfer::agreement);
     agreement_.compare(group, recorder_.history().hash(), "what a step did");
   }
 

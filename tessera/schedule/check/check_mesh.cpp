@@ -12,7 +12,7 @@ namespace tessera::schedule {
 namespace {
 
 // Returns the first role that shares the communicators of `role`.
-const std::string& first_equal(const RoleGroups& groups, const std::string& role) {
+const std::string& first_equal(const CheckedGroups& groups, const std::string& role) {
   const auto own = groups.find(role);
   TESSERA_CHECK(own != groups.end(), "the schedule calls collectives of the role '{}', which has no groups", role);
   return std::ranges::find_if(groups, [&](const auto& other) { return other.second == own->second; })->first;
@@ -20,7 +20,7 @@ const std::string& first_equal(const RoleGroups& groups, const std::string& role
 
 // Gives all orders the same roles and merges roles that share communicators. An order then also has roles without a
 // call, because its ranks are members of their communicators.
-void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
+void merge_roles(const CheckedGroups& groups, std::vector<CallOrder>& orders) {
   std::vector<std::string> roles;
   for (CallOrder& order : orders) {
     std::vector<int> merged;  // index: role of this order; value: index of the merged role
@@ -37,7 +37,7 @@ void merge_roles(const RoleGroups& groups, std::vector<CallOrder>& orders) {
 
 }  // namespace
 
-RankOrders rank_orders(const RoleGroups& groups, std::vector<CallOrder> orders, const std::vector<int>& class_of) {
+RankOrders rank_orders(const CheckedGroups& groups, std::vector<CallOrder> orders, const std::vector<int>& class_of) {
   merge_roles(groups, orders);
   RankOrders all{.orders = std::move(orders), .communicators = {}, .ranks = {}};
   for (const int its_class : class_of) all.ranks.push_back({.order = its_class, .communicators = {}});
@@ -50,7 +50,7 @@ RankOrders rank_orders(const RoleGroups& groups, std::vector<CallOrder> orders, 
   return all;
 }
 
-std::vector<std::string> check_mesh(const RoleGroups& groups, int ranks, const Trace& trace,
+std::vector<std::string> check_mesh(const CheckedGroups& groups, int ranks, const Trace& trace,
                                     const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
   std::vector<std::string> faults = check(trace, sizes, schedule);
   if (faults.empty())

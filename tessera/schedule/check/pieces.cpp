@@ -36,7 +36,7 @@ struct ArenaRange {
 };
 
 // One transfer of a microbatch.
-struct Transfer {
+struct PieceTransfer {
   TransferName name;
   Pass pass = Pass::forward;
   ParameterId parameter = kNoParameter;
@@ -92,7 +92,7 @@ class PieceOrder {
       return;
     }
     for (const std::size_t pending : pending_)
-      if (const Transfer& scatter = transfers_[pending]; scatter.name.first == event.group)
+      if (const PieceTransfer& scatter = transfers_[pending]; scatter.name.first == event.group)
         faults_.add("{}: expected the sum of {} before, because the tokens are computed from it", faults_.event(index),
                     faults_.event(scatter.begin));
   }
@@ -100,7 +100,7 @@ class PieceOrder {
   void need(int index, const Event& event) {
     std::vector<Begun>& open = open_[{event.group, event.op, event.pass}];
     if (open.empty()) return faults_.add("{}: expected a piece that has begun before", faults_.event(index));
-    Transfer& transfer = transfers_[open.front().transfer];
+    PieceTransfer& transfer = transfers_[open.front().transfer];
     open.erase(open.begin());
     transfer.needs.push_back(index);
     if (event.offset >= 0 && (transfer.is_scatter() || transfer.ranges.empty()))
@@ -115,11 +115,11 @@ class PieceOrder {
     if (event.op != sum_op(ranks)) faults_.add("{}: expected the order '{}'", faults_.event(index), sum_op(ranks));
     if (ranks.size() == 1) return;
     const auto found = std::ranges::find_if(pending_, [&](std::size_t pending) {
-      const Transfer& it = transfers_[pending];
+      const PieceTransfer& it = transfers_[pending];
       return it.name == name && it.pass == event.pass && it.parameter == event.parameter;
     });
     if (found == pending_.end()) return faults_.add("{}: expected a scatter before", faults_.event(index));
-    Transfer& scatter = transfers_[*found];
+    PieceTransfer& scatter = transfers_[*found];
     pending_.erase(found);
     scatter.sum = index;
     if (static_cast<int>(scatter.needs.size()) != last_[name])
@@ -129,7 +129,7 @@ class PieceOrder {
 
   // Returns the index of the first event of this kind, with the transfer's parameter and pass, after the transfer's
   // beginning.
-  std::optional<int> next(EventKind kind, const Transfer& transfer) const {
+  std::optional<int> next(EventKind kind, const PieceTransfer& transfer) const {
     const auto places = places_.find({kind, transfer.parameter, transfer.pass});
     if (places == places_.end()) return std::nullopt;
     const auto found = std::ranges::upper_bound(places->second, transfer.begin);
@@ -137,7 +137,7 @@ class PieceOrder {
   }
 
   // Returns the index of the event at which the last reader of the transfer has finished.
-  int last_reader(const Transfer& transfer) {
+  int last_reader(const PieceTransfer& transfer) {
     if (transfer.is_scatter()) {
       if (transfer.sum < 0) faults_.add("{}: expected a sum in the same microbatch", faults_.event(transfer.begin));
       return transfer.sum;
@@ -160,8 +160,8 @@ class PieceOrder {
   }
 
   void check_readers() {
-    std::vector<std::pair<const Transfer*, int>> held;  // transfers with ranges in use; index of the last reader
-    for (const Transfer& transfer : transfers_) {
+    std::vector<std::pair<const PieceTransfer*, int>> held;  // transfers with ranges in use; index of the last reader
+    for (const PieceTransfer& transfer : transfers_) {
       const int last = last_reader(transfer);
       std::erase_if(held, [&](const auto& it) { return it.second < transfer.begin; });
       held.emplace_back(&transfer, last);
@@ -169,7 +169,7 @@ class PieceOrder {
     }
   }
 
-  void compare_ranges(const Transfer& earlier, const Transfer& later) {
+  void compare_ranges(const PieceTransfer& earlier, const PieceTransfer& later) {
     for (std::size_t a = 0; a < earlier.ranges.size(); ++a)
       for (std::size_t b = 0; b < later.ranges.size(); ++b) {
         if (&earlier == &later && b <= a) continue;
@@ -208,7 +208,7 @@ class PieceOrder {
   int microbatch_ = -1;
   // Number of the last piece of each transfer, and of its newest piece.
   std::map<TransferName, int> last_, previous_;
-  std::vector<Transfer> transfers_;             // transfers of the microbatch, in order of their beginnings
+  std::vector<PieceTransfer> transfers_;        // transfers of the microbatch, in order of their beginnings
   std::map<TransferName, std::size_t> newest_;  // index of the newest transfer of each name
   std::vector<std::size_t> pending_;            // scatters without a sum: indices into transfers_
   // Indices of the microbatch's events with a parameter.

@@ -321,8 +321,9 @@ std::string bucket_call(const Trace& trace, const std::vector<ParameterSize>& si
 
 }  // namespace
 
-std::string role_name(std::string_view hop, int domain) {
-  return domain == 0 ? std::string(hop) : fmt::format("{} of domain {}", hop, domain);
+std::string role_name(mesh::Transfer transfer, int domain) {
+  const std::string_view name = name_of(transfer == mesh::Transfer::publish ? lane_of(transfer) : transfer);
+  return domain == 0 ? std::string(name) : fmt::format("{} of domain {}", name, domain);
 }
 
 CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule) {
@@ -338,8 +339,7 @@ CallOrder call_order(const Trace& trace, const std::vector<ParameterSize>& sizes
     }
     const int domain = sizes[static_cast<std::size_t>(unit.front())].domain;
     for (const Hop& hop : sum)
-      list.add(role_name(hop_role(hop.activity), domain), fmt::format("{} [{}]", op, fmt::join(names, ", ")),
-               hop.bytes);
+      list.add(role_name(hop.transfer, domain), fmt::format("{} [{}]", op, fmt::join(names, ", ")), hop.bytes);
   };
   // Adds the sums one member at a time, because replicas of other classes may have other units.
   auto add_sums = [&](const Unit& unit) {

@@ -18,7 +18,6 @@
 // merged ranks. If the merged ranks have a cycle, the checker examines all ranks.
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tessera/schedule/schedule.h"
@@ -34,14 +33,13 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
-// Returns the role of a hop in a domain. For example, the hop "reduce" has the role "reduce" in domain 0, and "reduce
-// of domain 1" in domain 1.
-std::string role_name(std::string_view hop, int domain);
+// Returns the role of a transfer in a domain. For example, the transfer `reduce` has the role "reduce" in domain 0, and
+// "reduce of domain 1" in domain 1. A publish has the role of `replicas`.
+std::string role_name(mesh::Transfer transfer, int domain);
 
 // The collectives that the ranks of one class call in one step, in the host's order.
 struct CallOrder {
-  // The results of role_name() for "gather", "gather_compute", "reduce_compute", "reduce" and "replicas", and the
-  // groups of comm events.
+  // The results of role_name() for the hops, and the groups of comm events.
   std::vector<std::string> roles;
   std::vector<CollectiveCall> calls;
 

@@ -55,7 +55,7 @@ RowGather::RowGather(const ShardedParameter& parameter, const ParallelGroups& pa
       owners_(parameter),
       type_(parameter.types.model),
       device_(parallel.device),
-      kernels_(make_row_kernels(device_, parallel.of(parameter.spec.domain, Via::rows).lane().stream())) {}
+      kernels_(make_row_kernels(device_, parallel.of(parameter.spec.domain, mesh::Transfer::rows).lane().stream())) {}
 
 RowReading RowGather::reading_of(const ShardedParameter& parameter, std::int64_t count) {
   return {.most = messages_.rows,
@@ -121,7 +121,8 @@ RowReducer::RowReducer(const ShardedParameter& parameter, const ParallelGroups& 
       types_(parameter.types),
       clears_(parallel.cuts(parameter.spec.domain).replicas > 1),
       on_compute_(make_row_kernels(parallel.device, parallel.compute->stream())),
-      on_reduce_(make_row_kernels(parallel.device, parallel.of(parameter.spec.domain, Via::reduce).lane().stream())) {
+      on_reduce_(make_row_kernels(parallel.device,
+                                  parallel.of(parameter.spec.domain, mesh::Transfer::reduce).lane().stream())) {
   // Indices are 32-bit integers.
   TESSERA_CHECK(messages_.rows < std::int64_t{1} << 30,
                 "parameter '{}': {} rows are read in a microbatch, expected less than 2^30", parameter.spec.name,

@@ -94,13 +94,13 @@ base::Fence Materializer::start(const ShardedParameter& parameter, Groups groups
   // If no plane is moved, the stored planes can be read after `free` and after the publish event.
   base::Fence done = over_storage.empty() && over_compute.empty() ? first.lane().record() : base::Fence();
   if (!over_storage.empty()) {
-    const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather);
+    const base::LaneMark mark = mark_of(recording, way_, mesh::Transfer::gather);
     mark.begin(groups.storage.lane());
     done = mark.end(groups.storage.lane(), run_planes(groups.storage, over_storage));
   }
   if (!over_compute.empty()) {
     groups.compute->lane().wait(done);
-    const base::LaneMark mark = mark_of(recording, way_, schedule::Activity::gather_compute);
+    const base::LaneMark mark = mark_of(recording, way_, mesh::Transfer::gather_compute);
     mark.begin(groups.compute->lane());
     done = mark.end(groups.compute->lane(), run_planes(*groups.compute, over_compute));
   }

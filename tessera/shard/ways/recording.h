@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tessera/base/lanes/lane_mark.h"
-#include "tessera/schedule/activity.h"
+#include "tessera/mesh/transfer.h"
 #include "tessera/schedule/way.h"
 
 namespace tessera::shard {
@@ -15,21 +15,21 @@ namespace tessera::shard {
 class Recording {
  public:
   // Returns the lane mark for one hop. The rank receives `bytes` bytes from other ranks in this hop.
-  using MakeMark = std::function<base::LaneMark(schedule::Activity activity, std::int64_t bytes)>;
+  using MakeMark = std::function<base::LaneMark(mesh::Transfer transfer, std::int64_t bytes)>;
 
   Recording() = default;
   explicit Recording(MakeMark make) : make_(std::move(make)) {}
-  base::LaneMark mark(schedule::Activity activity, std::int64_t bytes) const {
-    return make_ ? make_(activity, bytes) : base::LaneMark();
+  base::LaneMark mark(mesh::Transfer transfer, std::int64_t bytes) const {
+    return make_ ? make_(transfer, bytes) : base::LaneMark();
   }
 
  private:
   MakeMark make_;
 };
 
-// Returns the lane mark for the hop of `way` with this activity.
-inline base::LaneMark mark_of(const Recording& recording, const schedule::Way& way, schedule::Activity activity) {
-  return recording.mark(activity, bytes_over(way, activity));
+// Returns the lane mark for the hop of `way` with this transfer.
+inline base::LaneMark mark_of(const Recording& recording, const schedule::Way& way, mesh::Transfer transfer) {
+  return recording.mark(transfer, bytes_over(way, transfer));
 }
 
 }  // namespace tessera::shard

@@ -109,18 +109,18 @@ void Reducer::exchange(const std::vector<Sum>& sums, comm::Communicator& group) 
 base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording,
                    std::span<std::byte> poisoned) {
   const int domain = members.front().parameter->spec.domain;
-  comm::Communicator& group = parallel.of(domain, Via::reduce);
+  comm::Communicator& group = parallel.of(domain, mesh::Transfer::reduce);
   base::Lane& lane = group.lane();
   const quant::Kernels& kernels = group.kernels();
   schedule::Way way;
   for (const Reducing& member : members) schedule::add_hops(way, member.reducer->way_);
   const base::Fence written = Reducer::round_on_compute(members, parallel);
-  const base::LaneMark compute_mark = mark_of(recording, way, schedule::Activity::reduce_compute);
-  const base::LaneMark mark = mark_of(recording, way, schedule::Activity::reduce);
+  const base::LaneMark compute_mark = mark_of(recording, way, mesh::Transfer::reduce_compute);
+  const base::LaneMark mark = mark_of(recording, way, mesh::Transfer::reduce);
   lane.wait(written);
   for (const Reducing& member : members)
     if (member.reducer->over_compute_)
-      lane.wait(member.reducer->sum_over_compute(*member.parameter, parallel.of(domain, Via::reduce_compute),
+      lane.wait(member.reducer->sum_over_compute(*member.parameter, parallel.of(domain, mesh::Transfer::reduce_compute),
                                                  member.staging, written, compute_mark));
   mark.begin(lane);
   std::vector<Reducer::Sum> sums;

@@ -96,11 +96,12 @@ class Reducer {
 };
 
 // Enqueues the reduction of several gradients as one exchange. All gradients belong to one domain. Collective over the
-// domain's groups Via::reduce_compute and Via::reduce. The reduction waits for the work that was enqueued on compute
-// before this call and that writes every staging. main_grad contains the sum when the returned fence is done. Directly
-// before this fence, the memory `poisoned` is overwritten with NaN. If `is_last` is true, this step adds no further
-// gradient to these parts of main_grad, and the sum may also write the sums of squares of the rows; false is always
-// allowed. Called by one thread, because the call changes the state of the parameters (ShardedParameter::next_sum).
+// domain's groups mesh::Transfer::reduce_compute and Transfer::reduce. The reduction waits for the work that was
+// enqueued on compute before this call and that writes every staging. main_grad contains the sum when the returned
+// fence is done. Directly before this fence, the memory `poisoned` is overwritten with NaN. If `is_last` is true, this
+// step adds no further gradient to these parts of main_grad, and the sum may also write the sums of squares of the
+// rows; false is always allowed. Called by one thread, because the call changes the state of the parameters
+// (ShardedParameter::next_sum).
 base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool is_last, const Recording& recording = {},
                    std::span<std::byte> poisoned = {});
 

@@ -10,7 +10,7 @@ layout::Layout over_replicas(layout::Shape shape, std::vector<layout::LocalLayou
   return {.shape = shape, .ranks = std::move(ranks), .state = state};
 }
 
-// Returns the stored part of each rank of Via::replicas.
+// Returns the stored part of each rank of Transfer::replicas.
 std::vector<layout::LocalLayout> stored_by(const RankParts& parts, int replicas) {
   if (parts.storage_by_replica.empty()) return std::vector(static_cast<std::size_t>(replicas), parts.local_storage);
   std::vector<layout::LocalLayout> stored;
@@ -63,7 +63,7 @@ Replicas::Replicas(const ShardedParameter& parameter, const ParallelGroups& para
 base::Fence Replicas::sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                           const base::LaneMark& mark) const {
   if (!sum_) return written;
-  comm::Communicator& group = parallel.of(parameter.spec.domain, Via::replicas);
+  comm::Communicator& group = parallel.of(parameter.spec.domain, mesh::Transfer::replicas);
   base::Lane& lane = group.lane();
   lane.wait(written);
   mark.begin(lane);
@@ -73,7 +73,7 @@ base::Fence Replicas::sum(ShardedParameter& parameter, ParallelGroups& parallel,
 
 base::Fence Replicas::gather_updates(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
                                      const base::LaneMark& mark) const {
-  comm::Communicator& group = parallel.of(parameter.spec.domain, Via::replicas);
+  comm::Communicator& group = parallel.of(parameter.spec.domain, mesh::Transfer::replicas);
   base::Lane& lane = group.lane();
   lane.wait(written);
   mark.begin(lane);

@@ -15,7 +15,7 @@
 
 namespace tessera::shard {
 
-// The layouts of one exchange over the ranks of Via::replicas.
+// The layouts of one exchange over the ranks of Transfer::replicas.
 struct ReplicaExchange {
   layout::Layout from, to;
 };

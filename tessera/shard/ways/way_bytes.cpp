@@ -11,7 +11,8 @@
 namespace tessera::shard {
 namespace {
 
-using schedule::Activity, schedule::Way;
+using mesh::Transfer;
+using schedule::Way;
 
 void add_to(Way& sum, Way way, std::int64_t times) {
   for (schedule::Hop& hop : way) hop.bytes *= times;
@@ -100,8 +101,8 @@ Way WayBytes::gather(const Place& place) const {
       over_compute += plane.spec.bytes(plane.over_compute[group_index(place)].elements_received(place.compute));
   }
   Way way;
-  if (layouts_.is_cut && cuts_.parts > 1) way.push_back({Activity::gather, storage});
-  if (overlaps_) way.push_back({Activity::gather_compute, over_compute});
+  if (layouts_.is_cut && cuts_.parts > 1) way.push_back({Transfer::gather, storage});
+  if (overlaps_) way.push_back({Transfer::gather_compute, over_compute});
   return way;
 }
 
@@ -110,24 +111,24 @@ Way WayBytes::reduce(const Place& place) const {
   Way way;
   if (by_rows_) {
     const std::int64_t bytes = messages_of(spec_, layouts_, cuts_.parts).exchanged(types_.wire);
-    return {{Activity::reduce, bytes}};
+    return {{Transfer::reduce, bytes}};
   }
   if (sums_compute_) {
     const auto& [plan, collective] = compute_sums_[group_index(place)];
     way.push_back(
-        {Activity::reduce_compute,
+        {Transfer::reduce_compute,
          comm::received_bytes(collective, plan.ranks, plan.elements_received(place.compute), types_.accumulator)});
   }
   if (cuts_.reducing() == 1) return way;
   if (layouts_.groups.size() > 1) {
     // Each compute group contributes every element once. Only its first rank contributes a vector that all ranks store.
     const std::int64_t own = layouts_.is_cut || place.compute == 0 ? 1 : 0;
-    way.push_back({Activity::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
+    way.push_back({Transfer::reduce, bytes_of((cuts_.parts - own) * stored_.of(place).size, types_.wire)});
     return way;
   }
   const ReductionBytes::Bytes bytes = reductions_[stored_.index_of(place)].of(stored_.number_of(place), place.duplicate,
                                                                               types_.wire, types_.accumulator);
-  way.push_back({Activity::reduce, bytes.within + bytes.between});
+  way.push_back({Transfer::reduce, bytes.within + bytes.between});
   return way;
 }
 
@@ -138,20 +139,20 @@ Way WayBytes::sum_replicas(const Place& place) const {
   if (!spec_.trainable || others == 0) return {};
   if (!unequal_.empty()) {
     const Unequal& exchange = unequal_of(place);
-    return {{Activity::replicas, exchange.summed[rank_in(exchange, place)]}};
+    return {{Transfer::replicas, exchange.summed[rank_in(exchange, place)]}};
   }
   const layout::LocalLayout& own = stored_.of(place);
   if (!splits())
-    return {{Activity::replicas, comm::all_reduce_received(types_.accumulator_bytes(own.size), cuts_.replicas)}};
+    return {{Transfer::replicas, comm::all_reduce_received(types_.accumulator_bytes(own.size), cuts_.replicas)}};
   const std::int64_t state = layouts_.updated_elements(own, cuts_.replicas, place.replica);
-  return {{Activity::replicas, types_.accumulator_bytes(others * state)}};
+  return {{Transfer::replicas, types_.accumulator_bytes(others * state)}};
 }
 
 Way WayBytes::publish(const Place& place) const {
   if (!splits()) return {};
   if (!unequal_.empty()) {
     const Unequal& exchange = unequal_of(place);
-    return {{Activity::publish, exchange.published[rank_in(exchange, place)]}};
+    return {{Transfer::publish, exchange.published[rank_in(exchange, place)]}};
   }
   std::int64_t bytes = 0;
   for (const Moved& plane : planes_) {
@@ -159,7 +160,7 @@ Way WayBytes::publish(const Place& place) const {
     const std::int64_t state = plane.layouts.updated_elements(own, cuts_.replicas, place.replica);
     bytes += plane.spec.bytes(own.size - state);
   }
-  return {{Activity::publish, bytes}};
+  return {{Transfer::publish, bytes}};
 }
 
 Ways WayBytes::at(const Place& place) const {
@@ -202,8 +203,8 @@ Ways WayBytes::all_ranks() const {
   // Together, all replicas receive (replicas - 1) times the stored bytes. A formula is used because a loop over many
   // replicas would be slow.
   const std::int64_t others = std::int64_t{cuts_.duplicates} * (cuts_.replicas - 1);
-  if (spec_.trainable) all.replicas = {{Activity::replicas, others * types_.accumulator_bytes(stored)}};
-  all.publish = {{Activity::publish, others * planes}};
+  if (spec_.trainable) all.replicas = {{Transfer::replicas, others * types_.accumulator_bytes(stored)}};
+  all.publish = {{Transfer::publish, others * planes}};
   return all;
 }
 

@@ -46,7 +46,7 @@ class WayBytes {
     layout::TransferPlan plan;
     layout::Collective collective;
   };
-  // The exchanges over the ranks of Via::replicas in a mesh with dead places.
+  // The exchanges over the ranks of Transfer::replicas in a mesh with dead places.
   struct Unequal {
     // By rank: bytes that it receives in the sum, and in the exchange of new weights.
     std::vector<std::int64_t> summed, published;

@@ -46,7 +46,7 @@ class PlanePushes : public comm::NcclTest {
     }
   }
 
-  comm::Communicator& gathers() { return parallel_->of(0, Via::gather); }
+  comm::Communicator& gathers() { return parallel_->of(0, mesh::Transfer::gather); }
 
   void write(int round) {
     for (std::size_t w = 0; w < weights_.size(); ++w)

@@ -12,14 +12,15 @@
 
 namespace tessera::plan {
 
-enum class Way {
+enum class Continuation {
   drop_replica,    // replicas with an unused place are left out
   drop_gtp_place,  // tp groups with an unused place are left out, so their gtp groups become smaller
   adopt,  // the other ranks of a tp group adopt the missing parts; all replicas have equal shares of the global batch
   adopt_with_shares,  // as adopt, but reduced replicas have smaller shares of the global batch (--reduced-batch)
 };
-inline constexpr std::array<Way, 4> kWays{Way::drop_replica, Way::drop_gtp_place, Way::adopt, Way::adopt_with_shares};
-std::string_view name_of(Way way);  // for example "drop the replica"
+inline constexpr std::array<Continuation, 4> kContinuations{Continuation::drop_replica, Continuation::drop_gtp_place,
+                                                            Continuation::adopt, Continuation::adopt_with_shares};
+std::string_view name_of(Continuation continuation);  // for example "drop the replica"
 
 // The step of the replicas of one kind.
 struct KindStep {
@@ -37,37 +38,37 @@ struct MeshStep {
 // Returns the step of a mesh with unused places. `config` must be resolved.
 MeshStep mesh_step(const settings::TrainConfig& config, const settings::TpUnits& units, ReplicaPlans& plans);
 
-struct WayResult {
-  Way way = Way::adopt;
-  // Reason why the way is not possible; the other members then have no values. Empty: the way is possible.
+struct ContinuationResult {
+  Continuation continuation = Continuation::adopt;
+  // Reason why the continuation is not possible; the other members then have no values. Empty: it is possible.
   std::string refusal;
   std::int64_t ranks = 0;  // number of ranks that take part
   // Number of sequences of each reduced replica (--reduced-batch). nullopt: all replicas have equal shares.
   std::optional<std::int64_t> reduced_batch;
-  settings::PlaceMap idle;        // live places that this way leaves out
+  settings::PlaceMap idle;        // live places that this continuation leaves out
   double seconds = 0;             // duration of a step
   std::string slowest;            // kind_text of the slowest replicas
   std::int64_t microbatches = 0;  // number of microbatches of the slowest replicas
   double kept = 0;  // throughput, divided by the throughput of the mesh with all places and the same global batch
   // The value of `kept` if microbatches could have any size. The sequences of a step are then divided without rounding
-  // among the replicas whose shares this way chooses.
+  // among the replicas whose shares this continuation chooses.
   double kept_if_divisible = 0;
   MemoryUse memory;  // memory of the rank that needs the most
   bool fits = true;
 };
 
-struct WayComparison {
+struct ContinuationComparison {
   double full_seconds = 0;  // duration of a step of the mesh with all places
   std::int64_t unused = 0;  // number of unused places
   // reduced_replicas: number of replicas with an unused place. replicas: number of all replicas of the mesh.
   std::int64_t reduced_replicas = 0, replicas = 0;
-  std::vector<WayResult> ways;      // in the order of kWays
-  std::optional<std::size_t> best;  // index of the recommended way; nullopt: no possible way fits the memory
-  std::string reason;               // reason of the recommendation, one sentence
+  std::vector<ContinuationResult> results;  // in the order of kContinuations
+  std::optional<std::size_t> best;          // index of the recommended result; nullopt: none fits the memory
+  std::string reason;                       // reason of the recommendation, one sentence
 };
 // `config` must be resolved. `unused` contains the unused places. The settings of unused places and of shares in
-// `config` are ignored. If no place is unused, every way keeps the full throughput.
-WayComparison compare_ways(const settings::TrainConfig& config, const settings::PlaceMap& unused,
-                           const settings::TpUnits& units, ReplicaPlans& plans);
+// `config` are ignored. If no place is unused, every continuation keeps the full throughput.
+ContinuationComparison compare_continuations(const settings::TrainConfig& config, const settings::PlaceMap& unused,
+                                             const settings::TpUnits& units, ReplicaPlans& plans);
 
 }  // namespace tessera::plan

@@ -1,5 +1,5 @@
 // Tests the comparison of the ways in which a run can continue after its mesh has lost places.
-#include "tessera/plan/failure_ways.h"
+#include "tessera/plan/continuations.h"
 
 #include <gmock/gmock.h>
 
@@ -28,14 +28,15 @@ StepPlanRequest wide_request(const std::map<std::string, std::string>& settings)
   return request;
 }
 
-WayComparison compared(const StepPlanRequest& request) {
+ContinuationComparison compared(const StepPlanRequest& request) {
   ReplicaPlans plans(request);
   return plan_places(request, plans).comparison;
 }
 
-std::vector<double> kept(const WayComparison& comparison, bool is_divisible = false) {
+std::vector<double> kept(const ContinuationComparison& comparison, bool is_divisible = false) {
   std::vector<double> shares;
-  for (const WayResult& way : comparison.ways) shares.push_back(is_divisible ? way.kept_if_divisible : way.kept);
+  for (const ContinuationResult& result : comparison.results)
+    shares.push_back(is_divisible ? result.kept_if_divisible : result.kept);
   return shares;
 }
 
@@ -46,10 +47,11 @@ TEST(FailureWays, KeepEverythingWhenNothingIsDead) {
       const StepPlanRequest request =
           request_of({{"tp", tp}, {"gtp", gtp}, {"dp", dp}, {"global_batch", std::to_string(batch)}}, wide_model());
       ReplicaPlans plans(request);
-      const WayComparison comparison = compare_ways(request.config, {}, settings::units_of(*request.model), plans);
+      const ContinuationComparison comparison =
+          compare_continuations(request.config, {}, settings::units_of(*request.model), plans);
       EXPECT_THAT(kept(comparison), ElementsAre(1, 1, 1, 1)) << tp << gtp << dp << " " << per_reader;
       for (const double share : kept(comparison, true)) EXPECT_NEAR(share, 1, 1e-9) << tp << gtp << dp;
-      for (const WayResult& way : comparison.ways) EXPECT_EQ(way.reduced_batch, std::nullopt);
+      for (const ContinuationResult& result : comparison.results) EXPECT_EQ(result.reduced_batch, std::nullopt);
       const MeshStep step = mesh_step(request.config, settings::units_of(*request.model), plans);
       EXPECT_EQ(step.seconds, comparison.full_seconds);
     }
@@ -58,12 +60,13 @@ TEST(FailureWays, KeepEverythingWhenNothingIsDead) {
 // 8 replicas of 2 tp groups; a step has 12 microbatches. Without one replica the others need 12 * 8 / 7 = 13.7, so 14.
 // Without one tp group, 11 microbatches of the replica with one group leave 12.9, so 13, to the others.
 TEST(FailureWays, CountWholeMicrobatches) {
-  const WayComparison comparison =
+  const ContinuationComparison comparison =
       compared(wide_request({{"tp", "4"}, {"gtp", "2"}, {"dp", "8"}, {"global_batch", "192"}, {"dead", "dp3.gtp1:0"}}));
   EXPECT_EQ(comparison.unused, 1);
   EXPECT_EQ(comparison.reduced_replicas, 1);
-  ASSERT_EQ(comparison.ways.size(), kWays.size());
-  const WayResult &replica = comparison.ways[0], &group = comparison.ways[1], &adopt = comparison.ways[2];
+  ASSERT_EQ(comparison.results.size(), kContinuations.size());
+  const ContinuationResult &replica = comparison.results[0], &group = comparison.results[1],
+                           &adopt = comparison.results[2];
   EXPECT_EQ(replica.ranks, 56);
   EXPECT_EQ(group.ranks, 60);
   EXPECT_EQ(adopt.ranks, 63);
@@ -83,14 +86,14 @@ TEST(FailureWays, CountWholeMicrobatches) {
 TEST(FailureWays, SharesAreThoseOfTheFastestStep) {
   const StepPlanRequest request =
       wide_request({{"tp", "4"}, {"gtp", "2"}, {"dp", "8"}, {"global_batch", "192"}, {"dead", "dp3.gtp1:0"}});
-  const WayComparison comparison = compared(request);
-  const WayResult& adopt = comparison.ways[2];
-  const WayResult& shares = comparison.ways[3];
+  const ContinuationComparison comparison = compared(request);
+  const ContinuationResult& adopt = comparison.results[2];
+  const ContinuationResult& shares = comparison.results[3];
   EXPECT_EQ(adopt.reduced_batch, std::nullopt);
   ASSERT_TRUE(shares.reduced_batch.has_value());
   EXPECT_GT(shares.kept, adopt.kept);
   EXPECT_GT(shares.kept_if_divisible, adopt.kept_if_divisible);
-  EXPECT_EQ(comparison.ways.at(comparison.best.value()).way, Way::adopt_with_shares);
+  EXPECT_EQ(comparison.results.at(comparison.best.value()).continuation, Continuation::adopt_with_shares);
   EXPECT_THAT(comparison.reason, HasSubstr("adopt with shares keeps"));
   // Checks that no other share is faster.
   StepPlanRequest tried = request;
@@ -106,11 +109,11 @@ TEST(FailureWays, SharesAreThoseOfTheFastestStep) {
 }
 
 TEST(FailureWays, ThatLeaveNothingAreRefused) {
-  const WayComparison comparison =
+  const ContinuationComparison comparison =
       compared(wide_request({{"tp", "4"}, {"gtp", "1"}, {"dp", "2"}, {"global_batch", "8"}, {"dead", "dp0:1;dp1:2"}}));
-  EXPECT_EQ(comparison.ways[0].refusal, "every replica has an unused place");
-  EXPECT_EQ(comparison.ways[1].refusal, "every tp group has an unused place");
-  EXPECT_EQ(comparison.ways[2].refusal, "");
+  EXPECT_EQ(comparison.results[0].refusal, "every replica has an unused place");
+  EXPECT_EQ(comparison.results[1].refusal, "every tp group has an unused place");
+  EXPECT_EQ(comparison.results[2].refusal, "");
   EXPECT_EQ(comparison.best, std::size_t{2}) << "without other replicas, shares are equal";
 }
 
@@ -118,16 +121,16 @@ TEST(FailureWays, OnlyWaysThatFitTheMemoryAreRecommended) {
   StepPlanRequest request =
       wide_request({{"tp", "4"}, {"gtp", "2"}, {"dp", "8"}, {"global_batch", "192"}, {"dead", "dp3.gtp1:0"}});
   request.machine.memory_bytes = 1;
-  const WayComparison none = compared(request);
+  const ContinuationComparison none = compared(request);
   EXPECT_EQ(none.reason, "No way fits the memory.");
   EXPECT_EQ(none.best, std::nullopt);
-  const std::int64_t adopt = none.ways[3].memory.total(), replica = none.ways[0].memory.total();
+  const std::int64_t adopt = none.results[3].memory.total(), replica = none.results[0].memory.total();
   ASSERT_GT(adopt, replica);
   request.machine.memory_bytes = (adopt + replica) / 2;
-  const WayComparison some = compared(request);
-  EXPECT_FALSE(some.ways[3].fits);
-  EXPECT_TRUE(some.ways[0].fits);
-  EXPECT_EQ(some.ways.at(some.best.value()).way, Way::drop_replica);
+  const ContinuationComparison some = compared(request);
+  EXPECT_FALSE(some.results[3].fits);
+  EXPECT_TRUE(some.results[0].fits);
+  EXPECT_EQ(some.results.at(some.best.value()).continuation, Continuation::drop_replica);
 }
 
 // The mesh of the settings has the shares of the settings; the comparison has its own.
@@ -158,7 +161,8 @@ TEST(PlacesReport, ListsKindsAndWays) {
   EXPECT_NEAR(reduced["ranks_of_groups"][1]["imbalance"]["vocabulary"].get<double>(), 66.0 / 64, 1e-12);
   EXPECT_EQ(report["predicted"]["step_ms"], full["step_ms"]);
   EXPECT_EQ(report["comparison"]["ways"].size(), 4u);
-  EXPECT_EQ(report["comparison"]["recommended"], std::string(name_of(plan.comparison.ways[*plan.comparison.best].way)));
+  EXPECT_EQ(report["comparison"]["recommended"],
+            std::string(name_of(plan.comparison.results[*plan.comparison.best].continuation)));
   const std::string text = places_text(request, plan);
   for (const char* words :
        {"1 x 4 + 1 x 3 of 2 x 4 ranks", "tp groups of 3 ranks: compute", "heads 1.12",
@@ -179,7 +183,7 @@ TEST(PlacesReport, DrawsPlacesOfALargeMesh) {
   EXPECT_NE(report["draws"][0]["dead"], report["draws"][1]["dead"]);
   ASSERT_EQ(report["mean"].size(), 4u);
   double mean = 0;
-  for (const Draw& draw : drawn) mean += draw.comparison.ways[2].kept / 2;
+  for (const Draw& draw : drawn) mean += draw.comparison.results[2].kept / 2;
   EXPECT_DOUBLE_EQ(report["mean"][2]["kept"].get<double>(), mean);
   // 33 of 8192 tp groups do not work.
   EXPECT_NEAR(report["mean"][1]["kept_if_divisible"].get<double>(), 1 - 33.0 / 8192, 1e-3);

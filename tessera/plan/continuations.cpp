@@ -1,4 +1,4 @@
-#include "tessera/plan/failure_ways.h"
+#include "tessera/plan/continuations.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 namespace tessera::plan {
 namespace {
 
-constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two ways are equally good
+constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two continuations are equally good
 
 std::int64_t rounded_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -55,14 +55,15 @@ settings::PlaceMap rest_of_groups(const settings::PlaceMap& unused, const settin
   return rest;
 }
 
-settings::PlaceMap idle_of(Way way, const settings::PlaceMap& unused, const settings::TrainConfig& config) {
-  if (way == Way::drop_replica) return rest_of_replicas(unused, config);
-  if (way == Way::drop_gtp_place) return rest_of_groups(unused, config);
+settings::PlaceMap idle_of(Continuation continuation, const settings::PlaceMap& unused,
+                           const settings::TrainConfig& config) {
+  if (continuation == Continuation::drop_replica) return rest_of_replicas(unused, config);
+  if (continuation == Continuation::drop_gtp_place) return rest_of_groups(unused, config);
   return {};
 }
 
-bool chooses_shares(Way way) {
-  return way == Way::drop_gtp_place || way == Way::adopt_with_shares;
+bool chooses_shares(Continuation continuation) {
+  return continuation == Continuation::drop_gtp_place || continuation == Continuation::adopt_with_shares;
 }
 
 settings::TrainConfig config_of(const settings::TrainConfig& config, const settings::PlaceMap& unused,
@@ -81,10 +82,10 @@ struct Line {
   double fixed = 0, each = 0;
 };
 
-class Ways {
+class Continuations {
  public:
-  Ways(const settings::TrainConfig& config, const settings::PlaceMap& unused, const settings::TpUnits& units,
-       ReplicaPlans& plans)
+  Continuations(const settings::TrainConfig& config, const settings::PlaceMap& unused, const settings::TpUnits& units,
+                ReplicaPlans& plans)
       : config_(config), unused_(unused), units_(units), plans_(plans) {
     const settings::TrainConfig full = config_of(config, {}, {}, {});
     const MeshStep step = mesh_step(full, units, plans);
@@ -94,19 +95,19 @@ class Ways {
 
   double full_seconds() const { return full_seconds_; }
 
-  WayResult result(Way way) {
-    const settings::PlaceMap idle = idle_of(way, unused_, config_);
-    WayResult result{.way = way, .refusal = "", .idle = idle, .slowest = "", .memory = {}};
+  ContinuationResult result(Continuation continuation) {
+    const settings::PlaceMap idle = idle_of(continuation, unused_, config_);
+    ContinuationResult result{.continuation = continuation, .refusal = "", .idle = idle, .slowest = "", .memory = {}};
     if (count(unused_) + count(idle) >= config_.tp * config_.gtp * config_.dp) {
-      result.refusal =
-          way == Way::drop_replica ? "every replica has an unused place" : "every tp group has an unused place";
+      result.refusal = continuation == Continuation::drop_replica ? "every replica has an unused place"
+                                                                  : "every tp group has an unused place";
       return result;
     }
     try {
       const MeshStep equal = mesh_step(config_of(config_, unused_, idle, {}), units_, plans_);
       set(equal, {}, result);
-      if (chooses_shares(way)) choose_shares(idle, equal.kinds, result);
-      const double divisible = chooses_shares(way) ? shared_seconds(equal.kinds) : equal_seconds(equal.kinds);
+      if (chooses_shares(continuation)) choose_shares(idle, equal.kinds, result);
+      const double divisible = chooses_shares(continuation) ? shared_seconds(equal.kinds) : equal_seconds(equal.kinds);
       result.kept_if_divisible = full_divisible_ / divisible;
     } catch (const InputError& error) {  // the formats do not support a smaller tp group
       result.refusal = error.what();
@@ -115,7 +116,7 @@ class Ways {
   }
 
  private:
-  void set(const MeshStep& step, std::optional<std::int64_t> reduced_batch, WayResult& result) const {
+  void set(const MeshStep& step, std::optional<std::int64_t> reduced_batch, ContinuationResult& result) const {
     result.ranks = step.kinds.ranks();
     result.reduced_batch = reduced_batch;
     result.seconds = step.seconds;
@@ -129,7 +130,7 @@ class Ways {
 
   // Tries the shares with which reduced replicas have only whole microbatches. If several shares are equally fast,
   // prefers equal shares, and then the largest share of a reduced replica.
-  void choose_shares(const settings::PlaceMap& idle, const ReplicaKinds& kinds, WayResult& result) const {
+  void choose_shares(const settings::PlaceMap& idle, const ReplicaKinds& kinds, ContinuationResult& result) const {
     std::set<std::int64_t, std::greater<>> shares;
     const std::int64_t equal = rounded_up(config_.global_batch, kinds.replicas);
     for (const ReplicaKind& kind : kinds.kinds) {
@@ -198,9 +199,10 @@ class Ways {
   double full_seconds_ = 0, full_divisible_ = 0;
 };
 
-bool is_better_way(const WayResult& a, const WayResult& b) {
-  // Both ways then have the same settings.
-  if (a.way == Way::adopt_with_shares && b.way == Way::adopt && !a.reduced_batch) return false;
+bool is_better_continuation(const ContinuationResult& a, const ContinuationResult& b) {
+  // Both continuations then have the same settings.
+  if (a.continuation == Continuation::adopt_with_shares && b.continuation == Continuation::adopt && !a.reduced_batch)
+    return false;
   if (std::abs(a.kept - b.kept) > kEqual) return a.kept > b.kept;
   return a.kept_if_divisible > b.kept_if_divisible + kEqual;
 }
@@ -209,28 +211,28 @@ std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
 
-std::string reason_for(const std::vector<WayResult>& ways, std::size_t best) {
-  const WayResult& first = ways[best];
-  std::string text = fmt::format("{} keeps {} of the throughput", name_of(first.way), percent(first.kept));
+std::string reason_for(const std::vector<ContinuationResult>& results, std::size_t best) {
+  const ContinuationResult& first = results[best];
+  std::string text = fmt::format("{} keeps {} of the throughput", name_of(first.continuation), percent(first.kept));
   std::vector<std::string> others;
-  for (const WayResult& other : ways)
-    if (other.refusal.empty() && other.way != first.way)
-      others.push_back(fmt::format("{} {}", name_of(other.way), percent(other.kept)));
+  for (const ContinuationResult& other : results)
+    if (other.refusal.empty() && other.continuation != first.continuation)
+      others.push_back(fmt::format("{} {}", name_of(other.continuation), percent(other.kept)));
   for (std::size_t i = 0; i < others.size(); ++i) text += (i == 0 ? "; " : ", ") + others[i];
   return text + ".";
 }
 
 }  // namespace
 
-std::string_view name_of(Way way) {
-  switch (way) {
-    case Way::drop_replica:
+std::string_view name_of(Continuation continuation) {
+  switch (continuation) {
+    case Continuation::drop_replica:
       return "drop the replica";
-    case Way::drop_gtp_place:
+    case Continuation::drop_gtp_place:
       return "drop the gtp place";
-    case Way::adopt:
+    case Continuation::adopt:
       return "adopt";
-    case Way::adopt_with_shares:
+    case Continuation::adopt_with_shares:
       return "adopt with shares";
   }
   return "";
@@ -261,26 +263,29 @@ MeshStep mesh_step(const settings::TrainConfig& config, const settings::TpUnits&
   return mesh;
 }
 
-WayComparison compare_ways(const settings::TrainConfig& config, const settings::PlaceMap& unused,
-                           const settings::TpUnits& units, ReplicaPlans& plans) {
-  Ways ways(config, unused, units, plans);
-  WayComparison comparison{.full_seconds = ways.full_seconds(), .unused = count(unused), .reason = ""};
+ContinuationComparison compare_continuations(const settings::TrainConfig& config, const settings::PlaceMap& unused,
+                                             const settings::TpUnits& units, ReplicaPlans& plans) {
+  Continuations continuations(config, unused, units, plans);
+  ContinuationComparison comparison{
+      .full_seconds = continuations.full_seconds(), .unused = count(unused), .reason = ""};
   comparison.replicas = config.dp;
   std::set<int> reduced;
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) reduced.insert(group.dp);
   comparison.reduced_replicas = static_cast<std::int64_t>(reduced.size());
-  for (const Way way : kWays) {
-    WayResult result = ways.result(way);
+  for (const Continuation continuation : kContinuations) {
+    ContinuationResult result = continuations.result(continuation);
     result.fits = plans.fits(result.memory);
-    comparison.ways.push_back(std::move(result));
+    comparison.results.push_back(std::move(result));
   }
-  for (std::size_t i = 0; i < comparison.ways.size(); ++i) {
-    if (!comparison.ways[i].refusal.empty() || !comparison.ways[i].fits) continue;
-    if (!comparison.best || is_better_way(comparison.ways[i], comparison.ways[*comparison.best])) comparison.best = i;
+  for (std::size_t i = 0; i < comparison.results.size(); ++i) {
+    if (!comparison.results[i].refusal.empty() || !comparison.results[i].fits) continue;
+    if (!comparison.best || is_better_continuation(comparison.results[i], comparison.results[*comparison.best]))
+      comparison.best = i;
   }
-  const bool any = std::ranges::any_of(comparison.ways, [](const WayResult& way) { return way.refusal.empty(); });
-  comparison.reason = comparison.best ? reason_for(comparison.ways, *comparison.best)
+  const bool any =
+      std::ranges::any_of(comparison.results, [](const ContinuationResult& result) { return result.refusal.empty(); });
+  comparison.reason = comparison.best ? reason_for(comparison.results, *comparison.best)
                       : any           ? "No way fits the memory."
                                       : "No way is possible.";
   return comparison;
