@@ -30,8 +30,8 @@ struct Costs {
   mesh::ByTransfer<std::vector<double>> seconds;
 };
 
-// An interval in which compute or a hop's lane is busy. `index` is the index of an event for compute and publish events, of a
-// residency for gather and gather_compute, and of a reduction for the other hops.
+// An interval in which compute or a hop's lane is busy. `index` is the index of an event for compute and publish
+// events, of a residency for gather and gather_compute, and of a reduction for the other hops.
 struct Span {
   std::optional<mesh::Transfer> hop;  // nullopt: compute
   int index = 0;

@@ -34,7 +34,7 @@ struct CollectiveCall {
 };
 
 // Returns the role of a transfer in a domain. For example, the transfer `reduce` has the role "reduce" in domain 0, and
-// "reduce of domain 1" in domain 1. A publish has the role of `replicas`.
+// "reduce of domain 1" in domain 1. A publish event has the role of `replicas`.
 std::string role_name(mesh::Transfer transfer, int domain);
 
 // The collectives that the ranks of one class call in one step, in the host's order.
