@@ -77,11 +77,10 @@ struct Place {
 // replica must be stored by equal numbers of ranks. Otherwise throw Error.
 Cuts cuts_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
 Place place_of(const mesh::Mesh& mesh, const Domain& domain, int rank);
-// Returns the role whose groups communicate for a transfer. For the transfers whose lane is `replicas`, a group
-// consists of the ranks that store one part, with one rank in each replica. There are two exceptions. If the mesh has
-// dead places, a group consists of all ranks that store one compute part. If a compute group lacks ranks, one group
-// consists of all ranks. The ranks of `losses` read different samples; the domain is then the domain of activations and
-// samples.
+// Returns the role whose groups communicate for a transfer. For the transfers whose lane is `replicas`, a group has one
+// rank in each replica, and these ranks store the same part. With dead places, a group has all ranks that store one
+// compute part instead. If a compute group lacks ranks, one group has all ranks. The ranks of `losses` read different
+// samples; the domain is then the domain of activations and samples.
 mesh::Role role_of(const mesh::Mesh& mesh, const Domain& domain, mesh::Transfer transfer);
 // Returns the groups of ranks that communicate for a transfer. These are the groups of role_of along its axes, unless
 // compute groups lack ranks. Gathers and reductions of a replica with such a group run over all its ranks, because the
@@ -119,9 +118,9 @@ std::vector<int> classes_of(const mesh::Mesh& mesh, const std::vector<Domain>& d
 // Returns the lanes of each domain's hops.
 std::vector<schedule::Lanes> lanes_of_hops(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 
-// Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). These are the groups
-// of every way of every domain, the groups of the program's collectives over every domain (by program_name), and the
-// groups of all ranks. Throws Error if a program_name equals the name of another role.
+// Returns the groups with which the calls of a schedule are checked (schedule/check/check_mesh.h). For each domain,
+// these are the groups of its ways and of the program's collectives (by program_name). One more group contains all
+// ranks. Throws Error if a program_name equals the name of another role.
 schedule::CheckedGroups checked_groups(const mesh::Mesh& mesh, const std::vector<Domain>& domains);
 // Returns the names of the groups that checked_groups() returns for the domains, without the groups.
 std::set<std::string> role_names(const std::vector<Domain>& domains);
