@@ -63,7 +63,7 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
     result.loss = 2;
     result.statistics.exposed_seconds = 1e-3 * (world.rank() + 1);
     result.statistics.exposed_tp_seconds = world.rank() == 1 ? 1.5e-3 : 0;
-    result.statistics.count_gathered(quant::Format::fp8, 100 * (world.rank() + 1));
+    result.statistics.count_gathered(quant::Format::fp8, std::int64_t{100} * (world.rank() + 1));
     if (world.rank() == 1) result.statistics.activations_by_format[0] = 7;
     StepMetrics own;
     take(result, own);
