@@ -97,12 +97,13 @@ std::size_t most_slots(const PlaceMap& slots) {
 
 PlaceMap with_requested_spares(const PlaceMap& dead, const TrainConfig& config) {
   if (config.tp_spares.empty()) return dead;
-  if (dead.empty()) throw InputError("--tp-spares: got {} without --dead, expected dead places", config.tp_spares);
+  if (dead.empty())
+    throw InputError("--tp-spares: got {} without --dead, expected dead places", base::excerpt(config.tp_spares));
   const int tp = static_cast<int>(config.tp);
   if (config.tp_spares == "auto") return uniform_spares(dead, tp).inactive;
   const std::optional<int> spares = number_of(config.tp_spares);
   if (!spares || *spares < 1 || *spares > tp)
-    throw InputError("--tp-spares: got {}, expected auto or 1 to --tp {}", config.tp_spares, tp);
+    throw InputError("--tp-spares: got {}, expected auto or 1 to --tp {}", base::excerpt(config.tp_spares), tp);
   for (const auto& [group, slots] : dead)
     if (static_cast<int>(slots.size()) > *spares)
       throw InputError("--tp-spares: got {}, expected at least {}: --dead names {} slots of dp{}.gtp{}", *spares,

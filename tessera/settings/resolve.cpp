@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/settings/checks/expert_checks.h"
@@ -248,7 +249,8 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
     return config;
   }
   if (!config.reduced_batch.empty())
-    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places", config.reduced_batch);
+    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places",
+                     base::excerpt(config.reduced_batch));
   const std::int64_t part = config.tp * config.gtp;
   if (world_size && config.ranks > 0 && config.ranks != *world_size)
     throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
 
@@ -81,7 +82,7 @@ std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vec
   const std::string& text = config.reduced_batch;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fixed);
   if (error != std::errc() || end != text.data() + text.size() || fixed < 0)
-    throw InputError("--reduced-batch: got {}, expected auto or a number of sequences", text);
+    throw InputError("--reduced-batch: got {}, expected auto or a number of sequences", base::excerpt(text));
   if (fixed > config.global_batch)
     throw InputError("--reduced-batch: got {}, expected at most --global-batch {}", text, config.global_batch);
   const auto reduced = std::ranges::count_if(replicas, &Replica::is_reduced);

@@ -201,6 +201,22 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFile{"{\"tp\": 1, \"tp\": 2}", {"\"tp\"", "twice"}}, BadFile{"[1]", {"[1]", "object"}},
                       BadFile{"{", {"JSON"}}, BadFile{"", {"empty"}}));
 
+TEST(ConfigFile, LongTextsAreShortenedInMessages) {
+  const std::string text(100'000, 'y');
+  int refused = 0;
+  for (const Setting& setting : settings()) {
+    TrainConfig config;
+    try {
+      set_from_json(config, setting, text, "here");
+      resolve_ranks(config, std::nullopt);
+    } catch (const InputError& error) {
+      ++refused;
+      EXPECT_LT(std::string_view(error.what()).size(), 1000u) << setting.name;
+    }
+  }
+  EXPECT_GT(refused, 50);
+}
+
 TEST(ConfigFile, MayContainNumbersForTextsLikeAutoOrANumber) {
   const base::TempFile file(
       "{\"tp\": 2, \"tp_chunks\": 2, \"gather_budget\": 4096, \"coalesce\": 7, \"activation_budget\": 5}");

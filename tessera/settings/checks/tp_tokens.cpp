@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/quant/dtype.h"
 
@@ -22,7 +23,7 @@ std::int64_t tp_chunks_of(const TrainConfig& config) {
   const char* end = config.tp_chunks.data() + config.tp_chunks.size();
   const auto [next, error] = std::from_chars(config.tp_chunks.data(), end, chunks);
   if (error != std::errc() || next != end || chunks < 1)
-    throw InputError("--tp-chunks: got {}, expected auto or a number above 0", config.tp_chunks);
+    throw InputError("--tp-chunks: got {}, expected auto or a number above 0", base::excerpt(config.tp_chunks));
   return chunks;
 }
 

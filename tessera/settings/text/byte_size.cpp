@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/schedule/plan/plan.h"
 
 namespace tessera::settings {
@@ -27,7 +28,7 @@ std::int64_t parse_byte_size(std::string_view text) {
       __builtin_mul_overflow(count, known->second, &bytes))
     throw InputError(
         "'{}': expected a size of at least 1 byte and less than 8 EiB, such as 5GB, 300MB, 2GiB or a number of bytes",
-        text);
+        base::excerpt(text));
   return bytes;
 }
 
@@ -47,7 +48,7 @@ Budget parse_budget(const std::string& text, const std::string& flag) {
   } catch (const InputError&) {
     throw InputError(
         "{}: got '{}', expected min, auto, or bytes such as 5GB, 300MB, 2GiB, at least 1 byte and less than 8 EiB",
-        flag, text);
+        flag, base::excerpt(text));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text/printable.h"
 
 namespace tessera::settings {
 namespace {
@@ -30,7 +31,7 @@ std::map<std::int64_t, int> parse_step_times(const std::string& text, const std:
     const auto count = colon == entry.npos ? std::optional(1) : positive_integer<int>(entry.substr(colon + 1));
     if (!step || !count || !times.emplace(*step, *count).second)
       throw InputError("{}: got '{}', expected different steps from 1 such as 5 or 5:2 (twice), separated by commas",
-                       flag, text);
+                       flag, base::excerpt(text));
     if (entry.size() == left.size()) break;
     left.remove_prefix(entry.size() + 1);
   }

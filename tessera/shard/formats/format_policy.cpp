@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/shard/formats/encoded.h"
 
 namespace tessera::shard {
@@ -27,7 +28,7 @@ const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
 void refuse_rule(const ParameterSpec& spec, const FormatRule* rule) {
   if (rule != nullptr && rule->format != quant::Format::bf16)
     throw InputError("rule {}={}: '{}' has no number format in this version, expected a rule that does not match it",
-                     rule->pattern, name_of(rule->format), spec.name);
+                     base::excerpt(rule->pattern), name_of(rule->format), spec.name);
 }
 
 // Returns the number format in which a parameter is stored and sent.
@@ -41,8 +42,8 @@ quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& poli
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16 || spec.reads.per_microbatch == 0) return format;
   if (rule == nullptr) return quant::Format::bf16;
-  throw InputError("rule {}={}: the rows of '{}' are read by index and travel in bf16", rule->pattern, name_of(format),
-                   spec.name);
+  throw InputError("rule {}={}: the rows of '{}' are read by index and travel in bf16", base::excerpt(rule->pattern),
+                   name_of(format), spec.name);
 }
 
 std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
@@ -83,11 +84,11 @@ std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_vi
     text.remove_prefix(std::min(text.size(), rule.size() + 1));
     const std::size_t equals = rule.find('=');
     if (equals == std::string_view::npos || equals == 0)
-      throw InputError("{}: got '{}', expected PATTERN=FORMAT,PATTERN=FORMAT,...", where, rule);
+      throw InputError("{}: got '{}', expected PATTERN=FORMAT,PATTERN=FORMAT,...", where, base::excerpt(rule));
     try {
       rules.push_back({std::string(rule.substr(0, equals)), quant::parse_format(rule.substr(equals + 1))});
     } catch (const InputError& error) {
-      throw InputError("{}: in '{}': {}", where, rule, error.what());
+      throw InputError("{}: in '{}': {}", where, base::excerpt(rule), base::excerpt(error.what(), 300));
     }
   }
   return rules;
@@ -101,8 +102,8 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
   if (format == quant::Format::bf16) return;
   if (spec.reads.per_microbatch > 0) {
     if (rule == nullptr) return;
-    throw InputError("rule {}={}: the rows of '{}' are read by index, so it has no products", rule->pattern,
-                     name_of(format), spec.name);
+    throw InputError("rule {}={}: the rows of '{}' are read by index, so it has no products",
+                     base::excerpt(rule->pattern), name_of(format), spec.name);
   }
   if (types.model != quant::DType::bf16)
     throw InputError("parameter '{}': products in {} need the type bf16, got {}", spec.name, name_of(format),
@@ -134,8 +135,8 @@ void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where) {
   for (const FormatRule& rule : rules)
     if (std::ranges::none_of(names, [&](const std::string& name) { return matches(rule, name); }))
-      throw InputError("{}: got {}={}, expected the name of a matrix with a number format: {}", where, rule.pattern,
-                       name_of(rule.format), patterns_of(names));
+      throw InputError("{}: got {}={}, expected the name of a matrix with a number format: {}", where,
+                       base::excerpt(rule.pattern), name_of(rule.format), patterns_of(names));
 }
 
 }  // namespace tessera::shard
