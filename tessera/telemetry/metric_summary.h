@@ -23,7 +23,8 @@ class MetricSummary {
 
   StepMetrics medians() const;                           // as in medians_of
   const StepMetrics& totals() const { return totals_; }  // the values by format
-  // Adds the rows `last`, if they have a value, and the rows `median` under their keys.
+  // Adds the rows `last`, if they have a value, and the rows `median` under their keys. Without values, a
+  // floating-point median is null.
   void add_to(nlohmann::ordered_json& json) const;
 
  private:
