@@ -13,19 +13,19 @@ namespace tessera::settings {
 namespace {
 using nlohmann::json;
 
-constexpr Range kAny{};
-constexpr Range kCount{.low = 1, .high = kMax32};
-constexpr Range kCountOrZero{.low = 0, .high = kMax32};
-constexpr Range kRanks{.low = 1, .high = static_cast<double>(kMaxRanks)};
-constexpr Range kTpRanks{.low = 1, .high = static_cast<double>(kMaxTp)};
-constexpr Range kExpertRanks{.low = 1, .high = static_cast<double>(models::kMaxExperts)};
-constexpr Range kMicrobatch{.low = 1, .high = static_cast<double>(kMaxMicrobatchTokens)};
-constexpr Range kNotNegative{.low = 0};
-constexpr Range kTextOrNumber{.low = 0};  // a text such as "auto"; JSON may contain a number instead
-constexpr Range kShare{.low = 0, .high = 1};
-constexpr Range kPositive{.low = 0, .open_low = true};
-constexpr Range kBelowOne{.low = 0, .high = 1, .open_high = true};
-constexpr Range kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 64};
+constexpr Limits kAny{};
+constexpr Limits kCount{.low = 1, .high = kMax32};
+constexpr Limits kCountOrZero{.low = 0, .high = kMax32};
+constexpr Limits kRanks{.low = 1, .high = static_cast<double>(kMaxRanks)};
+constexpr Limits kTpRanks{.low = 1, .high = static_cast<double>(kMaxTp)};
+constexpr Limits kExpertRanks{.low = 1, .high = static_cast<double>(models::kMaxExperts)};
+constexpr Limits kMicrobatch{.low = 1, .high = static_cast<double>(kMaxMicrobatchTokens)};
+constexpr Limits kNotNegative{.low = 0};
+constexpr Limits kTextOrNumber{.low = 0};  // a text such as "auto"; JSON may contain a number instead
+constexpr Limits kShare{.low = 0, .high = 1};
+constexpr Limits kPositive{.low = 0, .open_low = true};
+constexpr Limits kBelowOne{.low = 0, .high = 1, .open_high = true};
+constexpr Limits kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 64};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
                    kUnused = OnResume::places, kFixed = OnResume::fixed;
 using C = TrainConfig;

@@ -15,14 +15,14 @@ namespace tessera::settings {
 
 // The valid values: low <= value <= high. If open_low is set, `low` itself is not valid; if open_high is set, `high` is
 // not valid. A default below the range means that the value follows from other settings.
-struct Range {
+struct Limits {
   double low = -std::numeric_limits<double>::max(), high = std::numeric_limits<double>::max();
   bool open_low = false, open_high = false;
 };
 
 // Where a value comes from, for its checks and messages.
 struct Place {
-  const Range& range;
+  const Limits& range;
   const std::string& where;  // "--lr" or "FILE: key 'lr'"
   bool may_be_empty = false;
 };
@@ -87,7 +87,7 @@ enum class Needs : std::uint8_t {
 struct Setting {
   std::string_view name;  // key in JSON; the flag has dashes instead of underscores
   Field field;
-  Range range;
+  Limits range;
   OnResume on_resume;
   std::string_view placeholder, help;
   Commands accepted_by = Command::train;

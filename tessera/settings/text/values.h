@@ -79,7 +79,7 @@ std::string_view word_of(E value) {
   throw InputError("{}: got {}, expected {}", where, base::shown(value), expected);
 }
 
-inline std::string describe(const Range& range, const std::string& kind) {
+inline std::string describe(const Limits& range, const std::string& kind) {
   const auto number = [](double x) { return fmt::format("{}", x); };
   std::string text = kind;
   const double none = std::numeric_limits<double>::max();
@@ -89,7 +89,7 @@ inline std::string describe(const Range& range, const std::string& kind) {
   return text;
 }
 
-inline void check_range(double value, const Range& range, const json& got, const std::string& where,
+inline void check_range(double value, const Limits& range, const json& got, const std::string& where,
                         const std::string& kind) {
   const bool low = range.open_low ? value > range.low : value >= range.low;
   const bool high = range.open_high ? value < range.high : value <= range.high;
