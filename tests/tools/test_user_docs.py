@@ -21,13 +21,15 @@ def keys_in(text):
     return set(re.findall(r"`([a-z_0-9]+)`", text))
 
 
+def rows_of_metrics():
+    """Returns the text of each row of the table of metrics, by key."""
+    rows = (ROOT / "tessera/telemetry/metric.cpp").read_text().split('{.key = "')[1:]
+    return dict(row.split('"', 1) for row in rows)
+
+
 def keys_of_metrics():
-    """Returns the keys that metrics_line can write."""
-    source = (ROOT / "tessera/telemetry/metrics.cpp").read_text()
-    body = source.split("std::string metrics_line(", 1)[1].split("\n}\n", 1)[0]
-    # Keys in raw strings, in strings with escaped quotes, and in a list of pairs.
-    return set(re.findall(r'\\?"([a-z_]+)\\?": ', body)) | set(re.findall(r'\{"([a-z_]+)", m\.', body)) | \
-        set(re.findall(r'std::pair\{"([a-z_]+)"', body))
+    """Returns the keys that a line of metrics.jsonl can hold."""
+    return {key for key, row in rows_of_metrics().items() if ".line = never" not in row}
 
 
 def keys_of_summary():
@@ -35,6 +37,7 @@ def keys_of_summary():
     keys = set(re.findall(r'json\["([a-z_]+)"\]', source))
     keys |= set(re.findall(r'\{"([a-z_]+)", summary[._]', source)) | set(re.findall(r'\{"([a-z_]+)", suppressed_steps', source))
     settings = (ROOT / "tessera/settings/settings.cpp").read_text()
+    keys |= {key for key, row in rows_of_metrics().items() if re.search(r"\.summary = (last|median)", row)}
     return keys | set(re.findall(r'"(fp8_[a-z_]+)"', settings))
 
 
