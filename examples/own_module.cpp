@@ -72,10 +72,8 @@ class Network : public models::Model {
 std::vector<double> train_network(int gtp, int steps) {
   std::vector<double> losses;
   comm::run_local(gtp, {}, [&](comm::World& world) {
-    train::Trainer trainer(world,
-                           {.step = {.build = [](nn::Context& context) { return std::make_unique<Network>(context); },
-                                     .layout = nn::rank_layout({.gtp = gtp})},
-                            .adamw = {.weight_decay = 0.0}});
+    const auto build = [](nn::Context& context) { return std::make_unique<Network>(context); };
+    train::Trainer trainer(world, {.step = {.build = build, .layout = nn::rank_layout({.gtp = gtp})}});
     train::set_initial_values(trainer.runtime(), 7);
     for (int step = 0; step < steps; ++step) {
       const auto batch = [&](int microbatch) {
