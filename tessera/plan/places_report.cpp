@@ -6,6 +6,7 @@
 #include <array>
 
 #include "tessera/plan/plan_report.h"
+#include "tessera/plan/search/search_report.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
@@ -70,12 +71,7 @@ ordered_json kind_json(const KindStep& kind, const StepPlanRequest& request) {
           {"microbatches", kind.microbatches},
           {"step_ms", s.total() * 1e3},
           {"compute_ms", s.compute * 1e3},
-          {"exposed_ms",
-           {{"gathers", s.gathers * 1e3},
-            {"gradients", s.gradients * 1e3},
-            {"activations", s.activations * 1e3},
-            {"slowest_rank", s.slowest * 1e3},
-            {"total", (s.total() - s.compute) * 1e3}}},
+          {"exposed_ms", exposed_json(s)},
           {"memory_bytes", memory_json(kind.step.memory)},
           {"fits", fits(kind.step.memory, request)},
           {"ranks_of_groups", std::move(ranks)}};

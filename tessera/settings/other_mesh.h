@@ -12,12 +12,13 @@ struct Degrees {
   std::int64_t tp = 1, gtp = 1, dp = 1;
   std::int64_t etp = 1, ep = 1, egtp = 1;
 };
+// Returns the degrees of a resolved run.
 Degrees degrees_in(const TrainConfig& config);
 // Returns the run on a mesh without unused places. Settings that have no meaning on this mesh get their defaults.
 TrainConfig on(TrainConfig config, const Degrees& degrees);
 // Returns the run on one rank, with one microbatch in a step.
 TrainConfig alone(TrainConfig config);
-// Returns the run on the mesh of `other`, with the same unused places and the same number of ranks.
+// Returns the run with the degrees tp, gtp and dp, the unused places and the number of ranks of `other`.
 TrainConfig on_mesh_of(TrainConfig config, const TrainConfig& other);
 
 // The settings of unused places (TrainConfig).

@@ -1,4 +1,4 @@
-// How weights and gradients are transferred between GPUs over gtp.
+// How GPUs exchange weights and gradients over gtp, and activations over tp.
 #pragma once
 #include <string_view>
 

@@ -47,12 +47,7 @@ ordered_json mesh_json(const MeshPlan& mesh, double mfu) {
               {"tokens_per_second", tokens_of(c) / s.total()},
               {"mfu", mfu},
               {"compute_ms", s.compute * 1e3},
-              {"exposed_ms",
-               {{"gathers", s.gathers * 1e3},
-                {"gradients", s.gradients * 1e3},
-                {"activations", s.activations * 1e3},
-                {"slowest_rank", s.slowest * 1e3},
-                {"total", (s.total() - s.compute) * 1e3}}},
+              {"exposed_ms", exposed_json(s)},
               {"memory_bytes", memory_json(mesh.memory)},
               {"fits", mesh.fits()},
               {"missing_bytes", mesh.missing}});
@@ -89,6 +84,14 @@ std::string usable_text(const StepPlanRequest& request) {
 }
 
 }  // namespace
+
+ordered_json exposed_json(const StepSeconds& seconds) {
+  return {{"gathers", seconds.gathers * 1e3},
+          {"gradients", seconds.gradients * 1e3},
+          {"activations", seconds.activations * 1e3},
+          {"slowest_rank", seconds.slowest * 1e3},
+          {"total", (seconds.total() - seconds.compute) * 1e3}};
+}
 
 ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes) {
   const settings::TrainConfig& best = meshes.front().config;

@@ -9,13 +9,17 @@
 
 namespace tessera::plan {
 
+// Returns the times that compute waits, in milliseconds, by cause: {"gathers", "gradients", "activations",
+// "slowest_rank", "total"}.
+nlohmann::ordered_json exposed_json(const StepSeconds& seconds);
+
 // Returns the plans of search_meshes as JSON:
 // {"model", "machine", "ranks", "global_batch", "seq_len", "tokens", "dtype",
 //  "usable_bytes", "unmeasured": as in plan_json,
 //  "meshes": [{"tp", "gtp", "dp", and with experts "etp", "ep", "egtp", "edp",
 //              "micro_batch", "microbatches", "recompute", "sequence_parallel", "flags",
 //              "step_ms", "tokens_per_second", "mfu", "compute_ms",
-//              "exposed_ms": {"gathers", "gradients", "activations", "slowest_rank", "total"},
+//              "exposed_ms": exposed_json,
 //              "memory_bytes": the keys of plan_json, "fits", "missing_bytes"}],              best first
 //  "fits": whether the first mesh fits, "reason"}
 // "tokens" counts a whole step of all ranks.
