@@ -78,9 +78,10 @@ TEST(UnreadKeys, OfFilesThatAreNoModelAreNotNamed) {
 }
 
 TEST(UnreadKeys, OfTheRepositorysModelsDoNotExist) {
-  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_CONFIGS))
-    if (std::filesystem::exists(entry.path() / "config.json"))
-      EXPECT_THAT(model_config_warnings(entry.path() / "config.json"), IsEmpty()) << entry.path();
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_CONFIGS)) {
+    if (!std::filesystem::exists(entry.path() / "config.json")) continue;
+    EXPECT_THAT(model_config_warnings(entry.path() / "config.json"), IsEmpty()) << entry.path();
+  }
 }
 
 }  // namespace
