@@ -53,6 +53,17 @@ Shape dense_shape(const LocalLayout& local, const std::string& what) {
   return shape;
 }
 
+std::optional<std::int64_t> local_row(const LocalLayout& local, const Box& box) {
+  std::int64_t before = 0;
+  for (const Band& band : bands_of(local)) {
+    for (const Box& own : band.boxes)
+      if (own.row <= box.row && box.row < own.row + own.rows && own.col <= box.col && box.col < own.col + own.cols)
+        return before + box.row - own.row;
+    before += band.rows();
+  }
+  return std::nullopt;
+}
+
 bool is_dense(const LocalLayout& local) {
   const std::int64_t width = local.pieces.empty() ? 0 : local.pieces.front().stride;
   std::int64_t at = 0, col = 0;  // offset of the band's first element, and column of the piece in the band

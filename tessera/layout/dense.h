@@ -1,6 +1,9 @@
 // A rank's part as one dense matrix, as a GEMM reads it. Rows are stored from top to bottom. A row may consist of
 // several column ranges side by side ([own | adopted]).
 #pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/layout/layout.h"
@@ -23,6 +26,9 @@ LocalLayout stack_densely(const std::vector<Band>& bands);
 // Returns the rows and columns of a part's local matrix. Throws Error for bands of different widths; the message begins
 // with `what`.
 Shape dense_shape(const LocalLayout& local, const std::string& what);
+// Returns the row of the part's local matrix that contains the first row of the box. The box's first column must be in
+// the same row. Returns nullopt if the part does not contain this element.
+std::optional<std::int64_t> local_row(const LocalLayout& local, const Box& box);
 // Returns whether the buffer is exactly the part's local matrix, row by row and without padding.
 bool is_dense(const LocalLayout& local);
 // Returns the part with one box in place of the boxes of each band. Columns of the result are columns of the local

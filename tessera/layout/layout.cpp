@@ -83,6 +83,39 @@ Range ceil_part(std::int64_t n, int index, int count, std::int64_t align) {
   return {.begin = std::min(n, part * index), .end = std::min(n, part * (index + 1))};
 }
 
+namespace {
+
+// Returns the number of units before a row of a stack.
+std::int64_t units_before(std::int64_t row, const RowUnits& units) {
+  const std::int64_t in_matrix = row % units.matrix_rows;
+  if (in_matrix % units.rows != 0)
+    throw Error("unit_part: row {} is inside a unit of {} rows of a matrix of {} rows", row, units.rows,
+                units.matrix_rows);
+  const std::int64_t of_matrix = (units.matrix_rows + units.rows - 1) / units.rows;
+  return row / units.matrix_rows * of_matrix + in_matrix / units.rows;
+}
+
+// Returns the first row of a unit of a stack.
+std::int64_t first_row(std::int64_t unit, const RowUnits& units) {
+  const std::int64_t of_matrix = (units.matrix_rows + units.rows - 1) / units.rows;
+  return unit / of_matrix * units.matrix_rows + unit % of_matrix * units.rows;
+}
+
+}  // namespace
+
+Range unit_part(Range rows, const RowUnits& units, int index, int count) {
+  if (units.rows < 1 || units.matrix_rows < 0)
+    throw Error("unit_part: units of {} rows of matrices of {} rows, expected at least 1 and 0", units.rows,
+                units.matrix_rows);
+  if (units.matrix_rows == 0) {
+    const Range part = ceil_part(rows.size(), index, count, units.rows);
+    return {rows.begin + part.begin, rows.begin + part.end};
+  }
+  const std::int64_t first = units_before(rows.begin, units), end = units_before(rows.end, units);
+  const Range part = ceil_part(end - first, index, count);
+  return {first_row(first + part.begin, units), first_row(first + part.end, units)};
+}
+
 Layout replicated(Shape shape, int ranks) {
   require_ranks("replicated", ranks);
   require_shape("replicated", shape);
@@ -151,24 +184,27 @@ Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges) 
   return layout;
 }
 
-Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align, bool padded) {
+Layout cut_local_rows(const Layout& outer, int inner, const RowUnits& units) {
   require_ranks("cut_local_rows", inner);
-  if (align < 1) throw Error("cut_local_rows: alignment {}, expected 1 or more", align);
-  std::vector<Shape> dense;
+  std::vector<std::int64_t> rows;
   std::vector<std::vector<Band>> bands;
   for (int rank = 0; rank < outer.size(); ++rank) {
-    dense.push_back(dense_shape(outer.ranks[rank], fmt::format("cut_local_rows: rank {}", rank)));
+    rows.push_back(dense_shape(outer.ranks[rank], fmt::format("cut_local_rows: rank {}", rank)).rows);
     bands.push_back(bands_of(outer.ranks[rank]));
   }
-
   Layout layout{.shape = outer.shape, .state = outer.state};
-  for (int part = 0; part < inner; ++part) {
-    for (int rank = 0; rank < outer.size(); ++rank) {
-      const Shape local = dense[rank];
-      LocalLayout shard = stack_densely(local_rows(bands[rank], ceil_part(local.rows, part, inner, align)));
-      if (padded) shard.size = ceil_part_size(local.rows, inner, align) * local.cols;
-      layout.ranks.push_back(std::move(shard));
-    }
+  for (int part = 0; part < inner; ++part)
+    for (int rank = 0; rank < outer.size(); ++rank)
+      layout.ranks.push_back(
+          stack_densely(local_rows(bands[rank], unit_part({0, rows[rank]}, units, part, inner))));
+  return layout;
+}
+
+Layout cut_local_rows(const Layout& outer, int inner, std::int64_t align, bool padded) {
+  Layout layout = cut_local_rows(outer, inner, RowUnits{.rows = align});
+  for (std::size_t rank = 0; padded && rank < layout.ranks.size(); ++rank) {
+    const Shape local = dense_shape(outer.ranks[rank % outer.ranks.size()], "cut_local_rows");
+    layout.ranks[rank].size = ceil_part_size(local.rows, inner, align) * local.cols;
   }
   return layout;
 }

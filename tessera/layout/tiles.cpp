@@ -14,20 +14,28 @@ std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
   return value / by + (value % by != 0 ? 1 : 0);
 }
 
-Shape grid_of(const LocalLayout& local, Tile tile) {
+// `matrix_rows` 0: one matrix.
+Shape grid_of(const LocalLayout& local, Tile tile, std::int64_t matrix_rows) {
   const Shape dense = dense_shape(local, "tile_grid");
-  return {.rows = ceil_div(dense.rows, tile.rows), .cols = ceil_div(dense.cols, tile.cols)};
+  const std::int64_t height = matrix_rows > 0 ? matrix_rows : std::max<std::int64_t>(dense.rows, 1);
+  if (dense.rows % height != 0)
+    throw Error("tile_grid: a part has {} rows, expected a multiple of {}, the rows of one matrix", dense.rows, height);
+  return {.rows = dense.rows / height * ceil_div(height, tile.rows), .cols = ceil_div(dense.cols, tile.cols)};
 }
 
 }  // namespace
 
-Layout tile_grid(const Layout& layout, Tile tile) {
+RowUnits units_of_tiles(const RowUnits& units, std::int64_t tile_rows) {
+  return {.rows = units.rows / tile_rows, .matrix_rows = ceil_div(units.matrix_rows, tile_rows)};
+}
+
+Layout tile_grid(const Layout& layout, Tile tile, std::span<const std::int64_t> matrix_rows) {
   if (tile.rows < 1 || tile.cols < 1)
     throw Error("tile_grid: got a tile of {} x {}, expected at least 1 x 1", tile.rows, tile.cols);
   if (tile.is_element()) return layout;
   Layout grid{.shape = {.rows = 0, .cols = 0}, .state = layout.state};
-  for (const LocalLayout& local : layout.ranks) {
-    const Shape own = grid_of(local, tile);
+  for (std::size_t rank = 0; rank < layout.ranks.size(); ++rank) {
+    const Shape own = grid_of(layout.ranks[rank], tile, matrix_rows.empty() ? 0 : matrix_rows[rank]);
     LocalLayout tiles{.size = own.elements()};
     if (own.elements() > 0)
       tiles.pieces.push_back({.box = {.row = grid.shape.rows, .rows = own.rows, .col = 0, .cols = own.cols},

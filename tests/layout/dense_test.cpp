@@ -82,6 +82,16 @@ TEST(ColumnRanges, RefuseInvalidRanges) {
       ThrowsMessage<Error>(HasSubstr("shape -3 x 4, expected no negative extent")));
 }
 
+TEST(LocalRow, CountsRowsOfTheLocalMatrix) {
+  // Rows 4 to 5, then rows 0 to 2 of columns 4 to 5 beside column 0.
+  const LocalLayout local = stack_densely({{{{4, 2, 0, 3}}}, {{{0, 3, 4, 2}, {0, 3, 0, 1}}}});
+  EXPECT_EQ(local_row(local, {5, 1, 2, 1}), 1);
+  EXPECT_EQ(local_row(local, {0, 3, 0, 1}), 2);
+  EXPECT_EQ(local_row(local, {2, 1, 5, 1}), 4);
+  EXPECT_EQ(local_row(local, {2, 1, 3, 1}), std::nullopt);
+  EXPECT_EQ(local_row({}, {0, 1, 0, 1}), std::nullopt);
+}
+
 TEST(DenseMatrix, HasNoPaddingAndOneWidth) {
   const auto dense = [](std::vector<Piece> pieces, std::int64_t size) {
     return is_dense({.pieces = std::move(pieces), .size = size});

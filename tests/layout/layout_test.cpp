@@ -184,7 +184,7 @@ TEST(Cuts, RefuseInvalidArguments) {
   expect_error([] { select(replicated({4, 4}, 2), {1, 1}); }, "rank 1 is listed twice");
   expect_error([] { repeat(replicated({4, 4}, 2), 0); }, "repeat: 0 ranks");
   expect_error([] { cut_local_rows(replicated({4, 4}, 1), 0); }, "cut_local_rows: 0 ranks");
-  expect_error([] { cut_local_rows(replicated({4, 4}, 1), 2, 0); }, "alignment 0");
+  expect_error([] { cut_local_rows(replicated({4, 4}, 1), 2, 0); }, "units of 0 rows");
   Layout uneven{.shape = {2, 4}, .ranks = {{.pieces = {{{0, 1, 0, 4}, 0, 4}, {{1, 1, 0, 3}, 4, 3}}, .size = 7}}};
   expect_error([&] { cut_local_rows(uneven, 2); }, "rank 0: the rows from 1 have 3 columns, expected 4");
 }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "random_layouts.h"
 #include "tessera/base/error.h"
 #include "tessera/layout/home.h"
 
@@ -55,6 +58,83 @@ TEST(TileGrid, CommutesWithSharding) {
                   << rows << " rows, tile " << tile_rows << ", together " << together << ", tp " << tp << ", gtp "
                   << gtp;
           }
+}
+
+// A stack of `matrices` matrices of `rows` rows and three columns, of which each rank has some.
+struct Stack {
+  std::int64_t rows = 0, matrices = 0;
+  Tile tile;
+  RowUnits units() const { return {.rows = tile.rows * together, .matrix_rows = rows}; }
+  std::int64_t together = 1;
+
+  // The tiles in a range of rows, if each matrix is divided into tiles alone and the range begins and ends between tiles.
+  std::int64_t tiles_in(Range range) const {
+    std::int64_t tiles = 0;
+    for (std::int64_t matrix = 0; matrix < matrices; ++matrix)
+      for (std::int64_t row = 0; row < rows; row += tile.rows) {
+        const std::int64_t begin = matrix * rows + row, end = matrix * rows + std::min(row + tile.rows, rows);
+        if (begin >= range.begin && end <= range.end) ++tiles;
+        EXPECT_TRUE(end <= range.begin || begin >= range.end || (begin >= range.begin && end <= range.end))
+            << "a cut inside the tile of rows " << begin << " to " << end;
+      }
+    return tiles;
+  }
+};
+
+Stack random_stack(Random& random) {
+  return {.rows = random.between(1, 40),
+          .matrices = random.between(0, 7),
+          .tile = {.rows = random.between(1, 20), .cols = 2},
+          .together = random.between(1, 3)};
+}
+
+// A shard of the data and a shard of the grid of tiles describe the same tiles, also if the shard is cut again.
+TEST(StackOfMatrices, IsCutBetweenTilesOfEachMatrix) {
+  Random random(20261129);
+  for (int repetition = 0; repetition < 3000; ++repetition) {
+    const Stack stack = random_stack(random);
+    const Layout whole = replicated({stack.rows * stack.matrices, 3}, 1);
+    const std::int64_t heights[] = {stack.rows};
+    const Layout grid = tile_grid(whole, stack.tile, heights);
+    const int count = random.small(1, 9), again = random.small(1, 4);
+    const RowUnits of_grid = units_of_tiles(stack.units(), stack.tile.rows);
+    const Layout shards = cut_local_rows(whole, count, stack.units()), tiles = cut_local_rows(grid, count, of_grid);
+    std::int64_t next = 0;
+    for (int part = 0; part < count; ++part) {
+      const Range rows = unit_part({0, stack.rows * stack.matrices}, stack.units(), part, count);
+      ASSERT_EQ(rows.begin, next);
+      next = rows.end;
+      ASSERT_EQ(shards.ranks[part].size, rows.size() * 3);
+      ASSERT_EQ(tiles.ranks[part].size, stack.tiles_in(rows) * 2) << stack.rows << " rows, tile " << stack.tile.rows;
+      const Range grid_rows = unit_part({0, grid.shape.rows}, of_grid, part, count);
+      for (int inner = 0; inner < again; ++inner)
+        ASSERT_EQ(unit_part(grid_rows, of_grid, inner, again).size(),
+                  stack.tiles_in(unit_part(rows, stack.units(), inner, again)));
+    }
+    ASSERT_EQ(next, stack.rows * stack.matrices);
+  }
+}
+
+TEST(StackOfMatrices, OfOneMatrixIsCutLikeRows) {
+  Random random(7);
+  for (int repetition = 0; repetition < 500; ++repetition) {
+    const std::int64_t rows = random.between(0, 50), align = random.between(1, 9);
+    const int count = random.small(1, 6);
+    const Layout whole = replicated({rows, 2}, 1);
+    ASSERT_EQ(cut_local_rows(whole, count, {.rows = align, .matrix_rows = std::max<std::int64_t>(rows, 1)}),
+              cut_local_rows(whole, count, align));
+    ASSERT_EQ(cut_local_rows(whole, count, {.matrix_rows = 1}), cut_local_rows(whole, count));
+  }
+}
+
+TEST(StackOfMatrices, RefusesPartsOfMatricesAndCutsInsideUnits) {
+  const std::int64_t heights[] = {4};
+  EXPECT_THAT([&] { tile_grid(replicated({10, 2}, 1), {.rows = 2}, heights); },
+              ThrowsMessage<Error>(HasSubstr("a part has 10 rows, expected a multiple of 4")));
+  EXPECT_THAT([] { unit_part({1, 8}, {.rows = 2, .matrix_rows = 4}, 0, 2); },
+              ThrowsMessage<Error>(HasSubstr("row 1 is inside a unit of 2 rows")));
+  EXPECT_THAT([] { unit_part({0, 8}, {.rows = 0, .matrix_rows = 4}, 0, 2); },
+              ThrowsMessage<Error>(HasSubstr("units of 0 rows")));
 }
 
 // Two ranks have different rows and share four rows, which the first rank stores.
