@@ -1,5 +1,7 @@
 #include "tessera/layout/dense.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/layout/merge.h"
 
@@ -24,6 +26,23 @@ std::vector<Band> bands_of(const LocalLayout& local) {
     bands.back().boxes.push_back(piece.box);
   }
   return bands;
+}
+
+std::vector<Band> rows_of(const std::vector<Band>& bands, Range rows) {
+  std::vector<Band> taken;
+  std::int64_t first = 0;  // local row of the band
+  for (const Band& band : bands) {
+    const std::int64_t begin = std::max(rows.begin, first), end = std::min(rows.end, first + band.rows());
+    if (begin < end) {
+      taken.push_back(band);
+      for (Box& box : taken.back().boxes) {
+        box.row += begin - first;
+        box.rows = end - begin;
+      }
+    }
+    first += band.rows();
+  }
+  return taken;
 }
 
 LocalLayout stack_densely(const std::vector<Band>& bands) {

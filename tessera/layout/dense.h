@@ -21,6 +21,8 @@ struct Band {
 // hold. Both pieces have the same rows. In the buffer, the piece begins less than one stride after the start of the
 // band. Padding is ignored.
 std::vector<Band> bands_of(const LocalLayout& local);
+// Returns the given rows of the matrix that the bands form.
+std::vector<Band> rows_of(const std::vector<Band>& bands, Range rows);
 // Stacks bands without gaps: the stride of every piece is the width of its band. Empty boxes are left out.
 LocalLayout stack_densely(const std::vector<Band>& bands);
 // Returns the rows and columns of a part's local matrix. Throws Error for bands of different widths; the message begins

@@ -35,24 +35,6 @@ std::int64_t ceil_part_size(std::int64_t n, int count, std::int64_t align) {
   return (part + align - 1) / align * align;
 }
 
-// Returns the given rows of a local matrix.
-std::vector<Band> local_rows(const std::vector<Band>& bands, Range rows) {
-  std::vector<Band> taken;
-  std::int64_t first = 0;  // local row of the band
-  for (const Band& band : bands) {
-    const std::int64_t begin = std::max(rows.begin, first), end = std::min(rows.end, first + band.rows());
-    if (begin < end) {
-      taken.push_back(band);
-      for (Box& box : taken.back().boxes) {
-        box.row += begin - first;
-        box.rows = end - begin;
-      }
-    }
-    first += band.rows();
-  }
-  return taken;
-}
-
 std::string describe(const Piece& piece) {
   const Box& box = piece.box;
   std::string text = fmt::format("rows [{}, {}) cols [{}, {}) at {}", box.row, box.row + box.rows, box.col,
@@ -196,7 +178,7 @@ Layout cut_local_rows(const Layout& outer, int inner, const RowUnits& units) {
   for (int part = 0; part < inner; ++part)
     for (int rank = 0; rank < outer.size(); ++rank)
       layout.ranks.push_back(
-          stack_densely(local_rows(bands[rank], unit_part({0, rows[rank]}, units, part, inner))));
+          stack_densely(rows_of(bands[rank], unit_part({0, rows[rank]}, units, part, inner))));
   return layout;
 }
 

@@ -30,7 +30,9 @@ Stored stored(const shard::ParameterLayouts& layouts, const shard::Cuts& cuts) {
   for (const shard::Place& place : parts.places()) {
     const layout::LocalLayout& local = parts.of(place);
     most.shard = std::max(most.shard, local.size);
-    if (splits) most.state = std::max(most.state, layouts.updated_elements(local, updating, 0));
+    if (!splits) continue;
+    for (const int replica : layouts.extreme_replicas(updating))
+      most.state = std::max(most.state, layouts.updated_elements(local, updating, replica));
   }
   if (!splits) most.state = most.shard;
   return most;

@@ -26,9 +26,11 @@ UpdatedParts updated_parts(const shard::ParameterLayouts& layouts, const std::ve
       parts.others = std::max(parts.others, local.size);
       continue;
     }
-    const auto elements = [&](int replica) { return layouts.updated_elements(local, whole.updating, replica); };
-    parts.updated = std::max(parts.updated, elements(0));
-    parts.others = std::max(parts.others, local.size - elements(whole.updating - 1));
+    for (const int replica : layouts.extreme_replicas(whole.updating)) {
+      const std::int64_t updated = layouts.updated_elements(local, whole.updating, replica);
+      parts.updated = std::max(parts.updated, updated);
+      parts.others = std::max(parts.others, local.size - updated);
+    }
   }
   return parts;
 }

@@ -93,6 +93,9 @@ struct ParameterSpec {
 
   bool operator==(const ParameterSpec&) const = default;
 };
+// Returns the number of matrices of a parameter. Three dims are a stack of dims[0] matrices; row r of the logical matrix
+// belongs to matrix r / dims[1].
+inline std::int64_t matrices_of(const ParameterSpec& spec) { return spec.dims.size() == 3 ? spec.dims.front() : 1; }
 // Returns whether layers read the weight, which is stored in a number format, unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
 // Returns the backward weight of a weight whose `backward` is set. The backward weight has the shape and the sharding

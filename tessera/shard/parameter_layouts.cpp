@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/dense.h"
 #include "tessera/layout/home.h"
 #include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/unequal/replica_layouts.h"
@@ -53,6 +55,34 @@ std::int64_t rows_together(const ParameterSpec& spec) {
   return rows;
 }
 
+// Returns the rows of each matrix of a part of a stack. Throws Error if the part holds other rows of one matrix than of
+// another.
+std::int64_t matrix_rows_of(const ParameterSpec& spec, const layout::LocalLayout& part) {
+  const std::int64_t logical_rows = spec.dims[1];
+  std::vector<std::int64_t> rows;  // of each matrix
+  std::int64_t matrix = -1;
+  for (const layout::Band& band : layout::bands_of(part))
+    for (std::int64_t row = band.boxes.front().row, end = row + band.rows(); row < end;) {
+      if (row / logical_rows != matrix) rows.push_back(0);
+      matrix = row / logical_rows;
+      const std::int64_t next = std::min(end, (matrix + 1) * logical_rows);
+      rows.back() += next - row;
+      row = next;
+    }
+  TESSERA_CHECK(std::ranges::adjacent_find(rows, std::ranges::not_equal_to()) == rows.end(),
+                "parameter '{}': a compute part holds {} rows of its matrices, expected equal numbers", spec.name,
+                fmt::join(rows, ", "));
+  return rows.empty() ? 0 : rows.front();
+}
+
+void check_stack(const ParameterSpec& spec, const ParameterLayouts& layouts, const Cuts& cuts) {
+  if (layouts.together == 1 && !spec.encoding) return;
+  TESSERA_CHECK(!layouts.overlaps() && !cuts.any_reduced(),
+                "parameter '{}': the parts of compute ranks overlap, or places of the group are dead; expected a stack of "
+                "matrices in a number format without either",
+                spec.name);
+}
+
 }  // namespace
 
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
@@ -64,7 +94,9 @@ std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes
 ParameterLayouts plane_layouts(const ParameterSpec& spec, const PlaneSpec& plane, const ParameterLayouts& layouts) {
   if (plane.tile.is_element()) return layouts;
   ParameterLayouts grid{.is_cut = layouts.is_cut, .together = layouts.together / plane.tile.rows};
-  grid.compute = grid.home = layout::tile_grid(layouts.home, plane.tile);
+  for (const std::int64_t rows : layouts.matrix_rows)
+    grid.matrix_rows.push_back(layout::units_of_tiles({.matrix_rows = rows}, plane.tile.rows).matrix_rows);
+  grid.compute = grid.home = layout::tile_grid(layouts.home, plane.tile, layouts.matrix_rows);
   if (!layouts.overlaps()) return grid;
   std::optional<layout::Layout> overlapping = layout::overlapping_tile_grid(layouts.compute, layouts.home, plane.tile);
   TESSERA_CHECK(overlapping,
@@ -150,6 +182,11 @@ ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts) {
     layouts.home = layout::unique_home(compute);
     layouts.together = rows_together(spec);
     layout::validate(layouts.home, layout::Cover::exact);
+    if (matrices_of(spec) > 1) {
+      for (const layout::LocalLayout& part : layouts.home.ranks)
+        layouts.matrix_rows.push_back(matrix_rows_of(spec, part));
+      check_stack(spec, layouts, cuts);
+    }
   }
   if (!cuts.any_reduced()) return layouts;
   layouts.slots = cuts.slots;
@@ -234,6 +271,7 @@ RankParts rank_parts(ParameterLayouts layouts, const Cuts& cuts, const Place& pl
   const GroupLayouts group = own.group(place.part);
   parts.local_compute = group.compute.ranks[compute];
   parts.local_home = group.home.ranks[compute];
+  if (!own.matrix_rows.empty()) parts.matrix_rows = own.matrix_rows[compute];
   parts.local_storage = parts.storage.ranks[static_cast<std::size_t>(parts.storing_rank)];
   parts.local_state = parts.local_storage;
   if (own.is_cut && cuts.splits_state()) set_states(cuts, place, parts);

@@ -38,7 +38,11 @@ struct GroupLayouts {
 struct ParameterLayouts {
   layout::Layout compute, home;  // layouts over the compute ranks
   bool is_cut = true;            // false: every rank stores the whole parameter
-  std::int64_t together = 1;     // a rank's stored rows begin at a multiple of this number
+  // Storage and state are cut only between units of this number of rows (layout::RowUnits).
+  std::int64_t together = 1;
+  // By compute rank: the rows of each matrix of its home part, if the parameter is a stack of matrices. Empty: each part
+  // is one matrix. A matrix of a stack is divided into tiles alone.
+  std::vector<std::int64_t> matrix_rows = {};
   int slots = 1;                 // number of places of the compute group, dead places included
   // By part: the layouts of all compute groups of this rank's replica. Set if the replica is reduced
   // (Cuts::is_reduced), else empty.
@@ -56,8 +60,19 @@ struct ParameterLayouts {
   layout::Layout stored(int compute_rank, int parts) const;
   // Divides a shard over `replicas` ranks that all store `local`. Returns the part that each rank updates (ZeRO-1).
   std::vector<layout::LocalLayout> updated(const layout::LocalLayout& local, int replicas) const;
-  // Returns the number of elements of part `replica` of updated(), in constant time. Earlier parts are not smaller.
+  // Returns the number of elements of part `replica` of updated(), without making the parts.
   std::int64_t updated_elements(const layout::LocalLayout& local, int replicas, int replica) const;
+  // Returns replicas that include one with the largest and one with the smallest part of updated(), for any shard.
+  std::vector<int> extreme_replicas(int replicas) const;
+
+ private:
+  // A shard's rows in the stack of the compute part that contains it, and the units of that stack. Without a stack, the
+  // rows are counted from the shard's first row.
+  struct RowsOfStack {
+    layout::Range rows;
+    layout::RowUnits units;
+  };
+  RowsOfStack rows_of(const layout::LocalLayout& local) const;
 };
 
 // One rank's parts of a parameter or of a plane.
@@ -72,10 +87,14 @@ struct RankParts {
   std::vector<layout::Layout> storage_by_replica;
   int summing_rank = 0;  // index of this rank among the ranks of Transfer::replicas
   layout::LocalLayout local_compute, local_home, local_storage, local_state;
+  std::int64_t matrix_rows = 0;  // rows of each matrix of local_compute, if the parameter is a stack; 0: one matrix
   // By rank of Transfer::replicas: the part that the rank updates. Empty if the state is not split. Without dead
   // places, the parts divide local_storage.
   std::vector<layout::LocalLayout> states;
   std::int64_t state_offset = 0;  // number of elements of local_storage before this rank's local_state
+
+  // Returns the number of matrices of local_compute. A stack without elements has none.
+  std::int64_t matrices() const;
 };
 
 // A plane on one rank.

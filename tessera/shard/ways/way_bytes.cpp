@@ -174,10 +174,11 @@ Ways WayBytes::most() const {
     for (place.duplicate = 0; place.duplicate < cuts_.duplicates; ++place.duplicate)
       schedule::raise(most.reduce, reduce(place));
     place.duplicate = 0;
-    // Earlier replicas update at least as much as later ones.
-    schedule::raise(most.replicas, sum_replicas(place));
-    place.replica = cuts_.replicas - 1;
-    schedule::raise(most.publish, publish(place));
+    for (const int replica : layouts_.extreme_replicas(cuts_.replicas)) {
+      place.replica = replica;
+      schedule::raise(most.replicas, sum_replicas(place));
+      schedule::raise(most.publish, publish(place));
+    }
   }
   for (const Unequal& exchange : unequal_) {
     if (!most.replicas.empty())
