@@ -123,7 +123,7 @@ class Bench {
                                    .tiles = {0, tiles(encoding)},
                                    .scales = view.scales,
                                    .tensor_amax = view.tensor_amax};
-    return table_.make_master_cast({&slice, 1}, kDevice, nullptr);
+    return quant::make_master_cast({&slice, 1}, kDevice, nullptr);
   }
   Weight filled_weight(const Encoding& encoding) const {
     const Weight result = weight(encoding);

@@ -30,7 +30,7 @@ struct CudaTable {
   // Number formats (device_quantize.h). A function that takes a list of weights uses a fixed number of launches for
   // each kWeightsOfLaunch weights.
   std::unique_ptr<MasterCast> (*make_master_cast)(std::span<const MasterSlice> slices, base::Device device,
-                                                  base::CudaStream stream) = nullptr;
+                                                  base::CudaStream stream, std::int64_t numbers) = nullptr;
   void (*dequantize)(std::span<const Dequantization> weights, base::CudaStream stream) = nullptr;
   void (*take_amaxes)(std::span<const AmaxTask> matrices, base::CudaStream stream) = nullptr;
   void (*cast_fp8)(const Fp8Cast& cast, base::CudaStream stream) = nullptr;

@@ -8,6 +8,7 @@
 
 #include "tessera/quant/masters/master_cast.h"
 #include "tests/quant/on_device.h"
+#include "tests/quant/slices.h"
 
 namespace tessera::quant {
 
@@ -95,16 +96,6 @@ class DeviceRank {
   std::vector<std::unique_ptr<DeviceParts<T>>> parts_;
   std::unique_ptr<MasterCast> cast_;
 };
-
-// Copies the items of a slice from one array to another. Items have `bits` bits.
-inline void copy_items(const std::vector<std::uint8_t>& from, Slice slice, std::int64_t bits,
-                       std::vector<std::uint8_t>& to) {
-  for (std::int64_t bit = slice.begin * bits; bit < slice.end * bits; bit += 4) {
-    const auto byte = static_cast<std::size_t>(bit / 8);
-    const int mask = bit % 8 == 0 ? 0x0F : 0xF0;
-    to[byte] = static_cast<std::uint8_t>((to[byte] & ~mask) | (from[byte] & mask));
-  }
-}
 
 template <typename T>
 void expect_slices_of_whole(DeviceRank<T>& rank, const std::vector<DeviceWeight<T>>& weights) {

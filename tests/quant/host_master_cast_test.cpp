@@ -200,7 +200,7 @@ TEST(HostMasterCast, AmaxesAreZeroForTilesWithoutElementsOnTheRank) {
   const std::vector<Weight> weights{weight, weight};
   std::vector<Rank> ranks = make_ranks(weights, 2, random);
   EXPECT_EQ(ranks[0].cast().amax_count(), 4 + 4 + 2);
-  EXPECT_EQ(ranks[0].cast().slices(), 2);
+  EXPECT_EQ(ranks[0].cast().numbers(), 2);
   EXPECT_EQ(ranks[0].cast().tensor_amaxes(), ranks[0].cast().amaxes() + 8);
   for (Rank& rank : ranks) {
     std::fill_n(rank.cast().amaxes(), 10, 1e9F);

@@ -17,7 +17,7 @@ template <typename T>
 void visit_amaxes(DeviceRank<T>& rank, const std::vector<DeviceWeight<T>>& weights, std::vector<float>& amaxes,
                   const std::function<void(std::size_t weight, std::size_t tile, float& amax)>& visit) {
   std::size_t at = 0, slice = 0;
-  const std::size_t tensors = amaxes.size() - static_cast<std::size_t>(rank.cast().slices());
+  const std::size_t tensors = amaxes.size() - static_cast<std::size_t>(rank.cast().numbers());
   for (std::size_t w = 0; w < weights.size(); ++w) {
     const auto tiles = static_cast<std::size_t>(scale_extent(weights[w].encoding, weights[w].matrix).elements());
     for (std::size_t s = 0; s < rank.slices()[w].size(); ++s, ++slice) {

@@ -25,22 +25,22 @@ class OnDevice : public testing::Test {
   static const CudaTable& kernels() { return require_cuda("tests"); }
 };
 
-// Elements on the device with guard bytes before and after them. All bytes are kFill initially. The address of the
-// first element is `shift` bytes above a multiple of 256.
+// Elements on a device, or on the host, with guard bytes before and after them. All bytes are kFill initially. The
+// address of the first element is `shift` bytes above a multiple of 256.
 template <typename T>
 class DeviceArray {
  public:
   static constexpr std::uint8_t kFill = 0xA5;
 
-  explicit DeviceArray(std::int64_t count, std::size_t shift = 0)
+  explicit DeviceArray(std::int64_t count, std::size_t shift = 0, base::Device device = kTestDevice)
       : first_(kGuard + shift),
         count_(static_cast<std::size_t>(count)),
-        memory_(first_ + count_ * sizeof(T) + kGuard, kTestDevice) {
+        memory_(first_ + count_ * sizeof(T) + kGuard, device) {
     const std::vector<std::uint8_t> fill(memory_.size(), kFill);
     base::copy_bytes(memory_.data(), fill.data(), fill.size());
   }
-  explicit DeviceArray(const std::vector<T>& values, std::size_t shift = 0)
-      : DeviceArray(static_cast<std::int64_t>(values.size()), shift) {
+  explicit DeviceArray(const std::vector<T>& values, std::size_t shift = 0, base::Device device = kTestDevice)
+      : DeviceArray(static_cast<std::int64_t>(values.size()), shift, device) {
     set(values);
   }
 

@@ -57,6 +57,16 @@ class GuardedBits {
   std::vector<std::uint8_t> before_, bytes_;
 };
 
+// Copies the items of a slice from one array to another. Items have `bits` bits.
+inline void copy_items(const std::vector<std::uint8_t>& from, Slice slice, std::int64_t bits,
+                       std::vector<std::uint8_t>& to) {
+  for (std::int64_t bit = slice.begin * bits; bit < slice.end * bits; bit += 4) {
+    const auto byte = static_cast<std::size_t>(bit / 8);
+    const int mask = bit % 8 == 0 ? 0x0F : 0xF0;
+    to[byte] = static_cast<std::uint8_t>((to[byte] & ~mask) | (from[byte] & mask));
+  }
+}
+
 // Divides [0, size) at random into `count` slices, some of them empty.
 inline std::vector<Slice> random_slices(std::int64_t size, int count, std::mt19937& random) {
   std::vector<std::int64_t> cuts{0, size};

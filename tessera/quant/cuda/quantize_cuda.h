@@ -15,7 +15,7 @@ void count_not_finite(const float* values, std::int64_t count, std::int64_t* cou
 void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream);
 
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
-                                             base::CudaStream stream);
+                                             base::CudaStream stream, std::int64_t numbers);
 void dequantize(std::span<const Dequantization> weights, base::CudaStream stream);
 void take_amaxes(std::span<const AmaxTask> matrices, base::CudaStream stream);
 void cast_fp8(const Fp8Cast& cast, base::CudaStream stream);

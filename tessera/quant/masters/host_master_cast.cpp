@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "tessera/quant/masters/master_cast_plan.h"
@@ -24,32 +25,31 @@ T largest_magnitude(const void* data, std::int64_t count) {
   return std::bit_cast<T>(largest);
 }
 
-// Returns 0 if all elements of a slice are finite after rounding to bf16, and NaN otherwise. Rounding keeps the order
-// of magnitudes, so only the largest magnitude is rounded.
-float mark_of(const Source& source, std::int64_t count) {
+// Returns true if all elements of a slice are finite after rounding to bf16. Rounding keeps the order of magnitudes, so
+// only the largest magnitude is rounded.
+bool is_finite(const Source& source, std::int64_t count) {
   const bfloat16 largest = source.type == DType::bf16
                                ? largest_magnitude<std::int16_t, bfloat16>(source.data, count)
                                : bfloat16(largest_magnitude<std::int32_t, float>(source.data, count));
-  return std::isfinite(static_cast<float>(largest)) ? 0 : std::numeric_limits<float>::quiet_NaN();
+  return std::isfinite(static_cast<float>(largest));
 }
 
 class HostMasterCast final : public MasterCast {
  public:
-  explicit HostMasterCast(std::span<const MasterSlice> slices) : slices_(slices.begin(), slices.end()) {
+  explicit HostMasterCast(NumberedSlices numbered) : slices_(std::move(numbered.slices)), numbers_(numbered.numbers) {
     std::size_t tiles = 0;
     for (const MasterSlice& slice : slices_) {
-      check_slice(slice);
       first_tiles_.push_back(tiles);
       tiles += static_cast<std::size_t>(scale_extent(slice.encoding, slice.matrix).elements());
     }
     first_tiles_.push_back(tiles);
-    amaxes_.resize(tiles + slices_.size());
+    amaxes_.resize(tiles + static_cast<std::size_t>(numbers_));
     multipliers_.resize(tiles);
   }
 
   float* amaxes() override { return amaxes_.data(); }
   std::int64_t amax_count() const override { return static_cast<std::int64_t>(amaxes_.size()); }
-  std::int64_t slices() const override { return static_cast<std::int64_t>(slices_.size()); }
+  std::int64_t numbers() const override { return numbers_; }
 
   void clear_amaxes() override { std::fill(amaxes_.begin(), amaxes_.end(), 0.0F); }
 
@@ -59,18 +59,23 @@ class HostMasterCast final : public MasterCast {
       const MasterSlice& slice = slices_[s];
       const std::span<float> tiles = tiles_of(s, amaxes_);
       take_amaxes(slice.source, slice.matrix, slice.encoding.tile, slice.slice, tiles);
-      if (!tiles.empty()) tensor_amaxes()[s] = *std::max_element(tiles.begin(), tiles.end());
+      if (!tiles.empty()) tensor_amaxes()[slice.number] = *std::max_element(tiles.begin(), tiles.end());
     }
   }
 
   void cast() override {
+    // Several slices may share a mark, so all marks are cleared first.
+    for (const MasterSlice& slice : slices_)
+      if (slice.not_finite != nullptr) *slice.not_finite = 0;
     for (std::size_t s = 0; s < slices_.size(); ++s) {
       const MasterSlice& slice = slices_[s];
-      if (slice.tensor_amax != nullptr) *slice.tensor_amax = tensor_amaxes()[s];
-      if (slice.encoding.tile == ScaleTile{}) tiles_of(s, amaxes_).front() = tensor_amaxes()[s];
+      const float tensor_amax = tensor_amaxes()[slice.number];
+      if (slice.tensor_amax != nullptr) *slice.tensor_amax = tensor_amax;
+      if (slice.encoding.tile == ScaleTile{}) tiles_of(s, amaxes_).front() = tensor_amax;
       make_scales_of(s, slice.tiles, slice.scales);
       make_scales_of(s, touched_tiles(slice.encoding.tile, slice.matrix, slice.slice), nullptr);
-      if (slice.not_finite != nullptr) *slice.not_finite = mark_of(slice.source, slice.slice.size());
+      if (slice.not_finite != nullptr && !is_finite(slice.source, slice.slice.size()))
+        *slice.not_finite = std::numeric_limits<float>::quiet_NaN();
       quant::cast(slice.source, slice.matrix, slice.encoding, slice.slice, tiles_of(s, multipliers_), slice.data);
     }
   }
@@ -84,11 +89,12 @@ class HostMasterCast final : public MasterCast {
   // Computes the multipliers and the scales of a range of tiles of one weight.
   void make_scales_of(std::size_t s, Slice tiles, void* scales) {
     const auto first = static_cast<std::size_t>(tiles.begin), count = static_cast<std::size_t>(tiles.size());
-    make_scales(slices_[s].encoding, tiles_of(s, amaxes_).subspan(first, count), tensor_amaxes()[s],
+    make_scales(slices_[s].encoding, tiles_of(s, amaxes_).subspan(first, count), tensor_amaxes()[slices_[s].number],
                 tiles_of(s, multipliers_).subspan(first, count), scales);
   }
 
   const std::vector<MasterSlice> slices_;
+  const std::int64_t numbers_;
   // Number of the first tile of each weight; the last entry is the number of all tiles.
   std::vector<std::size_t> first_tiles_;
   std::vector<float> amaxes_;
@@ -97,8 +103,8 @@ class HostMasterCast final : public MasterCast {
 
 }  // namespace
 
-std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices) {
-  return std::make_unique<HostMasterCast>(slices);
+std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices, std::int64_t numbers) {
+  return std::make_unique<HostMasterCast>(numbered_slices(slices, numbers));
 }
 
 }  // namespace tessera::quant

@@ -24,9 +24,11 @@ struct MasterSlice {
   Slice tiles;
   void* scales = nullptr;
   float* tensor_amax = nullptr;  // receives the amax of the whole weight; null: not written
-  // cast() writes 0 if all elements of the slice are finite after rounding to bf16, otherwise NaN. Data and scales may
-  // hide values that are not finite, because codes saturate and amaxes ignore NaNs. Null: not written.
+  // cast() writes 0 if all elements of the slice are finite after rounding to bf16, otherwise NaN. If several slices
+  // have the same address, cast() writes 0 only if all of them are finite. Data and scales may hide values that are not
+  // finite, because codes saturate and amaxes ignore NaNs. Null: not written.
   float* not_finite = nullptr;
+  std::int64_t number = -1;  // index of the weight among the amaxes of whole weights; -1: the index of the slice
 };
 
 // Owns the amaxes. All memory belongs to one device. The addresses in the slices do not change after construction. Each
@@ -37,26 +39,33 @@ class MasterCast {
   virtual ~MasterCast() = default;
 
   // Returns the amaxes in fp32. First come the amaxes of all tiles of all weights, in the order of the slices. Then
-  // comes one amax for each whole weight; tensor_amaxes() points to these. For a weight that is one tile, the amax of
-  // the whole weight is also the amax of the tile.
+  // come numbers() amaxes of whole weights; tensor_amaxes() points to these, and MasterSlice::number is an index of
+  // them. For a weight that is one tile, the amax of the whole weight is also the amax of the tile.
   virtual float* amaxes() = 0;
   virtual std::int64_t amax_count() const = 0;
-  float* tensor_amaxes() { return amaxes() + amax_count() - slices(); }
-  virtual std::int64_t slices() const = 0;
+  float* tensor_amaxes() { return amaxes() + amax_count() - numbers(); }
+  virtual std::int64_t numbers() const = 0;
 
-  // First phase: computes all amaxes from this rank's slices. A tile without elements on this rank gets 0.
+  // First phase: computes all amaxes from this rank's slices. A tile without elements on this rank gets 0, and so does
+  // the amax of a whole weight without a slice.
   virtual void compute_amaxes() = 0;
   // Replaces compute_amaxes() if another pass computes the amaxes, for example the optimizer. Sets all amaxes to 0. For
   // weights that are one tile each, the other pass only has to write tensor_amaxes().
   virtual void clear_amaxes() = 0;
-  // Second phase: writes the scales, the elements and not_finite of each slice from the current amaxes.
+  // Second phase: writes the scales, the elements, tensor_amax and not_finite of each slice from the current amaxes. An
+  // empty slice gets its scales, tensor_amax and not_finite too.
   virtual void cast() = 0;
 };
 
-// Throws Error if check_extent fails, or if a slice or its tiles are outside the matrix.
-std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices);
+// `numbers` is the number of amaxes of whole weights; -1: the number of slices. It may be greater, so that all ranks
+// have the same amaxes of whole weights although some ranks have no slice of some weights. Throws Error if:
+//   - check_extent fails;
+//   - a slice or its tiles are outside the matrix;
+//   - a slice's number is outside [0, numbers);
+//   - two slices have the same number.
+std::unique_ptr<MasterCast> make_host_master_cast(std::span<const MasterSlice> slices, std::int64_t numbers = -1);
 // Allocates the amaxes on `device`. Enqueues on `stream` if the device is a GPU.
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
-                                             base::CudaStream stream);
+                                             base::CudaStream stream, std::int64_t numbers = -1);
 
 }  // namespace tessera::quant

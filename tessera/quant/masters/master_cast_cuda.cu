@@ -137,8 +137,7 @@ __global__ void __launch_bounds__(kPieceThreads)
     take_slices(const MasterItem* __restrict__ items, const std::int32_t* __restrict__ item_of_piece, float* tiles,
                 float* tensors) {
   __shared__ float scratch[kPieceThreads / 32];
-  const std::int32_t number = item_of_piece[blockIdx.x];
-  const MasterItem& item = items[number];
+  const MasterItem& item = items[item_of_piece[blockIdx.x]];
   float* own_tiles = tiles + item.first_tile;
   const auto greatest_of = [&](auto type) {
     const Part<decltype(type)> part(item, blockIdx.x - item.first_piece);
@@ -147,7 +146,7 @@ __global__ void __launch_bounds__(kPieceThreads)
   const float own = item.slice.source.type == DType::fp32 ? greatest_of(float{}) : greatest_of(bfloat16{});
   const float greatest = rounded_to_bfloat16(block_greatest(own, scratch));
   if (threadIdx.x != 0) return;
-  raise(tensors + number, greatest);
+  raise(tensors + item.slice.number, greatest);
   if (item.is_one_tile) raise(own_tiles, greatest);
 }
 
@@ -155,10 +154,9 @@ __global__ void __launch_bounds__(kScalePiece)
     make_slice_scales(const MasterItem* __restrict__ items, const std::int32_t* __restrict__ item_of_piece,
                       const float* __restrict__ tiles, const float* __restrict__ tensors,
                       float* __restrict__ multipliers) {
-  const std::int32_t number = item_of_piece[blockIdx.x];
-  const MasterItem& item = items[number];
+  const MasterItem& item = items[item_of_piece[blockIdx.x]];
   const std::int64_t piece = blockIdx.x - item.first_scale_piece;
-  const float tensor_amax = tensors[number];
+  const float tensor_amax = tensors[item.slice.number];
   if (piece == 0 && threadIdx.x == 0) {
     if (item.slice.tensor_amax != nullptr) *item.slice.tensor_amax = tensor_amax;
     if (item.slice.not_finite != nullptr) *item.slice.not_finite = 0;
@@ -314,6 +312,7 @@ __global__ void __launch_bounds__(kPieceThreads)
   const float zeros = item.slice.source.type == DType::fp32
                           ? cast_piece<float>(item, piece, multipliers + item.first_tile)
                           : cast_piece<bfloat16>(item, piece, multipliers + item.first_tile);
+  // Several slices may share a mark. The previous launch cleared it, so only NaNs are stored.
   if (isnan(zeros) && item.slice.not_finite != nullptr) *item.slice.not_finite = zeros;
 }
 
@@ -329,19 +328,19 @@ class CudaMasterCast final : public MasterCast {
   CudaMasterCast(const MasterCastPlan& plan, base::Device device, base::CudaStream stream)
       : device_(device),
         stream_(stream),
-        slices_(static_cast<std::int64_t>(plan.items.size())),
+        numbers_(plan.numbers),
         tiles_(plan.tiles),
         pieces_(checked_blocks(static_cast<std::int64_t>(plan.item_of_piece.size()))),
         scale_pieces_(checked_blocks(static_cast<std::int64_t>(plan.item_of_scale_piece.size()))),
         items_(uploaded(plan.items, device)),
         item_of_piece_(uploaded(plan.item_of_piece, device)),
         item_of_scale_piece_(uploaded(plan.item_of_scale_piece, device)),
-        amaxes_(static_cast<std::size_t>(plan.tiles + slices_) * sizeof(float), device),
+        amaxes_(static_cast<std::size_t>(plan.tiles + numbers_) * sizeof(float), device),
         multipliers_(static_cast<std::size_t>(plan.tiles) * sizeof(float), device) {}
 
   float* amaxes() override { return amaxes_.as<float>().data(); }
-  std::int64_t amax_count() const override { return tiles_ + slices_; }
-  std::int64_t slices() const override { return slices_; }
+  std::int64_t amax_count() const override { return tiles_ + numbers_; }
+  std::int64_t numbers() const override { return numbers_; }
 
   void clear_amaxes() override {
     const base::DeviceGuard guard(device_);
@@ -352,7 +351,7 @@ class CudaMasterCast final : public MasterCast {
     const base::DeviceGuard guard(device_);
     clear_amaxes();
     if (pieces_ > 0)
-      take_slices<<<pieces_, kPieceThreads, 0, stream_>>>(items(), numbers(item_of_piece_), amaxes(), tensor_amaxes());
+      take_slices<<<pieces_, kPieceThreads, 0, stream_>>>(items(), indices(item_of_piece_), amaxes(), tensor_amaxes());
     TESSERA_CUDA_CHECK(cudaGetLastError());
   }
 
@@ -360,19 +359,19 @@ class CudaMasterCast final : public MasterCast {
     const base::DeviceGuard guard(device_);
     float* multipliers = multipliers_.as<float>().data();
     if (scale_pieces_ > 0)
-      make_slice_scales<<<scale_pieces_, kScalePiece, 0, stream_>>>(items(), numbers(item_of_scale_piece_), amaxes(),
+      make_slice_scales<<<scale_pieces_, kScalePiece, 0, stream_>>>(items(), indices(item_of_scale_piece_), amaxes(),
                                                                     tensor_amaxes(), multipliers);
-    if (pieces_ > 0) cast_slices<<<pieces_, kPieceThreads, 0, stream_>>>(items(), numbers(item_of_piece_), multipliers);
+    if (pieces_ > 0) cast_slices<<<pieces_, kPieceThreads, 0, stream_>>>(items(), indices(item_of_piece_), multipliers);
     TESSERA_CUDA_CHECK(cudaGetLastError());
   }
 
  private:
   const MasterItem* items() const { return items_.as<MasterItem>().data(); }
-  static const std::int32_t* numbers(const base::Buffer& buffer) { return buffer.as<std::int32_t>().data(); }
+  static const std::int32_t* indices(const base::Buffer& buffer) { return buffer.as<std::int32_t>().data(); }
 
   const base::Device device_;
   const base::CudaStream stream_;
-  const std::int64_t slices_, tiles_;
+  const std::int64_t numbers_, tiles_;
   const unsigned pieces_, scale_pieces_;
   const base::Buffer items_, item_of_piece_, item_of_scale_piece_;
   base::Buffer amaxes_, multipliers_;
@@ -381,8 +380,8 @@ class CudaMasterCast final : public MasterCast {
 }  // namespace
 
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
-                                             base::CudaStream stream) {
-  return std::make_unique<CudaMasterCast>(plan_master_cast(slices), device, stream);
+                                             base::CudaStream stream, std::int64_t numbers) {
+  return std::make_unique<CudaMasterCast>(plan_master_cast(slices, numbers), device, stream);
 }
 
 }  // namespace cuda

@@ -50,8 +50,7 @@ std::int64_t pieces_of_slice(MasterItem& item) {
   return (last - first + 1) * item.pieces_across;
 }
 
-}  // namespace
-
+// Throws the errors of make_host_master_cast for one slice.
 void check_slice(const MasterSlice& slice) {
   if (slice.source.type != DType::bf16 && slice.source.type != DType::fp32)
     throw Error("master cast: expected bf16 or fp32, got {}", name_of(slice.source.type));
@@ -60,11 +59,33 @@ void check_slice(const MasterSlice& slice) {
   check_within("tiles", slice.tiles, scale_extent(slice.encoding, slice.matrix).elements());
 }
 
-MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices) {
-  MasterCastPlan plan;
-  for (const MasterSlice& slice : slices) {
+}  // namespace
+
+NumberedSlices numbered_slices(std::span<const MasterSlice> slices, std::int64_t numbers) {
+  if (numbers < 0) numbers = static_cast<std::int64_t>(slices.size());
+  NumberedSlices result{.slices = {slices.begin(), slices.end()}, .numbers = numbers};
+  std::vector<bool> is_used(static_cast<std::size_t>(numbers));
+  for (std::size_t s = 0; s < slices.size(); ++s) {
+    MasterSlice& slice = result.slices[s];
     check_slice(slice);
-    const auto number = static_cast<std::int32_t>(plan.items.size());
+    if (slice.number == -1) slice.number = static_cast<std::int64_t>(s);
+    if (slice.number < 0 || slice.number >= numbers)
+      throw Error("master cast: slice {} has number {}, expected a number within [0, {})", s, slice.number, numbers);
+    const auto number = static_cast<std::size_t>(slice.number);
+    if (is_used[number])
+      throw Error("master cast: slice {} has number {}, which another slice has too, expected different numbers", s,
+                  number);
+    is_used[number] = true;
+  }
+  return result;
+}
+
+MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices, std::int64_t numbers) {
+  const NumberedSlices numbered = numbered_slices(slices, numbers);
+  MasterCastPlan plan;
+  plan.numbers = numbered.numbers;
+  for (const MasterSlice& slice : numbered.slices) {
+    const auto index = static_cast<std::int32_t>(plan.items.size());
     MasterItem item{.slice = slice,
                     .tiling = Tiling(slice.encoding.tile, slice.matrix),
                     .first_tile = plan.tiles,
@@ -74,10 +95,10 @@ MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices) {
                     .is_one_tile = slice.encoding.tile == ScaleTile{},
                     .whole_loads = has_whole_loads(slice),
                     .whole_stores = has_whole_stores(slice)};
-    plan.item_of_piece.resize(plan.item_of_piece.size() + static_cast<std::size_t>(pieces_of_slice(item)), number);
+    plan.item_of_piece.resize(plan.item_of_piece.size() + static_cast<std::size_t>(pieces_of_slice(item)), index);
     // Each slice has at least one block, because that block writes the amax of the whole weight.
     const std::int64_t scale_pieces = std::max<std::int64_t>(pieces_of(item.made_tiles.size(), kScalePiece), 1);
-    plan.item_of_scale_piece.resize(plan.item_of_scale_piece.size() + static_cast<std::size_t>(scale_pieces), number);
+    plan.item_of_scale_piece.resize(plan.item_of_scale_piece.size() + static_cast<std::size_t>(scale_pieces), index);
     plan.tiles += scale_extent(slice.encoding, slice.matrix).elements();
     plan.items.push_back(item);
   }

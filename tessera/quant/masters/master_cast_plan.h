@@ -33,10 +33,16 @@ struct MasterCastPlan {
   std::vector<MasterItem> items;
   std::vector<std::int32_t> item_of_piece, item_of_scale_piece;
   std::int64_t tiles = 0;
+  std::int64_t numbers = 0;  // number of amaxes of whole weights
 };
 
-// Throws the errors of make_host_master_cast for one slice.
-void check_slice(const MasterSlice& slice);
-MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices);
+// Slices whose numbers are known, and the number of amaxes of whole weights.
+struct NumberedSlices {
+  std::vector<MasterSlice> slices;
+  std::int64_t numbers = 0;
+};
+// Replaces each -1 by its meaning in make_host_master_cast, and throws the errors of make_host_master_cast.
+NumberedSlices numbered_slices(std::span<const MasterSlice> slices, std::int64_t numbers);
+MasterCastPlan plan_master_cast(std::span<const MasterSlice> slices, std::int64_t numbers = -1);
 
 }  // namespace tessera::quant

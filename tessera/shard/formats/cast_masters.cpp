@@ -79,7 +79,7 @@ DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, bas
   if (cut == Slices::any_position)
     reduced_ = encoder_->amax_count();
   else if (std::ranges::any_of(slices, [](const quant::MasterSlice& one) { return has_tensor_scale(one.encoding); }))
-    reduced_ = encoder_->slices();
+    reduced_ = encoder_->numbers();
 }
 
 DistributedCast::~DistributedCast() {
@@ -94,7 +94,7 @@ void DistributedCast::compute_amax() {
 std::span<float> DistributedCast::clear_amaxes() {
   if (!is_one_tile_each_) return {};
   encoder_->clear_amaxes();
-  return {encoder_->tensor_amaxes(), static_cast<std::size_t>(encoder_->slices())};
+  return {encoder_->tensor_amaxes(), static_cast<std::size_t>(encoder_->numbers())};
 }
 
 std::span<float> DistributedCast::shared_amaxes() {

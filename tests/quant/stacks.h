@@ -1,0 +1,61 @@
+// Stacks of matrices for tests that run on the host and on a GPU.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/quant/on_device.h"
+
+namespace tessera::quant {
+
+// The base of tests whose parameter is the device.
+class OnBothDevices : public testing::TestWithParam<base::Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == base::Device{}) return;
+    if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    base::set_device(GetParam());
+  }
+};
+inline std::string name_of_device(const testing::TestParamInfo<base::Device>& info) {
+  return info.param == base::Device{} ? "cpu" : "cuda";
+}
+
+struct Stack {
+  Encoding encoding;
+  Extent matrix;
+  std::int64_t count = 0;      // number of matrices
+  std::vector<float> masters;  // of all matrices, one after the other
+
+  std::vector<float> master(std::int64_t number) const {
+    const auto begin = masters.begin() + number * matrix.elements();
+    return {begin, begin + matrix.elements()};
+  }
+  // Returns the bytes of one matrix that is quantized alone.
+  Stored quantized_alone(std::int64_t number) const { return quantized(master(number), matrix, encoding); }
+};
+
+// Returns a stack with a matrix of zeros. The amaxes of the matrices differ by factors of up to 10^6.
+inline Stack random_stack(const Encoding& encoding, Extent matrix, std::int64_t count, std::mt19937& random) {
+  Stack stack{.encoding = encoding,
+              .matrix = matrix,
+              .count = count,
+              .masters = random_values(count * matrix.elements(), static_cast<unsigned>(random()))};
+  for (std::int64_t number = 0; number < count; ++number) {
+    const float factor = number % 5 == 3 ? 0 : std::pow(10.0F, static_cast<float>(random() % 7));
+    for (std::int64_t i = 0; i < matrix.elements(); ++i)
+      stack.masters[static_cast<std::size_t>(number * matrix.elements() + i)] *= factor;
+  }
+  return stack;
+}
+
+// Returns an extent of at most 40 x 300 whose elements are often not a multiple of 8. The number of columns is even.
+inline Extent random_extent(std::mt19937& random) {
+  const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 40);
+  const std::int64_t cols = random() % 3 == 0 ? 16 * (1 + random() % 8) : 2 * (1 + random() % 150);
+  return {.rows = rows, .cols = cols};
+}
+
+}  // namespace tessera::quant
