@@ -177,8 +177,7 @@ Layout cut_local_rows(const Layout& outer, int inner, const RowUnits& units) {
   Layout layout{.shape = outer.shape, .state = outer.state};
   for (int part = 0; part < inner; ++part)
     for (int rank = 0; rank < outer.size(); ++rank)
-      layout.ranks.push_back(
-          stack_densely(rows_of(bands[rank], unit_part({0, rows[rank]}, units, part, inner))));
+      layout.ranks.push_back(stack_densely(rows_of(bands[rank], unit_part({0, rows[rank]}, units, part, inner))));
   return layout;
 }
 

@@ -81,8 +81,9 @@ Layout cut_cols(Shape shape, int ranks, std::int64_t unit = 1);
 // a range outside the shape, and if the ranges of one rank overlap.
 Layout rows_by_rank(Shape shape, const std::vector<std::vector<Range>>& ranges);
 
-// How the rows of a dense local matrix are grouped. The matrix is a stack of matrices with `matrix_rows` rows each. Each
-// of them is divided into units of `rows` rows; its last unit may be shorter. 0 matrix rows: the rows are one matrix.
+// How the rows of a dense local matrix are grouped. The matrix is a stack of matrices with `matrix_rows` rows each.
+// Each of them is divided into units of `rows` rows; its last unit may be shorter. 0 matrix rows: the rows are one
+// matrix.
 struct RowUnits {
   std::int64_t rows = 1, matrix_rows = 0;
 };
@@ -91,9 +92,9 @@ struct RowUnits {
 // without rows, and for a range of a stack that begins or ends inside a unit.
 Range unit_part(Range rows, const RowUnits& units, int index, int count);
 
-// Divides every rank's local rows over `inner` ranks with unit_part, and stacks them densely. Local rows are the rows of
-// the dense local matrix (dense.h), without the padding of `outer`. Inner shard i of outer rank o belongs to rank o +
-// outer.size() * i of the result, as tp varies before gtp. Throws Error if the rows of a rank have different widths.
+// Divides every rank's local rows over `inner` ranks with unit_part, and stacks them densely. Local rows are the rows
+// of the dense local matrix (dense.h), without the padding of `outer`. Inner shard i of outer rank o belongs to rank o
+// + outer.size() * i of the result, as tp varies before gtp. Throws Error if the rows of a rank have different widths.
 Layout cut_local_rows(const Layout& outer, int inner, const RowUnits& units);
 // Like the function above, with one matrix of units of `align` rows. With `padded`, all shards of one outer rank have
 // the same size. The number of rows of a shard is then ceil(rows / inner), rounded up to a multiple of `align`. Without

@@ -60,13 +60,15 @@ void DryModel::update(const schedule::Trace& trace, const std::vector<ParameterI
       if (const ParameterId backward_weight = backward_weights[static_cast<std::size_t>(id)];
           backward_weight != schedule::kNoParameter)
         cast.push_back(backward_weight);
-    const auto encoded = std::ranges::count_if(
-        cast, [&](ParameterId id) { return program_.parameters().spec(id).encoding.has_value(); });
-    const bool has_whole = std::ranges::any_of(cast, [&](ParameterId id) {
-      const std::optional<quant::Encoding>& encoding = program_.parameters().spec(id).encoding;
-      return encoding && shard::has_tensor_scale(*encoding);
-    });
-    std::vector<float> amaxes(static_cast<std::size_t>(encoded));
+    std::int64_t matrices = 0;
+    bool has_whole = false;
+    for (const ParameterId id : cast) {
+      const shard::ParameterSpec& spec = program_.parameters().spec(id);
+      if (!spec.encoding) continue;
+      matrices += shard::matrices_of(spec);
+      has_whole = has_whole || shard::has_tensor_scale(*spec.encoding);
+    }
+    std::vector<float> amaxes(static_cast<std::size_t>(matrices));
     if (has_whole) program_.reduce_amaxes(amaxes);
     program_.publish(bucket);
   }

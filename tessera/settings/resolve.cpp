@@ -280,7 +280,10 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
   const shard::FormatPolicy products = product_policy(config);
   std::map<std::string, WeightFormats> formats;
   std::vector<shard::ParameterSpec> specs =
-      model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = embedding_reads(config)});
+      model.parameters({.tp_size = static_cast<int>(config.tp),
+                        .etp = static_cast<int>(config.etp),
+                        .ep = static_cast<int>(config.ep),
+                        .embedding = embedding_reads(config)});
   for (shard::ParameterSpec& spec : specs) {
     shard::set_encoding(spec, wire, {.model = config.dtype});
     shard::set_product(spec, products, {.model = config.dtype});
@@ -288,7 +291,7 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
                           .has_backward_weight = spec.backward.has_value(),
                           .product = spec.product,
-                          .takes_rules = spec.dims.size() == 2 && spec.takes_formats};
+                          .takes_rules = spec.dims.size() >= 2 && spec.takes_formats};
   }
   return formats;
 }

@@ -61,7 +61,7 @@ struct WeightFormats {
   // Whether backward passes read a separate backward weight, which is also stored and sent.
   bool has_backward_weight = false;
   quant::Format product = quant::Format::bf16;  // format in products
-  // Whether rules of number formats may name the parameter. False for vectors, routers and the weights of experts.
+  // Whether rules of number formats may name the parameter. False for vectors and routers.
   bool takes_rules = true;
 };
 // Returns the number formats of every parameter by name. Matrices have the formats of the policies. Other parameters

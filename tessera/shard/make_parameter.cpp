@@ -51,7 +51,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.planes = make_planes(spec, types, layouts, cuts, place);
 
   if (spec.encoding && has_tensor_scale(*spec.encoding)) {
-    parameter.tensor_scale = base::Buffer(sizeof(float), place.device);
+    parameter.tensor_scale = base::Buffer(static_cast<std::size_t>(parameter.matrices()) * sizeof(float), place.device);
     parameter.tensor_scale.fill_zero();
   }
 

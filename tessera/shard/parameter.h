@@ -93,9 +93,11 @@ struct ParameterSpec {
 
   bool operator==(const ParameterSpec&) const = default;
 };
-// Returns the number of matrices of a parameter. Three dims are a stack of dims[0] matrices; row r of the logical matrix
-// belongs to matrix r / dims[1].
-inline std::int64_t matrices_of(const ParameterSpec& spec) { return spec.dims.size() == 3 ? spec.dims.front() : 1; }
+// Returns the number of matrices of a parameter. Three dims are a stack of dims[0] matrices; row r of the logical
+// matrix belongs to matrix r / dims[1].
+inline std::int64_t matrices_of(const ParameterSpec& spec) {
+  return spec.dims.size() == 3 ? spec.dims.front() : 1;
+}
 // Returns whether layers read the weight, which is stored in a number format, unpacked to bf16.
 bool is_unpacked(const ParameterSpec& spec);
 // Returns the backward weight of a weight whose `backward` is set. The backward weight has the shape and the sharding
@@ -125,7 +127,8 @@ struct ShardedParameter : RankParts {
   Place place;
   std::vector<Plane> planes;  // the planes that gathers send; the first plane contains the weight's values or data
   base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
-  base::Buffer tensor_scale;  // one fp32 number for the whole matrix, if the encoding has one; else empty
+  // One fp32 number for each matrix of local_compute, if the encoding has a number for a whole matrix; else empty.
+  base::Buffer tensor_scale;
   // local_storage.size elements of gradient_type(); empty for a frozen parameter. Written by reduce(), Replicas::sum,
   // and RunningProgram::end_step (zeros, if no microbatch produced a gradient). If written_by_layers, layers write it.
   base::Buffer main_grad;

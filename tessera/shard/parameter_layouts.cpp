@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -55,35 +54,41 @@ std::int64_t rows_together(const ParameterSpec& spec) {
   return rows;
 }
 
-// Returns the rows of each matrix of a part of a stack. Throws Error if the part holds other rows of one matrix than of
-// another.
+// Returns the rows of each matrix of a compute part, or 0 if the part is empty.
 std::int64_t matrix_rows_of(const ParameterSpec& spec, const layout::LocalLayout& part) {
-  const std::int64_t logical_rows = spec.dims[1];
-  std::vector<std::int64_t> rows;  // of each matrix
-  std::int64_t matrix = -1;
-  for (const layout::Band& band : layout::bands_of(part))
-    for (std::int64_t row = band.boxes.front().row, end = row + band.rows(); row < end;) {
-      if (row / logical_rows != matrix) rows.push_back(0);
-      matrix = row / logical_rows;
-      const std::int64_t next = std::min(end, (matrix + 1) * logical_rows);
-      rows.back() += next - row;
-      row = next;
-    }
-  TESSERA_CHECK(std::ranges::adjacent_find(rows, std::ranges::not_equal_to()) == rows.end(),
-                "parameter '{}': a compute part holds {} rows of its matrices, expected equal numbers", spec.name,
-                fmt::join(rows, ", "));
-  return rows.empty() ? 0 : rows.front();
+  const std::vector<RowsOfMatrix> matrices = matrices_in(spec, part);
+  if (matrices.empty()) return 0;
+  for (const RowsOfMatrix& one : matrices)
+    TESSERA_CHECK(one.rows == matrices.front().rows,
+                  "parameter '{}': a compute part holds {} rows of matrix {} and {} rows of matrix {}, expected equal "
+                  "numbers",
+                  spec.name, matrices.front().rows, matrices.front().matrix, one.rows, one.matrix);
+  return matrices.front().rows;
 }
 
 void check_stack(const ParameterSpec& spec, const ParameterLayouts& layouts, const Cuts& cuts) {
   if (layouts.together == 1 && !spec.encoding) return;
-  TESSERA_CHECK(!layouts.overlaps() && !cuts.any_reduced(),
-                "parameter '{}': the parts of compute ranks overlap, or places of the group are dead; expected a stack of "
-                "matrices in a number format without either",
-                spec.name);
+  TESSERA_CHECK(
+      !layouts.overlaps() && !cuts.any_reduced(),
+      "parameter '{}': the parts of compute ranks overlap, or places of the group are dead; expected a stack of "
+      "matrices in a number format without either",
+      spec.name);
 }
 
 }  // namespace
+
+std::vector<RowsOfMatrix> matrices_in(const ParameterSpec& spec, const layout::LocalLayout& part) {
+  const std::int64_t logical_rows = spec.compute.shape.rows / matrices_of(spec);
+  std::vector<RowsOfMatrix> matrices;
+  for (const layout::Band& band : layout::bands_of(part))
+    for (std::int64_t row = band.boxes.front().row, end = row + band.rows(); row < end;) {
+      const std::int64_t matrix = row / logical_rows, next = std::min(end, (matrix + 1) * logical_rows);
+      if (matrices.empty() || matrices.back().matrix != matrix) matrices.push_back({.matrix = matrix});
+      matrices.back().rows += next - row;
+      row = next;
+    }
+  return matrices;
+}
 
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types) {
   if (spec.encoding) return encoded_planes(*spec.encoding);

@@ -11,9 +11,18 @@ namespace tessera::shard {
 // type.
 std::vector<PlaneSpec> planes_of(const ParameterSpec& spec, const ParameterTypes& types);
 
+// The rows of one matrix of a stack in a rank's part.
+struct RowsOfMatrix {
+  std::int64_t matrix = 0;  // index of the matrix among all matrices of the parameter (matrices_of)
+  std::int64_t rows = 0;
+};
+// Returns the matrices of which a part has rows, in the order of the part.
+std::vector<RowsOfMatrix> matrices_in(const ParameterSpec& spec, const layout::LocalLayout& part);
+
 // Returns the layouts of a parameter. check_encoding (encoded.h) checks encodings. Throws Error for: a compute layout
 // whose shape is not `dims`, or that lacks an element; more than kMaxPlanes planes; a tile smaller than 1 x 1; a tile
-// of the first plane larger than 1 x 1. If a compute group of the mesh lacks ranks, throws Error for a shape that
+// of the first plane larger than 1 x 1; a part of a stack with different numbers of rows of its matrices; a stack with
+// tiles whose compute parts overlap. If a compute group of the mesh lacks ranks, throws Error for a shape that
 // spec.compute_by_slots lacks, and InputError for: planes with tiles; products in a format with tiles; the hierarchical
 // order of reduction.
 ParameterLayouts layouts_of(const ParameterSpec& spec, const Cuts& cuts = {});

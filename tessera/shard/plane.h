@@ -40,10 +40,10 @@ struct ParameterLayouts {
   bool is_cut = true;            // false: every rank stores the whole parameter
   // Storage and state are cut only between units of this number of rows (layout::RowUnits).
   std::int64_t together = 1;
-  // By compute rank: the rows of each matrix of its home part, if the parameter is a stack of matrices. Empty: each part
-  // is one matrix. A matrix of a stack is divided into tiles alone.
+  // By compute rank: the rows of each matrix of its home part, if the parameter is a stack of matrices. Empty: each
+  // part is one matrix. A matrix of a stack is divided into tiles alone.
   std::vector<std::int64_t> matrix_rows = {};
-  int slots = 1;                 // number of places of the compute group, dead places included
+  int slots = 1;  // number of places of the compute group, dead places included
   // By part: the layouts of all compute groups of this rank's replica. Set if the replica is reduced
   // (Cuts::is_reduced), else empty.
   std::vector<GroupLayouts> groups = {};

@@ -67,7 +67,8 @@ struct Stack {
   RowUnits units() const { return {.rows = tile.rows * together, .matrix_rows = rows}; }
   std::int64_t together = 1;
 
-  // The tiles in a range of rows, if each matrix is divided into tiles alone and the range begins and ends between tiles.
+  // The tiles in a range of rows, if each matrix is divided into tiles alone and the range begins and ends between
+  // tiles.
   std::int64_t tiles_in(Range range) const {
     std::int64_t tiles = 0;
     for (std::int64_t matrix = 0; matrix < matrices; ++matrix)
@@ -129,12 +130,21 @@ TEST(StackOfMatrices, OfOneMatrixIsCutLikeRows) {
 
 TEST(StackOfMatrices, RefusesPartsOfMatricesAndCutsInsideUnits) {
   const std::int64_t heights[] = {4};
-  EXPECT_THAT([&] { tile_grid(replicated({10, 2}, 1), {.rows = 2}, heights); },
-              ThrowsMessage<Error>(HasSubstr("a part has 10 rows, expected a multiple of 4")));
-  EXPECT_THAT([] { unit_part({1, 8}, {.rows = 2, .matrix_rows = 4}, 0, 2); },
-              ThrowsMessage<Error>(HasSubstr("row 1 is inside a unit of 2 rows")));
-  EXPECT_THAT([] { unit_part({0, 8}, {.rows = 0, .matrix_rows = 4}, 0, 2); },
-              ThrowsMessage<Error>(HasSubstr("units of 0 rows")));
+  EXPECT_THAT(
+      [&] {
+        tile_grid(replicated({10, 2}, 1), {.rows = 2}, heights);
+      },
+      ThrowsMessage<Error>(HasSubstr("a part has 10 rows, expected a multiple of 4")));
+  EXPECT_THAT(
+      [] {
+        unit_part({1, 8}, {.rows = 2, .matrix_rows = 4}, 0, 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("row 1 is inside a unit of 2 rows")));
+  EXPECT_THAT(
+      [] {
+        unit_part({0, 8}, {.rows = 0, .matrix_rows = 4}, 0, 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("units of 0 rows")));
 }
 
 // Two ranks have different rows and share four rows, which the first rank stores.

@@ -6,12 +6,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <ostream>
+#include <random>
+#include <tuple>
+#include <utility>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/layout/dense.h"
+#include "tessera/models/decoder/decoder_layouts.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/shard/formats/encoded.h"
+#include "tessera/shard/parameter_layouts.h"
 #include "tests/runtime/elements.h"
 
 namespace tessera::train {
@@ -25,13 +34,16 @@ struct CastMesh {
 
 class CastOnMesh : public ::testing::TestWithParam<CastMesh> {};
 
-// Returns element i of a parameter's master: large and small numbers, zeros, an infinity, a NaN.
-float master_value(schedule::ParameterId id, int round, std::int64_t i) {
-  if (i % 97 == 5) return 0;
+// Returns element i of a parameter's master: large and small numbers, zeros, an infinity, a NaN. Matrices of a stack
+// have magnitudes that differ by up to 10^6, and some of them are zero.
+float master_value(const shard::ParameterSpec& spec, schedule::ParameterId id, int round, std::int64_t i) {
+  const std::int64_t matrix = i / (spec.compute.shape.elements() / shard::matrices_of(spec));
+  if (i % 97 == 5 || matrix % 5 == 3) return 0;
   if (id == 1 && i == 131) return INFINITY;
   if (id == 2 && i == 77) return NAN;
   const auto mixed = static_cast<std::uint32_t>((i * 2654435761 + id * 40503 + round * 977) & 0xFFFFFF);
-  return (static_cast<float>(mixed) * 0x1p-23F - 1) * std::exp2(static_cast<float>(i % 13) - 9);
+  const auto magnitude = static_cast<float>(std::pow(1000.0, static_cast<double>(matrix % 3)));
+  return magnitude * (static_cast<float>(mixed) * 0x1p-23F - 1) * std::exp2(static_cast<float>(i % 13) - 9);
 }
 
 // A matrix that is sharded by rows in two blocks, a matrix that is sharded by columns, and a matrix smaller than a
@@ -45,41 +57,69 @@ std::vector<shard::ParameterSpec> specs(int tp) {
 
 struct ExpectedWeight {
   std::vector<std::uint8_t> data, scales;  // empty without an encoding
+  std::vector<float> amaxes;               // of whole matrices, by matrix of the part
   std::vector<quant::bfloat16> values;
 };
 
-// Returns the tp-local part of weight `id` in the number format of `parameter`, which is the weight or its
-// backward_weight. It is quantized from the whole tp-local matrix with the amax of the logical matrix.
-ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round) {
-  const quant::Extent extent = shard::extent_of(parameter.local_compute);
-  std::vector<float> values(static_cast<std::size_t>(extent.elements()));
-  runtime::for_each_element(
-      parameter.local_compute, parameter.storage.shape.cols,
-      [&](std::int64_t at, std::int64_t i) { values[static_cast<std::size_t>(at)] = master_value(id, round, i); });
-  float tensor_amax = 0;
-  for (std::int64_t i = 0; i < parameter.storage.shape.elements(); ++i) {
-    const float magnitude = std::fabs(static_cast<float>(quant::bfloat16(master_value(id, round, i))));
-    if (magnitude > tensor_amax) tensor_amax = magnitude;
+// Returns the amax of one whole logical matrix.
+float amax_of(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round, std::int64_t matrix) {
+  const std::int64_t elements = parameter.storage.shape.elements() / shard::matrices_of(parameter.spec);
+  float amax = 0;
+  for (std::int64_t i = matrix * elements; i < (matrix + 1) * elements; ++i) {
+    const float value = master_value(parameter.spec, id, round, i);
+    const float magnitude = std::fabs(static_cast<float>(quant::bfloat16(value)));
+    if (magnitude > amax) amax = magnitude;
   }
-  ExpectedWeight result{.data = {}, .scales = {}, .values = std::vector<quant::bfloat16>(values.size())};
-  if (!parameter.spec.encoding) {
-    std::ranges::transform(values, result.values.begin(), [](float value) { return quant::bfloat16(value); });
-    return result;
-  }
-  const quant::Encoding& encoding = *parameter.spec.encoding;
+  return amax;
+}
+
+// Quantizes one matrix of a part alone, with the amax of its logical matrix, and appends the result.
+void append_matrix(const float* values, quant::Extent extent, const quant::Encoding& encoding, float tensor_amax,
+                   ExpectedWeight& result) {
   const auto tiles = static_cast<std::size_t>(quant::scale_extent(encoding, extent).elements());
   std::vector<float> amaxes(tiles), multipliers(tiles), scales(tiles);
-  const quant::Source source{.data = values.data(), .type = quant::DType::fp32};
+  const quant::Source source{.data = values, .type = quant::DType::fp32};
   const quant::Slice whole{.end = extent.elements()};
   take_amaxes(source, extent, encoding.tile, whole, amaxes);
   if (tiles == 1 && encoding.tile == quant::ScaleTile{}) amaxes[0] = tensor_amax;
   make_scales(encoding, amaxes, tensor_amax, multipliers, scales.data());
-  result.data.resize(static_cast<std::size_t>(quant::data_bytes(encoding.element, extent.elements())));
-  quant::cast(source, extent, encoding, whole, multipliers, result.data.data());
-  dequantize({.data = result.data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax}, extent, encoding,
-             result.values.data());
-  result.scales.resize(tiles * quant::size_of(quant::scale_type(encoding.scale)));
-  std::memcpy(result.scales.data(), scales.data(), result.scales.size());
+  std::vector<std::uint8_t> data(static_cast<std::size_t>(quant::data_bytes(encoding.element, extent.elements())));
+  quant::cast(source, extent, encoding, whole, multipliers, data.data());
+  std::vector<quant::bfloat16> decoded(static_cast<std::size_t>(extent.elements()));
+  dequantize({.data = data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax}, extent, encoding,
+             decoded.data());
+  const auto* scale_bytes = reinterpret_cast<const std::uint8_t*>(scales.data());
+  result.data.insert(result.data.end(), data.begin(), data.end());
+  result.scales.insert(result.scales.end(), scale_bytes,
+                       scale_bytes + tiles * quant::size_of(quant::scale_type(encoding.scale)));
+  result.amaxes.push_back(tensor_amax);
+  result.values.insert(result.values.end(), decoded.begin(), decoded.end());
+}
+
+// Returns the compute part of weight `id` in the number format of `parameter`, which is the weight or its
+// backward_weight. Each matrix of the part is quantized alone.
+ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedule::ParameterId id, int round) {
+  std::vector<float> values(static_cast<std::size_t>(parameter.local_compute.size));
+  runtime::for_each_element(parameter.local_compute, parameter.storage.shape.cols,
+                            [&](std::int64_t at, std::int64_t i) {
+                              values[static_cast<std::size_t>(at)] = master_value(parameter.spec, id, round, i);
+                            });
+  ExpectedWeight result;
+  if (!parameter.spec.encoding) {
+    std::ranges::transform(values, std::back_inserter(result.values),
+                           [](float value) { return quant::bfloat16(value); });
+    return result;
+  }
+  const shard::Matrices part = shard::compute_matrices(parameter);
+  const std::int64_t experts = shard::matrices_of(parameter.spec);
+  for (std::int64_t matrix = 0; matrix < part.count; ++matrix) {
+    const std::int64_t logical =
+        experts == 1
+            ? 0
+            : shard::matrices_in(parameter.spec, parameter.local_compute)[static_cast<std::size_t>(matrix)].matrix;
+    append_matrix(values.data() + matrix * part.matrix.elements(), part.matrix, *parameter.spec.encoding,
+                  amax_of(parameter, id, round, logical), result);
+  }
   return result;
 }
 
@@ -87,8 +127,9 @@ void write_masters(runtime::Runtime& runtime, int round) {
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     auto* master = reinterpret_cast<float*>(parameter.state_master());
-    runtime::for_each_element(parameter.local_state, parameter.storage.shape.cols,
-                              [&](std::int64_t at, std::int64_t i) { master[at] = master_value(id, round, i); });
+    runtime::for_each_element(
+        parameter.local_state, parameter.storage.shape.cols,
+        [&](std::int64_t at, std::int64_t i) { master[at] = master_value(parameter.spec, id, round, i); });
   }
 }
 
@@ -107,12 +148,16 @@ void check_view(const runtime::WeightView& view, const ExpectedWeight& expected,
 
 // Acts like an update that computes the amaxes of whole weights in its own pass.
 bool take_amaxes_before(runtime::Runtime& runtime, WeightCast& cast, std::span<const schedule::ParameterId> bucket) {
-  const std::vector<float*> places = cast.places_of_amaxes(bucket);
+  const std::vector<shard::StateAmaxes> places = cast.places_of_amaxes(bucket);
   for (std::size_t i = 0; i < places.size(); ++i) {
     shard::ShardedParameter& parameter = runtime.parameter(bucket[i]);
-    const std::int64_t count = parameter.state_elements();
-    quant::take_amaxes({parameter.state_master(), quant::DType::fp32}, {.rows = 1, .cols = count}, {}, {.end = count},
-                       {places[i], 1});
+    const auto* master = reinterpret_cast<const float*>(parameter.state_master());
+    for (std::int64_t at = 0; at < parameter.state_elements(); ++at) {
+      const shard::StateAmaxes& amaxes = places[i];
+      const std::int64_t matrix = amaxes.elements == 0 ? 0 : (amaxes.offset + at) / amaxes.elements;
+      quant::take_amaxes({master + at, quant::DType::fp32}, {.rows = 1, .cols = 1}, {}, {.end = 1},
+                         {amaxes.first + matrix, 1});
+    }
   }
   return !places.empty();
 }
@@ -221,6 +266,106 @@ TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
         EXPECT_EQ(runtime.statistics().demand_gathers, 0);
       });
 }
+
+// A mesh of experts and the sizes of one layer's experts.
+struct ExpertCase {
+  int etp, ep, egtp, edp, dp;
+  std::int64_t experts, width, hidden;
+  Format format;
+  bool zero;
+};
+
+std::ostream& operator<<(std::ostream& out, const ExpertCase& test) {
+  return out << fmt::format("etp {} ep {} egtp {} edp {} dp {}, {} experts of {} x {}, {}, zero {}", test.etp, test.ep,
+                            test.egtp, test.edp, test.dp, test.experts, test.width, test.hidden, name_of(test.format),
+                            test.zero);
+}
+
+// Returns cases with at most 12 ranks. Some ranks own no expert, and some shards are empty.
+std::vector<ExpertCase> random_experts(unsigned seed, int count) {
+  std::mt19937 random(seed);
+  const auto pick = [&](auto... values) { return std::array{values...}[random() % sizeof...(values)]; };
+  std::vector<ExpertCase> cases;
+  while (static_cast<int>(cases.size()) < count) {
+    const auto [width, hidden] = pick(std::pair(52, 90), std::pair(56, 96), std::pair(2, 2), std::pair(200, 72));
+    const ExpertCase test{.etp = pick(1, 2),
+                          .ep = pick(1, 2, 3),
+                          .egtp = pick(1, 2, 3, 4),
+                          .edp = pick(1, 1, 2),
+                          .dp = pick(1, 2),
+                          .experts = pick(1, 7, 10),
+                          .width = width,
+                          .hidden = hidden,
+                          .format = pick(Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4),
+                          .zero = pick(false, true)};
+    const bool is_odd = test.format == Format::nvfp4 && width / test.etp % 2 != 0;
+    if (!is_odd && test.etp * test.ep * test.egtp * test.edp * test.dp <= 12) cases.push_back(test);
+  }
+  return cases;
+}
+
+// Compares the stored planes of a rank with the same rows of the whole part.
+void check_stored(const shard::ShardedParameter& parameter, const ExpectedWeight& expected) {
+  for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
+    const shard::Plane& plane = parameter.planes[p];
+    if (plane.local_storage.size == 0) continue;
+    const auto row = layout::local_row(plane.local_compute, plane.local_storage.pieces.front().box);
+    ASSERT_TRUE(row);
+    const std::vector<std::uint8_t>& whole = p == 0 ? expected.data : expected.scales;
+    const std::int64_t first = plane.bytes(*row * plane.local_storage.pieces.front().stride);
+    ASSERT_LE(static_cast<std::size_t>(first) + plane.data.size(), whole.size());
+    EXPECT_EQ(std::memcmp(plane.data.data(), whole.data() + first, plane.data.size()), 0)
+        << parameter.spec.name << ", plane " << plane.spec.name;
+  }
+  if (parameter.tensor_scale.size() == 0) return;
+  const bool is_fp8 = parameter.planes.size() == 1;
+  ASSERT_EQ(parameter.tensor_scale.size(), sizeof(float) * expected.amaxes.size());
+  EXPECT_EQ(std::memcmp(parameter.tensor_scale.data(),
+                        is_fp8 ? static_cast<const void*>(expected.scales.data()) : expected.amaxes.data(),
+                        parameter.tensor_scale.size()),
+            0)
+      << parameter.spec.name;
+}
+
+class CastOfExperts : public ::testing::TestWithParam<ExpertCase> {};
+
+TEST_P(CastOfExperts, GivesTheBytesOfEachExpertAlone) {
+  const ExpertCase test = GetParam();
+  models::DecoderConfig config;
+  config.hidden_size = test.hidden;
+  config.experts = models::ExpertsConfig{.count = test.experts, .width = test.width};
+  const nn::MeshDegrees degrees{.tp = test.etp,
+                                .gtp = test.ep * test.egtp * test.edp,
+                                .dp = test.dp,
+                                .experts = nn::ExpertDegrees{test.etp, test.ep, test.egtp}};
+  comm::run_local(static_cast<int>(degrees.places()), {}, [&](comm::World& world) {
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout(degrees), /*with_casts=*/true);
+    runtime::Runtime runtime(parallel, {.model = quant::DType::bf16},
+                             {.zero = test.zero,
+                              .gather_budget = schedule::kMinimum,
+                              .replay = {.poison = true},
+                              .wire = {.format = test.format}});
+    for (const auto& [name, dims, compute] :
+         {std::tuple("gate_up", std::vector{test.experts, 2 * test.width, test.hidden},
+                     models::experts_gate_up_layout(config, test.etp, test.ep)),
+          std::tuple("down", std::vector{test.experts, test.hidden, test.width},
+                     models::experts_down_layout(config, test.etp, test.ep))})
+      runtime.parameters().add({.name = name, .dims = dims, .compute = compute, .domain = nn::kExpertDomain});
+    WeightCast cast(runtime);
+    const std::vector<schedule::ParameterId> bucket{1, 0};
+    for (int round = 0; round < 2; ++round) {
+      write_masters(runtime, round);
+      const bool has_amaxes = round % 2 == 1 && take_amaxes_before(runtime, cast, bucket);
+      cast.cast(bucket, has_amaxes);
+      runtime.program().publish(bucket);
+      check_weights(runtime, round);
+      for (const schedule::ParameterId id : bucket)
+        check_stored(runtime.parameter(id), expected_weight(runtime.parameter(id), id, round));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Random, CastOfExperts, ::testing::ValuesIn(random_experts(74, 40)));
 
 INSTANTIATE_TEST_SUITE_P(Meshes, CastOnMesh,
                          ::testing::Values(CastMesh{1, 1, 1}, CastMesh{1, 3, 1}, CastMesh{2, 2, 1}, CastMesh{1, 2, 2},

@@ -77,7 +77,6 @@ ParameterSpec of_experts(const DecoderConfig& config, std::string name, std::vec
   ParameterSpec spec = linear(config, std::move(name), std::move(compute));
   spec.dims = std::move(dims);
   spec.domain = nn::kExpertDomain;
-  spec.takes_formats = false;
   return spec;
 }
 

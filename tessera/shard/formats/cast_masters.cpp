@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/dense.h"
 #include "tessera/shard/formats/encoded.h"
+#include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::shard {
 namespace {
@@ -49,37 +51,77 @@ std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> w
   return slices;
 }
 
-quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight) {
+std::vector<quant::MasterSlice> master_slices(ShardedParameter& parameter, const ShardedParameter& weight,
+                                              std::int64_t first_number) {
   TESSERA_CHECK(parameter.spec.encoding, "parameter '{}' has no encoding", parameter.spec.name);
   const quant::Encoding& encoding = *parameter.spec.encoding;
-  const quant::Extent rows = extent_of(parameter.local_state);
-  TESSERA_CHECK(extent_of(weight.local_state) == rows,
+  const quant::Extent state = extent_of(parameter.local_state);
+  TESSERA_CHECK(extent_of(weight.local_state) == state,
                 "parameter '{}' and its weight '{}' have different shards, expected equal shards", parameter.spec.name,
                 weight.spec.name);
   std::vector<Plane>& planes = parameter.planes;
   const quant::Quantized target = encoded_matrix(parameter, planes.front().state_data(), planes.back().state_data());
-  return {.source = {.data = weight.master.data(), .type = weight.types.accumulator},
-          .matrix = rows,
-          .encoding = encoding,
-          .slice = {.end = rows.elements()},
-          .data = target.data,
-          .tiles = {.end = quant::scale_extent(encoding, rows).elements()},
-          .scales = target.scales,
-          .tensor_amax = target.tensor_amax,
-          .not_finite = parameter.not_finite()};
+  const bool is_stack = !parameter.layouts.matrix_rows.empty(), is_one_tile = encoding.tile == quant::ScaleTile{};
+  const std::vector<RowsOfMatrix> updated = matrices_in(parameter.spec, parameter.local_state);
+  auto next = updated.begin();
+  std::vector<quant::MasterSlice> slices;
+  std::int64_t elements = 0, tiles = 0;  // of earlier matrices, in the state
+  for (const RowsOfMatrix& used : is_stack ? matrices_in(parameter.spec, parameter.local_compute)
+                                           : std::vector<RowsOfMatrix>{{.rows = state.rows}}) {
+    quant::Extent rows = state;
+    if (is_stack) rows.rows = next != updated.end() && next->matrix == used.matrix ? next++->rows : 0;
+    if (rows.rows == 0) rows = {};
+    const auto number = static_cast<std::int64_t>(slices.size());  // in tensor_scale
+    const std::int64_t of_matrix = quant::scale_extent(encoding, rows).elements();
+    slices.push_back({.source = {.data = weight.master.data() + weight.types.accumulator_bytes(elements),
+                                 .type = weight.types.accumulator},
+                      .matrix = rows,
+                      .encoding = encoding,
+                      .slice = {.end = rows.elements()},
+                      .data = target.data + quant::data_bytes(encoding.element, elements),
+                      .tiles = {.end = of_matrix},
+                      .scales = static_cast<std::byte*>(target.scales) +
+                                bytes_of(is_one_tile ? number : tiles, quant::scale_type(encoding.scale)),
+                      .tensor_amax = target.tensor_amax == nullptr ? nullptr : target.tensor_amax + number,
+                      .not_finite = parameter.not_finite(),
+                      .number = first_number + used.matrix});
+    elements += rows.elements();
+    tiles += of_matrix;
+  }
+  TESSERA_CHECK(elements == state.elements(), "parameter '{}': the state has {} elements outside its compute part",
+                parameter.spec.name, state.elements() - elements);
+  return slices;
+}
+
+StateAmaxes state_amaxes(const ShardedParameter& parameter, float* amaxes) {
+  if (parameter.layouts.matrix_rows.empty() || parameter.local_state.size == 0) return {.first = amaxes};
+  const quant::Extent matrix = compute_matrices(parameter).matrix;
+  const auto row = layout::local_row(parameter.local_compute, parameter.local_state.pieces.front().box);
+  TESSERA_CHECK(row, "parameter '{}': the state is outside the compute part", parameter.spec.name);
+  return {.first = amaxes + matrices_in(parameter.spec, parameter.local_state).front().matrix,
+          .elements = matrix.elements(),
+          .offset = *row % matrix.rows * matrix.cols};
+}
+
+DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane)
+    : lane_(lane) {
+  if (slices.empty()) return;
+  make(slices, device, -1);
+  reduced_ = encoder_->amax_count();
 }
 
 DistributedCast::DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,
-                                 Slices cut)
+                                 const WholeTiles& whole)
     : lane_(lane) {
-  if (slices.empty()) return;
-  encoder_ = quant::make_master_cast(slices, device, lane.stream());
+  if (whole.numbers == 0) return;
+  make(slices, device, whole.numbers);
+  if (whole.uses_amaxes) reduced_ = whole.numbers;
+}
+
+void DistributedCast::make(std::span<const quant::MasterSlice> slices, base::Device device, std::int64_t numbers) {
+  encoder_ = quant::make_master_cast(slices, device, lane_.stream(), numbers);
   is_one_tile_each_ = std::ranges::all_of(
       slices, [](const quant::MasterSlice& one) { return one.encoding.tile == quant::ScaleTile{}; });
-  if (cut == Slices::any_position)
-    reduced_ = encoder_->amax_count();
-  else if (std::ranges::any_of(slices, [](const quant::MasterSlice& one) { return has_tensor_scale(one.encoding); }))
-    reduced_ = encoder_->numbers();
 }
 
 DistributedCast::~DistributedCast() {

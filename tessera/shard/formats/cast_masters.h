@@ -46,29 +46,46 @@ struct MasterShard {
 // The constructor checks that a slice is within its matrix.
 std::vector<quant::MasterSlice> master_slices(std::span<const QuantizedWeight> weights,
                                               std::span<const MasterShard> shards, quant::Format format);
-// Returns the slice of a parameter that this rank updates. The slice consists of rows of whole tiles, which are cast as
-// a separate matrix (Slices::whole_tiles). `weight` owns the master. `weight` is `parameter` itself, or, if `parameter`
-// is a backward weight, the weight to which it belongs. The storage of `parameter` and `weight` must not move while the
-// cast is used. Throws Error if the parameter has no encoding.
-quant::MasterSlice master_slice(ShardedParameter& parameter, const ShardedParameter& weight);
+// Returns the slices of a parameter that this rank updates, one for each matrix of its compute part. A slice consists
+// of rows of whole tiles, which are cast as a separate matrix (Slices::whole_tiles). The slice of a matrix is empty if
+// the rank updates no row of it; the cast then writes only the number of the whole matrix, which the rank needs to read
+// the gathered matrix. Matrix i of the parameter has the number first_number + i (quant::MasterSlice::number). `weight`
+// owns the master. `weight` is `parameter` itself, or, if `parameter` is a backward weight, the weight to which it
+// belongs. The storage of `parameter` and `weight` must not move while the cast is used. Throws Error if the parameter
+// has no encoding.
+std::vector<quant::MasterSlice> master_slices(ShardedParameter& parameter, const ShardedParameter& weight,
+                                              std::int64_t first_number);
 
-// How the weights are sliced over the ranks. The value is equal on every rank.
-enum class Slices : std::uint8_t {
-  any_position,  // slices may divide tiles; amaxes of tiles and of whole weights are reduced over the ranks
-  whole_tiles,   // slices consist of whole tiles; only amaxes of whole weights are reduced, if the encoding uses them
+// The amaxes of the matrices that a rank's state contains, for a pass that raises them.
+struct StateAmaxes {
+  float* first = nullptr;     // amax of the matrix with the state's first element; those of later matrices follow
+  std::int64_t elements = 0;  // elements of one matrix of the rank's compute part; 0: the state is in one matrix
+  std::int64_t offset = 0;    // number of elements of its matrix before the state's first element
+};
+// `amaxes`: one number for each matrix of the parameter.
+StateAmaxes state_amaxes(const ShardedParameter& parameter, float* amaxes);
+
+// Slices that consist of whole tiles, so that only amaxes of whole matrices are reduced over the ranks. The values are
+// equal on every rank, also on a rank without slices.
+struct WholeTiles {
+  std::int64_t numbers = 0;  // number of matrices of all weights (quant::MasterSlice::number)
+  bool uses_amaxes = false;  // whether the encoding of a weight has a number for a whole matrix
 };
 
 // A cast of a fixed list of slices, which is made once and run many times. The object keeps the amaxes on `device`: 4
-// bytes for each tile and 4 bytes for each weight. Calls must come from one thread at a time. Every call enqueues work
+// bytes for each tile and 4 bytes for each matrix. Calls must come from one thread at a time. Every call enqueues work
 // on `lane`, which must outlive the cast. On a GPU the calls do not wait and do not allocate, and addresses do not
 // change, so a graph can contain the work. On a CPU the lane is an inline lane, and a call returns when its work is
 // done. The constructor and the destructor may wait for the device.
 class DistributedCast {
  public:
-  // All memory of the slices is on `device`. Every rank passes the same weights and encodings in the same order. Throws
-  // the errors of quant::make_master_cast.
+  // All memory of the slices is on `device`. Slices may begin and end at any position; amaxes of tiles and of whole
+  // weights are reduced over the ranks. Every rank passes the same weights and encodings in the same order. Throws the
+  // errors of quant::make_master_cast.
+  DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane);
+  // Slices of whole tiles. Ranks may pass slices of different matrices.
   DistributedCast(std::span<const quant::MasterSlice> slices, base::Device device, base::Lane& lane,
-                  Slices cut = Slices::any_position);
+                  const WholeTiles& whole);
   // Waits for the lane, because casts in flight use this object's memory.
   ~DistributedCast();
   DistributedCast(const DistributedCast&) = delete;
@@ -100,7 +117,9 @@ class DistributedCast {
   std::int64_t amax_count() const { return encoder_ ? encoder_->amax_count() : 0; }
 
  private:
-  std::unique_ptr<quant::MasterCast> encoder_;  // null without weights
+  void make(std::span<const quant::MasterSlice> slices, base::Device device, std::int64_t numbers);
+
+  std::unique_ptr<quant::MasterCast> encoder_;  // null without slices and amaxes
   base::Lane& lane_;
   bool is_one_tile_each_ = false;
   std::int64_t reduced_ = 0;  // number of amaxes that are reduced; they are the last of all amaxes

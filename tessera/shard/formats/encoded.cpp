@@ -77,6 +77,12 @@ quant::Extent extent_of(const layout::LocalLayout& local) {
   return {.rows = local.size / cols, .cols = cols};
 }
 
+Matrices compute_matrices(const ShardedParameter& parameter) {
+  const quant::Extent whole = extent_of(parameter.local_compute);
+  if (parameter.layouts.matrix_rows.empty()) return {.matrix = whole};
+  return {.matrix = {.rows = parameter.matrix_rows, .cols = whole.cols}, .count = parameter.matrices()};
+}
+
 quant::Quantized encoded_matrix(ShardedParameter& parameter, std::byte* data, std::byte* scales) {
   const quant::Encoding& encoding = encoding_of(parameter);
   std::byte* whole = parameter.tensor_scale.data();

@@ -28,7 +28,17 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 // has no elements.
 quant::Extent extent_of(const layout::LocalLayout& local);
 
-// Returns the quantized matrix of a parameter, whose data and scales are at these addresses.
+// The matrices of a rank's compute part, which the memory holds one after the other. A parameter that is no stack has
+// one matrix.
+struct Matrices {
+  quant::Extent matrix;
+  std::int64_t count = 1;
+};
+Matrices compute_matrices(const ShardedParameter& parameter);
+
+// Returns the quantized matrix of a parameter, whose data and scales are at these addresses. For a stack, these are the
+// addresses of the first matrix. Those of matrix i come after the data and the scales of i matrices; its number for the
+// whole matrix is the i-th of ShardedParameter::tensor_scale.
 quant::Quantized encoded_matrix(ShardedParameter& parameter, std::byte* data, std::byte* scales);
 
 }  // namespace tessera::shard

@@ -37,7 +37,7 @@ quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& poli
     refuse_rule(spec, rule_of(policy, spec.name));
     return quant::Format::bf16;
   }
-  if (spec.dims.size() != 2 || !spec.sharded) return quant::Format::bf16;
+  if (spec.dims.size() < 2 || !spec.sharded) return quant::Format::bf16;
   const FormatRule* rule = rule_of(policy, spec.name);
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16 || spec.reads.per_microbatch == 0) return format;
@@ -96,8 +96,14 @@ std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_vi
 
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {
   if (!spec.takes_formats) return refuse_rule(spec, rule_of(policy, spec.name));
-  if (spec.dims.size() != 2) return;
+  if (spec.dims.size() < 2) return;
   const FormatRule* rule = rule_of(policy, spec.name);
+  if (spec.dims.size() == 3) {
+    if (rule != nullptr && rule->format != quant::Format::bf16)
+      throw InputError("rule {}={}: '{}' is multiplied in bf16 in this version, expected a rule that does not match it",
+                       base::excerpt(rule->pattern), name_of(rule->format), spec.name);
+    return;
+  }
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16) return;
   if (spec.reads.per_microbatch > 0) {

@@ -67,12 +67,16 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, Upd
   std::vector<schedule::ParameterId> left;
   for (const schedule::ParameterId id : bucket)
     if (!is_fused(runtime_.parameter(id))) left.push_back(id);
-  const std::vector<float*> amaxes = order_ == CastOrder::fused ? cast_.places_of_amaxes(left) : std::vector<float*>();
+  std::vector<shard::StateAmaxes> amaxes;
+  if (order_ == CastOrder::fused) amaxes = cast_.places_of_amaxes(left);
   std::vector<ops::AdamWBuffers> shards;
   auto next = amaxes.begin();
   for (const schedule::ParameterId id : bucket) {
     shards.push_back(buffers_of(id));
-    if (!amaxes.empty() && !is_fused(runtime_.parameter(id))) shards.back().amax = *next++;
+    if (amaxes.empty() || is_fused(runtime_.parameter(id))) continue;
+    shards.back().amax = next->first;
+    shards.back().amax_elements = next->elements;
+    shards.back().amax_offset = next++->offset;
   }
   update(shards);
   cast_.cast(left, !amaxes.empty());

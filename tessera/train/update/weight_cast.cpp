@@ -1,8 +1,10 @@
 #include "tessera/train/update/weight_cast.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/formats/encoded.h"
 
 namespace tessera::train {
 namespace {
@@ -24,11 +26,17 @@ shard::DistributedCast& WeightCast::encoder_of(const std::vector<Target>& target
   for (const Target& target : targets) add_places(runtime_.parameter(target.id), places);
   if (encoder.cast && encoder.places == places) return *encoder.cast;
   std::vector<quant::MasterSlice> slices;
-  for (const Target& target : targets)
-    slices.push_back(shard::master_slice(runtime_.parameter(target.id), runtime_.parameter(target.weight)));
+  shard::WholeTiles whole;
+  for (const Target& target : targets) {
+    shard::ShardedParameter& parameter = runtime_.parameter(target.id);
+    std::ranges::copy(shard::master_slices(parameter, runtime_.parameter(target.weight), whole.numbers),
+                      std::back_inserter(slices));
+    whole.numbers += shard::matrices_of(parameter.spec);
+    whole.uses_amaxes = whole.uses_amaxes || shard::has_tensor_scale(*parameter.spec.encoding);
+  }
   const shard::ParallelGroups& parallel = runtime_.parallel();
-  encoder = {std::move(places), std::make_unique<shard::DistributedCast>(slices, parallel.device, *parallel.compute,
-                                                                         shard::Slices::whole_tiles)};
+  encoder = {std::move(places),
+             std::make_unique<shard::DistributedCast>(slices, parallel.device, *parallel.compute, whole)};
   return *encoder.cast;
 }
 
@@ -44,17 +52,22 @@ std::vector<WeightCast::Target> WeightCast::targets_of(std::span<const schedule:
   return targets;
 }
 
-std::vector<float*> WeightCast::places_of_amaxes(std::span<const schedule::ParameterId> ids) {
+std::vector<shard::StateAmaxes> WeightCast::places_of_amaxes(std::span<const schedule::ParameterId> ids) {
   std::vector<Target> encoded = targets_of(ids);
   std::erase_if(encoded, [&](const Target& target) { return !runtime_.parameter(target.id).spec.encoding; });
   if (encoded.empty()) return {};
   if (std::ranges::any_of(encoded, [](const Target& target) { return target.id != target.weight; })) return {};
   const std::span<float> amaxes = encoder_of(encoded).clear_amaxes();
   if (amaxes.empty()) return {};
-  std::vector<float*> places;
-  auto next = amaxes.begin();
-  for (const schedule::ParameterId id : ids)
-    places.push_back(runtime_.parameter(id).spec.encoding ? &*next++ : nullptr);
+  std::vector<shard::StateAmaxes> places;
+  float* next = amaxes.data();
+  for (const schedule::ParameterId id : ids) {
+    const shard::ShardedParameter& parameter = runtime_.parameter(id);
+    places.emplace_back();
+    if (!parameter.spec.encoding) continue;
+    places.back() = shard::state_amaxes(parameter, next);
+    next += shard::matrices_of(parameter.spec);
+  }
   return places;
 }
 

@@ -27,10 +27,10 @@ class WeightCast {
   // addresses that places_of_amaxes(ids) returned. Throws Error for planes of an unknown format.
   void cast(std::span<const schedule::ParameterId> ids, bool has_amaxes = false);
   // Called before an update of these parameters that also computes the amaxes of the new masters. Sets the amaxes to 0.
-  // Returns the address of the amax of each parameter, or null for a parameter without an encoding. Returns an empty
-  // list if the cast must compute the amaxes itself. This is the case for encodings with amaxes of tiles, and if
+  // Returns the amaxes of each parameter's state; the address is null for a parameter without an encoding. Returns an
+  // empty list if the cast must compute the amaxes itself. This is the case for encodings with amaxes of tiles, and if
   // backward weights also need amaxes.
-  std::vector<float*> places_of_amaxes(std::span<const schedule::ParameterId> ids);
+  std::vector<shard::StateAmaxes> places_of_amaxes(std::span<const schedule::ParameterId> ids);
 
  private:
   // A cast of several weights, which stores the addresses of their planes. It is made again after planes have moved
