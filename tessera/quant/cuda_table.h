@@ -14,7 +14,8 @@
 
 namespace tessera::quant {
 
-// The largest number of weights or matrices in one launch. Their arguments fit into 4 KiB of kernel parameters.
+// The largest number of weights in one launch. A stack of matrices is one weight. The weights' arguments fit into 4 KiB
+// of kernel parameters.
 inline constexpr int kWeightsOfLaunch = 24;
 
 // The functions enqueue on `stream`, a stream of the current device. The object that make_kernels returns enqueues on

@@ -45,8 +45,10 @@ class Kernels {
   virtual void ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const = 0;
   // `type` is i32 or i64. Overflow wraps around.
   virtual void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const = 0;
-  // Calls dequantize of quantize.h.
-  virtual void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const = 0;
+  // Calls dequantize of quantize.h for each matrix of a stack. `matrix` is the extent of one matrix. The elements of
+  // the matrices are adjacent in `target`.
+  virtual void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
+                          std::int64_t matrices = 1) const = 0;
   virtual void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const = 0;
   // Adds values to *sum as add of exact_sum.h does. *sum is normalised before and after the call.
   virtual void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const = 0;

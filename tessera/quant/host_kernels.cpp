@@ -104,8 +104,11 @@ class HostKernels final : public Kernels {
     if (type == DType::i64) return sum_integers(static_cast<std::uint64_t*>(out), parts, count);
     throw Error("ordered_sum_integers: expected i32 or i64, got {}", name_of(type));
   }
-  void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const override {
-    quant::dequantize(source, matrix, encoding, target);
+  void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
+                  std::int64_t matrices) const override {
+    for (std::int64_t number = 0; number < matrices; ++number)
+      quant::dequantize(matrix_of(source, number, matrix, encoding), matrix, encoding,
+                        target + number * matrix.elements());
   }
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override {
     quant::ordered_extreme(out, parts, type, count, maximum);

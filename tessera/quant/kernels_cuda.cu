@@ -215,10 +215,12 @@ class CudaKernels final : public Kernels {
   void ordered_sum_squares(void* sum, DType accumulator, bool accumulate, Parts parts, DType type, std::int64_t rows,
                            std::int64_t cols, double* squares) const override;
   void ordered_sum_bfloat16(bfloat16* out, Parts parts, std::int64_t count) const override;
-  void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) const override {
+  void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
+                  std::int64_t matrices) const override {
     const base::DeviceGuard guard(device_);
-    const Dequantization weight{.source = source, .matrix = matrix, .encoding = encoding, .target = target};
-    cuda::dequantize({&weight, 1}, stream_);
+    const Dequantization stack{
+        .source = source, .matrix = matrix, .encoding = encoding, .target = target, .matrices = matrices};
+    cuda::dequantize({&stack, 1}, stream_);
   }
   void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;

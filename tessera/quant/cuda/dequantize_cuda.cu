@@ -1,4 +1,4 @@
-// Unpacks weights to bf16.
+// Unpacks weights to bf16. A weight is a stack of matrices.
 #include <type_traits>
 
 #include "tessera/quant/cuda/quantize_cuda.h"
@@ -14,23 +14,41 @@ struct Item {
   const void* scales;
   const float* tensor_amax;
   bfloat16* target;
-  Extent matrix;
+  Extent matrix;                 // of one matrix of the stack
+  std::int64_t matrices, tiles;  // number of matrices, and of the tiles of one matrix
   Tiling tiling;
+  std::uint32_t blocks_of_matrix;
   Element element;
   Scale scale;
-  bool vectors;  // whether every vector of both matrices is aligned to its size
+  bool vectors;  // whether every vector of all matrices is aligned to its size
 };
 using List = WeightList<Item>;
 
-// Decodes the stored scale of a tile.
+// The matrix of a stack that a thread works on, and the position of the thread's first element in this matrix.
+struct Part {
+  std::int64_t matrix;
+  Place place;
+
+  __device__ Part(const Item& item, std::uint32_t block) {
+    const std::uint32_t number = block / item.blocks_of_matrix;
+    matrix = number;
+    place = place_in_piece(block - number * item.blocks_of_matrix, pieces_of(item.matrix.cols, kPieceCols), 0);
+  }
+  // Returns the index of an element of the matrix among the elements of the stack.
+  __device__ std::int64_t index(const Item& item, std::int64_t row, std::int64_t col) const {
+    return (matrix * item.matrix.rows + row) * item.matrix.cols + col;
+  }
+};
+
+// Decodes the stored scale of a tile of a matrix.
 template <Scale kScale>
 struct Scales {
   const std::conditional_t<kScale == Scale::fp32, std::uint32_t, std::uint8_t>* stored;
   float tensor_amax;
 
-  explicit __device__ Scales(const Item& item)
-      : stored(static_cast<decltype(stored)>(item.scales)),
-        tensor_amax(kScale == Scale::e4m3 ? *item.tensor_amax : 0.0F) {}
+  __device__ Scales(const Item& item, std::int64_t matrix)
+      : stored(static_cast<decltype(stored)>(item.scales) + matrix * item.tiles),
+        tensor_amax(kScale == Scale::e4m3 ? item.tensor_amax[matrix] : 0.0F) {}
   __device__ float operator[](std::int64_t tile) const {
     return decode_scale(kScale, __ldg(stored + tile), tensor_amax);
   }
@@ -53,12 +71,12 @@ __device__ void store_rounded(bfloat16* to, const float (&values)[kVector]) {
 }
 
 template <Element kElement, bool kByColumn, Scale kScale>
-__device__ void unpack_whole(const Item& item, const Place& place, const Scales<kScale>& scales) {
+__device__ void unpack_whole(const Item& item, const Part& part, const Scales<kScale>& scales) {
   constexpr int kElementsInByte = kElement == Element::e2m1 ? 2 : 1;
   const Tiling& tiling = item.tiling;
-  const std::int64_t stride = item.matrix.cols, at = place.row * stride + place.col;
+  const std::int64_t stride = item.matrix.cols, at = part.index(item, part.place.row, part.place.col);
   const bool by_row = tiling.walk == Walk::row;
-  const std::int64_t first_tile = tiling.tile_of(place.row, place.col);
+  const std::int64_t first_tile = tiling.tile_of(part.place.row, part.place.col);
   const std::uint8_t* from = item.codes + at / kElementsInByte;
   bfloat16* to = item.target + at;
   float first[kByColumn ? kVector : 1];
@@ -92,12 +110,13 @@ __device__ void unpack_whole(const Item& item, const Place& place, const Scales<
 
 // Unpacks one element at a time.
 template <Element kElement, Scale kScale>
-__device__ void unpack_scattered(const Item& item, const Place& place, const Scales<kScale>& scales) {
+__device__ void unpack_scattered(const Item& item, const Part& part, const Scales<kScale>& scales) {
+  const Place& place = part.place;
 #pragma unroll 1
   for (std::int64_t row = place.row; row < min(place.row + kWarpRows, item.matrix.rows); ++row)
 #pragma unroll 1
     for (std::int64_t col = place.col; col < min(place.col + kVector, item.matrix.cols); ++col) {
-      const std::int64_t at = row * item.matrix.cols + col;
+      const std::int64_t at = part.index(item, row, col);
       float value = 0, other = 0;
       if constexpr (kElement == Element::e2m1)
         value = decode(kElement, item.codes[at / 2] >> (at % 2 * 4) & 0xF);
@@ -109,43 +128,47 @@ __device__ void unpack_scattered(const Item& item, const Place& place, const Sca
 }
 
 template <Element kElement, Scale kScale>
-__device__ void unpack_part(const Item& item, const Place& place) {
-  const Scales<kScale> scales(item);
+__device__ void unpack_part(const Item& item, const Part& part) {
+  const Scales<kScale> scales(item, part.matrix);
   const Walk walk = item.tiling.walk;
-  const bool whole = item.vectors && walk != Walk::any && place.row + kWarpRows <= item.matrix.rows &&
-                     place.col + kVector <= item.matrix.cols;
+  const bool whole = item.vectors && walk != Walk::any && part.place.row + kWarpRows <= item.matrix.rows &&
+                     part.place.col + kVector <= item.matrix.cols;
   if (!whole)
-    unpack_scattered<kElement>(item, place, scales);
+    unpack_scattered<kElement>(item, part, scales);
   else if (walk == Walk::column)
-    unpack_whole<kElement, true>(item, place, scales);
+    unpack_whole<kElement, true>(item, part, scales);
   else
-    unpack_whole<kElement, false>(item, place, scales);
+    unpack_whole<kElement, false>(item, part, scales);
 }
 
 template <Scale kScale>
-__device__ void unpack_elements(const Item& item, const Place& place) {
+__device__ void unpack_elements(const Item& item, const Part& part) {
   switch (item.element) {
     case Element::e4m3:
-      return unpack_part<Element::e4m3, kScale>(item, place);
+      return unpack_part<Element::e4m3, kScale>(item, part);
     case Element::e5m2:
-      return unpack_part<Element::e5m2, kScale>(item, place);
+      return unpack_part<Element::e5m2, kScale>(item, part);
     case Element::e2m1:
-      return unpack_part<Element::e2m1, kScale>(item, place);
+      return unpack_part<Element::e2m1, kScale>(item, part);
   }
 }
 
 __global__ void __launch_bounds__(kPieceThreads) unpack_weights(const __grid_constant__ List list) {
   const int number = list.item_of(blockIdx.x);
   const Item& item = list.items[number];
-  const Place place = place_in_piece(blockIdx.x - list.first_block[number], pieces_of(item.matrix.cols, kPieceCols), 0);
+  const Part part(item, blockIdx.x - list.first_block[number]);
   switch (item.scale) {
     case Scale::fp32:
-      return unpack_elements<Scale::fp32>(item, place);
+      return unpack_elements<Scale::fp32>(item, part);
     case Scale::e8m0:
-      return unpack_elements<Scale::e8m0>(item, place);
+      return unpack_elements<Scale::e8m0>(item, part);
     case Scale::e4m3:
-      return unpack_elements<Scale::e4m3>(item, place);
+      return unpack_elements<Scale::e4m3>(item, part);
   }
+}
+
+std::int64_t blocks_of(Extent matrix) {
+  return pieces_of(matrix.rows, kPieceRows) * pieces_of(matrix.cols, kPieceCols);
 }
 
 Item item_of(const Dequantization& weight) {
@@ -156,21 +179,22 @@ Item item_of(const Dequantization& weight) {
           .tensor_amax = weight.source.tensor_amax,
           .target = weight.target,
           .matrix = weight.matrix,
+          .matrices = weight.matrices,
+          .tiles = scale_extent(weight.encoding, weight.matrix).elements(),
           .tiling = Tiling(weight.encoding.tile, weight.matrix),
+          .blocks_of_matrix = checked_blocks(blocks_of(weight.matrix)),
           .element = weight.encoding.element,
           .scale = weight.encoding.scale,
+          // Rows of whole vectors keep the vectors of all matrices aligned.
           .vectors = weight.matrix.cols % kVector == 0 && is_aligned(weight.source.data, code_bytes) &&
                      is_aligned(weight.target, 16)};
-}
-
-std::int64_t blocks_of(const Item& item) {
-  return pieces_of(item.matrix.rows, kPieceRows) * pieces_of(item.matrix.cols, kPieceCols);
 }
 
 }  // namespace
 
 void dequantize(std::span<const Dequantization> weights, base::CudaStream stream) {
-  for_each_list<Item>(weights, item_of, blocks_of, [&](const List& list, unsigned blocks) {
+  const auto blocks_of_stack = [](const Item& item) { return item.matrices * item.blocks_of_matrix; };
+  for_each_list<Item>(weights, item_of, blocks_of_stack, [&](const List& list, unsigned blocks) {
     unpack_weights<<<blocks, kPieceThreads, 0, stream>>>(list);
   });
 }

@@ -8,12 +8,14 @@
 
 namespace tessera::quant {
 
-// Arguments to dequantize a weight to bf16, as dequantize() of quantize.h does.
+// Arguments to dequantize a stack of matrices to bf16, as dequantize() of quantize.h does for each of them. The
+// elements of the matrices are adjacent in `target`.
 struct Dequantization {
   Quantized source;
-  Extent matrix;
+  Extent matrix;  // of one matrix of the stack
   Encoding encoding;
   bfloat16* target = nullptr;
+  std::int64_t matrices = 1;
 };
 
 // A matrix and the address of its amax. The caller sets *amax to 0 before the first launch. The kernel only raises

@@ -188,6 +188,14 @@ std::int64_t data_bytes(Element element, std::int64_t elements) {
   return elements / 2;
 }
 
+Quantized matrix_of(const Quantized& stack, std::int64_t number, Extent matrix, const Encoding& encoding) {
+  const auto scale_bytes = static_cast<std::int64_t>(size_of(scale_type(encoding.scale)));
+  return {.data = stack.data + data_bytes(encoding.element, number * matrix.elements()),
+          .scales =
+              static_cast<std::byte*>(stack.scales) + number * scale_extent(encoding, matrix).elements() * scale_bytes,
+          .tensor_amax = stack.tensor_amax == nullptr ? nullptr : stack.tensor_amax + number};
+}
+
 void check_extent(const Encoding& encoding, Extent matrix) {
   if (encoding.element == Element::e2m1 && matrix.cols % 2 != 0)
     throw Error("quantize: expected an even number of columns for 4-bit elements, got a matrix of {} x {}", matrix.rows,

@@ -37,7 +37,8 @@ struct Source {
 };
 
 // A whole matrix in an encoding. The scales have the type scale_type() and the extent scale_extent(). tensor_amax is
-// read only if the scales are e4m3.
+// read only if the scales are e4m3. A stack of equal matrices has the elements, the scales and the amaxes of its
+// matrices one after the other.
 struct Quantized {
   std::uint8_t* data = nullptr;
   void* scales = nullptr;
@@ -50,6 +51,9 @@ Extent scale_extent(const Encoding& encoding, Extent matrix);
 DType scale_type(Scale scale);
 // Returns the bytes of `elements` elements. Throws Error for an odd number of 4-bit elements.
 std::int64_t data_bytes(Element element, std::int64_t elements);
+// Returns the addresses of matrix `number` of a stack whose matrices have the extent `matrix`. The encoding must be
+// able to store the matrix.
+Quantized matrix_of(const Quantized& stack, std::int64_t number, Extent matrix, const Encoding& encoding);
 // Throws Error if the encoding cannot store the matrix. This is the case for 4-bit elements and an odd number of
 // columns.
 void check_extent(const Encoding& encoding, Extent matrix);

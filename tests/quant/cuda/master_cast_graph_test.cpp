@@ -1,13 +1,15 @@
-// A MasterCast in a CUDA graph. Compiled only with CUDA.
+// A MasterCast, and the unpacking of stacks, in a CUDA graph. Compiled only with CUDA.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+
+#include <functional>
 
 #include "tests/quant/device_ranks.h"
 
 namespace tessera::quant {
 namespace {
 
-class GraphMasterCast : public OnDevice {
+class GraphLaunches : public OnDevice {
  protected:
   void SetUp() override {
     OnDevice::SetUp();
@@ -20,12 +22,17 @@ class GraphMasterCast : public OnDevice {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
   // The capture uses the strictest mode, in which synchronizing calls and allocations fail.
-  void capture(MasterCast& cast) {
+  void capture(const std::function<void()>& work) {
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
-    cast.compute_amaxes();
-    cast.cast();
+    work();
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
     ASSERT_EQ(cudaGraphInstantiate(&launched_, graph_, 0), cudaSuccess);
+  }
+  void capture(MasterCast& cast) {
+    capture([&] {
+      cast.compute_amaxes();
+      cast.cast();
+    });
   }
   std::size_t nodes() const {
     std::size_t count = 0;
@@ -58,7 +65,7 @@ std::vector<std::vector<Slice>> whole_slices(const std::vector<DeviceWeight<floa
   return slices;
 }
 
-TEST_F(GraphMasterCast, CastsTheCurrentMasterAtEachLaunch) {
+TEST_F(GraphLaunches, CastsTheCurrentMasterAtEachLaunch) {
   std::vector<DeviceWeight<float>> weights = graph_weights(2);
   DeviceRank<float> rank(weights, whole_slices(weights), 0, stream_);
   capture(rank.cast());
@@ -73,11 +80,27 @@ TEST_F(GraphMasterCast, CastsTheCurrentMasterAtEachLaunch) {
 }
 
 // The cast launches one fill and three kernels.
-TEST_F(GraphMasterCast, UsesTheSameNumberOfLaunchesForAnyNumberOfWeights) {
+TEST_F(GraphLaunches, UsesTheSameNumberOfLaunchesForAnyNumberOfWeights) {
   const std::vector<DeviceWeight<float>> weights = graph_weights(6);
   DeviceRank<float> rank(weights, whole_slices(weights), 0, stream_);
   capture(rank.cast());
   EXPECT_EQ(nodes(), 4U);
+}
+
+TEST_F(GraphLaunches, AStackOfAnySizeIsUnpackedInOneLaunch) {
+  constexpr std::int64_t kMatrices = 128;
+  const Extent matrix{.rows = 20, .cols = 32};
+  const Encoding encoding = all_encodings()[7].encoding;
+  DeviceArray<std::uint8_t> codes(kMatrices * matrix.elements() / 2), scales(kMatrices * 4);
+  DeviceArray<float> amaxes(kMatrices);
+  DeviceArray<bfloat16> target(kMatrices * matrix.elements());
+  const Dequantization stack{.source = {.data = codes.data(), .scales = scales.data(), .tensor_amax = amaxes.data()},
+                             .matrix = matrix,
+                             .encoding = encoding,
+                             .target = target.data(),
+                             .matrices = kMatrices};
+  capture([&] { kernels().dequantize({&stack, 1}, stream_); });
+  EXPECT_EQ(nodes(), 1U);
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+// Unpacks stacks of matrices. Each matrix must have the values of a matrix that is unpacked alone.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <span>
+
+#include "tests/quant/stacks.h"
+
+namespace tessera::quant {
+namespace {
+
+template <typename T>
+void append(std::vector<T>& all, const std::vector<T>& part) {
+  all.insert(all.end(), part.begin(), part.end());
+}
+
+// A stack whose matrices are quantized alone, and the values of these matrices.
+struct QuantizedStack {
+  explicit QuantizedStack(const Stack& stack) : encoding(stack.encoding), matrix(stack.matrix), count(stack.count) {
+    for (std::int64_t number = 0; number < count; ++number) {
+      Stored alone = stack.quantized_alone(number);
+      std::vector<bfloat16> of_matrix(static_cast<std::size_t>(matrix.elements()));
+      dequantize(alone.view(), matrix, encoding, of_matrix.data());
+      append(values, of_matrix);
+      append(codes, alone.data);
+      append(scales, alone.scales);
+      tensor_amaxes.push_back(alone.tensor_amax);
+    }
+  }
+
+  Encoding encoding;
+  Extent matrix;
+  std::int64_t count;
+  std::vector<std::uint8_t> codes, scales;
+  std::vector<float> tensor_amaxes;
+  std::vector<bfloat16> values;
+};
+
+// The stack on a device, and its unpacked values.
+struct PackedStack {
+  PackedStack(const QuantizedStack& stack, std::size_t shift, base::Device device)
+      : codes(stack.codes, shift, device),
+        scales(stack.scales, 0, device),
+        tensor_amaxes(stack.tensor_amaxes, 0, device),
+        target(static_cast<std::int64_t>(stack.values.size()), 2 * shift, device),
+        task{.source = {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()},
+             .matrix = stack.matrix,
+             .encoding = stack.encoding,
+             .target = target.data(),
+             .matrices = stack.count} {}
+
+  DeviceArray<std::uint8_t> codes, scales;
+  DeviceArray<float> tensor_amaxes;
+  DeviceArray<bfloat16> target;
+  Dequantization task;
+};
+
+class StackDequantize : public OnBothDevices {
+ protected:
+  // Unpacks each stack with the kernels of the device.
+  static void unpack_each(std::span<const Dequantization> tasks) {
+    const bool is_cpu = GetParam() == base::Device{};
+    const std::unique_ptr<Kernels> cuda = is_cpu ? nullptr : make_cuda_kernels(GetParam(), nullptr);
+    const Kernels& kernels = is_cpu ? host_kernels() : *cuda;
+    for (const Dequantization& task : tasks)
+      kernels.dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
+  }
+  static std::vector<QuantizedStack> stacks() {
+    std::mt19937 random(78);
+    std::vector<QuantizedStack> result;
+    for (const NamedEncoding& named : all_encodings()) {
+      const auto add = [&](Extent matrix, std::int64_t count) {
+        result.emplace_back(random_stack(named.encoding, matrix, count, random));
+      };
+      for (const std::int64_t count : {0, 1, 2, 7}) add(random_extent(random), count);
+      add({3, 6}, 128);    // more matrices than a launch has weights
+      add({129, 272}, 2);  // several thread blocks for each matrix
+      add({17, 266}, 2);
+      add({0, 32}, 4);
+      if (named.encoding.element != Element::e2m1) add({5, 7}, 9);
+    }
+    return result;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, StackDequantize, testing::Values(base::Device{}, kTestDevice), name_of_device);
+
+TEST_P(StackDequantize, EachMatrixHasTheValuesOfAMatrixAlone) {
+  const std::vector<QuantizedStack> stacks = StackDequantize::stacks();
+  for (const std::size_t shift : {0, 1})
+    for (const bool together : {false, true}) {
+      if (together && GetParam() == base::Device{}) continue;  // only CUDA unpacks several weights together
+      std::vector<std::unique_ptr<PackedStack>> packed;
+      std::vector<Dequantization> tasks;
+      for (const QuantizedStack& stack : stacks) {
+        packed.push_back(std::make_unique<PackedStack>(stack, shift, GetParam()));
+        tasks.push_back(packed.back()->task);
+      }
+      if (together)
+        require_cuda("tests").dequantize(tasks, nullptr);
+      else
+        unpack_each(tasks);
+      for (std::size_t s = 0; s < stacks.size(); ++s)
+        EXPECT_TRUE(same_numbers(packed[s]->target.values(), stacks[s].values))
+            << stacks[s].count << " matrices of " << stacks[s].matrix.rows << " x " << stacks[s].matrix.cols;
+    }
+}
+
+}  // namespace
+}  // namespace tessera::quant
