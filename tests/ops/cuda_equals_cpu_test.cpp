@@ -17,6 +17,7 @@
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/formats/quantize.h"
+#include "tests/ops/on_device.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {
@@ -31,9 +32,6 @@ class OnCuda : public testing::Test {
   }
 };
 
-at::Tensor on_device(const at::Tensor& tensor) {
-  return tensor.to(at::kCUDA);
-}
 // Tests the elements begin, begin + 1, ..., which have another address and another tail.
 at::Tensor from(const at::Tensor& tensor, std::int64_t begin) {
   return tensor.narrow(0, begin, tensor.size(0) - begin);
@@ -312,18 +310,6 @@ Shards shards_of(const ShardTypes& types, at::Device device) {
 }
 void expect_same(const Shards& a, const Shards& b) {
   for (std::size_t i = 0; i < a.tensors.size(); ++i) ASSERT_TRUE(same_bits(a.tensors[i], b.tensors[i])) << i;
-}
-
-template <typename T>
-at::Tensor object_on_device(const T& value) {
-  T copy = value;
-  return on_device(view_of(&copy, {static_cast<std::int64_t>(sizeof(T))}, quant::DType::u8));
-}
-template <typename T>
-T object_of(const at::Tensor& bytes) {
-  T value;
-  std::memcpy(&value, bytes.cpu().const_data_ptr(), sizeof(T));
-  return value;
 }
 
 TEST_F(OnCuda, AdamWIsTheSame) {

@@ -8,12 +8,14 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tests/ops/matrix_amaxes.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {
@@ -244,6 +246,41 @@ TEST(AdamW, ComputesTheAmaxOfTheUpdatedMaster) {
   EXPECT_EQ(amax, 1.5F);
 }
 
+// Shards that begin and end inside matrices, and shards within one matrix. The update keeps its bits.
+TEST(AdamW, RaisesTheAmaxOfEachMatrixByItsOwnElements) {
+  std::mt19937 random(74);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    const std::int64_t count = random() % 8 == 0 ? 0 : random() % 3000;
+    const std::int64_t elements = 1 + static_cast<std::int64_t>(random() % (repeat % 2 == 0 ? 20 : 4000));
+    State state = initial_state(count, {at::kFloat, at::kFloat, at::kFloat}), alone = state;
+    for (at::Tensor* tensor : {&alone.master, &alone.exp_avg, &alone.exp_avg_sq}) *tensor = tensor->clone();
+    if (count > 0) state.master.mutable_data_ptr<float>()[random() % count] = std::nanf("");
+    alone.master.copy_(state.master);
+    const at::Tensor gradient = gradient_of(count, repeat, at::kFloat);
+    const auto buffers_of = [&](State& own) {
+      return AdamWBuffers{.master = own.master.data_ptr(),
+                          .gradient = gradient.data_ptr(),
+                          .exp_avg = own.exp_avg.data_ptr(),
+                          .exp_avg_sq = own.exp_avg_sq.data_ptr(),
+                          .count = count};
+    };
+    AdamWBuffers buffers = buffers_of(state);
+    buffers.amax_elements = elements;
+    buffers.amax_offset = static_cast<std::int64_t>(random() % static_cast<unsigned>(elements));
+    const auto matrices = static_cast<std::size_t>(touched_matrices(buffers));
+    std::vector<float> amaxes(matrices + 2);  // one number before the amaxes, and one after them
+    for (float& amax : amaxes) amax = random() % 3 == 0 ? 2.0F : 0.0F;
+    std::vector<float> expected = amaxes;
+    buffers.amax = amaxes.data() + 1;
+    adamw(options_at(1), buffers);
+    raise_by_definition(buffers, expected.data() + 1);
+    ASSERT_EQ(amaxes, expected) << count << " elements from " << buffers.amax_offset << ", matrices of " << elements;
+    adamw(options_at(1), buffers_of(alone));
+    ASSERT_TRUE(same_bits(state.master, alone.master));
+    ASSERT_TRUE(same_bits(state.exp_avg_sq, alone.exp_avg_sq));
+  }
+}
+
 TEST(AdamW, RejectsInvalidArguments) {
   float value = 0;
   AdamWBuffers buffers{.master = &value,
@@ -266,6 +303,13 @@ TEST(AdamW, RejectsInvalidArguments) {
                           .count = 1,
                           .amax = &amax}),
                Error);
+  for (const auto& [elements, offset] : {std::pair{4L, 4L}, {4L, -1L}, {0L, 1L}, {-4L, 0L}}) {
+    AdamWBuffers outside = buffers;
+    outside.amax = &amax;
+    outside.amax_elements = elements;
+    outside.amax_offset = offset;
+    EXPECT_THROW(adamw({}, outside), Error) << offset << " of " << elements;
+  }
   buffers.exp_avg = nullptr;
   EXPECT_THROW(adamw({}, buffers), Error);
   EXPECT_NO_THROW(adamw({}, {}));

@@ -35,6 +35,10 @@ void check_adamw(const AdamWBuffers& buffers) {
                 buffers.count);
   TESSERA_CHECK(buffers.amax == nullptr || buffers.master_type == quant::DType::fp32,
                 "adamw: an amax needs an fp32 master, got {}", name_of(buffers.master_type));
+  const bool is_within = buffers.amax_offset >= 0 && buffers.amax_offset < buffers.amax_elements;
+  TESSERA_CHECK(is_within || (buffers.amax_elements == 0 && buffers.amax_offset == 0),
+                "adamw: the shard begins at element {} of a matrix of {} elements, expected an element of the matrix",
+                buffers.amax_offset, buffers.amax_elements);
   TESSERA_CHECK(
       buffers.weight != buffers.master || buffers.weight == nullptr || buffers.weight_type == buffers.master_type,
       "adamw: the weight shares the master's memory, expected one type, got weight {} and master {}",

@@ -30,6 +30,10 @@ struct AdamWBuffers {
   // *amax is raised to the greatest magnitude of the updated master, rounded to bf16. NaNs are ignored. Requires a
   // master in fp32. Null: the amax is not computed.
   float* amax = nullptr;
+  // For a shard of a stack of matrices: the number of elements of a matrix, and the position of the shard's first
+  // element in its matrix. Then *amax belongs to this matrix, the amaxes of the next matrices follow, and each amax is
+  // raised by the elements of its own matrix. 0: the shard is part of one matrix.
+  std::int64_t amax_elements = 0, amax_offset = 0;
 };
 void adamw(const AdamW& options, const AdamWBuffers& buffers);
 

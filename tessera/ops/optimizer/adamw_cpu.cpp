@@ -61,15 +61,25 @@ void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, quant::DType
   }
 }
 
+// Raises the amaxes of the matrices that the shard touches. The matrices are the rows of one matrix whose tiles are
+// rows.
+void raise_amaxes(const AdamWBuffers& buffers) {
+  const std::int64_t begin = buffers.amax_offset, end = begin + buffers.count;
+  const std::int64_t elements = buffers.amax_elements == 0 ? end : buffers.amax_elements;
+  if (begin == end) return;
+  const std::int64_t matrices = (end + elements - 1) / elements;
+  quant::take_amaxes({buffers.master, buffers.master_type}, {.rows = matrices, .cols = elements},
+                     {.rows = 1, .cols = elements}, {.begin = begin, .end = end},
+                     {buffers.amax, static_cast<std::size_t>(matrices)});
+}
+
 }  // namespace
 
 void adamw(const AdamW& options, const AdamWBuffers& buffers) {
   check_adamw(buffers);
   dispatch_accumulator(buffers.master_type,
                        [&](auto element) { adamw_typed<decltype(element)>(options, buffers, buffers.master_type); });
-  if (buffers.amax != nullptr)
-    quant::take_amaxes({buffers.master, buffers.master_type}, {.rows = 1, .cols = buffers.count}, {},
-                       {.end = buffers.count}, {buffers.amax, 1});
+  if (buffers.amax != nullptr) raise_amaxes(buffers);
 }
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,

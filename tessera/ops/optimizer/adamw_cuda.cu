@@ -8,8 +8,13 @@
 namespace tessera::ops::cuda {
 namespace {
 
+using quant::cuda::block_greatest;
+using quant::cuda::raise;
+using quant::cuda::rounded_to_bfloat16;
+using quant::cuda::warp_greatest;
+
 constexpr int kThreads = 256, kSteps = 4;  // packs per thread; two are loaded together
-// Largest number of shards of a launch; their arguments fit into 4 KiB of kernel parameters.
+// Largest number of shards of a launch. Their arguments are kernel parameters, of which CUDA allows 32,764 bytes.
 constexpr int kShards = 56;
 
 struct Shard {
@@ -17,6 +22,7 @@ struct Shard {
   const void* gradient;
   void *exp_avg, *exp_avg_sq;
   float* amax;
+  std::int64_t amax_elements, amax_offset;
   std::int64_t count;
   bool decays, aligned;
 };
@@ -102,6 +108,30 @@ __device__ __forceinline__ A greatest_master(const A* master, std::int64_t start
   return greatest;
 }
 
+// Raises the amax of each matrix of a stack that the block touches. Each thread reads the masters that it updated. The
+// function is not inlined, because its registers would lower the number of resident blocks.
+template <int N, typename A>
+__device__ __noinline__ void raise_amaxes(const Shard& shard, const A* master, std::int64_t start) {
+#pragma unroll 1
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t first = start + step * kThreads * N;
+    const Pack<A, N> pack = load_pack<false, N>(master, first, shard.count);  // 0 behind the shard
+    const std::int64_t at = shard.amax_offset + first, matrix = at / shard.amax_elements;
+    const bool is_one = at + N <= (matrix + 1) * shard.amax_elements;
+    if (__all_sync(~0u, is_one && matrix == __shfl_sync(~0u, matrix, 0))) {
+      A greatest = 0;
+#pragma unroll
+      for (int k = 0; k < N; ++k) take_magnitude(greatest, pack[k]);
+      const float of_warp = warp_greatest(static_cast<float>(greatest));
+      if (threadIdx.x % kWarp == 0) raise(shard.amax + matrix, rounded_to_bfloat16(of_warp));
+    } else {
+#pragma unroll 1
+      for (int k = 0; k < N; ++k)
+        raise(shard.amax + (at + k) / shard.amax_elements, rounded_to_bfloat16(static_cast<float>(std::fabs(pack[k]))));
+    }
+  }
+}
+
 template <typename A, typename G, typename W>
 __global__ void __launch_bounds__(kThreads)
     update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
@@ -133,8 +163,14 @@ __global__ void __launch_bounds__(kThreads)
   else
     greatest = update_packs<false>(scalars, range, start);
   if (shard.amax == nullptr) return;
-  const float of_block = quant::cuda::block_greatest(static_cast<float>(greatest), scratch);
-  if (threadIdx.x == 0) quant::cuda::raise(shard.amax, quant::cuda::rounded_to_bfloat16(of_block));
+  std::int64_t matrix = 0;
+  if (shard.amax_elements != 0) {
+    const std::int64_t first = shard.amax_offset + begin, end = shard.amax_offset + min(begin + kTile, shard.count);
+    matrix = first / shard.amax_elements;
+    if (end > (matrix + 1) * shard.amax_elements) return raise_amaxes<N>(shard, range.master, start);
+  }
+  const float of_block = block_greatest(static_cast<float>(greatest), scratch);
+  if (threadIdx.x == 0) raise(shard.amax + matrix, rounded_to_bfloat16(of_block));
 }
 
 struct Types {
@@ -167,6 +203,8 @@ void append(Launch& launch, const AdamWBuffers& b) {
                                  .exp_avg = b.exp_avg,
                                  .exp_avg_sq = b.exp_avg_sq,
                                  .amax = b.amax,
+                                 .amax_elements = b.amax_elements,
+                                 .amax_offset = b.amax_offset,
                                  .count = b.count,
                                  .decays = b.decays,
                                  .aligned = all_aligned(b, weight)};

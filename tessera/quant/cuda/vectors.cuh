@@ -71,12 +71,18 @@ __device__ inline void raise(float* amax, float value) {
   if (value > 0) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(value));
 }
 
-// Returns the greatest `value` of all threads of the block; the result is valid only in the first thread. `scratch`
-// holds one float per warp. Contains a barrier.
-__device__ inline float block_greatest(float value, float* scratch) {
+// Returns the greatest `value` of all lanes of the warp, in every lane.
+__device__ inline float warp_greatest(float value) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2)
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, distance));
+  return value;
+}
+
+// Returns the greatest `value` of all threads of the block; the result is valid only in the first thread. `scratch`
+// holds one float per warp. Contains a barrier.
+__device__ inline float block_greatest(float value, float* scratch) {
+  value = warp_greatest(value);
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
   if (threadIdx.x == 0)
