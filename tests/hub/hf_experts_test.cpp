@@ -1,4 +1,5 @@
 // Tests the forms in which a Hugging Face folder may store experts: a tensor for each matrix, or fused tensors.
+#include "tessera/hub/convert/hf_format.h"
 #include "tessera/hub/convert/hf_weights.h"
 #include "tessera/models/decoder/decoder_layouts.h"
 #include "tests/hub/convert_testing.h"
@@ -211,19 +212,62 @@ TEST_P(HfExperts, OfOtherShapesAreRefused) {
       << fault();
 }
 
-TEST_P(HfExperts, InNumberFormatsAreRefused) {
-  const std::string name = fmt::format("{}experts.1.{}.weight", separate(0), matrices()[1]);
-  tensors_.at(name).bytes.resize(static_cast<std::size_t>(width_ * kHidden));
+// Each matrix of each expert is quantized alone. Routers are not quantized, and the folder lists them.
+TEST_P(HfExperts, AreQuantizedByMatrix) {
+  for (const quant::Format format : {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8}) {
+    const fs::path target = root_ / std::string(name_of(format));
+    convert(root_ / "c", target, {.format = format});
+    const auto stored = tensor_bytes(target);
+    EXPECT_EQ(stored.count(separate(0) + "gate.weight_scale") + stored.count(separate(0) + "gate.weight_scale_inv"), 0);
+    std::map<std::string, std::vector<quant::bfloat16>> values;
+    for (const models::HfTensor& tensor : model_->hf_tensors()) {
+      if (tensor.whole.empty()) continue;
+      const std::string& bytes = tensors_.at(tensor.hf_name).bytes;
+      std::vector<quant::bfloat16> rounded(bytes.size() / sizeof(float));
+      quant::cast(bytes.data(), DType::fp32, rounded.data(), DType::bf16, std::ssize(rounded));
+      const quant::Extent matrix{tensor.box.rows, tensor.box.cols};
+      const auto expected = format_bytes(format, rounded, matrix);
+      const auto parts = format_tensors(format, tensor.hf_name, matrix);
+      for (std::size_t p = 0; p < parts.size(); ++p)
+        EXPECT_EQ(stored.at(parts[p].name),
+                  std::string(reinterpret_cast<const char*>(expected[p].data()), expected[p].size()))
+            << parts[p].name;
+      values[tensor.hf_name] = format_values(format, expected, matrix);
+    }
+    const HfFolder opened(target);
+    for (const auto& [name, expected] : values) {
+      std::vector<quant::bfloat16> read(expected.size());
+      opened.read(name, 0, std::ssize(read), DType::bf16, read.data());
+      EXPECT_EQ(std::memcmp(read.data(), expected.data(), read.size() * sizeof read[0]), 0) << name;
+    }
+    const json config = json::parse(slurp(target / "config.json"));
+    if (format == quant::Format::fp8_block) {
+      const json modules = config["quantization_config"]["modules_to_not_convert"];
+      EXPECT_EQ(modules.front(), "lm_head");
+      EXPECT_EQ(modules[1], separate(0) + "gate");
+    }
+  }
+  EXPECT_THAT(hf_quant_config(quant::Format::nvfp4, {"a.gate"})["quantization"]["exclude_modules"],
+              json({"lm_head", "a.gate"}));
+}
+
+TEST_P(HfExperts, FusedOnesInNumberFormatsAreRefused) {
+  fuse_all("mlp");
+  const std::string name = "model.layers.0.mlp.experts.gate_up_proj";
+  tensors_.at(name).bytes.resize(static_cast<std::size_t>(kExperts * 2 * width_ * kHidden));
   for (const std::string type : {"F8_E4M3", "U8"}) {
     write(name, type);
-    EXPECT_NE(fault().find("'" + name + "' is " + type), std::string::npos) << fault();
-    EXPECT_NE(fault().find("number formats of experts are not supported in this version"), std::string::npos);
+    EXPECT_NE(fault().find("'" + name + "' is " + type + ": expected F64, F32, F16 or BF16"), std::string::npos)
+        << fault();
+    EXPECT_NE(fault().find("save the experts as separate tensors"), std::string::npos) << fault();
   }
-  EXPECT_NE(input_error([&] {
-              convert(root_ / "c", root_ / "x", {.format = quant::Format::fp8_block});
-            }).find("format: got fp8_block, expected bf16: number formats of experts"),
-            std::string::npos);
-  EXPECT_FALSE(fs::exists(root_ / "x"));
+}
+
+TEST_P(HfExperts, WithoutScalesAreRefused) {
+  const std::string name = fmt::format("{}experts.1.{}.weight", separate(0), matrices()[1]);
+  tensors_.at(name).bytes.resize(static_cast<std::size_t>(width_ * kHidden));
+  write(name, "F8_E4M3");
+  EXPECT_NE(fault().find("'" + name + "' is F8_E4M3: expected its scales"), std::string::npos) << fault();
 }
 
 // A router is stored in fp32 in a bf16 model and has no master.

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <span>
 
+#include "tessera/checkpoint/reader.h"
+#include "tessera/hub/stored_rows.h"
 #include "tests/hub/convert_testing.h"
 
 namespace tessera::hub {
@@ -60,6 +64,37 @@ TEST(QuantizationErrors, IgnoreElementsThatAreNotFinite) {
   EXPECT_EQ(error.relative_rms, 0);
   EXPECT_EQ(quantization_error({}, {0, 4}, Format::mxfp8).relative_rms, 0);
   EXPECT_EQ(quantization_error(matrix_of({0, 0}), {1, 2}, Format::nvfp4).max_error, 0);
+}
+
+// Each expert is a matrix of its own: a large expert does not change the scales of a small one.
+TEST(QuantizationErrors, OfExpertsAreThoseOfEachExpertAlone) {
+  const TemporaryFolder root;
+  const models::ModelConfigPtr model = testing::odd_decoder("mixtral", false);
+  testing::write_model(root / "c", *model, quant::DType::fp32);
+  const checkpoint::CheckpointReader reader(root / "c");
+  const checkpoint::StoredTensor& weight = reader.tensor("layers.0.experts.gate_up.weight", checkpoint::Kind::weight);
+  ASSERT_EQ(weight.dims.size(), 3u);
+  const quant::Extent matrix{weight.dims[1], weight.dims[2]};
+  std::vector<quant::bfloat16> values;
+  read_rows(reader, weight, {.rows = weight.dims[0] * matrix.rows, .cols = matrix.cols}, quant::DType::bf16,
+            [&](const std::byte* data, std::int64_t elements) {
+              const auto* first = reinterpret_cast<const quant::bfloat16*>(data);
+              values.insert(values.end(), first, first + elements);
+            });
+  const nlohmann::json found = quantization_errors(reader, weight, std::array{Format::fp8})["fp8"];
+  double sum = 0, worst = -1, greatest = 0;
+  std::int64_t which = 0;
+  for (std::int64_t expert = 0; expert < weight.dims[0]; ++expert) {
+    const std::span own = std::span(values).subspan(static_cast<std::size_t>(expert * matrix.elements()),
+                                                    static_cast<std::size_t>(matrix.elements()));
+    const QuantizationError error = quantization_error(own, matrix, Format::fp8);
+    sum += error.relative_rms;
+    greatest = std::max(greatest, error.max_error);
+    if (error.relative_rms > worst) which = expert, worst = error.relative_rms;
+  }
+  EXPECT_NEAR(found["relative_rms"].get<double>(), sum / static_cast<double>(weight.dims[0]), 1e-12);
+  EXPECT_EQ(found["max_error"].get<double>(), greatest);
+  EXPECT_EQ(found["worst"], nlohmann::json({{"matrix", which}, {"relative_rms", worst}}));
 }
 
 TEST(QuantizationErrors, OfAnUnknownFormatAreRefused) {

@@ -240,12 +240,11 @@ TEST(ExpertTensorNames, TileEachParameterInEveryForm) {
   }
 }
 
-TEST(ExpertTensorNames, OnlyDenseMatricesMayBeQuantized) {
+TEST(ExpertTensorNames, RoutersAndTheEmbeddingMayNotBeQuantized) {
   const Qwen3MoeConfig model(sparse_model());
   for (const HfTensor& tensor : model.hf_tensors(ExpertTensors::separate)) {
-    const bool is_sparse = tensor.name.find("experts") != std::string::npos || tensor.is_wide;
-    const bool is_dense_matrix = !is_sparse && tensor.hf_name.ends_with("_proj.weight");
-    EXPECT_EQ(tensor.may_be_quantized, is_dense_matrix) << tensor.hf_name;
+    const bool is_matrix = !tensor.is_wide && tensor.hf_name.ends_with("_proj.weight");
+    EXPECT_EQ(tensor.may_be_quantized, is_matrix) << tensor.hf_name;
   }
 }
 

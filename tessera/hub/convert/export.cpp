@@ -149,6 +149,16 @@ std::map<std::string, quant::DType> types_of_wide(const checkpoint::CheckpointRe
   return types;
 }
 
+// Returns the names of the modules of the routers, which have no number format.
+std::vector<std::string> modules_of_routers(const std::vector<HfTensor>& tensors) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<std::string> modules;
+  for (const HfTensor& tensor : tensors)
+    if (tensor.is_wide && tensor.hf_name.ends_with(kWeight))
+      modules.push_back(tensor.hf_name.substr(0, tensor.hf_name.size() - kWeight.size()));
+  return modules;
+}
+
 // Returns a note for the user about the folder, or an empty string.
 std::string note_of(const std::vector<HfTensor>& tensors, const ExportTypes& types) {
   for (const HfTensor& tensor : tensors)
@@ -169,9 +179,6 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
   const quant::Format format = options.format.value_or(quant::Format::bf16);
   if (options.format && options.dtype.value_or(quant::DType::bf16) != quant::DType::bf16)
     throw InputError("dtype: got {} with format {}, expected bf16", name_of(*options.dtype), name_of(format));
-  if (format != quant::Format::bf16 && config->sizes().num_experts > 0)
-    throw InputError("format: got {}, expected bf16: number formats of experts are not supported in this version",
-                     name_of(format));
   const quant::DType stored = reader.tensor(tensors.front().name, checkpoint::Kind::weight).dtype;
   const quant::DType dtype = options.format ? quant::DType::bf16 : options.dtype.value_or(stored);
   const ExportTypes types{
@@ -186,16 +193,17 @@ ConvertReport export_hf(const fs::path& checkpoint, const fs::path& target, cons
     total += shards[i].bytes;
   }
   if (shards.size() > 1) write_index(shards, types, total, folder.path() / "model.safetensors.index.json");
+  const std::vector<std::string> routers = modules_of_routers(tensors);
   nlohmann::json hf_config = config->to_json();
   hf_config["torch_dtype"] = torch_name(types.dtype);
   const fs::path tokenizer = tokenizer_of(checkpoint);
   // Without these fields, other programs assume default ids, which belong to another vocabulary.
   hf_config.update(generation_config(tokenizer.empty() ? TextTokens() : text_tokens_of(tokenizer)));
   if (!tokenizer.empty()) copy_tokenizer(tokenizer, folder.path());
-  if (const nlohmann::json quantization = quantization_config(format); !quantization.is_null())
+  if (const nlohmann::json quantization = quantization_config(format, routers); !quantization.is_null())
     hf_config["quantization_config"] = quantization;
   checkpoint::write_text(folder.path() / "config.json", hf_config.dump(2) + "\n");
-  if (const nlohmann::json quantization = hf_quant_config(format); !quantization.is_null())
+  if (const nlohmann::json quantization = hf_quant_config(format, routers); !quantization.is_null())
     checkpoint::write_text(folder.path() / "hf_quant_config.json", quantization.dump(2) + "\n");
   folder.commit();
   ConvertReport report{{"direction", "export"},

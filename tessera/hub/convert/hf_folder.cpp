@@ -34,7 +34,7 @@ bool is_file(const fs::path& path) {
 // Old exports store RoPE's frequencies, which follow from the configuration. ModelOpt's exports store scales of
 // activations, which only inference uses.
 bool is_ignored(const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with("_proj.input_scale");
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".input_scale");
 }
 
 std::int64_t element_bytes(const checkpoint::SafetensorsEntry& entry) {
@@ -188,18 +188,21 @@ void HfFolder::check_tensor(const std::string& hf_name, const std::vector<std::i
 void HfFolder::check_has_no_format(const models::HfTensor& tensor) const {
   const std::string& hf_name = tensor.hf_name;
   const std::string& type = entry(hf_name).dtype;
-  const bool is_expert = hf_name.find(".experts.") != std::string::npos;
-  if (is_expert && (type == "F8_E4M3" || type == "U8"))
+  const bool has_scales = find(hf_name + "_scale") != nullptr || find(hf_name + "_scale_inv") != nullptr;
+  if (tensor.dims.size() == 3 && (type == "F8_E4M3" || type == "U8" || has_scales))
     throw InputError(
-        "{}: tensor '{}' is {}: expected F64, F32, F16 or BF16: number formats of experts are not supported in this "
-        "version",
-        folder_.string(), hf_name, type);
+        "{}: tensor '{}' is {}{}: expected F64, F32, F16 or BF16: in a number format, each matrix of each expert needs "
+        "a "
+        "tensor of its own, so save the experts as separate tensors or dequantized",
+        folder_.string(), hf_name, type, has_scales ? " with scales" : "");
   if (type != "F8_E4M3") return;
   if (tensor.may_be_quantized)
     throw InputError("{}: tensor '{}' is {}: expected its scales, '{}_scale' or '{}_scale_inv', beside it",
                      folder_.string(), hf_name, type, hf_name, hf_name);
-  throw InputError("{}: tensor '{}' is {}: expected F64, F32, F16 or BF16, since only *_proj.weight has scales",
-                   folder_.string(), hf_name, type);
+  throw InputError(
+      "{}: tensor '{}' is {}: expected F64, F32, F16 or BF16, since only weights of linear layers and "
+      "experts have scales",
+      folder_.string(), hf_name, type);
 }
 
 // Returns the names of the tensors that store the matrix.

@@ -144,20 +144,34 @@ void remove_quantization_config(nlohmann::json& config, const std::string& where
   config.erase("quantization_config");
 }
 
-nlohmann::json quantization_config(quant::Format format) {
-  if (format != quant::Format::fp8_block) return nullptr;
-  return {
-      {"quant_method", "fp8"}, {"weight_block_size", {128, 128}}, {"activation_scheme", "dynamic"}, {"fmt", "e4m3"}};
+namespace {
+
+// Returns the modules without a number format.
+nlohmann::json modules_in_bf16(const std::vector<std::string>& routers) {
+  nlohmann::json modules = nlohmann::json::array({"lm_head"});
+  for (const std::string& router : routers) modules.push_back(router);
+  return modules;
 }
 
-nlohmann::json hf_quant_config(quant::Format format) {
+}  // namespace
+
+nlohmann::json quantization_config(quant::Format format, const std::vector<std::string>& routers) {
+  if (format != quant::Format::fp8_block) return nullptr;
+  nlohmann::json config{
+      {"quant_method", "fp8"}, {"weight_block_size", {128, 128}}, {"activation_scheme", "dynamic"}, {"fmt", "e4m3"}};
+  // With a list, transformers no longer adds the output layer by itself.
+  if (!routers.empty()) config["modules_to_not_convert"] = modules_in_bf16(routers);
+  return config;
+}
+
+nlohmann::json hf_quant_config(quant::Format format, const std::vector<std::string>& routers) {
   if (format != quant::Format::nvfp4) return nullptr;
   return {{"producer", {{"name", "tessera"}}},
           {"quantization",
            {{"quant_algo", "NVFP4"},
             {"kv_cache_quant_algo", nullptr},
             {"group_size", 16},
-            {"exclude_modules", {"lm_head"}}}}};
+            {"exclude_modules", modules_in_bf16(routers)}}}};
 }
 
 void check_hf_quant_config(const nlohmann::json& config, const std::string& where) {

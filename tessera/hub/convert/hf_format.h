@@ -55,10 +55,11 @@ bool is_misread_by_transformers(quant::Format format, quant::Extent matrix);
 // describes a format other than fp8_block.
 void remove_quantization_config(nlohmann::json& config, const std::string& where);
 
-// Returns "quantization_config" for config.json; null for formats that do not use it.
-nlohmann::json quantization_config(quant::Format format);
+// Returns "quantization_config" for config.json; null for formats that do not use it. `routers`: the modules that other
+// programs must not take for quantized matrices.
+nlohmann::json quantization_config(quant::Format format, const std::vector<std::string>& routers = {});
 // Returns the content of hf_quant_config.json; null for formats that do not use this file.
-nlohmann::json hf_quant_config(quant::Format format);
+nlohmann::json hf_quant_config(quant::Format format, const std::vector<std::string>& routers = {});
 // Throws InputError, which names `where`, if a hf_quant_config.json describes a format other than nvfp4.
 void check_hf_quant_config(const nlohmann::json& config, const std::string& where);
 

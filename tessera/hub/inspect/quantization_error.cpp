@@ -62,6 +62,28 @@ nlohmann::json json_of(const QuantizationError& error) {
           {"not_finite", error.not_finite}};
 }
 
+// Returns the errors of all matrices of a stack. `matrix`: one matrix.
+nlohmann::json error_of_stack(std::span<const quant::bfloat16> values, quant::Extent matrix, quant::Format format) {
+  const auto elements = static_cast<std::size_t>(matrix.elements());
+  if (values.size() <= elements) return json_of(quantization_error(values, matrix, format));
+  QuantizationError all;
+  std::size_t worst = 0;
+  double worst_rms = -1;
+  const std::size_t matrices = values.size() / elements;
+  for (std::size_t number = 0; number < matrices; ++number) {
+    const QuantizationError one = quantization_error(values.subspan(number * elements, elements), matrix, format);
+    all.relative_rms += one.relative_rms / static_cast<double>(matrices);
+    all.max_error = std::max(all.max_error, one.max_error);
+    all.saturated += one.saturated;
+    all.underflowed += one.underflowed;
+    all.not_finite += one.not_finite;
+    if (one.relative_rms > worst_rms) worst = number, worst_rms = one.relative_rms;
+  }
+  nlohmann::json json = json_of(all);
+  json["worst"] = {{"matrix", worst}, {"relative_rms", worst_rms}};
+  return json;
+}
+
 }  // namespace
 
 QuantizationError quantization_error(std::span<const quant::bfloat16> values, quant::Extent matrix,
@@ -116,15 +138,14 @@ nlohmann::json quantization_errors(const checkpoint::CheckpointReader& reader, c
                                    std::span<const quant::Format> formats) {
   const checkpoint::StoredTensor* master = reader.find(weight.name, checkpoint::Kind::master);
   const std::vector<quant::bfloat16> values = read_rounded(reader, master != nullptr ? *master : weight);
-  const layout::Shape shape = layout::matrix_shape(weight.dims);
-  const quant::Extent matrix{.rows = shape.rows, .cols = shape.cols};
+  const quant::Extent matrix{.rows = weight.dims[weight.dims.size() - 2], .cols = weight.dims.back()};
   nlohmann::json result = nlohmann::json::object();
   for (const quant::Format format : formats) {
     nlohmann::json& entry = result[std::string(name_of(format))];
     if (quant::weight_encoding(format).element == quant::Element::e2m1 && matrix.cols % 2 != 0)
       entry = {{"error", fmt::format("{} needs an even number of columns, got {}", name_of(format), matrix.cols)}};
     else
-      entry = json_of(quantization_error(values, matrix, format));
+      entry = error_of_stack(values, matrix, format);
   }
   return result;
 }

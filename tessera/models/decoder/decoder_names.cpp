@@ -61,7 +61,12 @@ void add_shared_expert(std::vector<HfTensor>& list, const DecoderConfig& c, cons
 // Returns the tensor for one matrix of one expert, which is a range of rows of our stacked tensor.
 HfTensor of_expert(std::string hf_name, const std::string& name, const layout::Box& box,
                    const std::vector<std::int64_t>& whole) {
-  return {.hf_name = std::move(hf_name), .dims = {box.rows, box.cols}, .name = name, .box = box, .whole = whole};
+  return {.hf_name = std::move(hf_name),
+          .dims = {box.rows, box.cols},
+          .name = name,
+          .box = box,
+          .may_be_quantized = true,
+          .whole = whole};
 }
 
 void add_separate_experts(std::vector<HfTensor>& list, const DecoderConfig& c, const ExpertNames& names,
