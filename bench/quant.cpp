@@ -65,7 +65,9 @@ class Bench {
                matrix_.rows, matrix_.cols, "kernel", "MB", "us", "GB/s", "of copy");
     for (const DType type : {DType::fp32, DType::bf16})
       for (const quant::Format format : kFormats) master_cast(format, type);
-    for (const quant::Format format : kFormats) dequantize(format);
+    for (const quant::Format format : kFormats) dequantize(format, 1);
+    if (matrix_.rows % (kMatrices * quant::kBlockCast) == 0)
+      for (const quant::Format format : kFormats) dequantize(format, kMatrices);
     for (const quant::Format format : {quant::Format::fp8, quant::Format::fp8_block, quant::Format::nvfp4})
       columnwise(format);
     for (const bool both : {false, true}) activations(both);
@@ -77,6 +79,7 @@ class Bench {
  private:
   static constexpr quant::Format kFormats[] = {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8,
                                                quant::Format::nvfp4};
+  static constexpr std::int64_t kMatrices = 8;  // the weight is also unpacked as a stack of this many matrices
 
   static std::shared_ptr<base::Buffer> room(double bytes) {
     return std::make_shared<base::Buffer>(static_cast<std::size_t>(bytes), kDevice);
@@ -110,7 +113,10 @@ class Bench {
     return bytes_of(tiles(encoding)) * static_cast<double>(size_of(quant::scale_type(encoding.scale)));
   }
   Weight weight(const Encoding& encoding) const {
-    return {.codes = room(code_bytes(encoding)), .scales = room(scale_bytes(encoding)), .amax = room(sizeof(float))};
+    constexpr double kNumbers = kMatrices * sizeof(float);  // a stack has a scale and an amax for each matrix
+    return {.codes = room(code_bytes(encoding)),
+            .scales = room(std::max(scale_bytes(encoding), kNumbers)),
+            .amax = room(kNumbers)};
   }
   std::shared_ptr<quant::MasterCast> cast_of(const Encoding& encoding, const Weight& weight, const void* data,
                                              DType type) const {
@@ -135,7 +141,7 @@ class Bench {
   }
 
   void master_cast(quant::Format format, DType type);
-  void dequantize(quant::Format format);
+  void dequantize(quant::Format format, std::int64_t matrices);
   void columnwise(quant::Format format);
   void activations(bool columnwise);
   void amaxes(DType type);
@@ -173,19 +179,23 @@ void Bench::master_cast(quant::Format format, DType type) {
   measure({"master cast, " + name, in + code_bytes(encoding) + scale_bytes(encoding) + 3 * amaxes, prepare(true)});
 }
 
-void Bench::dequantize(quant::Format format) {
+void Bench::dequantize(quant::Format format, std::int64_t matrices) {
   const Encoding encoding = quant::weight_encoding(format);
   const double out = bytes_of(matrix_.elements(), sizeof(bfloat16));
-  measure({"dequantize, " + std::string(name_of(format)), code_bytes(encoding) + scale_bytes(encoding) + out,
-           [=, this]() -> Call {
-             const Weight from = filled_weight(encoding);
-             const auto to = room(out);
-             return [=, this] {
-               const quant::Dequantization task{
-                   .source = from.view(), .matrix = matrix_, .encoding = encoding, .target = to->as<bfloat16>().data()};
-               table_.dequantize({&task, 1}, nullptr);
-             };
-           }});
+  const std::string name = matrices == 1 ? "dequantize, " : "dequantize stack, ";
+  measure(
+      {name + std::string(name_of(format)), code_bytes(encoding) + scale_bytes(encoding) + out, [=, this]() -> Call {
+         const Weight from = filled_weight(encoding);
+         const auto to = room(out);
+         return [=, this] {
+           const quant::Dequantization task{.source = from.view(),
+                                            .matrix = {.rows = matrix_.rows / matrices, .cols = matrix_.cols},
+                                            .encoding = encoding,
+                                            .target = to->as<bfloat16>().data(),
+                                            .matrices = matrices};
+           table_.dequantize({&task, 1}, nullptr);
+         };
+       }});
 }
 
 void Bench::columnwise(quant::Format format) {

@@ -7,9 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "tessera/base/memory/buffer.h"
@@ -69,16 +67,8 @@ testing::AssertionResult same_number(double got, double expected) {
   return testing::AssertionFailure() << std::hexfloat << got << ", expected " << expected;
 }
 
-class ExactSums : public testing::TestWithParam<base::Device> {
+class ExactSums : public OnBothDevices {
  protected:
-  void SetUp() override {
-    if (GetParam() == base::Device{}) return;
-    if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-    base::set_device(GetParam());
-    of_device_ = make_cuda_kernels(GetParam(), nullptr);
-  }
-  const Kernels& kernels() const { return of_device_ ? *of_device_ : host_kernels(); }
-
   // Returns the sum after the kernels add the values to it.
   ExactSum added(ExactSum sum, const Values& values) const {
     base::Buffer terms(values.size() * sizeof(double), GetParam()), result(sizeof sum, GetParam());
@@ -98,9 +88,6 @@ class ExactSums : public testing::TestWithParam<base::Device> {
     return total;
   }
   double sum_of(const Values& values) const { return rounded_by_kernels(added({}, values)); }
-
- private:
-  std::unique_ptr<Kernels> of_device_;
 };
 
 TEST_P(ExactSums, ASumOfOneNumberEqualsThatNumber) {
@@ -278,9 +265,7 @@ TEST_P(ExactSums, HaveRoomForManyOfTheLargestNumbers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, ExactSums, testing::Values(base::Device{}, kTestDevice), [](const auto& info) {
-  return info.param == base::Device{} ? std::string("cpu") : std::string("cuda");
-});
+INSTANTIATE_TEST_SUITE_P(Devices, ExactSums, testing::Values(base::Device{}, kTestDevice), name_of_device);
 
 }  // namespace
 }  // namespace tessera::quant

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tessera/base/memory/buffer.h"
@@ -24,6 +26,24 @@ class OnDevice : public testing::Test {
   }
   static const CudaTable& kernels() { return require_cuda("tests"); }
 };
+
+// The base of tests whose parameter is the device: the CPU or kTestDevice.
+class OnBothDevices : public testing::TestWithParam<base::Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == base::Device{}) return;
+    if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    base::set_device(GetParam());
+    of_device_ = make_cuda_kernels(GetParam(), nullptr);
+  }
+  const Kernels& kernels() const { return of_device_ ? *of_device_ : host_kernels(); }
+
+ private:
+  std::unique_ptr<Kernels> of_device_;
+};
+inline std::string name_of_device(const testing::TestParamInfo<base::Device>& info) {
+  return info.param == base::Device{} ? "cpu" : "cuda";
+}
 
 // Elements on a device, or on the host, with guard bytes before and after them. All bytes are kFill initially. The
 // address of the first element is `shift` bytes above a multiple of 256.

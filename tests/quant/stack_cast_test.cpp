@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/quant/masters/master_cast.h"

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
 #include <span>
+#include <vector>
 
 #include "tests/quant/stacks.h"
 
@@ -57,13 +59,9 @@ struct PackedStack {
 
 class StackDequantize : public OnBothDevices {
  protected:
-  // Unpacks each stack with the kernels of the device.
-  static void unpack_each(std::span<const Dequantization> tasks) {
-    const bool is_cpu = GetParam() == base::Device{};
-    const std::unique_ptr<Kernels> cuda = is_cpu ? nullptr : make_cuda_kernels(GetParam(), nullptr);
-    const Kernels& kernels = is_cpu ? host_kernels() : *cuda;
+  void unpack_each(std::span<const Dequantization> tasks) const {
     for (const Dequantization& task : tasks)
-      kernels.dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
+      kernels().dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
   }
   static std::vector<QuantizedStack> stacks() {
     std::mt19937 random(78);

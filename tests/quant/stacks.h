@@ -1,7 +1,6 @@
 // Stacks of matrices for tests that run on the host and on a GPU.
 #pragma once
-#include <gtest/gtest.h>
-
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -9,19 +8,6 @@
 #include "tests/quant/on_device.h"
 
 namespace tessera::quant {
-
-// The base of tests whose parameter is the device.
-class OnBothDevices : public testing::TestWithParam<base::Device> {
- protected:
-  void SetUp() override {
-    if (GetParam() == base::Device{}) return;
-    if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-    base::set_device(GetParam());
-  }
-};
-inline std::string name_of_device(const testing::TestParamInfo<base::Device>& info) {
-  return info.param == base::Device{} ? "cpu" : "cuda";
-}
 
 struct Stack {
   Encoding encoding;
