@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Experts that are stored and sent in number formats: storage and transport change no bit, checkpoints continue in other formats and
+on other meshes, plans equal measurements, folders keep the values, and impossible settings are refused."""
+import json
+import unittest
+
+from program import MPIRUN, ROOT, bits, metrics, run, scratch, tessera, write_tokens
+from summary import run_cases
+
+FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+STEPS = 4
+# No size is divisible by a tile, and some tiles of experts are shorter than others. 4-bit numbers need even sizes.
+SIZES = {"hidden_size": 72, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
+         "head_dim": 12, "num_local_experts": 5}
+EXPERTS = "layers.*.experts.*"
+POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
+
+
+def mesh_flags(mesh):
+    tp, gtp, dp, etp, ep, egtp = mesh
+    flags = ["--tp", tp, "--gtp", gtp, "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp]
+    return flags + (["--sequence-parallel", "on"] if tp > 1 else [])
+
+
+class ExpertFormats(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch("expert_formats")
+        cls.data = write_tokens(cls.folder / "tokens", 131)
+        cls.model = cls.folder / "model.json"
+        cls.model.write_text(json.dumps(json.loads((ROOT / "configs" / "mixtral-tiny-odd" / "config.json").read_text()) | SIZES))
+
+    def flags(self, name, mesh, wire, *more, dtype="bf16"):
+        return ["train", "--model", self.model, "--data", self.data, "--global-batch", 12, "--seq-len", 16, "--seed", 7, "--dtype", dtype,
+                "--wire-format", wire, *mesh_flags(mesh), "--out", self.folder / name, *more]
+
+    def train(self, name, mesh, wire, *more, steps=STEPS, backend="local"):
+        tessera(*self.flags(name, mesh, wire, "--steps", steps, "--backend", backend, *more),
+                mpi_ranks=mesh[0] * mesh[1] * mesh[2] if backend == "mpi" else None)
+        return bits(self.folder / name)
+
+    def summary(self, name):
+        return json.loads((self.folder / name / "summary.json").read_text())
+
+    def test_storage_changes_no_bit(self):
+        for number, (wire, *flags) in enumerate((("fp8",), ("fp8_block", "--wire-format-backward", "mxfp8"), ("mxfp8",),
+                                                 ("nvfp4", "--wire-format-backward", "mxfp8"))):
+            first, *others = [((1, 6, 1, 1, 1, 1), ()), ((1, 6, 1, 1, 1, 2), POISON), ((1, 6, 1, 1, 1, 6), ("--debug-delays", 3))]
+            expected = self.train(f"{wire}-0", first[0], wire, *flags)
+            mesh, own = others[number % 2]
+            self.assertEqual(expected, self.train(f"{wire}-1", mesh, wire, *flags, *own), (wire, mesh))
+            self.assertNotEqual(expected["steps"], self.train(f"{wire}-2", first[0], wire, *flags, "--wire-rules", f"{EXPERTS}=bf16",
+                                                              "--wire-rules-backward", f"{EXPERTS}=bf16", steps=2)["steps"])
+
+    @unittest.skipUnless(MPIRUN, "no mpirun")
+    def test_processes_and_threads_give_the_same_bits(self):
+        for wire, mesh in (("nvfp4", (1, 4, 1, 1, 2, 2)), ("fp8", (2, 2, 1, 2, 1, 2))):
+            threads, processes = (self.train(f"{backend}-{wire}", mesh, wire, steps=2, backend=backend) for backend in ("local", "mpi"))
+            self.assertEqual(threads, processes, wire)
+
+    def test_a_checkpoint_continues_in_another_format_and_on_another_mesh(self):
+        """A checkpoint contains masters. Two runs with equal masters continue alike, whatever the formats before were."""
+        self.train("before", (1, 4, 1, 1, 2, 2), "nvfp4", "--schedule-steps", STEPS, steps=2)
+        source = self.folder / "before" / "checkpoints" / "step-00000002"
+        for name, mesh in (("after-1", (2, 2, 1, 2, 1, 1)), ("after-2", (2, 2, 1, 2, 1, 2))):
+            tessera("train", "--resume", source, *mesh_flags(mesh), "--wire-format", "mxfp8", "--steps", STEPS, "--out", self.folder / name)
+        self.assertEqual(bits(self.folder / "after-1"), bits(self.folder / "after-2"))
+        tessera("convert", source, self.folder / "masters", "--dtype", "fp32")
+        values = []
+        for wire in ("mxfp8", "bf16"):
+            self.train(f"init-{wire}", (2, 2, 1, 2, 1, 1), wire, "--init", self.folder / "masters", steps=1)
+            values.append(metrics(self.folder / f"init-{wire}")[0]["loss"])
+        tessera("train", "--resume", source, *mesh_flags((2, 2, 1, 2, 1, 1)), "--wire-format", "bf16", "--steps", 3, "--out",
+                self.folder / "after-bf16")
+        self.assertIn("bf16", self.summary("after-bf16")["gathered_bytes"])
+        self.assertEqual({"bf16"}, set(self.summary("after-bf16")["gathered_bytes"]))
+        self.assertNotEqual(*values)
+
+    def test_plans_equal_measurements(self):
+        for wire, mesh, *flags in (("nvfp4", (1, 4, 1, 1, 2, 2), "--wire-format-backward", "mxfp8"), ("fp8", (2, 2, 1, 2, 1, 2)),
+                                   ("mxfp8", (1, 3, 2, 1, 1, 3)), ("fp8_block", (1, 3, 2, 1, 3, 1))):
+            self.train(f"measured-{wire}", mesh, wire, *flags)
+            rows = json.loads(tessera("plan", "--measured", self.folder / f"measured-{wire}", "--json"))["measured"]["rows"]
+            for row in rows:
+                if row["name"] in ("gathered_bytes", "reduced_bytes", "gather_arena_bytes", "reduce_arena_bytes"):
+                    self.assertEqual(row["predicted"], row["measured"], (wire, row["name"]))
+
+    def test_bytes_have_the_size_of_the_format(self):
+        moved = {}
+        for wire in ("bf16", *FORMATS):
+            self.train(f"moved-{wire}", (1, 2, 1, 1, 1, 2), "bf16", "--wire-rules", f"{EXPERTS}={wire}", "--embedding", "gather", steps=2)
+            moved[wire] = metrics(self.folder / f"moved-{wire}")[-1]
+        for wire, bytes_of_element in (("fp8", 1), ("fp8_block", 1.003), ("mxfp8", 1.05), ("nvfp4", 0.52)):
+            by_format = moved[wire]["gathered_by_format"]
+            of_experts = moved["bf16"]["gathered_bytes"] - by_format["bf16"]
+            self.assertLessEqual(by_format[wire] / (of_experts / 2), bytes_of_element * 1.01, wire)
+
+    def test_folders_keep_the_values(self):
+        """A folder in a number format has the values that an export in bf16 would have after a round trip."""
+        self.train("stored", (1, 2, 1, 1, 1, 2), "nvfp4", steps=1)
+        for wire in FORMATS:
+            folder = self.folder / f"folder-{wire}"
+            tessera("convert", self.folder / "stored", folder, "--format", wire)
+            tessera("convert", folder, self.folder / f"back-{wire}")
+            again = self.folder / f"again-{wire}"
+            tessera("convert", self.folder / f"back-{wire}", again, "--format", wire)
+            self.assertEqual((folder / "model.safetensors").read_bytes(), (again / "model.safetensors").read_bytes(), wire)
+
+    def test_quantization_errors_of_experts(self):
+        self.train("errors", (1, 1, 1, 1, 1, 1), "mxfp8", steps=1)
+        tensors = json.loads(tessera("inspect", self.folder / "errors", "--quantization-error", "all", "--json"))["tensors"]
+        experts = [tensor for tensor in tensors if tensor["kind"] == "weight" and ".experts." in tensor["name"]]
+        self.assertEqual(4, len(experts))
+        for tensor in experts:
+            for error in tensor["quantization_error"].values():
+                self.assertLess(error["worst"]["matrix"], 5)
+                self.assertGreaterEqual(error["worst"]["relative_rms"], error["relative_rms"])
+        self.assertIn("layers.0.experts.down.weight", tessera("inspect", self.folder / "errors", "--quantization-error", "nvfp4"))
+
+    def test_impossible_settings_are_refused(self):
+        plain = (1, 2, 1, 1, 1, 2)
+        for mesh, flags, words in ((plain, ("--wire-rules", "layers.0.router.*=fp8"), ["layers.0.router.weight", "no number format"]),
+                                   (plain, ("--wire-rules", "layers.0.expert.*=fp8"), ["--wire-rules", "layers.*.experts.down.weight"]),
+                                   (plain, ("--gemm-rules", "layers.0.experts.*=fp8"), ["layers.0.experts", "multiplied in bf16"]),
+                                   ((4, 1, 1, 4, 1, 1), ("--wire-rules", "layers.0.experts.down.weight=nvfp4"),
+                                    ["layers.0.experts.down.weight", "even", "got 11"])):
+            result = run(*self.flags("refused", mesh, "bf16", "--steps", 1, *flags))
+            self.assertEqual(2, result.returncode, result.stderr)
+            for word in words:
+                self.assertIn(word, result.stderr)
+            self.assertEqual(1, result.stderr.count("\n"), result.stderr)
+            self.assertFalse((self.folder / "refused").exists())
+
+
+if __name__ == "__main__":
+    run_cases()
