@@ -105,6 +105,21 @@ class GpuExperts(unittest.TestCase):
         self.check("tp", [((2, 1, 1, 1, 2, 1), ()), ((2, 2, 1, 1, 2, 2), GRAPH)], self.whole)
         self.check("etp", [((2, 1, 1, 2, 1, 1), ()), ((2, 2, 1, 2, 1, 2), GRAPH)], self.whole)
 
+    def test_number_formats(self):
+        """Experts are stored and sent in number formats. Storage, transport, graphs and poison change no bit. Losses are close to those
+        of CPUs with the same formats, and the format reaches the experts."""
+        for wire, backward, model in (("nvfp4", "mxfp8", self.whole), ("fp8", "fp8", ODD), ("mxfp8", "fp8_block", ODD)):
+            formats, mesh = ("--wire-format", wire, "--wire-format-backward", backward), (1, 2, 1, 1, 1, 1)
+            self.check(f"formats-{wire}", [(mesh, formats), ((1, 2, 1, 1, 1, 2), (*formats, *GRAPH, *POISON)),
+                                           ((1, 2, 1, 1, 1, 2), (*formats, "--pushes", "off"))], model)
+            self.assertLess(0, self.summary(f"formats-{wire}-1")["gathered_bytes"][wire])
+            tessera("train", *self.flags(f"formats-cpu-{wire}", mesh, model, STEPS, *formats), "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"formats-{wire}-0"), metrics(self.folder / f"formats-cpu-{wire}"), strict=True):
+                for key, bound in LIKE["bf16"].items():
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=bound * theirs[key], msg=(wire, ours["step"], key))
+        formats = ("--wire-format", "nvfp4", "--zero", "on")
+        self.check("formats-owners", [((1, 2, 2, 1, 2, 1), formats), ((1, 2, 2, 1, 2, 1), (*formats, *GRAPH))], self.whole)
+
     def test_one_hardware_queue(self):
         """With one hardware queue, work may wait for all work that its host has enqueued before. The orders of all ranks agree, so
         no step stops. Weights, gradients, rows of experts and activations travel, within a graph and outside of it."""
