@@ -2,6 +2,7 @@
 #include "tessera/hub/convert/hf_format.h"
 #include "tessera/hub/convert/hf_weights.h"
 #include "tessera/models/decoder/decoder_layouts.h"
+#include "tessera/quant/elementwise.h"
 #include "tests/hub/convert_testing.h"
 
 namespace tessera::hub {

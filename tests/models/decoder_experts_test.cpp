@@ -154,7 +154,7 @@ TEST(ExpertParameters, OfExpertsBelongToTheirDomain) {
   for (const shard::ParameterSpec* spec : {&gate_up, &down}) {
     EXPECT_EQ(spec->domain, nn::kExpertDomain) << spec->name;
     EXPECT_EQ(layout::matrix_shape(spec->dims), spec->compute.shape) << spec->name;
-    EXPECT_FALSE(spec->takes_formats || spec->is_wide || spec->partial_gradient) << spec->name;
+    EXPECT_FALSE(!spec->takes_formats || spec->is_wide || spec->partial_gradient) << spec->name;
     EXPECT_TRUE(spec->produced_once && spec->decay && spec->sharded) << spec->name;
     EXPECT_EQ(spec->initial_deviation, config.initializer_range) << spec->name;
   }
