@@ -80,9 +80,11 @@ TEST(WeightsByFormat, AddUpToTheParametersOfEachModel) {
   for (const char* name : {"llama-tiny-odd", "llama3-8b", "qwen2-tiny-odd", "qwen3-tiny-odd", "mixtral-8x7b",
                            "mixtral-tiny-odd", "qwen3-moe-tiny-odd", "dots1-tiny-odd", "dots.llm1"}) {
     const models::ModelConfigPtr model = model_of(name);
+    const bool has_experts = model->sizes().num_experts > 0;
     for (const char* tp : {"1", "2"}) {
-      const TrainConfig config = resolved(*model, {"--dtype", "bf16", "--tp", tp, "--wire-format", "fp8",
-                                                   "--wire-format-backward", "bf16", "--gemm-format", "fp8"});
+      const TrainConfig config =
+          resolved(*model, {"--dtype", "bf16", "--tp", tp, "--etp", has_experts ? tp : "1", "--wire-format", "fp8",
+                            "--wire-format-backward", "bf16", "--gemm-format", "fp8"});
       const nlohmann::ordered_json json = weights_by_format(format_table(config, *model), config.dtype);
       ASSERT_EQ(json.size(), 3u);
       for (const auto& [use, formats] : json.items()) {

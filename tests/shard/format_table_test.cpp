@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::shard {
+namespace tessera::shard::table {
 namespace {
 
 using quant::Format;
@@ -105,4 +105,4 @@ TEST(FormatTables, NameExpertsWhoseProductsStayInTheRunsType) {
 }
 
 }  // namespace
-}  // namespace tessera::shard
+}  // namespace tessera::shard::table
