@@ -239,6 +239,7 @@ TEST(Transfer, HasANameAndATitle) {
 TEST(Role, HasTheGroupsAlongItsAxes) {
   const Mesh mesh({{"tp", 2}, {"dp", 2}});
   EXPECT_EQ(groups_of(mesh, {Transfer::reduce, {"dp"}}), mesh.groups({"dp"}));
+  EXPECT_EQ(groups_of(mesh, {Transfer::reduce, {"dp", "tp"}}), (Groups{{0, 1, 2, 3}}));
   EXPECT_EQ(to_string({Transfer::reduce, {"dp", "tp"}}), "reduce over dp, tp");
   EXPECT_THAT(
       [&] {
