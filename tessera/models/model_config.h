@@ -50,7 +50,6 @@ struct ModelOptions {
   // The maximum number of tokens in a microbatch, and how rows of the embedding table are read.
   shard::RowReads embedding;
   std::optional<TpParts> parts = std::nullopt;  // parts of this rank's tp group; nullopt: even parts
-  int etp = 1, ep = 1;                          // degrees of experts
   // The run sets the coefficients; the model sets the other members.
   nn::RouterLossOptions router_loss = {};
   double expert_capacity = 0;  // nn::Experts::capacity

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/settings/resolve.h"
+#include "tessera/settings/text/weights_by_format.h"
 
 namespace tessera::plan {
 namespace {
@@ -52,6 +53,11 @@ std::string rate_text(const predict::Machine& machine, const std::string& key) {
   return link ? fmt::format(" ({:g} GB/s)", link->bytes_per_second / 1e9) : "";
 }
 
+std::string formats_text(const StepPlanRequest& request) {
+  const shard::FormatTable table = settings::format_table(request.config, *request.model);
+  return fmt::format("{}\n", fmt::join(settings::format_lines(table, request.config.dtype), "\n"));
+}
+
 }  // namespace
 
 std::string bytes_text(std::int64_t bytes) {
@@ -72,7 +78,8 @@ std::string head_text(const StepPlanRequest& request, const PlanFigures& figures
   const auto tokens = static_cast<double>(request.config.global_batch * request.config.seq_len);
   return mesh_line(request) + batch_line(request, figures.microbatches) + memory_line(request, figures.memory) +
          fmt::format("step: {:.3f} ms{}\ntokens/s: {:.0f}, mfu {:.3f}\n", figures.seconds * 1e3,
-                     unmeasured_text(request), tokens / figures.seconds, figures.mfu);
+                     unmeasured_text(request), tokens / figures.seconds, figures.mfu) +
+         formats_text(request);
 }
 
 }  // namespace tessera::plan

@@ -1,4 +1,4 @@
-// The first five lines of the output of `tessera plan`: mesh, batch, memory, step, tokens/s.
+// The first lines of the output of `tessera plan`: mesh, batch, memory, step, tokens/s, and the number formats.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ struct PlanFigures {
   std::int64_t microbatches = 1;
 };
 
-// Returns the five lines. The line of the memory states both the bytes that a rank needs and the bytes that it may use.
+// Returns the lines. The line of the memory states both the bytes that a rank needs and the bytes that it may use.
 std::string head_text(const StepPlanRequest& request, const PlanFigures& figures);
 
 // Returns ", predicted with rates that nobody measured: links.between_nodes (50 GB/s)", with the keys of

@@ -36,8 +36,8 @@ namespace tessera::plan {
 // ranks.
 nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step);
 
-// plan_head() returns the first five lines of the text. plan_details() returns the rest, with the first `rows` gathers
-// and the first `rows` reductions.
+// plan_head() returns the first lines of the text (plan_head.h). plan_details() returns the rest, with the first `rows`
+// gathers and the first `rows` reductions.
 std::string plan_head(const StepPlanRequest& request, const StepPlan& step);
 std::string plan_details(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
 

@@ -58,7 +58,7 @@ telemetry::TraceSpan labelled(const StepPlan& step, const Span& span, const std:
 
 ordered_json timeline_json(const StepPlan& step) {
   ordered_json events = ordered_json::array();
-  telemetry::name_lanes(events, 0, "every rank");
+  telemetry::name_rows(events, 0, "every rank");
   double first = 0;
   for (const Span& span : step.prediction.spans) first = std::min(first, span.begin);
   const std::vector<std::string> names = step.names();
@@ -67,7 +67,7 @@ ordered_json timeline_json(const StepPlan& step) {
     labels.category = span.hop ? title_of(*span.hop) : "compute";
     labels.begin = span.begin;
     labels.end = span.end;
-    telemetry::add_span(events, 0, telemetry::row_of_lane(labels.category), labels, first);
+    telemetry::add_span(events, 0, telemetry::row_of(span.hop), labels, first);
   }
   return telemetry::trace_file(std::move(events));
 }

@@ -22,6 +22,7 @@
 #include "tessera/settings/inspect_places.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/settings.h"
+#include "tessera/settings/text/weights_by_format.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/settings/transport.h"
 
@@ -92,14 +93,15 @@ ordered_json or_null(const std::optional<double>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
 
-// Adds the bytes and flops of each number format, and the requested formats.
-void add_formats(const settings::TrainConfig& config, const RunSummary& summary, ordered_json& json) {
+// Adds the weights, bytes and flops of each number format, and the requested formats.
+void add_formats(const RunSetup& setup, const RunSummary& summary, ordered_json& json) {
+  const settings::TrainConfig& config = setup.config;
+  json["weights_by_format"] = settings::weights_by_format(settings::format_table(config, *setup.model), config.dtype);
   json["wire_format"] = telemetry::name_in_run(config.wire_format, config.dtype);
   if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules.text;
   if (config.wire_format_backward)
     json["wire_format_backward"] = telemetry::name_in_run(*config.wire_format_backward, config.dtype);
   if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward.text;
-  if (config.has_experts) json["experts_format"] = name_of(config.dtype);  // experts take no number format
   const telemetry::StepMetrics &totals = summary.metrics.totals(), medians = summary.metrics.medians();
   json["gathered_bytes"] = telemetry::by_format(totals.gathered_by_format, config.dtype);
   json["gemm_format"] = telemetry::name_in_run(config.gemm_format, config.dtype);
@@ -165,6 +167,8 @@ RunFiles::RunFiles(const RunSetup& setup)
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
+  for (const std::string& line : settings::format_lines(settings::format_table(config, *setup.model), config.dtype))
+    note(line);
   if (has_no_step(setup))
     note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", config.steps));
 }
@@ -223,7 +227,7 @@ void RunFiles::finish(const RunSummary& summary) {
   if (config.has_experts || settings::has_unused_places(config))
     for (const auto& [axis, degree] : settings::degrees_of(config)) json["mesh"][axis] = degree;
   if (settings::has_unused_places(config)) json["places"] = settings::inspect_places(config);
-  add_formats(config, summary, json);
+  add_formats(setup_, summary, json);
   if (config.dropout.hidden > 0) json["hidden_dropout"] = config.dropout.hidden;
   if (config.dropout.embedding > 0) json["embedding_dropout"] = config.dropout.embedding;
   json["reduce_order"] = name_of(config.reduce_order);

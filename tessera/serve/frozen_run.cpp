@@ -44,11 +44,8 @@ std::unique_ptr<comm::Communicator> everyone(comm::World& world) {
 }
 
 models::StepOptions frozen_options(const settings::TrainConfig& config, const models::ModelConfig& model) {
-  const models::ModelOptions options{.max_positions = config.seq_len,
-                                     .embedding = settings::embedding_reads(config),
-                                     .etp = static_cast<int>(config.etp),
-                                     .ep = static_cast<int>(config.ep),
-                                     .is_frozen = true};
+  const models::ModelOptions options{
+      .max_positions = config.seq_len, .embedding = settings::embedding_reads(config), .is_frozen = true};
   const quant::DType accumulator = quant::accumulator_of(config.dtype);
   const bool gathers = config.gtp > 1;  // steps without a schedule gather weights on demand
   return {.build = [&model, options](nn::Context& context) { return model.build(context, options); },

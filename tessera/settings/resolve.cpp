@@ -9,6 +9,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/settings/checks/expert_checks.h"
+#include "tessera/settings/checks/format_checks.h"
 #include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
@@ -121,18 +122,36 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
         "--sequence-parallel on");
 }
 
+shard::FormatPolicies policies_of(const TrainConfig& config) {
+  return {.wire = wire_policy(config), .wire_backward = backward_policy(config), .products = product_policy(config)};
+}
+
+std::vector<shard::ParameterSpec> specs_with_formats(const TrainConfig& config, const models::ModelConfig& model) {
+  const shard::FormatPolicies policies = policies_of(config);
+  std::vector<shard::ParameterSpec> specs =
+      model.parameters({.tp_size = static_cast<int>(config.tp),
+                        .etp = static_cast<int>(config.etp),
+                        .ep = static_cast<int>(config.ep),
+                        .embedding = embedding_reads(config)});
+  for (shard::ParameterSpec& spec : specs) shard::set_formats(spec, policies, {.model = config.dtype});
+  return specs;
+}
+
 void check_formats(const TrainConfig& config, const models::ModelConfig& model) {
   const shard::FormatPolicy products = product_policy(config);
   check_dtype(config, wire_policy(config), "--wire-format", "--wire-rules");
   check_dtype(config, backward_policy(config), "--wire-format-backward", "--wire-rules-backward");
   check_dtype(config, products, "--gemm-format", "--gemm-rules");
   check_products(config, products);
+  const std::vector<shard::ParameterSpec> specs = specs_with_formats(config, model);
   std::vector<std::string> names;
-  for (const auto& [name, formats] : weight_formats(config, model))
-    if (formats.takes_rules) names.push_back(name);
+  for (const shard::ParameterSpec& spec : specs)
+    if (spec.dims.size() >= 2 && spec.takes_formats) names.push_back(spec.name);
+  std::ranges::sort(names);
   shard::check_rules(config.wire_rules.value, names, "--wire-rules");
   shard::check_rules(config.wire_rules_backward.value, names, "--wire-rules-backward");
   shard::check_rules(config.gemm_rules.value, names, "--gemm-rules");
+  check_formats_have_weights(config, shard::format_table(specs, policies_of(config)));
 }
 
 }  // namespace
@@ -275,23 +294,15 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   return config;
 }
 
+shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model) {
+  return shard::format_table(specs_with_formats(config, model), policies_of(config));
+}
+
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {
-  const shard::FormatPolicy wire = wire_policy(config), backward = backward_policy(config);
-  const shard::FormatPolicy products = product_policy(config);
   std::map<std::string, WeightFormats> formats;
-  std::vector<shard::ParameterSpec> specs =
-      model.parameters({.tp_size = static_cast<int>(config.tp),
-                        .etp = static_cast<int>(config.etp),
-                        .ep = static_cast<int>(config.ep),
-                        .embedding = embedding_reads(config)});
-  for (shard::ParameterSpec& spec : specs) {
-    shard::set_encoding(spec, wire, {.model = config.dtype});
-    shard::set_product(spec, products, {.model = config.dtype});
-    shard::set_backward(spec, backward, {.model = config.dtype});
+  for (const shard::ParameterSpec& spec : specs_with_formats(config, model)) {
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
-                          .has_backward_weight = spec.backward.has_value(),
-                          .product = spec.product,
-                          .takes_rules = spec.dims.size() >= 2 && spec.takes_formats};
+                          .product = spec.product};
   }
   return formats;
 }
@@ -299,8 +310,9 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 namespace {
 // The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
 shard::FormatPolicy policy_of(quant::Format format, const FormatRules& rules) {
-  shard::FormatPolicy policy{
-      .format = format, .rules = {{"embedding.weight", quant::Format::bf16}, {"output.weight", quant::Format::bf16}}};
+  shard::FormatPolicy policy{.format = format,
+                             .rules = {{"embedding.weight", quant::Format::bf16, /*is_default=*/true},
+                                       {"output.weight", quant::Format::bf16, /*is_default=*/true}}};
   std::ranges::copy(rules.value, std::back_inserter(policy.rules));
   return policy;
 }

@@ -10,7 +10,7 @@
 
 #include "tessera/models/model_config.h"
 #include "tessera/settings/config.h"
-#include "tessera/shard/formats/format_policy.h"
+#include "tessera/shard/formats/format_table.h"
 
 namespace tessera::settings {
 
@@ -57,17 +57,15 @@ shard::FormatPolicy backward_policy(const TrainConfig& config);
 // Returns the number formats of weights in products. Embedding and output layer are bf16 unless a rule names them.
 shard::FormatPolicy product_policy(const TrainConfig& config);
 struct WeightFormats {
-  quant::Format wire = quant::Format::bf16;  // format in storage and transfers
-  // Whether backward passes read a separate backward weight, which is also stored and sent.
-  bool has_backward_weight = false;
+  quant::Format wire = quant::Format::bf16;     // format in storage and transfers
   quant::Format product = quant::Format::bf16;  // format in products
-  // Whether rules of number formats may name the parameter. False for vectors and routers.
-  bool takes_rules = true;
 };
 // Returns the number formats of every parameter by name. Matrices have the formats of the policies. Other parameters
 // have Format::bf16, which means the type of --dtype here. `config` has tp and seq_len filled in. Throws InputError for
 // a format that a parameter cannot have.
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
+// Returns the shares of the number formats, from the same settings. Throws the same errors.
+shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model);
 // Returns whether the other settings leave the setting without an effect (Setting::needs).
 bool is_without_meaning(const TrainConfig& config, const Setting& setting);
 // Returns how the embedding is read: the number of tokens in a microbatch, and the lookup. `config` has seq_len filled
@@ -76,7 +74,8 @@ shard::RowReads embedding_reads(const TrainConfig& config);
 
 // Step 3: the model. Fills in seq_len and checks that it is at most the model's longest sequence. Parallel degrees need
 // not divide any size of the model. Throws InputError for: --embedding rows if the table is also the output layer's
-// weight; a rule of number formats that does not match a parameter of the model.
+// weight; a rule of number formats that does not match a parameter of the model; a number format or a rule without an
+// effect.
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model);
 
 // Returns one line for each setting that is allowed but deserves a warning at the start of the run.

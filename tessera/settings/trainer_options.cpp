@@ -47,16 +47,11 @@ nn::DropoutOptions dropout_options(const TrainConfig& config) {
 }
 
 models::BuildModel builder_of(const TrainConfig& config, const models::ModelConfig& model) {
-  return [&model, positions = config.seq_len, reads = embedding_reads(config), etp = static_cast<int>(config.etp),
-          ep = static_cast<int>(config.ep), router = config.router,
-          capacity = config.expert_capacity](nn::Context& context) {
-    return model.build(context, {.max_positions = positions,
-                                 .embedding = reads,
-                                 .etp = etp,
-                                 .ep = ep,
-                                 .router_loss = router,
-                                 .expert_capacity = capacity});
-  };
+  const models::ModelOptions options{.max_positions = config.seq_len,
+                                     .embedding = embedding_reads(config),
+                                     .router_loss = config.router,
+                                     .expert_capacity = config.expert_capacity};
+  return [&model, options](nn::Context& context) { return model.build(context, options); };
 }
 
 // Returns StepOptions::expert_room. Only GPUs limit the memory for rows of experts.

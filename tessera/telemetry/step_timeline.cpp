@@ -101,12 +101,12 @@ ordered_json gather_step_timeline(runtime::Runtime& runtime) {
 
   const int rank = runtime.parallel().rank;
   ordered_json own = ordered_json::array();
-  name_lanes(own, rank, fmt::format("rank {}", rank));
+  name_rows(own, rank, fmt::format("rank {}", rank));
   add_mark(own, rank, "the step begins", 0, first);
   const Writer writer(runtime);
   for (const TimelineSpan& span : spans) {
     const TraceSpan labels = writer.labelled(span);
-    add_span(own, rank, row_of_lane(labels.category), labels, first);
+    add_span(own, rank, row_of(span.is_wait ? std::nullopt : span.transfer), labels, first);
   }
 
   const std::vector<std::string> texts = checkpoint::gather_text(world, own.dump());

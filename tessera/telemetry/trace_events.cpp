@@ -9,10 +9,14 @@
 namespace tessera::telemetry {
 namespace {
 
+using mesh::Transfer;
 using nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 7> kLanes{
-    "compute", "gather", "gather over compute", "reduce", "reduce over compute", "replicas", "program"};
+// The rows of a process; nullopt is compute. Publish events use the row of the sums over replicas.
+constexpr std::array<std::optional<Transfer>, 7> kRows{
+    std::nullopt,     Transfer::gather,         Transfer::gather_compute,
+    Transfer::reduce, Transfer::reduce_compute, lane_of(Transfer::publish),
+    Transfer::program};
 
 int thread_of(int process, int row) {
   constexpr int rows = 100;
@@ -35,15 +39,15 @@ std::string name_of_transfer(std::string_view what, const std::vector<std::strin
   return name;
 }
 
-int row_of_lane(std::string_view category) {
-  if (category == "wait") category = "compute";
-  if (category == "publish") category = "replicas";  // publish events use the lane of the sums over replicas
-  return static_cast<int>(std::ranges::find(kLanes, category) - kLanes.begin());
+int row_of(std::optional<Transfer> transfer) {
+  if (transfer == Transfer::publish) transfer = lane_of(Transfer::publish);
+  return static_cast<int>(std::ranges::find(kRows, transfer) - kRows.begin());
 }
 
-void name_lanes(ordered_json& events, int process, const std::string& name) {
+void name_rows(ordered_json& events, int process, const std::string& name) {
   name_process(events, process, name);
-  for (const std::string_view lane : kLanes) name_row(events, process, row_of_lane(lane), std::string(lane));
+  for (const std::optional<Transfer> transfer : kRows)
+    name_row(events, process, row_of(transfer), std::string(transfer ? title_of(*transfer) : "compute"));
 }
 
 void name_process(ordered_json& events, int process, const std::string& name) {

@@ -5,16 +5,18 @@
 // of all processes have different numbers.
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/mesh/transfer.h"
+
 namespace tessera::telemetry {
 
-// A span of a row. `category` is "compute" or the title of a mesh::Transfer, which selects the row of its lane, or
-// "wait", which selects the row of compute.
 struct TraceSpan {
-  std::string name, category;
+  std::string name;
+  std::string category;       // "compute", "wait" or the title of a mesh::Transfer
   double begin = 0, end = 0;  // seconds
   nlohmann::ordered_json args;
 };
@@ -22,11 +24,11 @@ struct TraceSpan {
 // Returns a text like "gather NAME and 2 more".
 std::string name_of_transfer(std::string_view what, const std::vector<std::string>& weights);
 
-// Returns the row of a lane; `category` as in TraceSpan.
-int row_of_lane(std::string_view category);
+// Returns the row of a recorded transfer; nullopt selects the row of compute.
+int row_of(std::optional<mesh::Transfer> transfer);
 
-// Appends the name of a process and the names of its rows, one for each lane.
-void name_lanes(nlohmann::ordered_json& events, int process, const std::string& name);
+// Appends the name of a process and the names of its rows.
+void name_rows(nlohmann::ordered_json& events, int process, const std::string& name);
 // name_process appends the name of a process. name_row appends the name of a row of a process. Rows have numbers from 0
 // to 99, or any number if there is only one process.
 void name_process(nlohmann::ordered_json& events, int process, const std::string& name);

@@ -294,6 +294,8 @@ TEST(StepBenchmark, PrintsItsMeasurements) {
   EXPECT_DOUBLE_EQ(json.at("limit_ratio").get<double>(), 0.5);
   EXPECT_EQ(json.at("median_ms"), 8.0);
   EXPECT_EQ(json.at("loss"), 3.5);
+  EXPECT_EQ(json.at("exposed_comm_ms"), report.metrics.exposed_comm_ms);
+  EXPECT_FALSE(json.contains("grad_norm") || json.contains("gathered_bytes"));
   EXPECT_TRUE(json.at("mfu").is_null());
   const std::string text = step_text(bench, report);
   EXPECT_THAT(text, testing::HasSubstr("small with 2 layers"));

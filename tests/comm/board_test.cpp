@@ -51,7 +51,7 @@ TEST(Boards, NewerStatusesReplaceOlderOnes) {
   on_worlds([](World& world) {
     const auto group = make_whole_group(world, world.size());
     const auto board = world.make_board();
-    constexpr int last = 300;
+    constexpr int last = 50;
     std::vector<int> seen(static_cast<std::size_t>(world.size()));
     bool all = false;
     const auto limit = steady_clock::now() + std::chrono::seconds(30);
@@ -59,6 +59,8 @@ TEST(Boards, NewerStatusesReplaceOlderOnes) {
       // Texts of different sizes.
       if (i <= last) board->post(std::string(i % 2 == 0 ? 50'000 : 0, '0') + std::to_string(i));
       all = i > last;
+      // Leaves the processors to the threads that send the statuses.
+      if (all) std::this_thread::sleep_for(std::chrono::microseconds(200));
       for (int rank = 0; rank < world.size(); ++rank) {
         const std::string text = board->read(rank);
         const int number = text.empty() ? 0 : std::stoi(text);

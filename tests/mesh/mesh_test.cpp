@@ -212,15 +212,34 @@ TEST(Transfer, HopsAndPublishesShareTheLanesOfTheirTransfers) {
   static_assert(lane_of(Transfer::gather_compute) == Transfer::gather);
   static_assert(lane_of(Transfer::reduce_compute) == Transfer::reduce);
   static_assert(lane_of(Transfer::publish) == Transfer::replicas);
-  static_assert(lane_of(Transfer::demand) == Transfer::demand);
-  EXPECT_EQ(name_of(Transfer::gather_compute), "gather_compute");
-  EXPECT_EQ(title_of(Transfer::gather_compute), "gather over compute");
-  EXPECT_EQ(title_of(Transfer::casts), "casts");
+  using enum Transfer;
+  for (const Transfer transfer : {program, gather, demand, rows, reduce, replicas, losses, norm, agreement, casts})
+    EXPECT_EQ(lane_of(transfer), transfer) << name_of(transfer);
+}
+
+TEST(Transfer, HasANameAndATitle) {
+  std::vector<std::string_view> names, titles;
+  for (std::size_t transfer = 0; transfer < kTransfers; ++transfer) {
+    names.push_back(name_of(static_cast<Transfer>(transfer)));
+    titles.push_back(title_of(static_cast<Transfer>(transfer)));
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("program", "gather", "gather_compute", "demand", "rows", "reduce_compute",
+                                            "reduce", "replicas", "publish", "losses", "norm", "agreement", "casts"));
+  EXPECT_EQ(titles[2], "gather over compute");
+  EXPECT_EQ(titles[5], "reduce over compute");
+  titles[2] = names[2], titles[5] = names[5];
+  EXPECT_EQ(titles, names);
+  EXPECT_EQ(name_of(Transfer::reduce_compute), "reduce_compute");
+  EXPECT_EQ(name_of(Transfer::casts), "casts");
+  ByTransfer<int> numbers;
+  numbers[Transfer::publish] = 3;
+  EXPECT_EQ(numbers.values[8], 3);
 }
 
 TEST(Role, HasTheGroupsAlongItsAxes) {
   const Mesh mesh({{"tp", 2}, {"dp", 2}});
   EXPECT_EQ(groups_of(mesh, {Transfer::reduce, {"dp"}}), mesh.groups({"dp"}));
+  EXPECT_EQ(groups_of(mesh, {Transfer::reduce, {"dp", "tp"}}), (Groups{{0, 1, 2, 3}}));
   EXPECT_EQ(to_string({Transfer::reduce, {"dp", "tp"}}), "reduce over dp, tp");
   EXPECT_THAT(
       [&] {

@@ -1,4 +1,4 @@
-// Tests the first five lines of `tessera plan`.
+// Tests the first lines of `tessera plan`.
 #include "tessera/plan/plan_head.h"
 
 #include <gmock/gmock.h>
@@ -42,13 +42,15 @@ TEST(PlanHead, HasMeshBatchMemoryStepAndRate) {
                           "batch: 8 sequences of 6 tokens, 4 microbatches of 1 x 6",
                           "memory: fits: a rank needs 900.00 MB and may use 970.00 MB (1.00 GB without the 3 % of "
                           "--memory-margin)",
-                          "step: 12.000 ms", "tokens/s: 4000, mfu 0.500"));
+                          "step: 12.000 ms", "tokens/s: 4000, mfu 0.500",
+                          "formats: 100.0 % fp32 in the wire, the backward wire and products"));
   const StepPlan step = plan_step(request);
   const std::vector<std::string> lines = lines_of(plan_head(request, step) + plan_details(request, step, 0));
   EXPECT_THAT(lines[0], StartsWith("mesh: "));
   EXPECT_THAT(lines[2], StartsWith("memory: fits"));
   EXPECT_EQ(lines[3], fmt::format("step: {:.3f} ms", step.prediction.step_seconds * 1e3));
-  EXPECT_EQ(lines[5], "");
+  EXPECT_THAT(lines[5], StartsWith("formats: "));
+  EXPECT_EQ(lines[6], "");
 }
 
 TEST(PlanHead, StatesTheMissingBytesBeyondTheMargin) {

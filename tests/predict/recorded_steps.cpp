@@ -84,12 +84,9 @@ DryOptions options_of(const Case& it, int rank) {
   runtime::RuntimeOptions options;
   if (it.product != quant::Format::bf16) options.products.rules = {{"layers.*", it.product}};
   options.wire_backward = it.backward;
-  const nn::ExpertDegrees experts = it.experts.value_or(nn::ExpertDegrees{});
   const models::ModelOptions model{.max_positions = kLength,
                                    .embedding = {.per_microbatch = kSequences * kLength, .lookup = it.lookup},
-                                   .parts = it.parts,
-                                   .etp = experts.etp,
-                                   .ep = experts.ep};
+                                   .parts = it.parts};
   return {.step = {.build = [&it, model](nn::Context& context) -> std::unique_ptr<models::Model> {
                      return std::make_unique<models::Decoder>(it.config, context, model);
                    },

@@ -76,12 +76,9 @@ struct ModelRun {
 
   models::StepOptions options() const {
     nn::MeshDegrees degrees{.tp = tp, .gtp = gtp};
-    models::ModelOptions model{
+    const models::ModelOptions model{
         .max_positions = config.max_position_embeddings, .embedding = {.per_microbatch = 64}, .is_frozen = true};
-    if (config.experts) {
-      degrees.experts = {.etp = tp, .ep = 1, .egtp = gtp};
-      model.etp = tp;
-    }
+    if (config.experts) degrees.experts = {.etp = tp, .ep = 1, .egtp = gtp};
     const quant::DType accumulator = quant::accumulator_of(type);
     return {.build = [config = config, model](
                          nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },

@@ -384,7 +384,9 @@ TEST(Resolve, RefusesMoreExpertsThanTheRoutersOfGpusSupport) {
 }
 
 TEST(Resolve, RefusesProductsThatGpusDoNotSupport) {
-  const models::LlamaConfig model({.max_position_embeddings = 128});
+  models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 128};
+  config.intermediate_size = config.head_dim = 8, config.num_heads = config.num_kv_heads = 1;
+  const models::LlamaConfig model(config);
   for (const char* format : {"mxfp8", "nvfp4"}) {
     const auto refused = [&](const char* flag, const std::string& value) {
       return base::refusal([&] {

@@ -22,6 +22,9 @@ TEST(OtherMesh, KeepsSettingsOfDividedTokensWhereTpRanksDivideTokens) {
   const TrainConfig config = on(run_on_many_ranks(), {.tp = 2, .gtp = 5, .dp = 1, .etp = 2, .ep = 1, .egtp = 5});
   EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(2, 5, 1, 10));
   EXPECT_EQ(std::tuple(config.etp, config.ep, config.egtp), std::tuple(2, 1, 5));
+  const Degrees degrees = degrees_in(config);
+  EXPECT_EQ(std::tuple(degrees.tp, degrees.gtp, degrees.dp), std::tuple(2, 5, 1));
+  EXPECT_EQ(std::tuple(degrees.etp, degrees.ep, degrees.egtp), std::tuple(2, 1, 5));
   EXPECT_EQ(config.tp_chunks, "7");
   EXPECT_EQ(config.tp_overlap, true);
   EXPECT_EQ(config.products.tp_wire, quant::Format::fp8);
@@ -30,11 +33,13 @@ TEST(OtherMesh, KeepsSettingsOfDividedTokensWhereTpRanksDivideTokens) {
 TEST(OtherMesh, OneRankHasNoSettingsOfSeveralRanks) {
   TrainConfig several = run_on_many_ranks();
   several.dead[{.dp = 1, .gtp = 3}] = {0};
-  several.reduced_batch = "auto";
+  several.idle[{.dp = 0, .gtp = 1}] = {1};
+  several.tp_spares = several.reduced_batch = "auto";
   const TrainConfig config = alone(several);
   EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(1, 1, 1, 1));
   EXPECT_EQ(config.global_batch, config.micro_batch);
-  EXPECT_TRUE(config.dead.empty() && config.reduced_batch.empty());
+  EXPECT_TRUE(config.dead.empty() && config.idle.empty());
+  EXPECT_TRUE(config.tp_spares.empty() && config.reduced_batch.empty());
   EXPECT_EQ(std::tuple(config.tp_chunks, config.tp_overlap, config.sequence_parallel),
             std::tuple("auto", std::optional<bool>(), std::optional<bool>()));
   EXPECT_EQ(config.products.tp_wire, quant::Format::bf16);
@@ -54,11 +59,17 @@ TEST(OtherMesh, RanksAreTheActivePlaces) {
 }
 
 TEST(OtherMesh, OfAnotherRunHasItsRanksAndPlaces) {
-  const TrainConfig other = without(run_on_many_ranks(), {.dead = {{{.dp = 1, .gtp = 3}, {0}}}, .reduced_batch = "3"});
-  const TrainConfig config = on_mesh_of({}, other);
-  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(3, 4, 2, 23));
-  EXPECT_EQ(config.dead, other.dead);
-  EXPECT_EQ(config.reduced_batch, "3");
+  const UnusedPlaces unused{.dead = {{{.dp = 1, .gtp = 3}, {0}}},
+                            .idle = {{{.dp = 0, .gtp = 3}, {2}}},
+                            .tp_spares = "auto",
+                            .reduced_batch = "3"};
+  const TrainConfig config = on_mesh_of({}, without(run_on_many_ranks(), unused));
+  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp), std::tuple(3, 4, 2));
+  EXPECT_EQ(config.ranks, without(run_on_many_ranks(), unused).ranks);
+  EXPECT_LT(config.ranks, 23);
+  EXPECT_EQ(config.dead, unused.dead);
+  EXPECT_EQ(config.idle, unused.idle);
+  EXPECT_EQ(std::tuple(config.tp_spares, config.reduced_batch), std::tuple("auto", "3"));
 }
 
 TEST(OtherMesh, AMicrobatchOfEveryReaderIsAStep) {

@@ -11,6 +11,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/telemetry/metric_summary.h"
 #include "tessera/telemetry/metrics.h"
+#include "tessera/telemetry/tensorboard.h"
 #include "tessera/telemetry/traffic_sum.h"
 #include "tessera/train/trainer.h"
 
@@ -55,6 +56,46 @@ TEST(MetricRows, HaveDifferentKeysAndMembers) {
   }
 }
 
+// The rows of a member state from where it is taken.
+TEST(MetricRows, TakeTheirValuesFromTheResultOfAStep) {
+  train::StepResult result;
+  result.loss = 1, result.grad_norm = 2, result.seconds = 0.003, result.skipped = true;
+  runtime::StepStatistics& statistics = result.statistics;
+  statistics.gathered_bytes = 4, statistics.reduced_bytes = 5;
+  statistics.gathered_by_format = {6}, statistics.flops_by_format = {7}, statistics.activations_by_format = {8};
+  statistics.exposed_seconds = 0.011, statistics.exposed_tp_seconds = 0.001;
+  StepMetrics step;
+  take(result, step);
+  EXPECT_EQ(std::tuple(step.loss, step.grad_norm, step.step_ms, step.skipped), std::tuple(1, 2, 3, true));
+  EXPECT_EQ(std::tuple(step.gathered_bytes, step.reduced_bytes), std::tuple(4, 5));
+  EXPECT_EQ(step.gathered_by_format[0], 6);
+  EXPECT_EQ(step.flops_by_format[0], 7);
+  EXPECT_EQ(step.activations_by_format[0], 8);
+  EXPECT_DOUBLE_EQ(step.exposed_comm_ms, 11);
+  EXPECT_DOUBLE_EQ(step.exposed_tp_ms.value(), 1);
+  EXPECT_DOUBLE_EQ(step.exposed_weights_ms.value(), 10);
+  statistics.activations_by_format = {};
+  take(result, step);
+  EXPECT_FALSE(step.exposed_tp_ms || step.exposed_weights_ms);
+}
+
+TEST(MetricRows, AreSentToTensorBoardAndThePlot) {
+  std::vector<std::string> tags, titles;
+  for (const auto& [tag, value] : scalars_of(with_all_keys())) tags.push_back(tag);
+  EXPECT_THAT(tags, ::testing::ElementsAre("loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "exposed_comm_ms",
+                                           "gathered_bytes", "reduced_bytes", "mfu", "exposed_tp_ms", "valid_loss",
+                                           "gpu_clock_mhz", "gpu_power_w", "gpu_errors"));
+  for (const Metric& metric : metric_rows())
+    if (!metric.panel.empty()) titles.emplace_back(metric.panel);
+  EXPECT_THAT(titles, ::testing::ElementsAre("loss (nats a token)", "grad_norm", "lr", "tokens_per_second"));
+}
+
+TEST(MetricRows, LeaveOutFlopsOfOneFormatOnly) {
+  StepMetrics step = with_all_keys();
+  step.flops_by_format = {3};
+  EXPECT_THAT(metrics_line(step), ::testing::Not(::testing::HasSubstr("flops_by_format")));
+}
+
 // Rank r receives 100 * (r + 1) bytes. Only rank 1 exchanges activations.
 TEST(MetricRows, AreCombinedOverTheRanks) {
   comm::run_local(3, {}, [](comm::World& world) {
@@ -64,6 +105,8 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
     result.statistics.exposed_seconds = 1e-3 * (world.rank() + 1);
     result.statistics.exposed_tp_seconds = world.rank() == 1 ? 1.5e-3 : 0;
     result.statistics.count_gathered(quant::Format::fp8, std::int64_t{100} * (world.rank() + 1));
+    result.statistics.reduced_bytes = 10;
+    result.statistics.flops_by_format[2] = 5;
     if (world.rank() == 1) result.statistics.activations_by_format[0] = 7;
     StepMetrics own;
     take(result, own);
@@ -75,7 +118,9 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
     EXPECT_EQ(step.loss, 2);
     EXPECT_DOUBLE_EQ(step.exposed_comm_ms, 2);
     EXPECT_DOUBLE_EQ(step.exposed_tp_ms.value(), 0.5);
-    EXPECT_EQ(step.gathered_bytes, 600);
+    EXPECT_DOUBLE_EQ(step.exposed_weights_ms.value(), 0.5 / 3);
+    EXPECT_EQ(std::tuple(step.gathered_bytes, step.reduced_bytes), std::tuple(600, 30));
+    EXPECT_EQ(step.flops_by_format[2], 15);
     EXPECT_EQ(step.gathered_by_format[static_cast<std::size_t>(quant::Format::fp8)], 600);
     EXPECT_EQ(step.activations_by_format[0], 7);
     EXPECT_EQ(step.slowest_rank, 0);
@@ -93,6 +138,27 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
   });
 }
 
+// The values of rank r are those of rank 0, multiplied by r + 1.
+TEST(MetricRows, StateHowTheValuesOfTheRanksAreCombined) {
+  const auto multiplied = [](double factor) {
+    StepMetrics step = with_all_keys();
+    for (const Metric& metric : metric_rows()) each_number(metric, step, [&](double& value) { value *= factor; });
+    return step;
+  };
+  const std::set<std::string_view> means{"exposed_comm_ms", "exposed_tp_ms", "exposed_weights_ms"},
+      sums{"gathered_bytes", "reduced_bytes", "gathered_by_format", "flops_by_format", "activations_by_format"};
+  comm::run_local(3, {}, [&](comm::World& world) {
+    const auto all = world.make_group("all", {{0, 1, 2}});
+    const double own = world.rank() + 1;
+    std::vector<StepMetrics> steps{multiplied(own)};
+    combine_over_ranks(steps, *all);
+    for (const Metric& metric : metric_rows()) {
+      const double factor = means.contains(metric.key) ? 2 : sums.contains(metric.key) ? 6 : own;
+      EXPECT_EQ(json_of(metric, steps[0], {}), json_of(metric, multiplied(factor), {})) << metric.key;
+    }
+  });
+}
+
 TEST(MetricSummary, HasLastValuesMediansAndTotals) {
   MetricSummary summary;
   nlohmann::ordered_json empty, json;
@@ -100,7 +166,7 @@ TEST(MetricSummary, HasLastValuesMediansAndTotals) {
   EXPECT_EQ(empty, nlohmann::ordered_json::parse(R"({"tokens_per_second": null, "mfu": null})"));
   for (const double tp : {3.0, kNan, 1.0, 2.0}) {
     StepMetrics step = with_all_keys();
-    step.loss = tp, step.tokens_per_second = 10 * tp, step.exposed_tp_ms = tp;
+    step.loss = tp, step.tokens_per_second = 10 * tp, step.exposed_tp_ms = tp, step.exposed_weights_ms = 3 * tp;
     if (tp != 3) step.valid_loss.reset();
     step.gathered_by_format[0] = std::int64_t{1} << 60;
     summary.add(step);
@@ -109,7 +175,9 @@ TEST(MetricSummary, HasLastValuesMediansAndTotals) {
   EXPECT_EQ(json.dump(), R"({"loss":2.0,"valid_loss":2.0,"tokens_per_second":20.0,"mfu":0.5})");
   EXPECT_EQ(summary.medians().exposed_tp_ms, 2);
   EXPECT_EQ(summary.totals().gathered_by_format[0], std::int64_t{1} << 62);
+  EXPECT_EQ(summary.medians().exposed_weights_ms, 6);
   EXPECT_EQ(summary.totals().flops_by_format[1], 8);
+  EXPECT_EQ(summary.totals().activations_by_format[0], 20);
   const std::vector<StepMetrics> unset(2, {.step = 3, .exposed_comm_ms = kNan});
   EXPECT_TRUE(std::isnan(medians_of(unset).exposed_comm_ms));
   EXPECT_FALSE(medians_of(unset).exposed_tp_ms);

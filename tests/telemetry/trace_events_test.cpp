@@ -60,9 +60,9 @@ TEST(TraceEvents, RowsBelongToOneProcessAndAreNotItsMainThread) {
   constexpr int processes = 300;
   ordered_json events = ordered_json::array();
   for (int process = 0; process < processes; ++process) {
-    name_lanes(events, process, "rank");
+    name_rows(events, process, "rank");
     add_mark(events, process, "begins", 1, 0);
-    add_span(events, process, row_of_lane("wait"), {.name = "wait", .category = "wait", .begin = 1, .end = 2}, 0);
+    add_span(events, process, row_of(std::nullopt), {.name = "wait", .category = "wait", .begin = 1, .end = 2}, 0);
   }
   std::map<int, std::pair<int, std::string>> rows;
   for (const ordered_json& event : events) {
@@ -76,6 +76,16 @@ TEST(TraceEvents, RowsBelongToOneProcessAndAreNotItsMainThread) {
       EXPECT_EQ(rows.at(thread), std::pair(process, std::string("compute"))) << event.dump();
   }
   EXPECT_EQ(rows.size(), 7u * processes);
+}
+
+TEST(TraceEvents, EachRecordedTransferHasANamedRow) {
+  ordered_json events = ordered_json::array();
+  name_rows(events, 0, "rank");
+  using mesh::Transfer;
+  for (const Transfer transfer : {Transfer::gather, Transfer::gather_compute, Transfer::reduce,
+                                  Transfer::reduce_compute, Transfer::replicas, Transfer::program})
+    EXPECT_EQ(events.at(static_cast<std::size_t>(row_of(transfer)) + 1)["args"]["name"], title_of(transfer));
+  EXPECT_EQ(row_of(Transfer::publish), row_of(Transfer::replicas));
 }
 
 }  // namespace

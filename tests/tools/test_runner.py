@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+import unittest.mock
 
 from summary import run_cases
 
@@ -31,6 +32,23 @@ def case_of(status, output="", message=None):
     if message is not None:
         ElementTree.SubElement(case, "skipped", message=message)
     return case
+
+
+class Order(unittest.TestCase):
+    def started(self, seconds):
+        names = []
+        with unittest.mock.patch.object(runner, "run_script", lambda path, _: names.append(path.name) or runner.Count(passed=1)):
+            for call in runner.script_calls(None, [], seconds):
+                call()
+        return names
+
+    def test_long_scripts_start_first_in_a_fresh_clone(self):
+        names = self.started({})
+        self.assertEqual(set(runner.LONGEST_SCRIPTS), set(names[:len(runner.LONGEST_SCRIPTS)]))
+
+    def test_the_seconds_of_the_last_run_decide(self):
+        seconds = {path.name: number for number, path in enumerate(runner.script_paths())}
+        self.assertEqual(sorted(seconds, key=seconds.get, reverse=True), self.started(dict(seconds)))
 
 
 class Counting(unittest.TestCase):

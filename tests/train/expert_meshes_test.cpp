@@ -114,7 +114,9 @@ TEST(ExpertGradients, EqualThoseOfOneRankInFp64) {
 // A router or a token that is not finite skips the step on every rank. No weight and no moment changes.
 TEST(ExpertsNotFinite, SkipTheStep) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  bool is_first_mesh = false;
   for (const ExpertMesh& mesh : std::initializer_list<ExpertMesh>{{1, 4, 1, 1, 2, 2}, {2, 2, 1, 2, 1, 1}}) {
+    is_first_mesh = !is_first_mesh;
     RunOptions options = options_of(mesh);
     options.steps = 1;
     const RunResult before = run(options);
@@ -122,6 +124,10 @@ TEST(ExpertsNotFinite, SkipTheStep) {
     for (const std::string changed : {"layers.0.router.weight", "layers.1.router.weight", "embedding.weight"})
       for (const float value : {kNaN, kInf, -kInf, 3e38f}) {
         if (changed == "embedding.weight" && value == 3e38f) continue;  // RMSNorm of a large finite row is zero
+        // Each router has two of the values on one mesh, and the other two on the other mesh.
+        const bool is_infinite = std::isinf(value);
+        if (changed == "layers.0.router.weight" && is_infinite != is_first_mesh) continue;
+        if (changed == "layers.1.router.weight" && is_infinite == is_first_mesh) continue;
         SCOPED_TRACE(fmt::format("{} {} {}", text_of(mesh), changed, value));
         // Names one row: a row of an expert's matrix, or the row of a token in the embedding.
         const std::int64_t changed_row =

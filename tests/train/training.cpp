@@ -134,12 +134,9 @@ class HookedModel final : public models::Model {
 };
 
 TrainerOptions trainer_options(const RunOptions& options) {
-  const nn::ExpertDegrees experts = options.experts.value_or(nn::ExpertDegrees{});
   const models::ModelOptions model{.max_positions = options.seq_len,
                                    .embedding = {.per_microbatch = options.seq_len, .lookup = options.embedding},
                                    .parts = options.parts,
-                                   .etp = experts.etp,
-                                   .ep = experts.ep,
                                    .expert_capacity = options.expert_capacity};
   std::optional<shard::FormatPolicy> backward;
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};

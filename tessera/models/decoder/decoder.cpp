@@ -42,10 +42,11 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   TESSERA_CHECK(group.shapes.empty() || !options.parts, "the parts of tp groups of different sizes cannot be given");
   const int size = group.size;
   const TpParts parts = options.parts ? *options.parts : parts_of(config, group.nominal_size, group.slots);
+  const nn::ExpertPlace experts = config.experts ? nn::expert_place(context.program) : nn::ExpertPlace{};
   for (shard::ParameterSpec& spec :
        decoder_parameters(config, {.tp_size = size,
-                                  .etp = options.etp,
-                                  .ep = options.ep,
+                                  .etp = experts.etp.size,
+                                  .ep = experts.ep.size,
                                   .partial_norms = context.sequence_parallel && context.has_tp(),
                                   .embedding = options.embedding,
                                   .parts = parts,

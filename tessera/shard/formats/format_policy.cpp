@@ -17,13 +17,6 @@ bool matches(const FormatRule& rule, const std::string& name) {
   return fnmatch(rule.pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
-  const FormatRule* last = nullptr;
-  for (const FormatRule& rule : policy.rules)
-    if (matches(rule, name)) last = &rule;
-  return last;
-}
-
 // Throws InputError if a rule gives a number format to a parameter that cannot have one.
 void refuse_rule(const ParameterSpec& spec, const FormatRule* rule) {
   if (rule != nullptr && rule->format != quant::Format::bf16)
@@ -53,20 +46,12 @@ std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
   return rows;
 }
 
-// Returns the names as a list of patterns, in which * replaces numbers of layers: "layers.*.mlp.down.weight,
-// output.weight".
+// Returns the names as a list of patterns: "layers.*.mlp.down.weight, output.weight".
 std::string patterns_of(std::span<const std::string> names) {
   std::vector<std::string> patterns;
-  for (const std::string& name : names) {
-    std::string pattern;
-    for (std::size_t at = 0; at <= name.size();) {
-      const std::string part = name.substr(at, std::min(name.find('.', at), name.size()) - at);
-      const bool is_number = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
-      pattern += (at == 0 ? "" : ".") + (is_number ? "*" : part);
-      at += part.size() + 1;
-    }
-    if (std::ranges::find(patterns, pattern) == patterns.end()) patterns.push_back(pattern);
-  }
+  for (const std::string& name : names)
+    if (std::string pattern = pattern_of(name); std::ranges::find(patterns, pattern) == patterns.end())
+      patterns.push_back(std::move(pattern));
   return fmt::format("{}", fmt::join(patterns, ", "));
 }
 
@@ -75,6 +60,24 @@ std::string patterns_of(std::span<const std::string> names) {
 bool FormatPolicy::is_bf16() const {
   return format == quant::Format::bf16 &&
          std::ranges::all_of(rules, [](const FormatRule& rule) { return rule.format == quant::Format::bf16; });
+}
+
+const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name) {
+  const FormatRule* last = nullptr;
+  for (const FormatRule& rule : policy.rules)
+    if (matches(rule, name)) last = &rule;
+  return last;
+}
+
+std::string pattern_of(std::string_view name) {
+  std::string pattern;
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::string_view part = name.substr(at, std::min(name.find('.', at), name.size()) - at);
+    const bool is_number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    pattern += (at == 0 ? "" : ".") + (is_number ? "*" : std::string(part));
+    at += part.size() + 1;
+  }
+  return pattern;
 }
 
 std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_view where) {
@@ -139,10 +142,20 @@ void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
 }
 
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where) {
-  for (const FormatRule& rule : rules)
-    if (std::ranges::none_of(names, [&](const std::string& name) { return matches(rule, name); }))
+  for (auto rule = rules.begin(); rule != rules.end(); ++rule) {
+    const auto is_matched = [&](const std::string& name) { return matches(*rule, name); };
+    const auto is_decided = [&](const std::string& name) {
+      return is_matched(name) &&
+             std::none_of(rule + 1, rules.end(), [&](const auto& later) { return matches(later, name); });
+    };
+    if (std::ranges::none_of(names, is_matched))
       throw InputError("{}: got {}={}, expected the name of a matrix with a number format: {}", where,
-                       base::excerpt(rule.pattern), name_of(rule.format), patterns_of(names));
+                       base::excerpt(rule->pattern), name_of(rule->format), patterns_of(names));
+    if (std::ranges::none_of(names, is_decided))
+      throw InputError(
+          "{}: got {}={}, which has no effect: later rules match the same weights. Remove it, or move it to the end",
+          where, base::excerpt(rule->pattern), name_of(rule->format));
+  }
 }
 
 }  // namespace tessera::shard

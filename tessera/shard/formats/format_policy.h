@@ -15,6 +15,7 @@ namespace tessera::shard {
 struct FormatRule {
   std::string pattern;
   quant::Format format = quant::Format::bf16;
+  bool is_default = false;  // true: a default of the program, not a rule of the user
 };
 
 // The format of a parameter is that of the last rule that matches its name, or `format` if no rule matches.
@@ -24,6 +25,10 @@ struct FormatPolicy {
 
   bool is_bf16() const;
 };
+// Returns the last rule that matches the name; null if no rule matches.
+const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name);
+// Returns the name with * instead of the numbers of layers: "layers.*.mlp.down.weight".
+std::string pattern_of(std::string_view name);
 
 // Parses rules of the form "PATTERN=FORMAT,PATTERN=FORMAT". Throws InputError for any other text; its message begins
 // with `where`.
@@ -43,7 +48,8 @@ void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
 // set_encoding. Throws the errors of set_encoding for the weight or its backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// Throws InputError if a rule does not match any of `names`. The message begins with `where`.
+// Throws InputError if a rule does not match any of `names`, or if later rules match all names that it matches. The
+// message begins with `where`.
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where);
 
 }  // namespace tessera::shard
