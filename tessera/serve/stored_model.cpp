@@ -1,8 +1,12 @@
 #include "tessera/serve/stored_model.h"
 
+#include <fmt/format.h>
+
 #include <memory>
+#include <utility>
 
 #include "tessera/base/memory/buffer.h"
+#include "tessera/base/text/printable.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/hub/convert/convert.h"
 #include "tessera/hub/convert/hf_weights.h"
@@ -31,6 +35,25 @@ void read_as(const checkpoint::CheckpointReader& reader, const checkpoint::LoadT
   quant::cast(raw.data(), source.dtype, request.data, request.dtype, request.local.size);
 }
 
+// Returns a warning if the run that wrote the checkpoint used number formats, which are not used here. Returns ""
+// otherwise. `state`: the state of the checkpoint.
+std::string warning_of_formats(const nlohmann::json& state) {
+  const nlohmann::json settings = state.is_object() ? state.value("config", nlohmann::json()) : nlohmann::json();
+  std::string flags;
+  for (const auto& [flag, name] :
+       {std::pair("--wire-format", "wire_format"), std::pair("--wire-rules", "wire_rules"),
+        std::pair("--wire-format-backward", "wire_format_backward"),
+        std::pair("--wire-rules-backward", "wire_rules_backward"), std::pair("--gemm-format", "gemm_format"),
+        std::pair("--gemm-rules", "gemm_rules")}) {
+    const nlohmann::json value = settings.is_object() ? settings.value(name, nlohmann::json()) : nlohmann::json();
+    if (value.is_string() && value != "" && value != "bf16")
+      flags += fmt::format(" {} {}", flag, base::excerpt(value.get<std::string>()));
+  }
+  if (flags.empty()) return "";
+  return fmt::format("the run was trained with{}; its formats are not used here: products are computed in --dtype",
+                     flags);
+}
+
 }  // namespace
 
 StoredModel find_stored_model(const fs::path& path, std::int64_t part, std::int64_t parts) {
@@ -48,6 +71,8 @@ StoredModel find_stored_model(const fs::path& path, std::int64_t part, std::int6
   stored.dtype =
       reader.tensor(stored.model->hf_tensors(models::ExpertTensors::fused).front().name, checkpoint::Kind::weight)
           .dtype;
+  if (std::string warning = warning_of_formats(reader.state()); !warning.empty())
+    stored.warnings.push_back(std::move(warning));
   stored.begin_ids = hub::begin_ids_in(reader.state(), reader.folder() / checkpoint::kManifestFile);
   return stored;
 }

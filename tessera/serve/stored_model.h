@@ -17,8 +17,9 @@ struct StoredModel {
   quant::DType dtype = quant::DType::fp32;  // type of the stored weights; half precision counts as fp32
   std::filesystem::path folder;             // the checkpoint or the Hugging Face folder
   bool is_hf = false;
-  std::vector<std::string> warnings = {};  // about the config.json of a Hugging Face folder
-  hub::BeginIds begin_ids = {};            // the begin tokens of the training data, if the checkpoint stores them
+  std::vector<std::string> warnings =
+      {};                        // about the config.json of a Hugging Face folder, or the run's number formats
+  hub::BeginIds begin_ids = {};  // the begin tokens of the training data, if the checkpoint stores them
 };
 
 // Opens and checks the model at `path`. The checksums of a checkpoint are divided into `parts` parts, and this call
