@@ -13,7 +13,7 @@ using mesh::Transfer;
 using nlohmann::ordered_json;
 
 // The rows of a process; nullopt is compute. Publish events use the row of the sums over replicas.
-constexpr std::array<std::optional<Transfer>, 7> kRows{
+constexpr std::array<std::optional<Transfer>, 7> kRowsOfTimeline{
     std::nullopt,     Transfer::gather,         Transfer::gather_compute,
     Transfer::reduce, Transfer::reduce_compute, lane_of(Transfer::publish),
     Transfer::program};
@@ -41,12 +41,12 @@ std::string name_of_transfer(std::string_view what, const std::vector<std::strin
 
 int row_of(std::optional<Transfer> transfer) {
   if (transfer == Transfer::publish) transfer = lane_of(Transfer::publish);
-  return static_cast<int>(std::ranges::find(kRows, transfer) - kRows.begin());
+  return static_cast<int>(std::ranges::find(kRowsOfTimeline, transfer) - kRowsOfTimeline.begin());
 }
 
 void name_rows(ordered_json& events, int process, const std::string& name) {
   name_process(events, process, name);
-  for (const std::optional<Transfer> transfer : kRows)
+  for (const std::optional<Transfer> transfer : kRowsOfTimeline)
     name_row(events, process, row_of(transfer), std::string(transfer ? title_of(*transfer) : "compute"));
 }
 
