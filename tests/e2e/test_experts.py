@@ -268,14 +268,12 @@ class Experts(unittest.TestCase):
                 ("--gtp", 2, "--ep", 2, "--idle", "dp0.gtp1:0"): ("--idle: got dp0.gtp1:0", "--ep 2"),
                 ("--gtp", 2, "--etp", 2): ("--etp: got 2", "--tp 1"),
                 ("--gtp", 2, "--reduce-order", "hierarchical"): ("--ranks-per-node",),
-                ("--dtype", "bf16", "--wire-rules", "layers.0.experts.down.weight=fp8"): ("layers.0.experts.down.weight", "no number format"),
                 ("--dtype", "bf16", "--gemm-rules", "layers.0.router.weight=fp8"): ("layers.0.router.weight",),
                 ("--moe-aux", "none"): ("--moe-aux", "layer, pooled"),
                 ("--expert-exact", "on"): ("unknown flag --expert-exact",),
                 ("--expert-bias-rate", 0.1): ("--expert-bias-rate: got 0.1, expected 0", "have no biases"),
                 ("--expert-capacity", -1): ("--expert-capacity", "-1"),
                 ("--expert-bias-rate", 1.5): ("--expert-bias-rate: got 1.5", "at most 1"),
-                ("--dtype", "bf16", "--wire-rules", "*experts*=bf16"): ("a matrix with a number format: ", "layers.*.attention.qkv.weight, output.weight\n"),
         }.items():
             result = run("train", *self.start(), "--steps", 1, *flags, "--out", self.folder / "refused")
             self.assertEqual(2, result.returncode, (flags, result.stderr))
@@ -322,8 +320,8 @@ class Experts(unittest.TestCase):
             self.assertIn("model", result.stderr)
             self.assertNotIn("--expert-bias-rate", result.stderr)
 
-    def test_number_formats_of_dense_weights(self):
-        """Dense weights are gathered in the format. Experts stay in bf16, also in products."""
+    def test_number_formats_of_products(self):
+        """All weights are gathered in the format. The products of experts stay in bf16."""
         formats = ["--wire-format", "mxfp8", "--gemm-format", "fp8"]
         summaries = []
         for name, mesh, flags in (("plain", (1, 2, 1, 1, 1, 2), []), ("formats", (1, 4, 1, 1, 2, 2), formats),
@@ -338,7 +336,7 @@ class Experts(unittest.TestCase):
             self.assertEqual({"bf16", "fp8"}, set(summary["flops"]))
             self.assertEqual(in_bf16, summary["flops"]["bf16"])
             attention = 2 * 61 * (350 + 250)  # qkv and output of 2 layers
-            self.assertEqual(attention, summary["weights_by_format"]["wire"]["mxfp8"])
+            self.assertEqual(attention + 2 * 7 * 3 * 61 * 29, summary["weights_by_format"]["wire"]["mxfp8"])
             self.assertEqual(attention, summary["weights_by_format"]["products"]["fp8"])
         self.assertEqual({"bf16": sum(summaries[1]["flops"].values())}, summaries[0]["flops"])
 
