@@ -2,14 +2,16 @@
 """Experts that are stored and sent in number formats: storage and transport change no bit, checkpoints continue in other formats and
 on other meshes, plans equal measurements, folders keep the values, and impossible settings are refused."""
 import json
+import sys
 import unittest
 
 from program import MPIRUN, ROOT, bits, metrics, run, scratch, tessera, write_tokens
 from stored_tensors import tensor_hashes
 from summary import run_cases
 
+sys.path.append(str(ROOT / "tests" / "reference"))
 try:
-    from format_reference import bf16_matrix, quantized, safetensors
+    from formats import bf16_matrix, quantized, safetensors
 except ImportError:
     quantized = None
 
@@ -66,7 +68,7 @@ class ExpertFormats(unittest.TestCase):
             self.assertEqual(threads, processes, wire)
 
     def test_a_checkpoint_continues_in_another_format_and_on_another_mesh(self):
-        """A checkpoint contains masters. Two runs with equal masters continue alike, whatever the formats before were."""
+        """A checkpoint contains masters. Two runs with equal masters and formats have equal bits, for any earlier formats."""
         self.train("before", (1, 4, 1, 1, 2, 2), "nvfp4", "--schedule-steps", STEPS, steps=2)
         source = self.folder / "before" / "checkpoints" / "step-00000002"
         for name, mesh in (("after-1", (2, 2, 1, 2, 1, 1)), ("after-2", (2, 2, 1, 2, 1, 2))):

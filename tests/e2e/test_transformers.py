@@ -40,7 +40,7 @@ class Transformers(unittest.TestCase):
         tessera("convert", folder / "fp8", folder / "checkpoint", "--dtype", "bf16")
         tessera("convert", folder / "checkpoint", folder / "values")
         tessera("convert", run, folder / "plain")
-        result = subprocess.run([PYTHON, pathlib.Path(__file__).with_name("transformers_logits.py"), folder / "fp8",
+        result = subprocess.run([PYTHON, ROOT / "tests" / "reference" / "transformers_logits.py", folder / "fp8",
                                  folder / "values", folder / "plain"], capture_output=True, text=True, check=False, timeout=600,
                                 env={**os.environ, "HF_HUB_OFFLINE": "1"})
         self.assertEqual(0, result.returncode, result.stderr[-3000:])

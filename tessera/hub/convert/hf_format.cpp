@@ -159,7 +159,7 @@ nlohmann::json quantization_config(quant::Format format, const std::vector<std::
   if (format != quant::Format::fp8_block) return nullptr;
   nlohmann::json config{
       {"quant_method", "fp8"}, {"weight_block_size", {128, 128}}, {"activation_scheme", "dynamic"}, {"fmt", "e4m3"}};
-  // With a list, transformers no longer adds the output layer by itself.
+  // With a list, transformers no longer adds the output layer.
   if (!routers.empty()) config["modules_to_not_convert"] = modules_in_bf16(routers);
   return config;
 }

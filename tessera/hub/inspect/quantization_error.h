@@ -34,9 +34,9 @@ std::vector<quant::Format> parse_error_formats(const std::vector<std::string>& w
 // Returns {FORMAT: {"relative_rms", "max_error", "saturated", "underflowed", "not_finite"}} for a weight with two or
 // more dimensions. In a weight with three dimensions, such as one of experts, each matrix is quantized alone:
 // "relative_rms" is then the mean over the matrices, "max_error" is the greatest, and the counts are sums. "worst" has
-// the "matrix" with the greatest "relative_rms", and this number. The values come from the weight's master if the checkpoint has one. For a format that cannot store
-// the weight, the entry is {"error": "..."}. Reads this weight into memory. Throws InputError for damaged files of the
-// checkpoint.
+// the "matrix" with the greatest "relative_rms", and this number. The values come from the weight's master if the
+// checkpoint has one. For a format that cannot store the weight, the entry is {"error": "..."}. Reads this weight into
+// memory. Throws InputError for damaged files of the checkpoint.
 nlohmann::json quantization_errors(const checkpoint::CheckpointReader& reader, const checkpoint::StoredTensor& weight,
                                    std::span<const quant::Format> formats);
 
