@@ -28,7 +28,7 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types);
 // has no elements.
 quant::Extent extent_of(const layout::LocalLayout& local);
 
-// The matrices of a rank's compute part, which the memory holds one after the other. A parameter that is no stack has
+// The matrices of a rank's compute part, which the memory holds one after the other. A parameter without a stack has
 // one matrix.
 struct Matrices {
   quant::Extent matrix;
