@@ -10,6 +10,7 @@
 #include "tessera/quant/cuda/device_quantize.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/formats/delayed_scaling.h"
+#include "tessera/quant/masters/copy_halves.h"
 #include "tessera/quant/masters/master_cast.h"
 
 namespace tessera::quant {
@@ -32,6 +33,8 @@ struct CudaTable {
   // each kWeightsOfLaunch weights.
   std::unique_ptr<MasterCast> (*make_master_cast)(std::span<const MasterSlice> slices, base::Device device,
                                                   base::CudaStream stream, std::int64_t numbers) = nullptr;
+  void (*copy_halves)(Half half, const std::uint8_t* source, std::span<std::uint8_t* const> targets,
+                      base::Device device, base::CudaStream stream) = nullptr;
   void (*dequantize)(std::span<const Dequantization> weights, base::CudaStream stream) = nullptr;
   void (*take_amaxes)(std::span<const AmaxTask> matrices, base::CudaStream stream) = nullptr;
   void (*cast_fp8)(const Fp8Cast& cast, base::CudaStream stream) = nullptr;

@@ -31,7 +31,7 @@ std::size_t storage_bytes(const ShardedParameter& parameter);
 // been copied when the function returns.
 //
 // Throws Error and changes nothing if the memory is too short, not aligned, on another device than the parameter, or
-// overlaps the current memory of the planes. Only tests call this function.
+// overlaps the current memory of the planes.
 void replace_storage(ShardedParameter& parameter, const FlatMemory& memory);
 
 }  // namespace tessera::shard

@@ -1,7 +1,8 @@
-// Tests that masters in slices over the ranks of a group are cast to the bytes of the whole weights. Ranks are threads
-// on the CPU; in test_comm_nccl each rank has one GPU.
+// Tests that masters in slices over the ranks of a group are cast to the bytes of the whole weights, and that the cast
+// data is gathered. Ranks are threads on the CPU; in test_comm_nccl each rank has one GPU.
 #include "tessera/shard/formats/cast_masters.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +22,8 @@ using quant::Format;
 using quant::Slice;
 
 // Few sizes are multiples of a tile or of a kernel's vector. Two matrices have no elements.
-const std::vector<Extent> kMatrices{{50, 288}, {37, 80}, {9, 16}, {33, 688}, {0, 32}, {129, 144}, {1, 2}, {0, 0}};
+const std::vector<Extent> kMatrices{{50, 288}, {37, 80}, {9, 16},    {33, 688}, {0, 32},
+                                    {5, 290},  {11, 2},  {129, 144}, {1, 2},    {0, 0}};
 constexpr std::uint8_t kUntouched = 0xA5;
 
 std::unique_ptr<base::Lane> make_compute_lane() {
@@ -34,8 +36,8 @@ std::vector<float> master_of(std::size_t weight, unsigned round) {
   return quant::random_values(kMatrices[weight].elements(), static_cast<unsigned>(weight) + 100 * round);
 }
 
-// Returns slices by [weight][rank], cut at random; some are empty. Each of the last weights is whole on one rank, on a
-// different rank each time.
+// Returns slices by [weight][rank], cut at random. Some slices are empty or have one element. Each of the last weights
+// is whole on one rank, on a different rank each time.
 std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<Slice>> cuts;
@@ -49,9 +51,27 @@ std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
     }
     std::sort(ends.begin(), ends.end());
     ends.push_back(size);
+    for (std::size_t rank = 1; rank + 1 < ends.size(); ++rank)
+      if (random() % 3 == 0) ends[rank] = std::min(ends[rank], ends[rank - 1] + 1);
     std::vector<Slice> slices;
     for (const std::int64_t end : ends) slices.push_back({slices.empty() ? 0 : slices.back().end, end});
     cuts.push_back(slices);
+  }
+  return cuts;
+}
+
+// Extends each slice by up to three elements on both sides, so that slices of several ranks overlap.
+std::vector<std::vector<Slice>> widened(std::vector<std::vector<Slice>> cuts) {
+  for (std::size_t w = 0; w < cuts.size(); ++w)
+    for (Slice& slice : cuts[w])
+      slice = {std::max<std::int64_t>(0, slice.begin - 3), std::min(kMatrices[w].elements(), slice.end + 2)};
+  return cuts;
+}
+// Lists every slice twice, so that two ranks have equal slices.
+std::vector<std::vector<Slice>> doubled(std::vector<std::vector<Slice>> cuts) {
+  for (std::vector<Slice>& slices : cuts) {
+    const std::vector<Slice> once = slices;
+    slices.insert(slices.end(), once.begin(), once.end());
   }
   return cuts;
 }
@@ -94,6 +114,14 @@ class RankWeights {
       EXPECT_EQ(data_[w]->values(), expected) << "data of weight " << w;
       EXPECT_EQ(scales_[w]->values(), whole.scales) << "scales of weight " << w;
       EXPECT_EQ(amaxes_[w]->values()[0], whole.tensor_amax) << "weight " << w;
+    }
+  }
+
+  void expect_whole(const std::vector<quant::Stored>& whole) const {
+    for (std::size_t w = 0; w < kMatrices.size(); ++w) {
+      EXPECT_EQ(data_[w]->values(), whole[w].data) << "data of weight " << w;
+      EXPECT_EQ(scales_[w]->values(), whole[w].scales) << "scales of weight " << w;
+      EXPECT_EQ(amaxes_[w]->values()[0], whole[w].tensor_amax) << "weight " << w;
     }
   }
 
@@ -190,12 +218,99 @@ TEST_P(CastMasters, UseAmaxesThatTheCallerWrites) {
   second.expect_parts_of_whole(0);
 }
 
+std::vector<quant::Stored> whole_weights(Format format, unsigned round) {
+  std::vector<quant::Stored> whole;
+  for (std::size_t w = 0; w < kMatrices.size(); ++w)
+    whole.push_back(quant::quantized(master_of(w, round), kMatrices[w], quant::weight_encoding(format)));
+  return whole;
+}
+
+// Casts and gathers the weights of each rank twice, with other masters the second time.
+void expect_gathered(Format format, const std::vector<std::vector<Slice>>& cuts) {
+  const int ranks = static_cast<int>(cuts.front().size());
+  if (!comm::has_ranks(ranks)) return;
+  const std::vector<quant::Stored> first = whole_weights(format, 0), second = whole_weights(format, 1);
+  comm::on_ranks(ranks, [&](comm::Communicator& group) {
+    SCOPED_TRACE(fmt::format("{} ranks, rank {}", ranks, group.rank()));
+    const std::unique_ptr<base::Lane> lane = make_compute_lane();
+    RankWeights weights(format, cuts, group.rank());
+    weights.write_masters(0);
+    const auto cast = cast_master_weights(weights.weights(), weights.shards(), group, format, *lane);
+    const auto gather = gather_quantized(weights.weights(), weights.shards(), group, format, *lane);
+    lane->synchronize();
+    weights.expect_whole(first);
+    weights.write_masters(1);
+    cast->run(group);
+    gather->run(*lane);
+    lane->synchronize();
+    weights.expect_whole(second);
+  });
+}
+
+TEST_P(CastMasters, GatherTheBytesOfWholeWeightsOnOneToEightRanks) {
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const unsigned seed : {1U, 2U}) expect_gathered(GetParam(), random_cuts(ranks, seed));
+}
+
+TEST_P(CastMasters, GatherSlicesThatOverlap) {
+  for (const int ranks : {2, 5}) expect_gathered(GetParam(), widened(random_cuts(ranks, 1)));
+}
+
+TEST_P(CastMasters, GatherSlicesOfReplicas) {
+  for (const int ranks : {1, 3}) expect_gathered(GetParam(), doubled(random_cuts(ranks, 1)));
+}
+
+TEST_P(CastMasters, GatherAllWeightsWithOneExchange) {
+  if (comm::world_of_tests() != nullptr) GTEST_SKIP() << "counts operations of the local backend";
+  const std::vector<std::vector<Slice>> cuts = random_cuts(3, 1);
+  std::atomic<int> exchanges{0}, others{0};
+  comm::LocalOptions options;
+  options.inject = [&](int, const std::string&, const std::string& op, std::int64_t) {
+    ++(op == "exchange" ? exchanges : others);
+  };
+  comm::run_local(3, options, [&](comm::World& world) {
+    const auto group = comm::make_whole_group(world, 3);
+    const std::unique_ptr<base::Lane> lane = make_compute_lane();
+    RankWeights weights(GetParam(), cuts, group->rank());
+    QuantizedGather gather(weights.weights(), weights.shards(), *group, GetParam());
+    for (int run = 0; run < 4; ++run) gather.run(*lane);
+  });
+  EXPECT_EQ(exchanges, 3 * 4);
+  EXPECT_EQ(others, 3);  // the exchange of the slices
+}
+
+// Returns the error of a gather over two ranks with these slices of a weight of 8 x 8 elements.
+std::string gather_fault_of(Slice first, Slice second) {
+  std::vector<std::uint8_t> data(64);
+  const QuantizedWeight weight{{8, 8}, {data.data()}};
+  std::string fault;
+  comm::run_local(2, {}, [&](comm::World& world) {
+    const auto group = comm::make_whole_group(world, 2);
+    const MasterShard shard{.elements = world.rank() == 0 ? first : second};
+    try {
+      const QuantizedGather gather({&weight, 1}, {&shard, 1}, *group, Format::nvfp4);
+    } catch (const Error& error) {
+      if (world.rank() == 0) fault = error.what();
+    }
+  });
+  return fault;
+}
+
+TEST(GatherQuantizedErrors, NameTheWeightWhoseSlicesAreWrong) {
+  EXPECT_EQ(gather_fault_of({0, 13}, {13, 64}), "");
+  EXPECT_THAT(gather_fault_of({0, 13}, {14, 64}), testing::HasSubstr("weight 0: "));
+  EXPECT_THAT(gather_fault_of({0, 13}, {14, 64}), testing::HasSubstr("cols [13, 14)"));
+  EXPECT_THAT(gather_fault_of({0, 13}, {13, 65}), testing::HasSubstr("52 columns from 13"));
+  EXPECT_THAT(gather_fault_of({0, 13}, {64, 13}), testing::HasSubstr("weight 0: "));
+}
+
 TEST_P(CastMasters, AcceptAnEmptyListOfWeights) {
   const std::unique_ptr<base::Lane> lane = make_compute_lane();
   comm::on_ranks(1, [&](comm::Communicator& group) {
     const auto cast = cast_master_weights({}, {}, group, GetParam(), *lane);
     EXPECT_FALSE(cast->needs_reduction());
     EXPECT_EQ(cast->amax_count(), 0);
+    gather_quantized({}, {}, group, GetParam(), *lane);
   });
 }
 

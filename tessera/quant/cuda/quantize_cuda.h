@@ -16,6 +16,8 @@ void round_exactly(const ExactSum* sum, double* total, base::CudaStream stream);
 
 std::unique_ptr<MasterCast> make_master_cast(std::span<const MasterSlice> slices, base::Device device,
                                              base::CudaStream stream, std::int64_t numbers);
+void copy_halves(Half half, const std::uint8_t* source, std::span<std::uint8_t* const> targets, base::Device device,
+                 base::CudaStream stream);
 void dequantize(std::span<const Dequantization> weights, base::CudaStream stream);
 void take_amaxes(std::span<const AmaxTask> matrices, base::CudaStream stream);
 void cast_fp8(const Fp8Cast& cast, base::CudaStream stream);

@@ -18,7 +18,7 @@ Extent padded_scale_extent(const Encoding& encoding, Extent matrix);
 
 // Writes the padded scales from the compact scales. If a tile has several rows and columns, its scale is repeated for
 // each of its rows. Padding is zero. Throws the errors of padded_scale_extent. This function defines the results of the
-// CUDA kernel. Only tests call this function.
+// CUDA kernel.
 void pad_scales(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded);
 
 // Returns the byte offset of a block's scale in the swizzled array. `line` is the index in the dimension that is padded
@@ -31,7 +31,7 @@ constexpr std::int64_t swizzled_offset(std::int64_t line, std::int64_t block, st
 }
 
 // Writes the padded scales in swizzled order. Both arrays have the same size. Throws the errors of padded_scale_extent.
-// This function defines the results of the CUDA kernel. Only tests call this function.
+// This function defines the results of the CUDA kernel.
 void swizzle_scales(const std::uint8_t* padded, Extent matrix, const Encoding& encoding, std::uint8_t* swizzled);
 
 }  // namespace tessera::quant

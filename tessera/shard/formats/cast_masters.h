@@ -2,13 +2,19 @@
 // optimizer. Every rank writes the same bytes as a single rank with the whole masters would write.
 //
 // A slice is a range of a weight's elements in row-major order. A slice may begin and end inside a row, a tile or a
-// byte, and may be empty. Several ranks (replicas) may have equal slices. Together the slices contain every element. A
-// weight may have no elements. All weights are cast together, with a fixed number of launches and one message.
+// byte, and may be empty. Slices of several ranks may overlap; slices of replicas are equal. Together the slices
+// contain every element. A weight may have no elements. All weights are cast together, with a fixed number of launches
+// and one message. One exchange then gathers the data of all weights.
 //
 //   DistributedCast cast(master_slices(weights, shards, Format::nvfp4), device, lane);   once
-//   cast.compute_amax(); cast.reduce_amax(group); cast.cast();                           after each update
+//   QuantizedGather gather(weights, shards, group, Format::nvfp4);
 //
-// To run everything once: cast_master_weights(weights, shards, group, Format::nvfp4, lane).
+//   cast.compute_amax(); cast.reduce_amax(group); cast.cast(); gather.run(lane);         after each update
+//
+// To run everything once:
+//
+//   cast_master_weights(weights, shards, group, Format::nvfp4, lane);
+//   gather_quantized(weights, shards, group, Format::nvfp4, lane);
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,17 +22,19 @@
 #include <vector>
 
 #include "tessera/base/lanes/lane.h"
+#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/quant/masters/copy_halves.h"
 #include "tessera/quant/masters/master_cast.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
 
 // The arrays for a whole weight of M x K elements in a number format on one rank. The caller owns the arrays, which
-// must outlive the cast. A cast writes all scales, but only this rank's elements of the data. The caller then gathers
-// the data of all ranks. If the two 4-bit elements of a byte belong to different ranks, each rank writes its half of
-// the byte.
+// must outlive the cast. A cast writes all scales, but only this rank's elements of the data. QuantizedGather then
+// gathers the data of all ranks. If the two 4-bit elements of a byte belong to different ranks, each rank writes its
+// half of the byte.
 struct QuantizedWeight {
   quant::Extent matrix;  // M, K
   // data: [M, K], or [M, K / 2] for 4-bit elements. scales: [quant::scale_extent()]. tensor_amax: [1].
@@ -127,10 +135,55 @@ class DistributedCast {
 
 // Casts weights once, on the group's device. Collective over the group: every rank passes the same weights, also a rank
 // without elements. Returns the cast, which can run again. The caller must keep the returned object until the lane's
-// work is done. Throws the errors of master_slices and DistributedCast. Only tests call this function. An optimizer
-// uses DistributedCast.
+// work is done. Throws the errors of master_slices and DistributedCast.
 std::unique_ptr<DistributedCast> cast_master_weights(std::span<const QuantizedWeight> weights,
                                                      std::span<const MasterShard> shards, comm::Communicator& group,
                                                      quant::Format format, base::Lane& lane);
+
+// The gather of cast weights, which is made once and run after each cast. A run is one exchange for any number of
+// weights. Data travels directly between the arrays of the ranks. A rank receives only elements outside its own slice,
+// and replicas share the sending. If a byte has elements of different ranks, the byte is sent by each of them, and each
+// receiver merges the halves. On a GPU a run does not wait and does not allocate, and addresses do not change, so a
+// graph can contain the work. Calls must come from one thread at a time.
+class QuantizedGather {
+ public:
+  // Collective over the group: one all_gather sends the slices to all ranks, and the constructor waits for it. Every
+  // rank passes the same weights in the same order. The group and the arrays of the weights must outlive the object.
+  // Throws Error on every rank if the slices do not contain every element of a weight, or if a slice is not within its
+  // matrix. Also throws Error for different numbers of weights and shards, and for a null array of a weight with
+  // elements.
+  QuantizedGather(std::span<const QuantizedWeight> weights, std::span<const MasterShard> shards,
+                  comm::Communicator& group, quant::Format format);
+  // Waits for the group's lane, because a gather in flight uses this object's memory.
+  ~QuantizedGather();
+  QuantizedGather(const QuantizedGather&) = delete;
+  QuantizedGather& operator=(const QuantizedGather&) = delete;
+
+  // Gathers the data, so that the arrays of every rank contain the whole weights. Collective over the group. The
+  // exchange runs on the group's lane after the earlier work of `lane`, and `lane` then waits for it. Errors are
+  // reported like those of the group's other operations.
+  void run(base::Lane& lane);
+
+ private:
+  // Bytes of which one half belongs to another rank. Each byte arrives in `received` and is then merged into its
+  // target.
+  struct SharedBytes {
+    quant::Half half = quant::Half::even;
+    std::vector<std::uint8_t*> targets = {};
+    base::Buffer received = {};
+  };
+
+  comm::Communicator& group_;
+  std::vector<comm::Send> sends_;
+  std::vector<comm::Receive> receives_;
+  std::vector<SharedBytes> shared_;  // one entry for each half
+};
+
+// Gathers weights once, after cast_master_weights with the same arguments. Collective over the group. Returns the
+// gather, which can run again. The caller must keep the returned object until the lane's work is done. Throws the
+// errors of QuantizedGather.
+std::unique_ptr<QuantizedGather> gather_quantized(std::span<const QuantizedWeight> weights,
+                                                  std::span<const MasterShard> shards, comm::Communicator& group,
+                                                  quant::Format format, base::Lane& lane);
 
 }  // namespace tessera::shard
