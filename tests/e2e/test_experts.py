@@ -202,8 +202,9 @@ class Experts(unittest.TestCase):
     def test_both_grids_and_the_load_are_shown(self):
         """A run prints both grids in its first line, and the load with its progress. `inspect layout` prints the groups of both grids."""
         mesh = mesh_flags((1, 4, 1, 1, 2, 2))
-        head, _, step = tessera("train", *self.start(), "--steps", 1, *mesh, "--out", self.folder / "shown").splitlines()[:3]
+        head, _, formats, step = tessera("train", *self.start(), "--steps", 1, *mesh, "--out", self.folder / "shown").splitlines()[:4]
         self.assertIn("(tp 1 x gtp 4 x dp 1; experts etp 1 x ep 2 x egtp 2 x edp 1 x dp 1)", head)
+        self.assertEqual("formats: 100.0 % fp32 in the wire, the backward wire and products", formats)
         self.assertRegex(step, r"^step 1/1 .* expert load \d\.\d\d$")
         lines = [" ".join(line.split()) for line in tessera("inspect", "layout", "--model", MODEL, *mesh).splitlines()]
         for line in ("tp 1 x gtp 4 x dp 1", "etp 1 x ep 2 x egtp 2 x edp 1 x dp 1", "gather over gtp [0 1 2 3]", "gather over egtp [0 2] [1 3]",

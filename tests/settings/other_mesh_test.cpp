@@ -19,12 +19,12 @@ TrainConfig run_on_many_ranks() {
 }
 
 TEST(OtherMesh, KeepsSettingsOfDividedTokensWhereTpRanksDivideTokens) {
-  const TrainConfig config = on(run_on_many_ranks(), {.tp = 2, .gtp = 5, .dp = 1, .etp = 2, .ep = 1, .egtp = 5});
-  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(2, 5, 1, 10));
-  EXPECT_EQ(std::tuple(config.etp, config.ep, config.egtp), std::tuple(2, 1, 5));
+  const TrainConfig config = on(run_on_many_ranks(), {.tp = 2, .gtp = 5, .dp = 3, .etp = 2, .ep = 3, .egtp = 5});
+  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(2, 5, 3, 30));
+  EXPECT_EQ(std::tuple(config.etp, config.ep, config.egtp), std::tuple(2, 3, 5));
   const Degrees degrees = degrees_in(config);
-  EXPECT_EQ(std::tuple(degrees.tp, degrees.gtp, degrees.dp), std::tuple(2, 5, 1));
-  EXPECT_EQ(std::tuple(degrees.etp, degrees.ep, degrees.egtp), std::tuple(2, 1, 5));
+  EXPECT_EQ(std::tuple(degrees.tp, degrees.gtp, degrees.dp), std::tuple(2, 5, 3));
+  EXPECT_EQ(std::tuple(degrees.etp, degrees.ep, degrees.egtp), std::tuple(2, 3, 5));
   EXPECT_EQ(config.tp_chunks, "7");
   EXPECT_EQ(config.tp_overlap, true);
   EXPECT_EQ(config.products.tp_wire, quant::Format::fp8);

@@ -47,6 +47,13 @@ TEST(MetricRows, GiveALineWithAllKeysThatReadsBack) {
   EXPECT_EQ(metrics_line(parse_metrics_line(line, "m")), line);
 }
 
+TEST(MetricRows, AreInALineThoughTheyAreZeroOnlyIfEveryStepHasThem) {
+  EXPECT_EQ(metrics_line({}),
+            R"({"step": 0, "loss": 0.0, "grad_norm": 0.0, "lr": 0.0, "tokens": 0, "tokens_per_second": 0.0, )"
+            R"("step_ms": 0.0, "exposed_comm_ms": 0.0, "gathered_bytes": 0, "reduced_bytes": 0, "mfu": null})"
+            "\n");
+}
+
 TEST(MetricRows, HaveDifferentKeysAndMembers) {
   std::set<std::string_view> keys;
   for (const Metric& metric : metric_rows()) {
@@ -142,6 +149,7 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
 TEST(MetricRows, StateHowTheValuesOfTheRanksAreCombined) {
   const auto multiplied = [](double factor) {
     StepMetrics step = with_all_keys();
+    step.gpu_errors = 2;
     for (const Metric& metric : metric_rows()) each_number(metric, step, [&](double& value) { value *= factor; });
     return step;
   };

@@ -229,7 +229,7 @@ class Compare(unittest.TestCase):
     def test_a_program_that_hangs_is_ended_with_its_children(self):
         hangs = (f"import subprocess; child = subprocess.Popen(['sleep', '600']); "
                  f"pathlib.Path({str(self.folder / 'child')!r}).write_text(str(child.pid)); time.sleep(600)")
-        _, lines, summary, _ = self.compare([result(10)], [hangs], [result(10)], "--limit", "1")
+        _, lines, summary, _ = self.compare([result(10)], [hangs], [result(10)], "--limit", "8")  # others end in time on a busy machine
         self.assert_said(lines, compare_gpus.ON, "(its limit)")
         self.assertIn(compare_gpus.OFF, summary["programs"])
         self.assertTrue(ends(int((self.folder / "child").read_text())))
