@@ -33,8 +33,8 @@
 namespace tessera::run {
 namespace {
 
-std::chrono::milliseconds timeout_of(const settings::TrainConfig& config) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
 int launch_local(const settings::TrainConfig& command, const std::filesystem::path& configs,
@@ -44,7 +44,7 @@ int launch_local(const settings::TrainConfig& command, const std::filesystem::pa
   RunFiles files(setup);
   if (files.is_finished()) return 0;
   comm::LocalOptions options;
-  options.timeout = timeout_of(setup.run.stored());
+  options.timeout = milliseconds(setup.run->timeout_s);
   try {
     comm::run_local(static_cast<int>(setup.run.mesh().ranks), options, [&](comm::World& world) {
       run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
@@ -120,7 +120,7 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
   const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
   const settings::StartedRank started = settings::started_rank(known, launched.rank, launched.size);
   const auto world =
-      comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
+      comm::make_mpi_world({.timeout = milliseconds(command.timeout_s), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
                            started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
   if (!started.takes_part()) {
     fmt::print("{}\n", started.text);
@@ -174,7 +174,7 @@ int launch_nccl(const settings::TrainConfig& command, const settings::TrainConfi
                 const StopRequested& stop_requested) {
   RankWatch watch;
   launch::NcclRun run{
-      .timeout = timeout_of(command),
+      .timeout = milliseconds(command.timeout_s),
       .check_mismatch = check_mismatch,
       .stop_requested = stop_requested,
       .ranks = ranks,

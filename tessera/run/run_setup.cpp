@@ -64,20 +64,23 @@ models::ModelConfigPtr model_of_init(const settings::TrainConfig& config, const 
 // What is known of a run before its model.
 struct Start {
   settings::TrainConfig config;
-  std::optional<std::filesystem::path> checkpoint;  // RunSetup::checkpoint
-  std::vector<std::string> notes;                   // RunSetup::notes
+  std::optional<std::filesystem::path> checkpoint = {};     // RunSetup::checkpoint
+  std::optional<checkpoint::CheckpointReader> reader = {};  // of the checkpoint
+  hub::StoredRun stored = {};
+  std::vector<std::string> notes = {};  // RunSetup::notes
 };
 
 // Returns the model of a run that starts at step 0. Adds a note if the model's folder holds weights that are not read.
-models::ModelConfigPtr model_to_start(Start& start, const json& state, const std::string& where,
-                                      const RunPlaces& places) {
-  if (!start.config.init.empty()) {
-    start.notes.push_back(fmt::format("weights of {} (--init)", start.config.init));
-    return model_of_init(start.config, state, where, places);
+models::ModelConfigPtr model_to_start(Start& start, const RunPlaces& places) {
+  const settings::TrainConfig& config = start.config;
+  const auto& [state, where] = start.stored;
+  if (!config.init.empty()) {
+    start.notes.push_back(fmt::format("weights of {} (--init)", config.init));
+    return model_of_init(config, state, where, places);
   }
-  models::ModelConfigPtr model = model_of(start.config, state, where, places);
-  const std::filesystem::path file = models::find_model_config(start.config.model, places.configs);
-  if (std::string warning = hub::unread_weights_warning(file, start.config.model); !warning.empty())
+  models::ModelConfigPtr model = model_of(config, state, where, places);
+  const std::filesystem::path file = models::find_model_config(config.model, places.configs);
+  if (std::string warning = hub::unread_weights_warning(file, config.model); !warning.empty())
     start.notes.push_back(std::move(warning));
   return model;
 }
@@ -162,36 +165,45 @@ hub::StoredRun stored_in(const checkpoint::CheckpointReader& reader, const std::
           .where = checkpoint.string()};
 }
 
-}  // namespace
-
-namespace {
+Start start_of(const settings::TrainConfig& command, const RunPlaces& places) {
+  Start start{.config = command, .checkpoint = hub::checkpoint_to_resume(command)};
+  if (!command.resume.empty() && !start.checkpoint)
+    start.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
+  if (start.checkpoint) {
+    start.reader.emplace(
+        hub::open_checkpoint(*start.checkpoint, hub::CheckpointUse::resume, places.part, places.parts));
+    hub::check_name(*start.reader, command.out);
+  }
+  start.stored =
+      start.reader ? stored_in(*start.reader, *start.checkpoint) : hub::stored_before_first_checkpoint(command);
+  return start;
+}
 
 // Returns the run before its data is opened.
-RunSetup resolved_setup(const settings::TrainConfig& command, const hub::StoredRun& stored,
-                        const checkpoint::CheckpointReader* reader, Start start, const RunPlaces& places) {
-  const auto& [state, where] = stored;
+RunSetup resolved_setup(Start& start, const RunPlaces& places) {
+  const auto& [state, where] = start.stored;
+  settings::TrainConfig& config = start.config;
   settings::MergedConfig merged;
   if (state.contains("config")) {
-    merged = settings::merge_stored(command, state["config"], where, reader != nullptr);
-    start.config = merged.config;
-    if (merged.keeps_mesh) check_kept_mesh(start.config, places, where);
+    merged = settings::merge_stored(config, state["config"], where, start.reader.has_value());
+    config = merged.config;
+    if (merged.keeps_mesh) check_kept_mesh(config, places, where);
     for (const std::string& change : merged.changes) start.notes.push_back("changed on resume: " + change);
   }
-  if (start.config.model.empty() && state.contains("model")) start.config.model = name_of_model(state, where);
-  if (start.config.model.empty()) start.config.model = start.config.init;
-  settings::check(start.config);
-  const settings::RunMesh mesh = settings::resolve_mesh(start.config, settings::Use::train, places.world_size);
-  if (reader || state.contains("config")) start.notes.push_back(settings::mesh_note(merged, mesh));
-  models::ModelConfigPtr model =
-      reader ? model_of(start.config, state, where, places) : model_to_start(start, state, where, places);
+  if (config.model.empty() && state.contains("model")) config.model = name_of_model(state, where);
+  if (config.model.empty()) config.model = config.init;
+  settings::check(config);
+  const settings::RunMesh mesh = settings::resolve_mesh(config, settings::Use::train, places.world_size);
+  if (start.reader || state.contains("config")) start.notes.push_back(settings::mesh_note(merged, mesh));
+  models::ModelConfigPtr model = start.reader ? model_of(config, state, where, places) : model_to_start(start, places);
   for (const std::string& warning : models::model_config_warnings(model_file_of(start, places)))
     start.notes.push_back("warning: " + warning);
-  if (reader && state.contains("model")) settings::require_same_model(state["model"], *model, where);
-  if (reader) hub::check_stored_weights(*reader, *model);
-  RunSetup setup{.run = settings::resolve(start.config, std::move(model), settings::Use::train, places.world_size),
+  if (start.reader && state.contains("model")) settings::require_same_model(state["model"], *model, where);
+  if (start.reader) hub::check_stored_weights(*start.reader, *model);
+  RunSetup setup{.run = settings::resolve(config, std::move(model), settings::Use::train, places.world_size),
                  .checkpoint = start.checkpoint,
-                 .first_step = reader ? reader->step() + 1 : 1,
-                 .notes = std::move(start.notes)};
+                 .first_step = start.reader ? start.reader->step() + 1 : 1,
+                 .notes = start.notes};
   plan::check_budgets(setup.run);
   if (setup.run->recompute == settings::RecomputeSetting::automatic)
     setup.notes.push_back("recomputed: " + predict::recompute_text(settings::recompute_choice(setup.run)));
@@ -201,24 +213,15 @@ RunSetup resolved_setup(const settings::TrainConfig& command, const hub::StoredR
 }  // namespace
 
 RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& places) {
-  Start start{.config = command, .checkpoint = hub::checkpoint_to_resume(command), .notes = {}};
-  if (!command.resume.empty() && !start.checkpoint)
-    start.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
-  std::optional<checkpoint::CheckpointReader> reader;
-  if (start.checkpoint) {
-    reader.emplace(hub::open_checkpoint(*start.checkpoint, hub::CheckpointUse::resume, places.part, places.parts));
-    hub::check_name(*reader, command.out);
-  }
-  const hub::StoredRun stored =
-      reader ? stored_in(*reader, *start.checkpoint) : hub::stored_before_first_checkpoint(command);
-  const auto& [state, where] = stored;
-  RunSetup setup = resolved_setup(command, stored, reader ? &*reader : nullptr, std::move(start), places);
-  setup.data =
-      open_data({.blend = setup.run->data, .stored = reader ? state.value("data", json()) : json()}, setup, places);
+  Start start = start_of(command, places);
+  const auto& [state, where] = start.stored;
+  RunSetup setup = resolved_setup(start, places);
+  setup.data = open_data({.blend = setup.run->data, .stored = start.reader ? state.value("data", json()) : json()},
+                         setup, places);
   if (!setup.run->valid.empty())
     setup.valid = open_data({.blend = setup.run->valid, .flag = "--valid", .uses_weights = false}, setup, places);
-  if (reader) check_stored(setup, state, where);
-  if (reader) check_stored_types(*reader, setup.run);
+  if (start.reader) check_stored(setup, state, where);
+  if (start.reader) check_stored_types(*start.reader, setup.run);
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
   for (const std::string& warning : settings::warnings_of(setup.run.stored())) setup.notes.push_back(warning);
   add_tokenizer(setup, state, where, places);

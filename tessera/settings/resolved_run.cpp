@@ -5,10 +5,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/other_mesh.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/shares.h"
 
 namespace tessera::settings {
@@ -89,16 +87,8 @@ ResolvedRun ResolvedRun::with(const Change& change) const {
   return {std::move(changed), model_};
 }
 
-bool ResolvedRun::splits_tokens() const {
-  return settings::splits_tokens(stored_);
-}
-
 bool ResolvedRun::overlaps_tp() const {
   return settings::overlaps_tp(stored_, has_long_pieces(stored_, model_->sizes()));
-}
-
-shard::RowReads ResolvedRun::embedding_reads() const {
-  return settings::embedding_reads(stored_);
 }
 
 data::BatchShape ResolvedRun::batch() const {

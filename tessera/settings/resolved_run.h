@@ -7,7 +7,9 @@
 #include "tessera/data/sampler.h"
 #include "tessera/models/model_config.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/config.h"
+#include "tessera/settings/resolve.h"
 #include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {
@@ -40,10 +42,10 @@ class ResolvedRun {
   bool has_unused_places() const { return !mesh_.unused.empty(); }
 
   // Returns whether the tp ranks divide the tokens, and whether these tokens travel in pieces beside products.
-  bool splits_tokens() const;
+  bool splits_tokens() const { return settings::splits_tokens(stored_); }
   bool overlaps_tp() const;
   // Returns the tokens of a microbatch and the lookup, with which a model reads its embedding.
-  shard::RowReads embedding_reads() const;
+  shard::RowReads embedding_reads() const { return settings::embedding_reads(stored_); }
   // Returns the number of tokens in a step.
   std::int64_t tokens() const { return stored_.global_batch * stored_.seq_len; }
   // Returns the split of the global batch. Throws the errors of batch_shape (shares.h).

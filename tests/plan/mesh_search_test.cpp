@@ -275,7 +275,7 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
   };
   const settings::SettingWords ranks{{"model", {"llama-tiny"}}, {"ranks", {"4"}}};
   EXPECT_TRUE(inputs(ranks).propose);
-  EXPECT_EQ(inputs(ranks).request.run->global_batch, 4);
+  EXPECT_EQ(inputs(ranks).search.value().global_batch, 4);
   EXPECT_EQ(inputs(ranks, false).request.run->dp, 4);  // benchmarks do not choose a mesh
   settings::SettingWords degrees = ranks;
   degrees["tp"] = {"2"};

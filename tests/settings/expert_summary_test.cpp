@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/models/architectures/mixtral.h"
 #include "tests/settings/config_test_support.h"
 
 namespace tessera::settings {
@@ -12,7 +13,8 @@ ResolvedRun run_with(std::int64_t tp, std::int64_t etp, std::int64_t ep, Backend
   models::DecoderConfig model{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 10};
   model.num_heads = model.num_kv_heads = 2, model.head_dim = 4;
   model.experts = models::ExpertsConfig{.count = 7, .per_token = 2, .width = 8, .sparse = {true}};
-  return run_of({.backend = backend, .tp = tp, .gtp = etp * ep / tp, .etp = etp, .ep = ep, .micro_batch = 3}, model);
+  return run_of({.backend = backend, .tp = tp, .gtp = etp * ep / tp, .etp = etp, .ep = ep, .micro_batch = 3},
+                std::make_shared<models::MixtralConfig>(model));
 }
 
 TEST(ExpertSummary, HasTheRowsOfTheRankWithTheMostExperts) {

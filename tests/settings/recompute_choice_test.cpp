@@ -38,7 +38,8 @@ TrainConfig config_of(std::int64_t tp) {
 std::int64_t kept(const TrainConfig& config, const models::DecoderConfig& model, const std::vector<Policy>& blocks) {
   std::int64_t most = 0;
   for (int rank = 0; rank < config.tp; ++rank) {
-    predict::DryOptions options = dry_options(run_of(config, model), nn::BlockRecompute(blocks));
+    predict::DryOptions options =
+        dry_options(run_of(config, std::make_shared<models::LlamaConfig>(model)), nn::BlockRecompute(blocks));
     options.rank = rank;
     most = std::max(most, schedule::peak_stashed(dry_step(options).microbatch));
   }
@@ -65,7 +66,8 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
       for (int part = 0; part <= 20; ++part) {
         const std::int64_t budget = least + (most - least) * part / 20;
         config.activation_budget = {.value = budget, .text = std::to_string(budget)};
-        const std::vector<Policy> chosen = recompute_choice(run_of(config, model));
+        const std::vector<Policy> chosen =
+            recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model)));
         EXPECT_LE(kept(config, model, chosen), budget);
         EXPECT_LE(effort(chosen), before);  // a larger budget never needs more recomputation
         before = effort(chosen);
@@ -86,13 +88,15 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
 TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   TrainConfig config = config_of(1);
   const models::DecoderConfig model = model_of(3);
-  EXPECT_THAT(base::refusal([&] { recompute_choice(run_of(config, model)); }),
+  EXPECT_THAT(base::refusal([&] { recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model))); }),
               HasSubstr("--activation-budget: got 1 bytes, expected at least"));
   config.activation_budget = {};
   config.recompute = RecomputeSetting::selective;
-  EXPECT_EQ(recompute_choice(run_of(config, model)), std::vector<Policy>(3, Policy::selective));
+  EXPECT_EQ(recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model))),
+            std::vector<Policy>(3, Policy::selective));
   config.recompute = RecomputeSetting::none;
-  EXPECT_EQ(recompute_choice(run_of(config, model)), std::vector<Policy>(3, Policy::none));
+  EXPECT_EQ(recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model))),
+            std::vector<Policy>(3, Policy::none));
 }
 
 TEST(RecomputeChoice, HasAShortText) {

@@ -8,7 +8,7 @@
 namespace tessera::settings {
 
 // Throws InputError for settings of experts with a dense model, and for settings that a model with experts lacks.
-// `config`: resolved, with the degrees of the mesh.
+// `config` has the degrees of the mesh.
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes);
 
 // Throws InputError if a layer has more experts than the routers of GPUs support. --ep does not change this number,
