@@ -119,9 +119,9 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
                const std::filesystem::path& configs, bool check_mismatch, const StopRequested& stop_requested) {
   const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
   const settings::StartedRank started = settings::started_rank(known, launched.rank, launched.size);
-  const auto world =
-      comm::make_mpi_world({.timeout = milliseconds(command.timeout_s), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
-                           started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
+  const auto world = comm::make_mpi_world(
+      {.timeout = milliseconds(command.timeout_s), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
+      started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
   if (!started.takes_part()) {
     fmt::print("{}\n", started.text);
     return 0;

@@ -61,7 +61,7 @@ models::ModelConfigPtr model_of_init(const settings::TrainConfig& config, const 
   return init_model;
 }
 
-// What is known of a run before its model.
+// The inputs of a run before its model is read.
 struct Start {
   settings::TrainConfig config;
   std::optional<std::filesystem::path> checkpoint = {};     // RunSetup::checkpoint

@@ -18,7 +18,7 @@ struct RunSetup {
   std::shared_ptr<const data::TrainingData> data = {}, valid = {};  // valid: null without held-out data
   std::optional<std::filesystem::path> checkpoint = {};             // checkpoint to start from
   std::int64_t first_step = 1;                                      // the next step to train
-  std::filesystem::path tokenizer = {};  // folder of the tokenizer that is copied to the run; empty: none is known
+  std::filesystem::path tokenizer = {};  // folder of the tokenizer that is copied to the run; empty: unknown
   hub::BeginIds begin_ids = {};          // the begin tokens of the training data
   std::vector<std::string> notes = {};   // lines to print at the start
 };

@@ -5,7 +5,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/shares.h"
 

@@ -1,4 +1,4 @@
-// The settings of a run with all that follows from them. Pure.
+// A run: its settings, its model, and the values that follow from them. All functions are pure.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -81,7 +81,7 @@ class ResolvedRun {
 // Checks the settings of a training run before the model is read. Throws the errors of resolve that depend neither on
 // the mesh nor on the model.
 void check(const TrainConfig& settings);
-// Returns the mesh before the model is read. Launchers need no more. `world_size` is the number of processes that a
+// Returns the mesh before the model is read, as launchers need it. `world_size` is the number of processes that a
 // launcher started, or nullopt for `local`. Throws InputError for degrees that do not fit each other, the number of
 // ranks or the global batch, and the errors of inactive_slots.
 RunMesh resolve_mesh(TrainConfig settings, Use use, std::optional<std::int64_t> world_size = std::nullopt);

@@ -44,4 +44,15 @@ std::string mesh_text(const TrainConfig& config, bool has_experts = false);
 // Returns the names and sizes of the axes: tp, gtp, dp, and for a model with experts also etp, ep, egtp, edp.
 std::vector<std::pair<std::string, int>> axes_of(const nn::MeshDegrees& degrees);
 
+// The next functions are for settings before resolve. ResolvedRun has the same for a resolved run.
+
+// Returns the degrees, with those of experts.
+nn::MeshDegrees degrees_in(const TrainConfig& config);
+// Returns the settings on a mesh without unused places. Settings that have no meaning on this mesh get their defaults.
+TrainConfig on(TrainConfig config, const nn::MeshDegrees& degrees);
+// Returns the settings for one rank, with one microbatch in a step.
+TrainConfig alone(TrainConfig config);
+// Returns the settings with the degrees tp, gtp and dp, the unused places and the number of ranks of `other`.
+TrainConfig on_mesh_of(TrainConfig config, const TrainConfig& other);
+
 }  // namespace tessera::settings

@@ -15,7 +15,7 @@
 #include "tessera/plan/expert_layouts.h"
 #include "tessera/plan/plan_report.h"
 #include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/other_mesh.h"
+#include "tessera/settings/run_mesh.h"
 
 namespace tessera::plan {
 namespace {

@@ -1,6 +1,4 @@
 #include "tessera/plan/search/plan_flags.h"
-#include "tessera/settings/other_mesh.h"
-#include "tessera/settings/trainer_options.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +12,7 @@
 #include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/settings.h"
-#include "tessera/settings/text/byte_size.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {
 namespace {

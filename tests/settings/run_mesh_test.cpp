@@ -1,4 +1,4 @@
-#include "tessera/settings/other_mesh.h"
+#include "tessera/settings/run_mesh.h"
 
 #include <gtest/gtest.h>
 
