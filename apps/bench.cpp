@@ -46,9 +46,8 @@ int bench_schedule(const Arguments& arguments) {
       "How much communication the schedule hides: runs a model's step over links of several speeds, with several "
       "budgets. Weights are transferred; compute only takes its predicted time.",
       "tessera bench schedule");
-  plan::PlanCommandFlags flags;
-  bench::ScheduleBench bench;
-  bool json = false;
+  plan::PlanCommandFlags flags{.use = settings::Use::bench};
+  bool json = false, real = false;
   flags.settings["model"] = {"llama-tiny"};
   flags.settings["gtp"] = {"2"};
   settings::add_flags(app, settings::Command::bench_schedule, flags.settings);
@@ -56,16 +55,16 @@ int bench_schedule(const Arguments& arguments) {
   app.add_option("--machine", flags.machine,
                  "machine that predicts compute times: NAME under configs/machines or a file")
       ->capture_default_str();
-  app.add_flag("--real", bench.real, "sleep in real time instead of using a virtual clock");
+  app.add_flag("--real", real, "sleep in real time instead of using a virtual clock");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
   flags.settings["backend"] = {"local"};
   const plan::PlanCommandInputs task = plan::plan_command_inputs(flags, configs());
   print_warnings(task.warnings);
-  bench.config = task.request.config;
-  bench.model = task.request.model;
-  bench.machine = task.request.machine;
-  bench.coalesce_bytes = task.request.coalesce_bytes;
+  const bench::ScheduleBench bench{.run = task.request.run,
+                                   .machine = task.request.machine,
+                                   .coalesce_bytes = task.request.coalesce_bytes,
+                                   .real = real};
   const std::vector<bench::ScheduleRow> rows = bench::schedule_rows(bench);
   const std::vector<bench::TokenProductRow> products = bench::token_product_rows();
   if (json) {
@@ -120,49 +119,49 @@ int bench_kernels(const Arguments& arguments) {
 }
 
 // Throws InputError unless a launcher started as many processes as there are ranks.
-void check_processes(const settings::TrainConfig& config) {
-  launch::check_launcher(config.backend, "nccl");
+void check_processes(const settings::ResolvedRun& run) {
+  launch::check_launcher(run->backend, "nccl");
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
-  if (config.backend == settings::Backend::nccl && !launch.launcher.empty() && launch.size != config.ranks)
+  if (run->backend == settings::Backend::nccl && !launch.launcher.empty() && launch.size != run->ranks)
     throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}, the number of processes that {} started",
-                     config.tp, config.gtp, config.dp, config.ranks, launch.size, launch.launcher);
+                     run->tp, run->gtp, run->dp, run->ranks, launch.size, launch.launcher);
 }
 
 int bench_step(const Arguments& arguments) {
   CLI::App app("Measures whole training steps on random tokens, compared with the hardware's limits",
                "tessera bench step");
-  plan::PlanCommandFlags flags;
-  bench::StepBench bench;
+  plan::PlanCommandFlags flags{.use = settings::Use::bench};
+  int warmup = bench::kWarmupSteps;
+  std::filesystem::path profile;
   bool json = false;
   const std::string backend = base::cuda_device_count() > 0 ? "nccl" : "local";
   flags.settings["backend"] = {backend};
-  flags.settings["steps"] = {std::to_string(bench.steps)};
+  flags.settings["steps"] = {std::to_string(bench::kMeasuredSteps)};
   settings::add_flags(app, settings::Command::bench_step, flags.settings);
   describe(app, "backend", fmt::format("ranks are threads (local) or GPUs (nccl) [{}]", backend));
   app.get_option("--backend")->option_text("local|nccl");
-  describe(app, "steps", fmt::format("measured steps [{}]", bench.steps));
+  describe(app, "steps", fmt::format("measured steps [{}]", bench::kMeasuredSteps));
   app.add_option("--layers", flags.layers, "number of layers (default: the model's)");
-  app.add_option("--warmup", bench.warmup, "steps before the measured ones")->capture_default_str();
+  app.add_option("--warmup", warmup, "steps before the measured ones")->capture_default_str();
   std::string routing;
   app.add_option("--routing", routing, "experts: load of the experts, even or skewed (even)")
       ->check(CLI::IsMember({"even", "skewed"}));
-  app.add_option("--profile", bench.profile, "write every kernel of two further steps to this file, for Perfetto");
+  app.add_option("--profile", profile, "write every kernel of two further steps to this file, for Perfetto");
   app.add_flag("--json", json, "print as JSON");
   if (!parse(app, arguments)) return 0;
-  check_output("--profile", bench.profile);
+  check_output("--profile", profile);
   const plan::PlanCommandInputs task = plan::plan_command_inputs(flags, configs());
   print_warnings(task.warnings);
-  bench.model = task.request.model;
-  bench.config = task.request.config;
-  bench.steps = static_cast<int>(bench.config.steps);
-  if (!routing.empty() && !bench.config.has_experts)
-    throw InputError("--routing: model '{}' has no experts", bench.config.model);
-  if (routing == "skewed") bench.routing = bench::Routing::skewed;
+  const settings::ResolvedRun& run = task.request.run;
+  const bench::StepBench bench{.run = run,
+                               .warmup = warmup,
+                               .steps = static_cast<int>(run->steps),
+                               .profile = profile,
+                               .routing = routing == "skewed" ? bench::Routing::skewed : bench::Routing::even};
+  if (!routing.empty() && !run.has_experts()) throw InputError("--routing: model '{}' has no experts", run->model);
   if (bench.steps < 1 || bench.warmup < 0)
     throw InputError("--steps, --warmup: got {} and {}, expected 1 and 0 or more", bench.steps, bench.warmup);
-  if (bench.config.backend == settings::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
-  settings::check_graph(bench.config);
-  check_processes(bench.config);
+  check_processes(run);
   const auto body = [&](comm::World& world) {
     const bench::StepReport report = bench::measure_step(world, bench);
     if (world.rank() != 0) return;
@@ -171,9 +170,9 @@ int bench_step(const Arguments& arguments) {
     else
       fmt::print("{}", bench::step_text(bench, report));
   };
-  launch::set_up_process(bench.config.threads, bench.config.deterministic);
-  const auto ranks = static_cast<int>(bench.config.ranks);
-  if (bench.config.backend == settings::Backend::nccl) return launch::run_with_nccl({.ranks = ranks}, body);
+  launch::set_up_process(run->threads, run->deterministic);
+  const auto ranks = static_cast<int>(run->ranks);
+  if (run->backend == settings::Backend::nccl) return launch::run_with_nccl({.ranks = ranks}, body);
   comm::run_local(ranks, {}, body);
   return 0;
 }

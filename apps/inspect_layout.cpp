@@ -33,8 +33,8 @@ int run_inspect_layout(Arguments arguments) {
       models::find_model_config(command.config.model, configs_folder(base::read_environment()));
   const models::ModelConfigPtr model = models::read_model_config(file);
   print_warnings(models::model_config_warnings(file));
-  const settings::TrainConfig config = plan::resolve_plan_config(command.config, *model);
-  const nlohmann::ordered_json inspected = plan::inspect_layout(config, *model);
+  const nlohmann::ordered_json inspected =
+      plan::inspect_layout(settings::resolve(command.config, model, settings::Use::plan));
   fmt::print("{}", prints_json ? inspected.dump() + "\n" : plan::layout_text(inspected));
   return 0;
 }

@@ -68,7 +68,7 @@ plan::StepPlan plan_of(const plan::PlanCommandInputs& task, const std::string& e
 constexpr std::int64_t kManyRanks = 100'000, kManyRanksWithUnused = 4'096;
 
 void print_many_ranks(const plan::PlanCommandInputs& task) {
-  const std::int64_t ranks = task.request.config.ranks;
+  const std::int64_t ranks = task.request.run->ranks;
   if (ranks >= (task.draws || task.has_unused ? kManyRanksWithUnused : kManyRanks))
     fmt::print(stderr, "planning {} ranks may take a minute\n", ranks);
 }
@@ -96,14 +96,14 @@ int code_of(const plan::PlanCommandInputs& task, const plan::MemoryUse& memory) 
 nlohmann::ordered_json proposal_json(const plan::PlanCommandInputs& task, const plan::MemoryUse& memory,
                                      const std::string& reason) {
   const bool fit = fits(memory, task.request);
-  return {{"flags", fit ? nlohmann::ordered_json(plan::flags_text(task.request.config)) : nlohmann::ordered_json()},
+  return {{"flags", fit ? nlohmann::ordered_json(plan::flags_text(task.request.run)) : nlohmann::ordered_json()},
           {"reason", reason}};
 }
 
 std::string proposal_text(const plan::PlanCommandInputs& task, const plan::MemoryUse& memory,
                           const std::string& reason) {
   const std::string flags =
-      fits(memory, task.request) ? fmt::format("proposed flags: {}\n", plan::flags_text(task.request.config)) : "";
+      fits(memory, task.request) ? fmt::format("proposed flags: {}\n", plan::flags_text(task.request.run)) : "";
   return fmt::format("\n{}{} (tessera plan --search lists all meshes)\n", flags, reason);
 }
 
@@ -177,9 +177,9 @@ int run_plan(const Arguments& arguments) {
   std::string reason;
   if (task.search) {
     const std::vector<plan::MeshPlan> meshes =
-        plan::search_meshes(task.request, threads_of_host(), progress_printer("meshes"));
+        plan::search_meshes(task.request, *task.search, threads_of_host(), progress_printer("meshes"));
     if (!task.propose) return print_search(task.request, meshes, output);
-    task.request.config = meshes.front().config;
+    task.request.run = meshes.front().run;
     reason = plan::reason_for(meshes);
   }
   const plan::StepPlan step = plan_of(task, flags.events);

@@ -40,7 +40,7 @@ int run_resume_command(const Arguments& arguments) {
   const launch::LostRanks lost = launch::lost_ranks_of_run(run, ranks, program_invocation_name);
   launch::write_lost_ranks(lost, run);
   fmt::print("{}", launch::lost_ranks_text(lost));
-  return lost.config ? 0 : 1;
+  return lost.run ? 0 : 1;
 }
 
 }  // namespace tessera::apps

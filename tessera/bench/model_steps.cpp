@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/bench/timed_program.h"
-#include "tessera/plan/step_plan.h"
 #include "tessera/predict/dry_model.h"
 #include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/resolve.h"
@@ -62,11 +61,9 @@ double TimedModel::forward_seconds() const {
   return seconds;
 }
 
-TimedModel timed_model(const settings::TrainConfig& config, const models::ModelConfig& model,
-                       const predict::Machine& machine) {
-  TimedModel timed{
-      .options = settings::dry_options(config, model, nn::BlockRecompute(settings::recompute_choice(config, model))),
-      .microbatches = static_cast<int>(plan::microbatches_of(config))};
+TimedModel timed_model(const settings::ResolvedRun& run, const predict::Machine& machine) {
+  TimedModel timed{.options = settings::dry_options(run, nn::BlockRecompute(settings::recompute_choice(run))),
+                   .microbatches = static_cast<int>(run.microbatches())};
   timed.step = predict::dry_step(timed.options);
   timed.parameters = planned_parameters(timed.step, timed.options.step.types);
   const predict::CostInput input{

@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "tessera/bench/timed_steps.h"
-#include "tessera/models/model_config.h"
 #include "tessera/predict/costs.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::bench {
 
@@ -22,10 +21,8 @@ struct TimedModel {
   double forward_seconds() const;  // compute time of one microbatch
 };
 
-// `config` is resolved, and its program reads no rows by index. `model` must outlive the results. Throws the errors of
-// predict::event_costs.
-TimedModel timed_model(const settings::TrainConfig& config, const models::ModelConfig& model,
-                       const predict::Machine& machine);
+// The program of the run reads no rows by index. Throws the errors of predict::event_costs.
+TimedModel timed_model(const settings::ResolvedRun& run, const predict::Machine& machine);
 
 // `model` must outlive the steps.
 MakeTimedSteps steps_of(const TimedModel& model);

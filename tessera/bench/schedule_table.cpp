@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/plan/step_plan.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
@@ -28,9 +27,9 @@ std::vector<comm::Link> links_of(const TimedModel& model) {
 }
 
 void check(const ScheduleBench& bench) {
-  if (bench.config.gtp < 2)
-    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.config.gtp);
-  if (bench.config.embedding == shard::Lookup::rows)
+  if (bench.run->gtp < 2)
+    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.run->gtp);
+  if (bench.run->embedding == shard::Lookup::rows)
     throw InputError(
         "--embedding: got rows, expected auto or gather: without tokens, the rows that a step reads are unknown");
 }
@@ -51,13 +50,9 @@ nlohmann::ordered_json number_json(const std::optional<double>& number) {
 
 std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
   check(bench);
-  settings::TrainConfig config = bench.config;
-  config.embedding = shard::Lookup::gather;
-  const TimedModel model = timed_model(config, *bench.model, bench.machine);
-  ScheduleRun run{.steps = steps_of(model),
-                  .degrees = settings::mesh_of(config),
-                  .microbatches = model.microbatches,
-                  .real = bench.real};
+  const TimedModel model = timed_model(bench.run.with_lookup(shard::Lookup::gather), bench.machine);
+  ScheduleRun run{
+      .steps = steps_of(model), .degrees = bench.run.degrees(), .microbatches = model.microbatches, .real = bench.real};
   run.options = model.options.step.runtime;
   run.options.coalesce_bytes = bench.coalesce_bytes;
   std::vector<ScheduleRow> rows;
@@ -85,14 +80,14 @@ std::vector<ScheduleRow> schedule_rows(const ScheduleBench& bench) {
 }
 
 std::string schedule_text(const ScheduleBench& bench, const std::vector<ScheduleRow>& rows) {
-  const settings::TrainConfig& config = bench.config;
+  const settings::ResolvedRun& run = bench.run;
   std::string text = fmt::format(
       "{}, {} microbatches of {} x {} tokens a rank, {}, compute of '{}', {} time; ms\n\n"
       "{:>20} {:12} {:>10} {:>18} {:>18} {:>10} {:>8} {:>6}\n{:>20} {:12} {:>10} {:>9}{:>9} {:>9}{:>9} {:>10} {:>8} "
       "{:>6}\n",
-      config.model, plan::microbatches_of(config), config.micro_batch, config.seq_len, settings::mesh_text(config),
-      bench.machine.name, bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed", "step on", "longest",
-      "step /", "link", "budget", "KiB", "predicted", "measured", "predicted", "measured", "demand", "path", "path");
+      run->model, run.microbatches(), run->micro_batch, run->seq_len, run.mesh().text, bench.machine.name,
+      bench.real ? "real" : "virtual", "", "", "arenas", "step", "exposed", "step on", "longest", "step /", "link",
+      "budget", "KiB", "predicted", "measured", "predicted", "measured", "demand", "path", "path");
   for (const ScheduleRow& row : rows)
     text += fmt::format("{:>20} {:12} {:>10} {:>9.3f}{:>9.3f} {:>9.3f}{:>9.3f} {:>10.3f} {:>8} {:>6}\n",
                         link_text(row.link), row.budget, row.arena_bytes / 1024, row.step_predicted * 1e3,
@@ -115,16 +110,16 @@ nlohmann::ordered_json schedule_json(const ScheduleBench& bench, const std::vect
                      {"on_demand_measured_s", row.on_demand},
                      {"longest_path_s", number_json(row.longest_path)},
                      {"step_over_longest_path", number_json(row.ratio())}});
-  const settings::TrainConfig& config = bench.config;
+  const settings::ResolvedRun& run = bench.run;
   nlohmann::ordered_json json{{"benchmark", "schedule"},
                               {"time", bench.real ? "real" : "virtual"},
-                              {"model", config.model},
-                              {"layers", bench.model->sizes().num_layers},
+                              {"model", run->model},
+                              {"layers", run.model()->sizes().num_layers},
                               {"machine", bench.machine.name}};
-  for (const auto& [axis, degree] : settings::degrees_of(config)) json[axis] = degree;
-  json.update({{"microbatches", plan::microbatches_of(config)},
-               {"micro_batch", config.micro_batch},
-               {"seq_len", config.seq_len},
+  for (const auto& [axis, degree] : settings::axes_of(run.degrees())) json[axis] = degree;
+  json.update({{"microbatches", run.microbatches()},
+               {"micro_batch", run->micro_batch},
+               {"seq_len", run->seq_len},
                {"rows", table}});
   return json;
 }

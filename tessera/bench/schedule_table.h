@@ -11,8 +11,7 @@
 namespace tessera::bench {
 
 struct ScheduleBench {
-  settings::TrainConfig config;  // resolved for a plan
-  models::ModelConfigPtr model;
+  settings::ResolvedRun run;
   predict::Machine machine;  // gives the times of the operators; its links are not used
   std::int64_t coalesce_bytes = std::int64_t{1} << 20;
   bool real = false;  // true: steps sleep; false: time is virtual

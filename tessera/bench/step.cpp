@@ -31,19 +31,19 @@ constexpr int kMaxRepeats = 10;    // largest number of suppressed steps in one 
 constexpr int kMeasuredSteps = 5;  // additional steps on a GPU that measure waits, because measuring waits slows a GPU
 
 models::Batch random_batch(const StepBench& bench, std::uint64_t seed) {
-  const std::int64_t tokens = bench.config.micro_batch * bench.config.seq_len;
+  const std::int64_t tokens = bench.run->micro_batch * bench.run->seq_len;
   std::mt19937_64 random(seed);
   models::Batch batch{.tokens = at::empty({tokens}, at::kLong),
                       .targets = at::empty({tokens}, at::kLong),
-                      .layout = {.batch = bench.config.micro_batch,
-                                 .seq_len = bench.config.seq_len,
+                      .layout = {.batch = bench.run->micro_batch,
+                                 .seq_len = bench.run->seq_len,
                                  .positions = at::empty({tokens}, at::kLong),
                                  .cu_seqlens = {}}};
-  const auto vocabulary = static_cast<std::uint64_t>(bench.model->sizes().vocab_size);
+  const auto vocabulary = static_cast<std::uint64_t>(bench.run.model()->sizes().vocab_size);
   for (std::int64_t i = 0; i < tokens; ++i) {
     batch.tokens.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
     batch.targets.mutable_data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random() % vocabulary);
-    batch.layout.positions.mutable_data_ptr<std::int64_t>()[i] = i % bench.config.seq_len;
+    batch.layout.positions.mutable_data_ptr<std::int64_t>()[i] = i % bench.run->seq_len;
   }
   return batch;
 }
@@ -125,7 +125,7 @@ Steps take_steps(train::Trainer& trainer, const train::StepInput& input, int cou
 // Returns the measured steps. On a GPU the metrics come from additional steps, which measure waits.
 Steps measured_steps(train::Trainer& trainer, const train::StepInput& input, const StepBench& bench) {
   trainer.runtime().measure_waits(false);
-  trainer.runtime().measure_pace(!bench.config.cuda_graph);
+  trainer.runtime().measure_pace(!bench.run->cuda_graph);
   Steps steps = take_steps(trainer, input, bench.warmup + bench.steps);
   steps.drop(bench.warmup);
   trainer.runtime().measure_pace(false);
@@ -189,21 +189,21 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
 }  // namespace
 
 StepReport measure_step(comm::World& world, const StepBench& bench) {
-  const settings::TrainConfig& config = bench.config;
+  const settings::ResolvedRun& run = bench.run;
   launch::set_up_rank_thread();
   StepReport report{.ranks = world.size()};
   const base::Device device = device_of(world);
   report.limit = measure_limit(bench, world.rank(), device);
   if (device.kind == base::DeviceKind::cuda)
     at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index));
-  train::Trainer trainer(world, settings::trainer_options(config, *bench.model));
+  train::Trainer trainer(world, settings::trainer_options(run));
   comm::Communicator& all = *trainer.parallel().world;
   train::set_initial_values(trainer.runtime(), 1);
-  if (bench.model->sizes().num_experts > 0) set_routing(trainer.runtime(), bench.routing);
+  if (run.has_experts()) set_routing(trainer.runtime(), bench.routing);
 
-  const std::int64_t tokens = config.micro_batch * config.seq_len;
+  const std::int64_t tokens = run->micro_batch * run->seq_len;
   const auto data_ranks = static_cast<std::int64_t>(trainer.parallel().losses->size());
-  const auto microbatches = static_cast<int>(config.global_batch / (config.micro_batch * data_ranks));
+  const auto microbatches = static_cast<int>(run->global_batch / (run->micro_batch * data_ranks));
   const std::vector<models::Batch> batches = random_batches(bench, microbatches, trainer.parallel().losses->rank());
   const train::StepInput input{.microbatches = microbatches,
                                .tokens = tokens * microbatches * data_ranks,
@@ -217,9 +217,9 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
   report.gather_arena_bytes = schedules.gather_arena_bytes;
   report.reduce_arena_bytes = schedules.reduce_arena_bytes;
   report.scratch_bytes = schedules.scratch_bytes;
-  report.transport = settings::transport_of(config, schedules);
+  report.transport = settings::transport_of(run, schedules);
   report.indirect = schedules.indirect;
-  report.tp_transport = settings::tp_transport_of(config, schedules);
+  report.tp_transport = settings::tp_transport_of(run, schedules);
   if (!bench.profile.empty()) {
     const auto two_steps = [&] {
       take_steps(trainer, input, 2);
@@ -231,16 +231,16 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
       two_steps();
   }
   add_steps(steps, all, report);
-  if (const models::ModelSizes sizes = bench.model->sizes(); sizes.num_experts > 0) {
-    report.expert_load = expert_load(steps.last.router.value().counts, sizes.num_experts);
-    report.experts = settings::expert_summary(config, sizes, trainer.expert_room(), report.last.padded_products);
+  if (run.has_experts()) {
+    report.expert_load = expert_load(steps.last.router.value().counts, run.model()->sizes().num_experts);
+    report.experts = settings::expert_summary(run, trainer.expert_room(), report.last.padded_products);
   }
   report.limit = longest_limit(report.limit, all);
   all.all_reduce(most.data(), 1, quant::DType::i64, comm::ReduceOp::max).synchronize();
   report.memory_bytes = most[0];
   report.tokens_per_second_per_rank = static_cast<double>(input.tokens) / world.size() / (report.median_ms * 1e-3);
-  report.flops = settings::model_flops(config, *bench.model) / world.size();
-  report.peak_flops = telemetry::peak_flops_of(config.peak_flops, config.dtype, device);
+  report.flops = settings::model_flops(run) / world.size();
+  report.peak_flops = telemetry::peak_flops_of(run->peak_flops, run->dtype, device);
   return report;
 }
 
@@ -268,15 +268,15 @@ std::string limit_remark(const StepReport& report) {
 nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& report) {
   const double limit_ms = report.limit.seconds() * 1e3;
   nlohmann::ordered_json json{
-      {"model", bench.config.model},
-      {"layers", bench.model->sizes().num_layers},
-      {"seq_len", bench.config.seq_len},
-      {"micro_batch", bench.config.micro_batch},
-      {"global_batch", bench.config.global_batch},
-      {"dtype", name_of(bench.config.dtype)},
-      {"tp", bench.config.tp},
-      {"gtp", bench.config.gtp},
-      {"dp", bench.config.dp},
+      {"model", bench.run->model},
+      {"layers", bench.run.model()->sizes().num_layers},
+      {"seq_len", bench.run->seq_len},
+      {"micro_batch", bench.run->micro_batch},
+      {"global_batch", bench.run->global_batch},
+      {"dtype", name_of(bench.run->dtype)},
+      {"tp", bench.run->tp},
+      {"gtp", bench.run->gtp},
+      {"dp", bench.run->dp},
       {"steps", bench.steps},
       {"median_ms", report.median_ms},
       {"p10_ms", report.p10_ms},
@@ -290,19 +290,19 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"reduce_arena_bytes", report.reduce_arena_bytes},
       {"exchange_scratch_bytes", report.scratch_bytes}};
   for (const telemetry::Metric& metric : telemetry::metric_rows())
-    if (metric.bench) json[std::string(metric.key)] = json_of(metric, report.metrics, bench.config.dtype);
+    if (metric.bench) json[std::string(metric.key)] = json_of(metric, report.metrics, bench.run->dtype);
   json.update(
       {{"least_exposed_comm_ms", report.least_exposed_comm_ms},
        {"exposed_ms", {{"weights", exposed_weights_ms(report)}, {"tp", report.metrics.exposed_tp_ms.value_or(0)}}},
        {"host_ms", report.host_ms},
        {"waiting_ms", report.waiting_ms},
        {"transport", report.transport},
-       {"tp_overlap", overlaps_tp(bench.config)},
-       {"tp_chunks", bench.config.tp_chunks},
+       {"tp_overlap", bench.run.overlaps_tp()},
+       {"tp_chunks", bench.run->tp_chunks},
        {"tp_pieces", report.last.tp_pieces},
        {"tp_fallbacks", report.last.tp_fallbacks},
        {"tp_transport", report.tp_transport},
-       {"cuda_graph", bench.config.cuda_graph},
+       {"cuda_graph", bench.run->cuda_graph},
        {"limit_ms", limit_ms},
        {"limit_products_ms", report.limit.products * 1e3},
        {"limit_attention_ms", report.limit.attention * 1e3},
@@ -354,8 +354,8 @@ std::string memory_line(const StepReport& report) {
 std::string graph_line(const StepBench& bench, const StepReport& report) {
   const std::string hint = telemetry::graph_hint({.waiting_seconds = report.waiting_ms * 1e-3,
                                                   .step_seconds = report.median_ms * 1e-3,
-                                                  .accepts_graph = settings::accepts_graph(bench.config),
-                                                  .has_graph = bench.config.cuda_graph});
+                                                  .accepts_graph = settings::accepts_graph(bench.run.stored()),
+                                                  .has_graph = bench.run->cuda_graph});
   return hint.empty() ? "" : hint + "\n";
 }
 
@@ -381,9 +381,9 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}{}\n"
       "{}{}",
-      bench.config.model, bench.model->sizes().num_layers, bench.config.micro_batch, bench.config.seq_len,
-      name_of(bench.config.dtype), settings::mesh_text(bench.config), bench.steps, report.median_ms, report.p10_ms,
-      report.p90_ms, report.tokens_per_second_per_rank, mfu_text(report),
+      bench.run->model, bench.run.model()->sizes().num_layers, bench.run->micro_batch, bench.run->seq_len,
+      name_of(bench.run->dtype), bench.run.mesh().text, bench.steps, report.median_ms, report.p10_ms, report.p90_ms,
+      report.tokens_per_second_per_rank, mfu_text(report),
       std::isnan(report.metrics.exposed_comm_ms)
           ? "is not measured under a graph"
           : fmt::format("{:9.2f} ms of communication (weights {:.2f}, tp {:.2f}); {:.2f} where it is least",

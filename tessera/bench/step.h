@@ -12,20 +12,20 @@
 
 #include "tessera/bench/routing.h"
 #include "tessera/comm/world.h"
-#include "tessera/models/model_config.h"
-#include "tessera/settings/config.h"
 #include "tessera/settings/expert_summary.h"
 #include "tessera/telemetry/metric.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {
 
+inline constexpr int kWarmupSteps = 3, kMeasuredSteps = 10;
+
 struct StepBench {
-  settings::TrainConfig config;  // resolved; config's number of steps is not used
-  models::ModelConfigPtr model;
-  int warmup = 3, steps = 10;       // the runtime records the first warm-up step to plan the schedule
-  std::filesystem::path profile;    // where rank 0 writes a profile of two more steps; empty: no profile
-  Routing routing = Routing::even;  // load of the experts in a model with experts
+  settings::ResolvedRun run;  // its number of steps is not used
+  // The runtime records the first warm-up step to plan the schedule.
+  int warmup = kWarmupSteps, steps = kMeasuredSteps;
+  std::filesystem::path profile = {};  // where rank 0 writes a profile of two more steps; empty: no profile
+  Routing routing = Routing::even;     // load of the experts in a model with experts
 };
 
 // Lower bound of a rank's step time without overlap, in seconds. The limit is the measured time of the step's products

@@ -15,7 +15,6 @@
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/tensor.h"
-#include "tessera/plan/step_plan.h"
 #include "tessera/predict/planned_parameters.h"
 #include "tessera/predict/update_bytes.h"
 #include "tessera/settings/trainer_options.h"
@@ -27,13 +26,13 @@ using ops::ProductCall, ops::ProductSizes, ops::Work, ops::WorkKind;
 
 // The limit is the time of a step without recompute.
 predict::DryOptions limit_options(const StepBench& bench, int rank) {
-  predict::DryOptions options = settings::dry_options(bench.config, *bench.model, {});
+  predict::DryOptions options = settings::dry_options(bench.run, {});
   options.rank = rank;
   return options;
 }
 
 double microbatches_of(const StepBench& bench) {
-  return static_cast<double>(plan::microbatches_of(bench.config));
+  return static_cast<double>(bench.run.microbatches());
 }
 
 // A product of random matrices, in the layer's type or with operands in a number format.
@@ -118,8 +117,8 @@ class Calls {
 
   // bytes: the bytes that all work except products and attention reads and writes.
   Calls(const StepBench& bench, const predict::DryStep& dry, double bytes, at::Device device)
-      : options_(at::TensorOptions().device(device).dtype(ops::to_scalar_type(bench.config.dtype))),
-        gradient_(ops::to_scalar_type(*bench.config.grad_wire)) {
+      : options_(at::TensorOptions().device(device).dtype(ops::to_scalar_type(bench.run->dtype))),
+        gradient_(ops::to_scalar_type(*bench.run->grad_wire)) {
     std::int64_t parts = 0;
     for (const std::vector<Work>& works : dry.work)
       for (const Work& work : works) parts += work.kind == WorkKind::attention_backward ? 1 : 0;
@@ -201,7 +200,7 @@ double bytes_beside(const StepBench& bench, const predict::DryOptions& options, 
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
     for (const Work& work : works) operators += work.kind == WorkKind::memory ? work.bytes : 0;
-  const std::int64_t microbatches = plan::microbatches_of(bench.config);
+  const std::int64_t microbatches = bench.run.microbatches();
   return static_cast<double>(microbatches) * operators + static_cast<double>(update_bytes(options, dry, microbatches));
 }
 

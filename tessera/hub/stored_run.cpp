@@ -9,8 +9,8 @@
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
-#include "tessera/settings/other_mesh.h"
 #include "tessera/settings/resume.h"
+#include "tessera/settings/run_mesh.h"
 #include "tessera/settings/settings.h"
 #include "tessera/train/trainer_checkpoint.h"
 

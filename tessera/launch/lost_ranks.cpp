@@ -17,9 +17,8 @@
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/rank_text.h"
 #include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/other_mesh.h"
+#include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
-#include "tessera/settings/resume.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
 
@@ -29,31 +28,28 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the places of the ranks, in rank order.
-std::vector<int> active_places(const settings::TrainConfig& config) {
-  std::vector<int> all(static_cast<std::size_t>(config.tp * config.gtp * config.dp)), active;
+std::vector<int> active_places(const nn::MeshDegrees& degrees) {
+  std::vector<int> all(static_cast<std::size_t>(degrees.places())), active;
   std::iota(all.begin(), all.end(), 0);
-  std::vector<int> unused;
-  if (settings::has_unused_places(config)) unused = settings::places_of(settings::inactive_slots(config), config);
-  std::ranges::sort(unused);
-  std::ranges::set_difference(all, unused, std::back_inserter(active));
+  std::ranges::set_difference(all, degrees.unused, std::back_inserter(active));
   return active;
 }
 
-void add_place(settings::PlaceMap& slots, int place, const settings::TrainConfig& config) {
-  const int tp = static_cast<int>(config.tp), gtp = static_cast<int>(config.gtp);
+void add_place(settings::PlaceMap& slots, int place, const nn::MeshDegrees& degrees) {
+  const int tp = degrees.tp, gtp = degrees.gtp;
   std::vector<int>& known = slots[{.dp = place / tp / gtp, .gtp = place / tp % gtp}];
   const auto at = std::ranges::lower_bound(known, place % tp);
   if (at == known.end() || *at != place % tp) known.insert(at, place % tp);
 }
 
-settings::PlaceMap dead_with(const settings::TrainConfig& config, const std::vector<int>& ranks) {
-  settings::PlaceMap dead = config.dead;
-  const std::vector<int> active = active_places(config);
+settings::PlaceMap dead_with(const settings::ResolvedRun& run, const std::vector<int>& ranks) {
+  settings::PlaceMap dead = run->dead;
+  const std::vector<int> active = active_places(run.degrees());
   for (const int rank : ranks) {
     if (rank < 0 || rank >= static_cast<int>(active.size()))
       throw InputError("--lost: got rank {}, expected one below {}, the number of ranks of the run", rank,
                        active.size());
-    add_place(dead, active[static_cast<std::size_t>(rank)], config);
+    add_place(dead, active[static_cast<std::size_t>(rank)], run.degrees());
   }
   return dead;
 }
@@ -62,43 +58,44 @@ settings::PlaceMap dead_with(const settings::TrainConfig& config, const std::vec
 enum class Extent { place, tp_group, replica };
 
 // Returns the idle places of the run, and the live places that become idle together with the lost ranks.
-settings::PlaceMap idle_with(const settings::TrainConfig& config, const std::vector<int>& ranks,
+settings::PlaceMap idle_with(const settings::ResolvedRun& run, const std::vector<int>& ranks,
                              const settings::PlaceMap& dead, Extent extent) {
-  settings::PlaceMap idle = config.idle;
+  settings::PlaceMap idle = run->idle;
   if (extent == Extent::place) return idle;
-  const int size = static_cast<int>(extent == Extent::tp_group ? config.tp : config.tp * config.gtp);
-  const std::vector<int> active = active_places(config);
-  const std::vector<int> dead_places = settings::places_of(dead, config);
+  const nn::MeshDegrees& degrees = run.degrees();
+  const int size = extent == Extent::tp_group ? degrees.tp : degrees.tp * degrees.gtp;
+  const std::vector<int> active = active_places(degrees);
+  const std::vector<int> dead_places = settings::places_of(dead, degrees.tp, degrees.gtp);
   for (const int rank : ranks) {
     const int first = active[static_cast<std::size_t>(rank)] / size * size;
     for (int place = first; place < first + size; ++place)
-      if (std::ranges::find(dead_places, place) == dead_places.end()) add_place(idle, place, config);
+      if (std::ranges::find(dead_places, place) == dead_places.end()) add_place(idle, place, degrees);
   }
   return idle;
 }
 
 // Returns --tp-spares, or auto if a tp group has more dead slots than this number.
-std::string spares_with(const settings::TrainConfig& config, const settings::PlaceMap& dead) {
+std::string spares_with(const settings::ResolvedRun& run, const settings::PlaceMap& dead) {
   int spares = 0;
-  const std::string& text = config.tp_spares;
+  const std::string& text = run->tp_spares;
   const bool is_number = std::from_chars(text.data(), text.data() + text.size(), spares).ec == std::errc();
-  return is_number && spares < settings::uniform_spares(dead, static_cast<int>(config.tp)).count ? "auto" : text;
+  return is_number && spares < settings::uniform_spares(dead, run.degrees().tp).count ? "auto" : text;
 }
 
 // Returns the setting of CUDA_VISIBLE_DEVICES for the remaining ranks, such as "CUDA_VISIBLE_DEVICES=0,2 ". If the
 // program starts the ranks itself, it assigns the visible devices to ranks in order, or according to their places
 // (launch.cpp).
-std::string devices_text(const settings::TrainConfig& before, const settings::TrainConfig& after,
+std::string devices_text(const settings::ResolvedRun& before, const settings::ResolvedRun& after,
                          const CommandPlace& place) {
-  if (before.backend != settings::Backend::nccl || !place.launch.is_self_started) return "";
+  if (before->backend != settings::Backend::nccl || !place.launch.is_self_started) return "";
   std::vector<std::string> names;
   for (std::size_t at = 0; at <= place.visible.size() && !place.visible.empty();) {
     const std::size_t end = std::min(place.visible.find(',', at), place.visible.size());
     names.push_back(place.visible.substr(at, end - at));
     at = end + 1;
   }
-  const std::vector<int> old = active_places(before), remaining = active_places(after);
-  const bool by_place = settings::has_unused_places(before) && place.devices == before.tp * before.gtp * before.dp;
+  const std::vector<int> old = active_places(before.degrees()), remaining = active_places(after.degrees());
+  const bool by_place = before.has_unused_places() && place.devices == before.degrees().places();
   std::vector<std::string> used;
   for (std::size_t rank = 0; rank < old.size(); ++rank) {
     if (std::ranges::find(remaining, old[rank]) == remaining.end()) continue;
@@ -110,9 +107,9 @@ std::string devices_text(const settings::TrainConfig& before, const settings::Tr
 
 // Returns the launch of the smaller run. On GPUs, a launcher that started a process for each place starts the same
 // number of processes again, because each process keeps its GPU.
-rendezvous::Launch launch_of(const settings::TrainConfig& after, rendezvous::Launch launch) {
-  const auto places = static_cast<int>(after.tp * after.gtp * after.dp);
-  if (after.backend != settings::Backend::nccl || launch.size != places) launch.size = static_cast<int>(after.ranks);
+rendezvous::Launch launch_of(const settings::ResolvedRun& after, rendezvous::Launch launch) {
+  if (after->backend != settings::Backend::nccl || launch.size != after.degrees().places())
+    launch.size = static_cast<int>(after->ranks);
   return launch;
 }
 
@@ -151,25 +148,22 @@ nlohmann::ordered_json json_of(const settings::PlaceMap& slots) {
 
 }  // namespace
 
-settings::TrainConfig without_ranks(const settings::TrainConfig& config, const models::ModelConfig& model,
-                                    const std::vector<int>& ranks) {
-  settings::TrainConfig smaller = config;
-  const settings::PlaceMap dead = dead_with(config, ranks);
-  smaller.cuda_graph = false;
-  if (config.reduce_order == settings::ReduceOrder::hierarchical)
-    smaller.reduce_order = settings::ReduceOrder::sequential, smaller.ranks_per_node = 0;
-  const std::string spares = spares_with(config, dead);
+settings::ResolvedRun without_ranks(const settings::ResolvedRun& run, const std::vector<int>& ranks) {
+  const settings::PlaceMap dead = dead_with(run, ranks);
+  const std::string spares = spares_with(run, dead);
   std::optional<InputError> refusal;
   for (const Extent extent : {Extent::place, Extent::tp_group, Extent::replica})
-    for (const std::string& shares : {config.reduced_batch, std::string("auto")}) {
+    for (const std::string& shares : {run->reduced_batch, std::string("auto")}) {
       try {
-        return settings::resolve_model(
-            settings::resolve_ranks(without(smaller, {.dead = dead,
-                                                      .idle = idle_with(config, ranks, dead, extent),
-                                                      .tp_spares = spares,
-                                                      .reduced_batch = config.reduced_batch.empty() ? "" : shares}),
-                                    std::nullopt),
-            model);
+        settings::TrainConfig smaller = run.without({.dead = dead,
+                                                     .idle = idle_with(run, ranks, dead, extent),
+                                                     .tp_spares = spares,
+                                                     .reduced_batch = run->reduced_batch.empty() ? "" : shares})
+                                            .stored();
+        smaller.cuda_graph = false;
+        if (smaller.reduce_order == settings::ReduceOrder::hierarchical)
+          smaller.reduce_order = settings::ReduceOrder::sequential, smaller.ranks_per_node = 0;
+        return settings::resolve(std::move(smaller), run.model(), settings::Use::train);
       } catch (const InputError& error) {
         if (!refusal) refusal = error;
       }
@@ -177,24 +171,25 @@ settings::TrainConfig without_ranks(const settings::TrainConfig& config, const m
   throw InputError(*refusal);
 }
 
-LostRanks lost_ranks(const settings::TrainConfig& config, const models::ModelConfig& model,
-                     const std::vector<int>& ranks, const CommandPlace& place, const fs::path& started_from) {
-  LostRanks lost{.ranks = ranks, .dead = dead_with(config, ranks)};
+LostRanks lost_ranks(const settings::ResolvedRun& run, const std::vector<int>& ranks, const CommandPlace& place,
+                     const fs::path& started_from) {
+  LostRanks lost{.ranks = ranks, .dead = dead_with(run, ranks)};
   ResumeChanges changes;
-  if (const auto latest = checkpoint::latest_checkpoint(hub::RunDirectory(config.out).checkpoints()))
+  if (const auto latest = checkpoint::latest_checkpoint(hub::RunDirectory(run->out).checkpoints()))
     lost.checkpoint = latest->path.string();
   else if (!started_from.empty())
     lost.checkpoint = changes.from = started_from.string();
   try {
-    lost.config = without_ranks(config, model, ranks);
+    lost.run = without_ranks(run, ranks);
   } catch (const InputError& error) {
     lost.reason = error.what();
     return lost;
   }
-  changes.kept = changed_settings(lost.checkpoint.empty() ? config : stored_settings(lost.checkpoint), *lost.config);
-  changes.before = devices_text(config, *lost.config, place);
-  const rendezvous::Launch launch = launch_of(*lost.config, place.launch);
-  lost.command = resume_command(*lost.config, place.program, launch, changes);
+  changes.kept =
+      changed_settings(lost.checkpoint.empty() ? run.stored() : stored_settings(lost.checkpoint), lost.run->stored());
+  changes.before = devices_text(run, *lost.run, place);
+  const rendezvous::Launch launch = launch_of(*lost.run, place.launch);
+  lost.command = resume_command(*lost.run, place.program, launch, changes);
   if (calls_launcher(launch)) lost.launcher = launch.launcher;
   return lost;
 }
@@ -203,21 +198,21 @@ std::string lost_ranks_text(const LostRanks& lost) {
   const bool is_one = lost.ranks.size() == 1;
   std::string text = fmt::format("tessera: {} {} {} ended during the run; dead places: {}\n", is_one ? "rank" : "ranks",
                                  rendezvous::rank_list(lost.ranks), is_one ? "has" : "have", to_text(lost.dead));
-  if (!lost.config)
+  if (!lost.run)
     return text + fmt::format("tessera: the run cannot continue without {}: {}\n", is_one ? "it" : "them", lost.reason);
   return text +
          fmt::format("tessera: to continue {} with {} {}{}:\n  {}\n",
                      lost.checkpoint.empty() ? "from step 0 (no checkpoint is complete)" : "from " + lost.checkpoint,
-                     lost.config->ranks, lost.config->ranks == 1 ? "rank" : "ranks",
+                     lost.run->mesh().ranks, lost.run->mesh().ranks == 1 ? "rank" : "ranks",
                      lost.launcher.empty() ? "" : fmt::format(" (add the other options of {})", lost.launcher),
                      lost.command);
 }
 
 void write_lost_ranks(const LostRanks& lost, const fs::path& out) {
   nlohmann::ordered_json json = {{"lost_ranks", lost.ranks}, {"dead", json_of(lost.dead)}};
-  if (lost.config) {
-    json["idle"] = json_of(lost.config->idle);
-    json["ranks"] = lost.config->ranks;
+  if (lost.run) {
+    json["idle"] = json_of(lost.run->stored().idle);
+    json["ranks"] = lost.run->mesh().ranks;
     json["command"] = lost.command;
   } else {
     json["reason"] = lost.reason;
@@ -244,7 +239,8 @@ LostRanks lost_ranks_of_run(const fs::path& run, const std::vector<int>& ranks, 
   const models::ModelConfigPtr model = models::parse_model_config(state["model"], file.string() + ": model");
   CommandPlace place{.program = std::string(program), .launch = {}};
   if (config.backend == settings::Backend::mpi) place.launch.launcher = "mpirun";
-  return lost_ranks(config, *model, ranks, place, config.resume == "latest" ? "" : config.resume);
+  const std::string from = config.resume == "latest" ? "" : config.resume;
+  return lost_ranks(settings::resolve(std::move(config), model, settings::Use::train), ranks, place, from);
 }
 
 }  // namespace tessera::launch

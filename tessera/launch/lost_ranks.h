@@ -7,10 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/models/model_config.h"
 #include "tessera/rendezvous/launcher.h"
-#include "tessera/settings/config.h"
-#include "tessera/settings/places.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::launch {
 
@@ -18,21 +16,19 @@ struct LostRanks {
   std::vector<int> ranks = {};   // ranks that have ended
   settings::PlaceMap dead = {};  // dead places: those that the run already had, and the places of the lost ranks
   std::string checkpoint = {};   // newest complete checkpoint; empty: the run starts again from its first step
-  std::optional<settings::TrainConfig> config =
-      {};                    // resolved settings of the smaller run; absent: the run cannot continue
-  std::string reason = {};   // why the run cannot continue
-  std::string command = {};  // command that resumes the run without the lost ranks
+  std::optional<settings::ResolvedRun> run = {};  // the smaller run; absent: the run cannot continue
+  std::string reason = {};                        // why the run cannot continue
+  std::string command = {};                       // command that resumes the run without the lost ranks
   // Name of the launcher, whose other options the user must add to the command. Empty: no launcher.
   std::string launcher = {};
 };
 
-// Returns the settings with which a run continues without the ranks `ranks`. `config` must be resolved. The places of
-// the lost ranks become dead. If the number formats of the run do not allow smaller tp groups, more ranks become idle:
-// the other ranks of the same tp group, or of the same replica. CUDA graphs and hierarchical sums are switched off.
+// Returns the run as it continues without the ranks `ranks`. The places of the lost ranks become dead. If the number
+// formats of the run do not allow smaller tp groups, more ranks become idle: the other ranks of the same tp group, or
+// of the same replica. CUDA graphs and hierarchical sums are switched off.
 // --tp-spares and --reduced-batch become auto if their numbers do not fit the smaller mesh. Throws InputError if a rank
 // does not exist. If no mesh is possible, throws the InputError of the first mesh that was tried.
-settings::TrainConfig without_ranks(const settings::TrainConfig& config, const models::ModelConfig& model,
-                                    const std::vector<int>& ranks);
+settings::ResolvedRun without_ranks(const settings::ResolvedRun& run, const std::vector<int>& ranks);
 
 // The inputs of a command that are not settings.
 struct CommandPlace {
@@ -46,8 +42,7 @@ struct CommandPlace {
 // or empty. This checkpoint is used if the run has not saved a checkpoint. Throws InputError if a rank does not exist,
 // or if two checkpoints have the same step. The command sets every setting that a resumed run would take from that
 // checkpoint with another value.
-LostRanks lost_ranks(const settings::TrainConfig& config, const models::ModelConfig& model,
-                     const std::vector<int>& ranks, const CommandPlace& place,
+LostRanks lost_ranks(const settings::ResolvedRun& run, const std::vector<int>& ranks, const CommandPlace& place,
                      const std::filesystem::path& started_from = {});
 
 // Returns the lines that are printed for the user: the dead places, the checkpoint and the command. Each line ends with

@@ -55,14 +55,14 @@ bool is_in_command(const settings::TrainConfig& config, const settings::Setting&
          std::ranges::find(elsewhere, setting.name) == std::end(elsewhere);
 }
 
-std::string resume_command(const settings::TrainConfig& config, std::string_view program,
-                           const rendezvous::Launch& launch, const ResumeChanges* changes) {
+std::string resume_command(const settings::ResolvedRun& run, std::string_view program, const rendezvous::Launch& launch,
+                           const ResumeChanges* changes) {
   std::string command = changes == nullptr ? "" : changes->before;
   command += fmt::format("{}{} train --resume {} --out {}", call_of(launch), shell_word(std::string(program)),
-                         shell_word(changes == nullptr ? "latest" : changes->from), shell_word(config.out));
+                         shell_word(changes == nullptr ? "latest" : changes->from), shell_word(run->out));
   for (const settings::Setting& setting : settings::settings()) {
-    if (!is_in_command(config, setting, changes)) continue;
-    const json value = settings::value_of(config, setting);
+    if (!is_in_command(run.stored(), setting, changes)) continue;
+    const json value = settings::value_of(run.stored(), setting);
     if (!value.is_null()) command += fmt::format(" {}{}", settings::flag_of(setting.name), words_of(value));
   }
   return command;
@@ -70,14 +70,14 @@ std::string resume_command(const settings::TrainConfig& config, std::string_view
 
 }  // namespace
 
-std::string resume_command(const settings::TrainConfig& config, std::string_view program,
+std::string resume_command(const settings::ResolvedRun& run, std::string_view program,
                            const rendezvous::Launch& launch) {
-  return resume_command(config, program, launch, nullptr);
+  return resume_command(run, program, launch, nullptr);
 }
 
-std::string resume_command(const settings::TrainConfig& config, std::string_view program,
-                           const rendezvous::Launch& launch, const ResumeChanges& changes) {
-  return resume_command(config, program, launch, &changes);
+std::string resume_command(const settings::ResolvedRun& run, std::string_view program, const rendezvous::Launch& launch,
+                           const ResumeChanges& changes) {
+  return resume_command(run, program, launch, &changes);
 }
 
 }  // namespace tessera::launch

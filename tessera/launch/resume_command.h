@@ -5,16 +5,16 @@
 #include <string_view>
 
 #include "tessera/rendezvous/launcher.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::launch {
 
-// Returns the command that resumes a run. `config` contains the resolved settings of the run, which a checkpoint in
-// config.out stores. The command contains the settings that a resumed run takes from its command line
-// (OnResume::command_line), if the user gave them. All other settings come from the checkpoint, for example the
-// learning-rate schedule. The command leaves out trace_step. `program` is the name by which this program was called.
-// `launch` describes the launcher. The command calls the same launcher, without the launcher's other options.
-std::string resume_command(const settings::TrainConfig& config, std::string_view program,
+// Returns the command that resumes a run from a checkpoint in its folder. The command contains the settings that a
+// resumed run takes from its command line (OnResume::command_line), if the user gave them. All other settings come from
+// the checkpoint, for example the learning-rate schedule. The command leaves out trace_step. `program` is the name by
+// which this program was called. `launch` describes the launcher. The command calls the same launcher, without the
+// launcher's other options.
+std::string resume_command(const settings::ResolvedRun& run, std::string_view program,
                            const rendezvous::Launch& launch);
 
 // The changes to the command if the run resumes on another mesh.
@@ -24,9 +24,9 @@ struct ResumeChanges {
                                 // sets to other values
   std::string before;           // environment variables in front of the command, as "NAME=VALUE "
 };
-// Returns the command with these changes. The command also contains all settings of the mesh in `config`, except ranks.
-std::string resume_command(const settings::TrainConfig& config, std::string_view program,
-                           const rendezvous::Launch& launch, const ResumeChanges& changes);
+// Returns the command with these changes. The command also contains all settings of the run's mesh, except ranks.
+std::string resume_command(const settings::ResolvedRun& run, std::string_view program, const rendezvous::Launch& launch,
+                           const ResumeChanges& changes);
 
 // Returns whether the command calls a launcher.
 bool calls_launcher(const rendezvous::Launch& launch);

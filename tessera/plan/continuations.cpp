@@ -12,7 +12,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/data/sampler.h"
-#include "tessera/settings/other_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -32,45 +31,38 @@ std::vector<int> rest_of(const std::vector<int>& slots, std::int64_t tp) {
 }
 
 // Returns the live places of every replica with an unused place.
-settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
   std::set<int> replicas;
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) replicas.insert(group.dp);
   settings::PlaceMap rest;
   for (const int dp : replicas)
-    for (int gtp = 0; gtp < config.gtp; ++gtp) {
+    for (int gtp = 0; gtp < degrees.gtp; ++gtp) {
       const auto found = unused.find({.dp = dp, .gtp = gtp});
-      std::vector<int> slots = rest_of(found == unused.end() ? std::vector<int>() : found->second, config.tp);
+      std::vector<int> slots = rest_of(found == unused.end() ? std::vector<int>() : found->second, degrees.tp);
       if (!slots.empty()) rest[{.dp = dp, .gtp = gtp}] = std::move(slots);
     }
   return rest;
 }
 
 // Returns the live places of every tp group with an unused place.
-settings::PlaceMap rest_of_groups(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+settings::PlaceMap rest_of_groups(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
   settings::PlaceMap rest;
   for (const auto& [group, slots] : unused)
-    if (std::vector<int> live = rest_of(slots, config.tp); !slots.empty() && !live.empty())
+    if (std::vector<int> live = rest_of(slots, degrees.tp); !slots.empty() && !live.empty())
       rest[group] = std::move(live);
   return rest;
 }
 
 settings::PlaceMap idle_of(Continuation continuation, const settings::PlaceMap& unused,
-                           const settings::TrainConfig& config) {
-  if (continuation == Continuation::drop_replica) return rest_of_replicas(unused, config);
-  if (continuation == Continuation::drop_gtp_place) return rest_of_groups(unused, config);
+                           const nn::MeshDegrees& degrees) {
+  if (continuation == Continuation::drop_replica) return rest_of_replicas(unused, degrees);
+  if (continuation == Continuation::drop_gtp_place) return rest_of_groups(unused, degrees);
   return {};
 }
 
 bool chooses_shares(Continuation continuation) {
   return continuation == Continuation::drop_gtp_place || continuation == Continuation::adopt_with_shares;
-}
-
-settings::TrainConfig config_of(const settings::TrainConfig& config, const settings::PlaceMap& unused,
-                                const settings::PlaceMap& idle, std::optional<std::int64_t> reduced_batch) {
-  return without(
-      config,
-      {.dead = unused, .idle = idle, .reduced_batch = reduced_batch ? std::to_string(*reduced_batch) : std::string()});
 }
 
 bool is_affected(const ReplicaKind& kind) {
@@ -84,11 +76,9 @@ struct Line {
 
 class Continuations {
  public:
-  Continuations(const settings::TrainConfig& config, const settings::PlaceMap& unused, const settings::TpUnits& units,
-                ReplicaPlans& plans)
-      : config_(config), unused_(unused), units_(units), plans_(plans) {
-    const settings::TrainConfig full = config_of(config, {}, {}, {});
-    const MeshStep step = mesh_step(full, units, plans);
+  Continuations(const settings::ResolvedRun& run, const settings::PlaceMap& unused, ReplicaPlans& plans)
+      : run_(run), unused_(unused), plans_(plans) {
+    const MeshStep step = mesh_step(run.without({}), plans);
     full_seconds_ = step.seconds;
     full_divisible_ = equal_seconds(step.kinds);
   }
@@ -96,15 +86,15 @@ class Continuations {
   double full_seconds() const { return full_seconds_; }
 
   ContinuationResult result(Continuation continuation) {
-    const settings::PlaceMap idle = idle_of(continuation, unused_, config_);
+    const settings::PlaceMap idle = idle_of(continuation, unused_, run_.degrees());
     ContinuationResult result{.continuation = continuation, .refusal = "", .idle = idle, .slowest = "", .memory = {}};
-    if (count(unused_) + count(idle) >= config_.tp * config_.gtp * config_.dp) {
+    if (count(unused_) + count(idle) >= run_.degrees().places()) {
       result.refusal = continuation == Continuation::drop_replica ? "every replica has an unused place"
                                                                   : "every tp group has an unused place";
       return result;
     }
     try {
-      const MeshStep equal = mesh_step(config_of(config_, unused_, idle, {}), units_, plans_);
+      const MeshStep equal = mesh_step(run_.without({.dead = unused_, .idle = idle}), plans_);
       set(equal, {}, result);
       if (chooses_shares(continuation)) choose_shares(idle, equal.kinds, result);
       const double divisible = chooses_shares(continuation) ? shared_seconds(equal.kinds) : equal_seconds(equal.kinds);
@@ -121,7 +111,7 @@ class Continuations {
     result.reduced_batch = reduced_batch;
     result.seconds = step.seconds;
     result.kept = full_seconds_ / step.seconds;
-    result.slowest = kind_text(step.slowest().kind, config_);
+    result.slowest = kind_text(step.slowest().kind, run_.degrees());
     result.microbatches = step.slowest().microbatches;
     result.memory = {};
     for (const KindStep& kind : step.by_kind)
@@ -132,15 +122,15 @@ class Continuations {
   // prefers equal shares, and then the largest share of a reduced replica.
   void choose_shares(const settings::PlaceMap& idle, const ReplicaKinds& kinds, ContinuationResult& result) const {
     std::set<std::int64_t, std::greater<>> shares;
-    const std::int64_t equal = rounded_up(config_.global_batch, kinds.replicas);
+    const std::int64_t equal = rounded_up(run_->global_batch, kinds.replicas);
     for (const ReplicaKind& kind : kinds.kinds) {
-      const std::int64_t block = config_.micro_batch * static_cast<std::int64_t>(kind.live.size());
+      const std::int64_t block = run_->micro_batch * static_cast<std::int64_t>(kind.live.size());
       for (std::int64_t share = 0; is_affected(kind) && share < equal; share += block) shares.insert(share);
     }
     for (const std::int64_t share : shares) {
-      const settings::TrainConfig config = config_of(config_, unused_, idle, share);
       try {
-        const MeshStep step = mesh_step(config, units_, plans_);
+        const MeshStep step =
+            mesh_step(run_.without({.dead = unused_, .idle = idle, .reduced_batch = std::to_string(share)}), plans_);
         if (step.seconds < result.seconds) set(step, share, result);
       } catch (const InputError&) {  // no other replica can compute the rest of the batch
       }
@@ -148,11 +138,11 @@ class Continuations {
   }
 
   double microbatches() const {
-    return static_cast<double>(config_.global_batch) / static_cast<double>(config_.micro_batch);
+    return static_cast<double>(run_->global_batch) / static_cast<double>(run_->micro_batch);
   }
 
   Line line_of(const ReplicaKinds& kinds, const ReplicaKind& kind) const {
-    const std::int64_t whole = config_.global_batch / (config_.micro_batch * config_.gtp * config_.dp);
+    const std::int64_t whole = run_->global_batch / (run_->micro_batch * run_->gtp * run_->dp);
     const std::int64_t few = std::max<std::int64_t>(1, whole);
     const double seconds = plans_.step(kinds, kind, few).seconds.total();
     const double each = plans_.step(kinds, kind, few + 1).seconds.total() - seconds;
@@ -192,9 +182,8 @@ class Continuations {
     return enough;
   }
 
-  const settings::TrainConfig& config_;
+  const settings::ResolvedRun& run_;
   const settings::PlaceMap& unused_;
-  const settings::TpUnits& units_;
   ReplicaPlans& plans_;
   double full_seconds_ = 0, full_divisible_ = 0;
 };
@@ -242,9 +231,9 @@ const KindStep& MeshStep::slowest() const {
   return *std::ranges::max_element(by_kind, {}, [](const KindStep& kind) { return kind.step.seconds.total(); });
 }
 
-MeshStep mesh_step(const settings::TrainConfig& config, const settings::TpUnits& units, ReplicaPlans& plans) {
-  MeshStep mesh{.kinds = replica_kinds(settings::inactive_slots(config), config), .by_kind = {}};
-  const data::BatchShape shape = settings::batch_shape(config, units);
+MeshStep mesh_step(const settings::ResolvedRun& run, ReplicaPlans& plans) {
+  MeshStep mesh{.kinds = replica_kinds(run.mesh().unused, run.degrees()), .by_kind = {}};
+  const data::BatchShape shape = run.batch();
   const std::vector<std::int64_t> microbatches = data::microbatches_by_replica(shape);
   std::vector<int> live;  // dp coordinates of the replicas of `shape`
   for (const ReplicaKind& kind : mesh.kinds.kinds) live.insert(live.end(), kind.replicas.begin(), kind.replicas.end());
@@ -263,12 +252,12 @@ MeshStep mesh_step(const settings::TrainConfig& config, const settings::TpUnits&
   return mesh;
 }
 
-ContinuationComparison compare_continuations(const settings::TrainConfig& config, const settings::PlaceMap& unused,
-                                             const settings::TpUnits& units, ReplicaPlans& plans) {
-  Continuations continuations(config, unused, units, plans);
+ContinuationComparison compare_continuations(const settings::ResolvedRun& run, const settings::PlaceMap& unused,
+                                             ReplicaPlans& plans) {
+  Continuations continuations(run, unused, plans);
   ContinuationComparison comparison{
       .full_seconds = continuations.full_seconds(), .unused = count(unused), .reason = ""};
-  comparison.replicas = config.dp;
+  comparison.replicas = run->dp;
   std::set<int> reduced;
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) reduced.insert(group.dp);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tessera/plan/replica_plans.h"
-#include "tessera/settings/shares.h"
 
 namespace tessera::plan {
 
@@ -35,8 +34,8 @@ struct MeshStep {
 
   const KindStep& slowest() const;
 };
-// Returns the step of a mesh with unused places. `config` must be resolved.
-MeshStep mesh_step(const settings::TrainConfig& config, const settings::TpUnits& units, ReplicaPlans& plans);
+// Returns the step of a mesh with unused places.
+MeshStep mesh_step(const settings::ResolvedRun& run, ReplicaPlans& plans);
 
 struct ContinuationResult {
   Continuation continuation = Continuation::adopt;
@@ -66,9 +65,9 @@ struct ContinuationComparison {
   std::optional<std::size_t> best;          // index of the recommended result; nullopt: none fits the memory
   std::string reason;                       // reason of the recommendation, one sentence
 };
-// `config` must be resolved. `unused` contains the unused places. The settings of unused places and of shares in
-// `config` are ignored. If no place is unused, every continuation keeps the full throughput.
-ContinuationComparison compare_continuations(const settings::TrainConfig& config, const settings::PlaceMap& unused,
-                                             const settings::TpUnits& units, ReplicaPlans& plans);
+// `unused` contains the unused places. The unused places and the shares of the run are ignored. If no place is unused,
+// every continuation keeps the full throughput.
+ContinuationComparison compare_continuations(const settings::ResolvedRun& run, const settings::PlaceMap& unused,
+                                             ReplicaPlans& plans);
 
 }  // namespace tessera::plan

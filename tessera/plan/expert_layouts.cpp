@@ -6,7 +6,6 @@
 
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/schedule/way_costs.h"
-#include "tessera/settings/other_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -62,9 +61,9 @@ double tokens_seconds(const shard::Domain& domain, const schedule::Trace& trace,
 }
 
 ExpertLayout layout_of(StepPlanRequest request, std::int64_t ep, std::int64_t egtp) {
-  settings::Degrees degrees = degrees_in(request.config);
-  degrees.ep = ep, degrees.egtp = egtp;
-  request.config = on(std::move(request.config), degrees);
+  nn::MeshDegrees degrees = request.run.degrees();
+  degrees.experts->ep = static_cast<int>(ep), degrees.experts->egtp = static_cast<int>(egtp);
+  request.run = request.run.on(degrees);
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
   const std::vector<predict::PlannedParameter> parameters = planned_parameters(dry, options.step.types);
@@ -74,7 +73,7 @@ ExpertLayout layout_of(StepPlanRequest request, std::int64_t ep, std::int64_t eg
   const double layers = sparse_layers(dry);
   const bool trains = request.kind == schedule::StepKind::train;
   const shard::Domain& domain = options.step.layout.domains[nn::kExpertDomain];
-  return {.etp = degrees.etp,
+  return {.etp = degrees.experts->etp,
           .ep = ep,
           .egtp = egtp,
           .products_seconds = costs.expert_products / layers,
@@ -93,11 +92,11 @@ double ExpertLayout::exposed_weights_seconds() const {
 }
 
 std::vector<ExpertLayout> expert_layouts(const StepPlanRequest& request) {
-  const settings::TrainConfig& config = request.config;
+  const settings::ResolvedRun& run = request.run;
   std::vector<ExpertLayout> layouts;
-  const std::int64_t experts = request.model->sizes().num_experts, ranks = config.tp * config.gtp / config.etp;
+  const std::int64_t experts = run.model()->sizes().num_experts, ranks = run->tp * run->gtp / run->etp;
   for (std::int64_t ep = 1; ep <= std::min(experts, ranks); ++ep)
-    if (ranks % ep == 0 && config.etp * ep % config.tp == 0) layouts.push_back(layout_of(request, ep, ranks / ep));
+    if (ranks % ep == 0 && run->etp * ep % run->tp == 0) layouts.push_back(layout_of(request, ep, ranks / ep));
   return layouts;
 }
 

@@ -245,8 +245,8 @@ std::string parameter_text(const ordered_json& parameter) {
 
 }  // namespace
 
-ordered_json inspect_layout(const settings::TrainConfig& config, const models::ModelConfig& model) {
-  const predict::DryOptions options = settings::dry_options(config, model, {});
+ordered_json inspect_layout(const settings::ResolvedRun& run) {
+  const predict::DryOptions options = settings::dry_options(run, {});
   const shard::RankLayout& layout = options.step.layout;
   const int ranks = layout.mesh.world_size();
   ordered_json grids = ordered_json::array(), domains = ordered_json::array(), roles = ordered_json::array();
@@ -262,8 +262,8 @@ ordered_json inspect_layout(const settings::TrainConfig& config, const models::M
   for (const auto& [role, groups] : group_table(layout))
     roles.push_back({{"role", to_string(role)}, {"groups", groups}});
   const ordered_json parameters = parameters_of(options);
-  const ordered_json places = settings::has_unused_places(config) ? settings::inspect_places(config) : ordered_json();
-  return {{"model", config.model},
+  const ordered_json places = run.has_unused_places() ? settings::inspect_places(run) : ordered_json();
+  return {{"model", run->model},
           {"ranks", ranks},
           {"places", places},
           {"grids", grids},

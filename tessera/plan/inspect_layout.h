@@ -3,13 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tessera/models/model_config.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::plan {
 
-// Computes the layouts of a run without allocating tensors or starting ranks. `config` is resolved
-// (resolve_plan_config). Returns
+// Computes the layouts of a run without allocating tensors or starting ranks. Returns
 //   {"model", "ranks",
 //    "places": as inspect_places returns them; null if every place has a rank
 //    "grids": [[{"axis", "size"}]],
@@ -30,7 +28,7 @@ namespace tessera::plan {
 // which has shape[0] rows.
 //
 // Throws the InputError that a run with this model and mesh would throw.
-nlohmann::ordered_json inspect_layout(const settings::TrainConfig& config, const models::ModelConfig& model);
+nlohmann::ordered_json inspect_layout(const settings::ResolvedRun& run);
 
 // Returns the result of inspect_layout as text. The text lists at most `max_groups` groups of a role.
 std::string layout_text(const nlohmann::ordered_json& inspected, std::size_t max_groups = 16);

@@ -8,7 +8,7 @@
 #include "tessera/plan/plan_report.h"
 #include "tessera/plan/search/search_report.h"
 #include "tessera/predict/model_flops.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/shares.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/shard/unequal/spread_units.h"
 
@@ -20,13 +20,9 @@ using nlohmann::ordered_json;
 // Characters; the text output omits longer lists of places, which the JSON output contains.
 constexpr std::size_t kShownFlags = 200;
 
-double tokens_in(const settings::TrainConfig& config) {
-  return static_cast<double>(config.global_batch * config.seq_len);
-}
-
 double mfu_of_mesh(const StepPlanRequest& request, const MeshStep& mesh) {
-  return predict::mfu_of(settings::model_flops(request.config, *request.model), mesh.seconds, mesh.kinds.ranks(),
-                         request.machine.flops.at(request.config.dtype));
+  return predict::mfu_of(settings::model_flops(request.run), mesh.seconds, mesh.kinds.ranks(),
+                         request.machine.flops.at(request.run->dtype));
 }
 
 // The work of the busiest rank, divided by the mean of its tp group.
@@ -36,10 +32,10 @@ struct Imbalance {
 
 // Returns the largest imbalance of the tp groups with this number of ranks.
 Imbalance imbalance_of(const ReplicaKind& kind, int group_ranks, const StepPlanRequest& request) {
-  const settings::TpUnits units = settings::units_of(*request.model);
-  const int tp = static_cast<int>(request.config.tp);
+  const settings::TpUnits units = settings::units_of(*request.run.model());
+  const int tp = request.run.degrees().tp;
   Imbalance most;
-  for (int gtp = 0; gtp < request.config.gtp; ++gtp) {
+  for (int gtp = 0; gtp < request.run->gtp; ++gtp) {
     const std::vector<int> slots = settings::active_slots(kind.unused, {.dp = 0, .gtp = gtp}, tp);
     if (static_cast<int>(slots.size()) != group_ranks) continue;
     const auto of = [&](std::int64_t count) { return shard::imbalance(shard::spread_units(count, tp, slots)); };
@@ -53,7 +49,7 @@ Imbalance imbalance_of(const ReplicaKind& kind, int group_ranks, const StepPlanR
 ordered_json rank_json(const RankWork& work, const KindStep& kind, const StepPlanRequest& request) {
   const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
   return {{"group_ranks", work.group_ranks},
-          {"adopt", work.group_ranks < request.config.tp},
+          {"adopt", work.group_ranks < request.run->tp},
           {"compute_ms", work.compute_seconds * 1e3},
           {"activations_bytes", work.activations},
           {"imbalance", {{"heads", imbalance.heads}, {"ffn", imbalance.ffn}, {"vocabulary", imbalance.vocabulary}}}};
@@ -105,15 +101,15 @@ ordered_json comparison_of(const ContinuationComparison& comparison) {
           {"reason", comparison.reason}};
 }
 
-ordered_json mesh_json_of(const settings::TrainConfig& config, std::int64_t ranks) {
+ordered_json mesh_json_of(const settings::ResolvedRun& run, std::int64_t ranks) {
   return {{"ranks", ranks},
-          {"tp", config.tp},
-          {"gtp", config.gtp},
-          {"dp", config.dp},
-          {"dead", to_text(config.dead)},
-          {"idle", to_text(config.idle)},
-          {"tp_spares", config.tp_spares},
-          {"reduced_batch", config.reduced_batch}};
+          {"tp", run->tp},
+          {"gtp", run->gtp},
+          {"dp", run->dp},
+          {"dead", to_text(run->dead)},
+          {"idle", to_text(run->idle)},
+          {"tp_spares", run->tp_spares},
+          {"reduced_batch", run->reduced_batch}};
 }
 
 std::string gigabytes(std::int64_t bytes) {
@@ -125,14 +121,14 @@ std::string kind_rows(const KindStep& kind, const StepPlanRequest& request) {
   const MemoryUse& m = kind.step.memory;
   std::string text =
       fmt::format("{:<34} {:>8} {:>6} {:>9} {:>12} {:>9.1f} {:>9.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7} {:>4}\n",
-                  kind_text(kind.kind, request.config), kind.kind.replicas.size(), kind.kind.ranks(), kind.sequences,
-                  kind.microbatches, s.total() * 1e3, s.compute * 1e3, s.gathers * 1e3, s.gradients * 1e3,
-                  s.activations * 1e3, gigabytes(m.total()), fits(m, request) ? "yes" : "no");
+                  kind_text(kind.kind, request.run.degrees()), kind.kind.replicas.size(), kind.kind.ranks(),
+                  kind.sequences, kind.microbatches, s.total() * 1e3, s.compute * 1e3, s.gathers * 1e3,
+                  s.gradients * 1e3, s.activations * 1e3, gigabytes(m.total()), fits(m, request) ? "yes" : "no");
   if (!kind.kind.is_reduced) return text;
   for (const RankWork& work : kind.step.ranks) {
     const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
     const std::string adopted =
-        work.group_ranks < request.config.tp
+        work.group_ranks < request.run->tp
             ? fmt::format("; most work over mean: heads {:.2f}, feed-forward {:.2f}, vocabulary {:.2f}",
                           imbalance.heads, imbalance.ffn, imbalance.vocabulary)
             : "";
@@ -204,27 +200,26 @@ std::vector<Mean> means_of(const std::vector<Draw>& drawn) {
 }  // namespace
 
 PlacesPlan plan_places(const StepPlanRequest& request, ReplicaPlans& plans) {
-  const settings::TpUnits units = settings::units_of(*request.model);
-  return {.step = mesh_step(request.config, units, plans),
-          .comparison = compare_continuations(request.config, settings::inactive_slots(request.config), units, plans)};
+  return {.step = mesh_step(request.run, plans),
+          .comparison = compare_continuations(request.run, request.run.mesh().unused, plans)};
 }
 
 ordered_json places_json(const StepPlanRequest& request, const PlacesPlan& plan) {
-  const settings::TrainConfig& c = request.config;
+  const settings::ResolvedRun& run = request.run;
   ordered_json kinds = ordered_json::array();
   bool fit = true;
   for (const KindStep& kind : plan.step.by_kind) {
     kinds.push_back(kind_json(kind, request));
     fit = fit && fits(kind.step.memory, request);
   }
-  return {{"model", c.model},
+  return {{"model", run->model},
           {"machine", request.machine.name},
-          {"mesh", mesh_json_of(c, plan.step.kinds.ranks())},
-          {"global_batch", c.global_batch},
-          {"tokens", c.global_batch * c.seq_len},
+          {"mesh", mesh_json_of(run, plan.step.kinds.ranks())},
+          {"global_batch", run->global_batch},
+          {"tokens", run.tokens()},
           {"predicted",
            {{"step_ms", plan.step.seconds * 1e3},
-            {"tokens_per_second", tokens_in(c) / plan.step.seconds},
+            {"tokens_per_second", static_cast<double>(run.tokens()) / plan.step.seconds},
             {"mfu", mfu_of_mesh(request, plan.step)}}},
           {"fits", fit},
           {"usable_bytes", usable_json(request)},
@@ -252,12 +247,12 @@ std::string places_text(const StepPlanRequest& request, const PlacesPlan& plan) 
 
 std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDraws& draws, ReplicaPlans& plans,
                                    const DrawProgress& progress) {
-  const settings::TpUnits units = settings::units_of(*request.model);
+  const nn::MeshDegrees& degrees = request.run.degrees();
   std::vector<Draw> drawn;
   for (int seed = 1; seed <= draws.seeds; ++seed) {
     Draw draw{.seed = static_cast<std::uint64_t>(seed), .dead = {}, .comparison = {}};
-    draw.dead = dead_at_random(draws.share, draw.seed, request.config);
-    draw.comparison = compare_continuations(request.config, in_order_of_ranks(draw.dead, request.config), units, plans);
+    draw.dead = dead_at_random(draws.share, draw.seed, degrees);
+    draw.comparison = compare_continuations(request.run, in_order_of_ranks(draw.dead, degrees), plans);
     drawn.push_back(std::move(draw));
     if (progress) progress(drawn.size(), static_cast<std::size_t>(draws.seeds));
   }
@@ -265,7 +260,7 @@ std::vector<Draw> draw_dead_places(const StepPlanRequest& request, const DeadDra
 }
 
 ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, const std::vector<Draw>& drawn) {
-  const settings::TrainConfig& c = request.config;
+  const settings::ResolvedRun& run = request.run;
   ordered_json list = ordered_json::array(), means = ordered_json::array();
   for (const Draw& draw : drawn) {
     list.push_back({{"seed", draw.seed}, {"dead", to_text(draw.dead)}});
@@ -276,22 +271,22 @@ ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, 
                      {"possible", mean.possible},
                      {"kept", mean.kept},
                      {"kept_if_divisible", mean.divisible}});
-  return {{"model", c.model},
+  return {{"model", run->model},
           {"machine", request.machine.name},
-          {"mesh", mesh_json_of(c, c.ranks)},
-          {"global_batch", c.global_batch},
-          {"tokens", c.global_batch * c.seq_len},
+          {"mesh", mesh_json_of(run, run->ranks)},
+          {"global_batch", run->global_batch},
+          {"tokens", run.tokens()},
           {"share", draws.share},
           {"draws", std::move(list)},
           {"mean", std::move(means)}};
 }
 
 std::string draws_text(const StepPlanRequest& request, const DeadDraws& draws, const std::vector<Draw>& drawn) {
-  const settings::TrainConfig& c = request.config;
+  const settings::ResolvedRun& run = request.run;
   std::string text =
-      fmt::format("{}: {}, {}, {} of machine {}{}\ntraining step: {} sequences of {} tokens, micro-batch {}\n", c.model,
-                  models::params_text(*request.model), name_of(c.dtype), settings::mesh_text(c), request.machine.name,
-                  unmeasured_text(request), c.global_batch, c.seq_len, c.micro_batch);
+      fmt::format("{}: {}, {}, {} of machine {}{}\ntraining step: {} sequences of {} tokens, micro-batch {}\n",
+                  run->model, models::params_text(*run.model()), name_of(run->dtype), run.mesh().text,
+                  request.machine.name, unmeasured_text(request), run->global_batch, run->seq_len, run->micro_batch);
   for (const Draw& draw : drawn) {
     const ContinuationComparison& comparison = draw.comparison;
     text +=

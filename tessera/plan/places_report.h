@@ -12,7 +12,7 @@
 
 namespace tessera::plan {
 
-// The plan of a mesh with unused places. The request must contain the resolved config of the mesh.
+// The plan of a mesh with unused places. The request is that of the whole mesh.
 struct PlacesPlan {
   MeshStep step;                      // the step with the shares that the settings choose
   ContinuationComparison comparison;  // the comparison for the unused places of the settings

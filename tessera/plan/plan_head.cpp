@@ -5,28 +5,27 @@
 #include <array>
 #include <vector>
 
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/text/weights_by_format.h"
 
 namespace tessera::plan {
 namespace {
 
 std::string mesh_line(const StepPlanRequest& request) {
-  const settings::TrainConfig& c = request.config;
-  return fmt::format("mesh: {} of machine {}; {}, {}, {}\n", settings::mesh_text(c), request.machine.name, c.model,
-                     models::params_text(*request.model), name_of(c.dtype));
+  const settings::ResolvedRun& run = request.run;
+  return fmt::format("mesh: {} of machine {}; {}, {}, {}\n", run.mesh().text, request.machine.name, run->model,
+                     models::params_text(*run.model()), name_of(run->dtype));
 }
 
 std::string batch_line(const StepPlanRequest& request, std::int64_t microbatches) {
-  const settings::TrainConfig& c = request.config;
-  std::string text = fmt::format("batch: {} {} of {} tokens, {} {} of {} x {}", c.global_batch,
-                                 c.global_batch == 1 ? "sequence" : "sequences", c.seq_len, microbatches,
-                                 microbatches == 1 ? "microbatch" : "microbatches", c.micro_batch, c.seq_len);
+  const settings::ResolvedRun& run = request.run;
+  std::string text = fmt::format("batch: {} {} of {} tokens, {} {} of {} x {}", run->global_batch,
+                                 run->global_batch == 1 ? "sequence" : "sequences", run->seq_len, microbatches,
+                                 microbatches == 1 ? "microbatch" : "microbatches", run->micro_batch, run->seq_len);
   if (!request.has_given_batch)
     text += fmt::format("; --global-batch is not given, so the plan takes {}",
                         microbatches == 1 ? "one microbatch"
-                                          : fmt::format("{} {} for each rank", c.micro_batch,
-                                                        c.micro_batch == 1 ? "sequence" : "sequences"));
+                                          : fmt::format("{} {} for each rank", run->micro_batch,
+                                                        run->micro_batch == 1 ? "sequence" : "sequences"));
   return text + "\n";
 }
 
@@ -54,8 +53,8 @@ std::string rate_text(const predict::Machine& machine, const std::string& key) {
 }
 
 std::string formats_text(const StepPlanRequest& request) {
-  const shard::FormatTable table = settings::format_table(request.config, *request.model);
-  return fmt::format("{}\n", fmt::join(settings::format_lines(table, request.config.dtype), "\n"));
+  const shard::FormatTable table = request.run.formats();
+  return fmt::format("{}\n", fmt::join(settings::format_lines(table, request.run->dtype), "\n"));
 }
 
 }  // namespace
@@ -75,7 +74,7 @@ std::string unmeasured_text(const StepPlanRequest& request) {
 }
 
 std::string head_text(const StepPlanRequest& request, const PlanFigures& figures) {
-  const auto tokens = static_cast<double>(request.config.global_batch * request.config.seq_len);
+  const auto tokens = static_cast<double>(request.run.tokens());
   return mesh_line(request) + batch_line(request, figures.microbatches) + memory_line(request, figures.memory) +
          fmt::format("step: {:.3f} ms{}\ntokens/s: {:.0f}, mfu {:.3f}\n", figures.seconds * 1e3,
                      unmeasured_text(request), tokens / figures.seconds, figures.mfu) +

@@ -27,7 +27,7 @@ const schedule::Unit& unit_of(const std::vector<schedule::Unit>& units, int unit
 }
 
 double tokens_of(const StepPlanRequest& request) {
-  return static_cast<double>(request.config.global_batch * request.config.seq_len);
+  return static_cast<double>(request.run.tokens());
 }
 
 ordered_json traffic_json(const Traffic& traffic) {
@@ -48,7 +48,7 @@ ordered_json lasting_json(const LastingBytes& bytes) {
 
 ordered_json kinds_json(const StepPlanRequest& request, const MemoryUse& memory) {
   ordered_json kinds{{"dense", lasting_json(memory.dense)}};
-  if (request.config.has_experts) kinds["experts"] = lasting_json(memory.experts);
+  if (request.run.has_experts()) kinds["experts"] = lasting_json(memory.experts);
   return kinds;
 }
 
@@ -83,8 +83,8 @@ ordered_json experts_json(const StepPlanRequest& request, const MemoryUse& memor
 }
 
 double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
-  return predict::mfu_of(settings::model_flops(request.config, *request.model, request.kind), p.step_seconds,
-                         request.config.ranks, request.machine.flops.at(request.config.dtype));
+  return predict::mfu_of(settings::model_flops(request.run, request.kind), p.step_seconds, request.run->ranks,
+                         request.machine.flops.at(request.run->dtype));
 }
 
 ordered_json predicted_json(const StepPlanRequest& request, const StepPlan& step) {
@@ -137,9 +137,9 @@ ordered_json reductions_json(const StepPlan& step) {
   return reductions;
 }
 
-ordered_json mesh_json(const settings::TrainConfig& c) {
-  ordered_json mesh{{"ranks", c.ranks}};
-  for (const auto& [axis, degree] : settings::degrees_of(c)) mesh[axis] = degree;
+ordered_json mesh_json(const settings::RunMesh& run) {
+  ordered_json mesh{{"ranks", run.ranks}};
+  for (const auto& [axis, degree] : settings::axes_of(run.degrees)) mesh[axis] = degree;
   return mesh;
 }
 
@@ -158,7 +158,7 @@ std::string roles_text(const StepPlan& step) {
 }
 
 std::string experts_text(const StepPlanRequest& request, const MemoryUse& memory) {
-  if (!request.config.has_experts) return "";
+  if (!request.run.has_experts()) return "";
   const std::vector<ExpertLayout> layouts = expert_layouts(request);
   std::string text = fmt::format(
       "\nexperts of a sparse layer and microbatch, ms; load of the busiest owner {:g}\n"
@@ -169,7 +169,7 @@ std::string experts_text(const StepPlanRequest& request, const MemoryUse& memory
                         layout.egtp, layout.products_seconds * 1e3, layout.weights_seconds * 1e3,
                         layout.tokens_seconds * 1e3, layout.total_seconds() * 1e3);
   if (fits(memory, request)) text += fmt::format("recommended {}\n", reason_for(layouts));
-  const int edp = settings::mesh_of(request.config).edp();
+  const int edp = request.run.degrees().edp();
   if (edp > 1)
     text +=
         fmt::format("edp {}: {} of experts are stored {} times in a replica; a larger egtp or ep stores them once\n",
@@ -187,7 +187,7 @@ std::string memory_text(const StepPlanRequest& request, const StepPlan& step) {
       memory.transfers > 0 ? " + transfers in pieces " + bytes_text(memory.transfers) : "",
       memory.overhead > 0 ? " + outside the plan " + bytes_text(memory.overhead) : "");
   text += "kept between steps:\n" + lasting_text("dense", memory.dense);
-  if (request.config.has_experts) text += lasting_text("experts", memory.experts);
+  if (request.run.has_experts()) text += lasting_text("experts", memory.experts);
   return text + fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
                             bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
 }
@@ -259,15 +259,15 @@ ordered_json usable_json(const StepPlanRequest& request) {
 }
 
 ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
-  const settings::TrainConfig& c = request.config;
+  const settings::ResolvedRun& run = request.run;
   ordered_json report{
-      {"model", c.model},
+      {"model", run->model},
       {"machine", request.machine.name},
       {"step", name_of(request.kind)},
-      {"mesh", mesh_json(c)},
-      {"global_batch", c.global_batch},
-      {"microbatches", microbatches_of(c)},
-      {"tokens", c.global_batch * c.seq_len},
+      {"mesh", mesh_json(run.mesh())},
+      {"global_batch", run->global_batch},
+      {"microbatches", run.microbatches()},
+      {"tokens", run.tokens()},
       {"events", step.trace.size()},
       {"memory_bytes", memory_json(step.memory)},
       {"fits", fits(step.memory, request)},
@@ -287,7 +287,7 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
        {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
       {"gathers", gathers_json(step)},
       {"reductions", reductions_json(step)}};
-  if (c.has_experts) report["experts"] = experts_json(request, step.memory);
+  if (run.has_experts()) report["experts"] = experts_json(request, step.memory);
   return report;
 }
 
@@ -295,20 +295,19 @@ std::string plan_head(const StepPlanRequest& request, const StepPlan& step) {
   return head_text(request, {.memory = step.memory,
                              .seconds = step.prediction.step_seconds,
                              .mfu = mfu(request, step.prediction),
-                             .microbatches = microbatches_of(request.config)});
+                             .microbatches = request.run.microbatches()});
 }
 
 std::string plan_details(const StepPlanRequest& request, const StepPlan& step, std::size_t rows) {
   std::string text = fmt::format("\n{}: {} events, {} gathers, {} reductions\n",
                                  request.kind == schedule::StepKind::train ? "training step" : "evaluation",
                                  step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
-  text += fmt::format("recomputed activations: {}\n",
-                      predict::recompute_text(settings::recompute_choice(request.config, *request.model)));
+  text += fmt::format("recomputed activations: {}\n", predict::recompute_text(settings::recompute_choice(request.run)));
   text += memory_text(request, step);
   text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
                       bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));
   return text + roles_text(step) + time_text(request, step) + experts_text(request, step.memory) +
-         gathers_text(step, rows) + reductions_text(step, request.config.dp > 1, rows);
+         gathers_text(step, rows) + reductions_text(step, request.run->dp > 1, rows);
 }
 
 }  // namespace tessera::plan

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "tessera/data/sampler.h"
-#include "tessera/settings/other_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -23,14 +22,14 @@ struct LiveReplica {
   std::vector<int> live;                // sizes of the vectors in shape, in descending order
 };
 
-std::vector<LiveReplica> live_replicas(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+std::vector<LiveReplica> live_replicas(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
   std::vector<LiveReplica> replicas;
-  for (int dp = 0; dp < config.dp; ++dp) {
+  for (int dp = 0; dp < degrees.dp; ++dp) {
     LiveReplica replica{.dp = dp, .unused = {}, .shape = {}, .live = {}};
-    for (int gtp = 0; gtp < config.gtp; ++gtp) {
+    for (int gtp = 0; gtp < degrees.gtp; ++gtp) {
       const auto found = unused.find({.dp = dp, .gtp = gtp});
       if (found != unused.end() && !found->second.empty()) replica.unused.emplace(gtp, found->second);
-      std::vector<int> slots = settings::active_slots(unused, {.dp = dp, .gtp = gtp}, static_cast<int>(config.tp));
+      std::vector<int> slots = settings::active_slots(unused, {.dp = dp, .gtp = gtp}, degrees.tp);
       if (slots.empty()) continue;
       replica.live.push_back(static_cast<int>(slots.size()));
       replica.shape.push_back(std::move(slots));
@@ -73,8 +72,8 @@ std::int64_t ReplicaKinds::ranks() const {
   return all;
 }
 
-ReplicaKinds replica_kinds(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
-  const std::vector<LiveReplica> replicas = live_replicas(unused, config);
+ReplicaKinds replica_kinds(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
+  const std::vector<LiveReplica> replicas = live_replicas(unused, degrees);
   ReplicaKinds result{.kinds = {}, .replicas = static_cast<int>(replicas.size())};
   const std::vector<std::vector<int>> updating = largest_class(replicas, result.updating);
   std::map<std::vector<int>, std::vector<const LiveReplica*>, std::greater<>> by_live;
@@ -90,7 +89,7 @@ ReplicaKinds replica_kinds(const settings::PlaceMap& unused, const settings::Tra
     for (const LiveReplica* member : members)
       if (member->shape == updating) planned = member, kind.updates = true;
     kind.unused = as_first_replica(planned->unused);
-    kind.is_reduced = live.back() < config.tp;
+    kind.is_reduced = live.back() < degrees.tp;
     result.kinds.push_back(std::move(kind));
   }
   std::ranges::stable_sort(result.kinds, std::greater{}, &ReplicaKind::ranks);
@@ -101,11 +100,9 @@ ReplicaKinds replica_kinds(const settings::PlaceMap& unused, const settings::Tra
 
 StepPlanRequest request_of(const ReplicaKind& kind, const ReplicaKinds& kinds, StepPlanRequest request,
                            std::int64_t microbatches) {
-  settings::TrainConfig& config = request.config;
-  config.dp = 1;
-  config = without(std::move(config), {.dead = kind.unused});
-  config.global_batch = microbatches * config.micro_batch * static_cast<std::int64_t>(kind.live.size());
-  if (kinds.any_reduced()) config.embedding = settings::Lookup::gather;
+  const auto readers = static_cast<std::int64_t>(kind.live.size());
+  request.run = request.run.replica(kind.unused, microbatches * request.run->micro_batch * readers);
+  if (kinds.any_reduced()) request.run = request.run.with_lookup(settings::Lookup::gather);
   request.replica = predict::ReplicaOfMesh{.ranks = kinds.ranks(),
                                            .replicas = kinds.replicas,
                                            .updating = kinds.updating,
@@ -114,7 +111,7 @@ StepPlanRequest request_of(const ReplicaKind& kind, const ReplicaKinds& kinds, S
   return request;
 }
 
-std::string kind_text(const ReplicaKind& kind, const settings::TrainConfig& config) {
+std::string kind_text(const ReplicaKind& kind, const nn::MeshDegrees& degrees) {
   if (kind.unused.empty()) return "full";
   std::vector<std::string> groups;
   for (auto first = kind.live.begin(); first != kind.live.end();) {
@@ -122,33 +119,33 @@ std::string kind_text(const ReplicaKind& kind, const settings::TrainConfig& conf
     groups.push_back(fmt::format("{} x {}", end - first, *first));
     first = end;
   }
-  return fmt::format("{} of {} x {} ranks", fmt::join(groups, " + "), config.gtp, config.tp);
+  return fmt::format("{} of {} x {} ranks", fmt::join(groups, " + "), degrees.gtp, degrees.tp);
 }
 
-settings::PlaceMap in_order_of_ranks(const settings::PlaceMap& unused, const settings::TrainConfig& config) {
+settings::PlaceMap in_order_of_ranks(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
   std::map<int, std::vector<int>> counts;  // by replica: numbers of unused slots of its tp groups, without zeros
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) counts[group.dp].push_back(static_cast<int>(slots.size()));
   settings::PlaceMap ordered;
   for (auto& [dp, of_groups] : counts) {
     std::ranges::sort(of_groups);
-    int gtp = static_cast<int>(config.gtp) - static_cast<int>(of_groups.size());
+    int gtp = degrees.gtp - static_cast<int>(of_groups.size());
     for (const int slots : of_groups) {
       std::vector<int>& highest = ordered[{.dp = dp, .gtp = gtp++}];
-      for (int slot = static_cast<int>(config.tp) - slots; slot < config.tp; ++slot) highest.push_back(slot);
+      for (int slot = degrees.tp - slots; slot < degrees.tp; ++slot) highest.push_back(slot);
     }
   }
   return ordered;
 }
 
-settings::PlaceMap dead_at_random(double share, std::uint64_t seed, const settings::TrainConfig& config) {
-  const std::int64_t places = config.tp * config.gtp * config.dp;
+settings::PlaceMap dead_at_random(double share, std::uint64_t seed, const nn::MeshDegrees& degrees) {
+  const std::int64_t places = degrees.places();
   const data::Permutation order({.seed = seed}, places);
   settings::PlaceMap dead;
   for (std::int64_t i = 0; i < std::llround(share * static_cast<double>(places)); ++i) {
-    const std::int64_t place = order(i), group = place / config.tp;
-    dead[{.dp = static_cast<int>(group / config.gtp), .gtp = static_cast<int>(group % config.gtp)}].push_back(
-        static_cast<int>(place % config.tp));
+    const std::int64_t place = order(i), group = place / degrees.tp;
+    dead[{.dp = static_cast<int>(group / degrees.gtp), .gtp = static_cast<int>(group % degrees.gtp)}].push_back(
+        static_cast<int>(place % degrees.tp));
   }
   for (auto& [group, slots] : dead) std::ranges::sort(slots);
   return dead;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/nn/mesh_degrees.h"
 #include "tessera/plan/step_plan.h"
-#include "tessera/settings/config.h"
 #include "tessera/settings/places.h"
 
 namespace tessera::plan {
@@ -36,23 +36,22 @@ struct ReplicaKinds {
   bool any_reduced() const;
   std::int64_t ranks() const;
 };
-// `config` must contain tp, gtp and dp.
-ReplicaKinds replica_kinds(const settings::PlaceMap& unused, const settings::TrainConfig& config);
+ReplicaKinds replica_kinds(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees);
 
-// Returns the request for a step of one replica of the kind with `microbatches` microbatches. `request` must contain
-// the resolved config of the mesh.
+// Returns the request for a step of one replica of the kind with `microbatches` microbatches. `request` is that of the
+// whole mesh.
 StepPlanRequest request_of(const ReplicaKind& kind, const ReplicaKinds& kinds, StepPlanRequest request,
                            std::int64_t microbatches);
 
 // Returns "full", or the number of ranks in the tp groups of the kind: for example "7 x 32 + 1 x 31 of 8 x 32 ranks".
-std::string kind_text(const ReplicaKind& kind, const settings::TrainConfig& config);
+std::string kind_text(const ReplicaKind& kind, const nn::MeshDegrees& degrees);
 
 // Reorders the unused places so that replicas of one kind become equal. In each replica, tp groups with fewer ranks
 // follow those with more ranks. In each tp group, the highest slots are unused.
-settings::PlaceMap in_order_of_ranks(const settings::PlaceMap& unused, const settings::TrainConfig& config);
+settings::PlaceMap in_order_of_ranks(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees);
 
 // Returns round(share * places) distinct random places of the mesh as dead slots. The places depend only on the mesh,
 // the share and the seed.
-settings::PlaceMap dead_at_random(double share, std::uint64_t seed, const settings::TrainConfig& config);
+settings::PlaceMap dead_at_random(double share, std::uint64_t seed, const nn::MeshDegrees& degrees);
 
 }  // namespace tessera::plan

@@ -12,7 +12,7 @@ namespace {
 std::vector<nn::Recompute> mesh_recomputation(const ReplicaKinds& kinds, const StepPlanRequest& request) {
   std::vector<nn::Recompute> most;
   for (const ReplicaKind& kind : kinds.kinds)
-    most = std::max(most, settings::recompute_choice(request_of(kind, kinds, request, 1).config, *request.model));
+    most = std::max(most, settings::recompute_choice(request_of(kind, kinds, request, 1).run));
   return most;
 }
 
@@ -30,9 +30,9 @@ ReplicaStep replica_step(const StepPlan& step) {
 }  // namespace
 
 ReplicaPlans::ReplicaPlans(StepPlanRequest request) : request_(std::move(request)) {
-  const settings::TrainConfig& config = request_.config;
-  if (config.recompute == settings::RecomputeSetting::automatic)
-    request_.recompute = mesh_recomputation(replica_kinds(settings::inactive_slots(config), config), request_);
+  const settings::ResolvedRun& run = request_.run;
+  if (run->recompute == settings::RecomputeSetting::automatic)
+    request_.recompute = mesh_recomputation(replica_kinds(run.mesh().unused, run.degrees()), request_);
 }
 
 ReplicaPlans::Key ReplicaPlans::key_of(const ReplicaKinds& kinds, const ReplicaKind& kind) {
@@ -78,7 +78,7 @@ const schedule::Schedule& ReplicaPlans::schedule_of(const ReplicaKind& kind, boo
                                                     std::int64_t microbatches, bool has_arenas_of_more) {
   const std::tuple key(Shape{.unused = kind.unused, .any_reduced = any_reduced}, microbatches, has_arenas_of_more);
   if (const auto known = schedules_.find(key); known != schedules_.end()) return known->second;
-  const auto replicas = static_cast<int>(request_.config.dp);
+  const auto replicas = request_.run.degrees().dp;
   ReplicaKinds equal{.kinds = {kind}, .replicas = replicas, .updating = replicas};
   equal.kinds.front().updates = true;
   equal.kinds.front().is_reduced = any_reduced;

@@ -24,8 +24,8 @@ struct ReplicaStep {
 // kinds. Used by one thread.
 class ReplicaPlans {
  public:
-  // `request` must contain the resolved config of a mesh. The global batch is ignored. The unused places of this config
-  // matter only for --recompute auto: all plans recompute the same blocks as the mesh of this config.
+  // The global batch of the run is ignored. Its unused places matter only for --recompute auto: all plans recompute the
+  // same blocks as the mesh of the run.
   explicit ReplicaPlans(StepPlanRequest request);
 
   // Returns the step of a replica of the kind. Steps with more than kPlannedMicrobatches microbatches are extrapolated,

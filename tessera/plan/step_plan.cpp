@@ -12,10 +12,6 @@
 #include "tessera/predict/recompute_choice.h"
 #include "tessera/schedule/check/check_mesh.h"
 #include "tessera/schedule/check/check_one_class.h"
-#include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/resolve.h"
-#include "tessera/settings/shares.h"
 #include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/trainer_options.h"
 
@@ -48,7 +44,7 @@ void check_budgets_of(const StepPlanRequest& request, const schedule::Trace& tra
 
 schedule::Trace trace_of(const StepPlanRequest& request, const predict::DryStep& dry) {
   if (request.trace) return *request.trace;
-  const std::int64_t microbatches = microbatches_of(request.config);
+  const std::int64_t microbatches = request.run.microbatches();
   check_length(microbatches, static_cast<std::int64_t>(dry.microbatch.size()));
   return dry.trace(static_cast<int>(microbatches));
 }
@@ -76,7 +72,7 @@ MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& pre
   for (const predict::DryStep& each : prepared.dry) memory.transfers = std::max(memory.transfers, each.transfer_arena);
   for (std::size_t id = 0; id < step.parameters.size(); ++id) {
     const predict::PlannedParameter& parameter = step.parameters[id];
-    const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.config));
+    const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.run));
     const std::int64_t state = types.accumulator_bytes(parameter.state_elements);
     const LastingBytes lasting{
         .weights = parameter.stored_bytes,
@@ -148,31 +144,24 @@ std::int64_t missing_bytes(const MemoryUse& memory, const StepPlanRequest& reque
 }
 
 std::vector<std::string> unmeasured_keys(const StepPlanRequest& request) {
-  const settings::TrainConfig& c = request.config;
-  const std::int64_t places = std::max(c.ranks, c.tp * c.gtp * c.dp);
+  const nn::MeshDegrees& degrees = request.run.degrees();
+  const std::int64_t places = degrees.places();
   std::vector<std::string> keys;
   for (const std::string& key : request.machine.unmeasured) {
     bool is_used = true;
     if (key == "links.within_node") is_used = places > 1;
-    if (key == "links.collectives") is_used = c.tp > 1 || c.etp * c.ep > 1;
+    if (key == "links.collectives") is_used = degrees.tp > 1 || request.run->etp * request.run->ep > 1;
     if (key == "links.between_nodes") is_used = places > request.machine.ranks_per_node;
     if (is_used) keys.push_back(key);
   }
   return keys;
 }
 
-std::int64_t microbatches_of(const settings::TrainConfig& config) {
-  if (settings::has_unused_places(config))
-    return std::ranges::max(data::microbatches_by_replica(settings::batch_shape(config, {})));
-  return config.global_batch / (config.micro_batch * config.gtp * config.dp);
-}
-
 predict::DryOptions dry_options_of(const StepPlanRequest& request) {
-  settings::TrainConfig config = request.config;
-  if (request.machine.has_gpus()) config.backend = settings::Backend::nccl;  // limits the memory for rows of experts
+  const settings::ResolvedRun run = request.machine.has_gpus() ? request.run.on_gpus() : request.run;
   const std::vector<nn::Recompute> blocks =
-      request.recompute.empty() ? settings::recompute_choice(config, *request.model) : request.recompute;
-  predict::DryOptions options = settings::dry_options(config, *request.model, nn::BlockRecompute(blocks));
+      request.recompute.empty() ? settings::recompute_choice(run) : request.recompute;
+  predict::DryOptions options = settings::dry_options(run, nn::BlockRecompute(blocks));
   options.kind = request.kind;
   if (request.replica)
     options.step.runtime.one_microbatch = false;  // the step is planned for any number of microbatches
@@ -183,28 +172,14 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
   // One of ep owners receives at most all rows: ep times the mean.
   return {.machine = request.machine,
           .layout = layout,
-          .types = types_of(request.config),
-          .expert_load = std::min(request.expert_load, static_cast<double>(request.config.ep)),
+          .types = types_of(request.run),
+          .expert_load = std::min(request.expert_load, static_cast<double>(request.run->ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
-}
-
-settings::TrainConfig resolve_plan_config(settings::TrainConfig config, const models::ModelConfig& model) {
-  settings::check_tp_tokens(config);
-  if (!config.grad_wire) config.grad_wire = config.dtype;
-  // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
-  // backend.
-  if (!config.given.contains("backend")) config.backend = settings::Backend::mpi;
-  const std::int64_t part = config.tp * config.gtp;
-  if (settings::has_unused_places(config) && config.dp == 0) config.dp = settings::nominal_replicas(config);
-  settings::check_mesh_limits(config);
-  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, config.ranks / part);
-  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.gtp * replicas;
-  return settings::resolve_model(settings::resolve_ranks(std::move(config), std::nullopt), model);
 }
 
 PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known) {
   PreparedStep prepared{.options = dry_options_of(request), .dry = {}, .parameters = {}, .replica = {}};
-  const shard::ParameterTypes types = types_of(request.config);
+  const shard::ParameterTypes types = types_of(request.run);
   if (!request.replica) {
     prepared.dry.push_back(dry_step(prepared.options));
     prepared.parameters = known.empty() ? planned_parameters(prepared.dry.front(), types) : known;
@@ -278,7 +253,7 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
 
 double limit_seconds(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known) {
   StepPlanRequest work = request;
-  work.recompute.assign(static_cast<std::size_t>(request.model->sizes().num_layers), nn::Recompute::none);
+  work.recompute.assign(static_cast<std::size_t>(request.run.model()->sizes().num_layers), nn::Recompute::none);
   work.trace.reset();
   work.machine.operator_s = work.machine.handover_s = 0;
   const PreparedStep prepared = prepare_step(work, known);
@@ -292,19 +267,16 @@ double limit_seconds(const StepPlanRequest& request, const std::vector<predict::
   return longest;
 }
 
-void check_budgets(const settings::TrainConfig& config, const models::ModelConfigPtr& model) {
-  StepPlanRequest request{.config = config, .model = model, .machine = {}};
-  request.gather_budget = config.gather_budget.value;
-  request.reduce_budget = config.reduce_budget.value;
-  request.coalesce_bytes = config.coalesce.value;
+void check_budgets(const settings::ResolvedRun& run) {
+  const StepPlanRequest request{.run = run};
   if (!request.gather_budget && !request.reduce_budget) return;
   const auto check = [](const StepPlanRequest& each) {
     const PreparedStep prepared = prepare_step(each);
     check_budgets_of(each, trace_of(each, prepared.dry.front()), sizes_of(prepared.parameters));
   };
-  if (!settings::has_unused_places(config)) return check(request);
-  const ReplicaKinds kinds = replica_kinds(settings::inactive_slots(config), config);
-  for (const ReplicaKind& kind : kinds.kinds) check(request_of(kind, kinds, request, microbatches_of(config)));
+  if (!run.has_unused_places()) return check(request);
+  const ReplicaKinds kinds = replica_kinds(run.mesh().unused, run.degrees());
+  for (const ReplicaKind& kind : kinds.kinds) check(request_of(kind, kinds, request, run.microbatches()));
 }
 
 }  // namespace tessera::plan

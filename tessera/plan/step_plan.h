@@ -6,29 +6,28 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/model_config.h"
 #include "tessera/predict/costs.h"
 #include "tessera/predict/planned_replica.h"
 #include "tessera/schedule/plan/auto.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 #include "tessera/settings/text/byte_size.h"
 
 namespace tessera::plan {
 
 struct StepPlanRequest {
-  settings::TrainConfig config;  // resolved (resolve_plan_config)
-  models::ModelConfigPtr model;
-  predict::Machine machine;
+  settings::ResolvedRun run;
+  predict::Machine machine = {};
   schedule::StepKind kind = schedule::StepKind::train;
-  settings::Budget gather_budget, reduce_budget;
-  std::int64_t coalesce_bytes = std::int64_t{1} << 20;  // --coalesce
-  std::optional<schedule::Trace> trace;  // trace that a run recorded; nullopt: the trace of a dry step is planned
-  double expert_load = 1;                // number of rows of the busiest owner of experts, divided by the mean
-  bool has_given_batch = true;           // false: no flag sets the global batch, which follows from the mesh
-  double memory_margin = 0.03;           // share of a processor's memory that the plan leaves free
-  // If set, `config` describes the mesh of one replica of a larger mesh with unused places (replica_kinds.h).
+  settings::Budget gather_budget = run->gather_budget.value, reduce_budget = run->reduce_budget.value;
+  std::int64_t coalesce_bytes = run->coalesce.value;
+  std::optional<schedule::Trace> trace =
+      std::nullopt;             // trace that a run recorded; nullopt: the trace of a dry step is planned
+  double expert_load = 1;       // number of rows of the busiest owner of experts, divided by the mean
+  bool has_given_batch = true;  // false: no flag sets the global batch, which follows from the mesh
+  double memory_margin = 0.03;  // share of a processor's memory that the plan leaves free
+  // If set, `run` is one replica of a larger mesh with unused places (replica_kinds.h).
   std::optional<predict::ReplicaOfMesh> replica = std::nullopt;
-  std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `config`
+  std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `run`
 };
 
 // Bytes that a rank keeps between steps for dense parameters, or for experts.
@@ -112,12 +111,6 @@ struct StepPlan {
 // starting operators, and without waits. The counterpart of the limit of `bench step`. `known`: as for prepare_step().
 double limit_seconds(const StepPlanRequest& request, const std::vector<predict::PlannedParameter>& known = {});
 
-// Fills in settings that follow from other settings: grad_wire, ranks, dp, seq_len. If no global batch is given, each
-// rank computes one microbatch per step. Throws the errors of check_tp_tokens, resolve_ranks and resolve_model.
-settings::TrainConfig resolve_plan_config(settings::TrainConfig config, const models::ModelConfig& model);
-
-// Returns the number of microbatches of a step. If places are unused, returns the largest number of any replica.
-std::int64_t microbatches_of(const settings::TrainConfig& config);
 // Returns the options of the dry step for the request, including the choice of blocks that recompute activations.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
 // Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
@@ -149,8 +142,8 @@ PreparedStep prepare_step(const StepPlanRequest& request, const std::vector<pred
 // this case the plan has no `on_demand` and no traffic.
 StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
                    const schedule::Schedule* schedule = nullptr);
-// Checks that the steps of a resolved run can be planned, before the run begins. Throws InputError for a budget below
-// the smallest that can run.
-void check_budgets(const settings::TrainConfig& config, const models::ModelConfigPtr& model);
+// Checks that the steps of a run can be planned, before the run begins. Throws InputError for a budget below the
+// smallest that can run.
+void check_budgets(const settings::ResolvedRun& run);
 
 }  // namespace tessera::plan

@@ -28,25 +28,25 @@
 #include "tessera/run/run_setup.h"
 #include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::run {
 namespace {
 
-std::chrono::milliseconds timeout_of(const settings::TrainConfig& config) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_s * 1000));
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
 int launch_local(const settings::TrainConfig& command, const std::filesystem::path& configs,
                  const StopRequested& stop_requested) {
   const RunSetup setup = make_run_setup(command, {.configs = configs});
-  launch::set_up_process(setup.config.threads, setup.config.deterministic);
+  launch::set_up_process(setup.run->threads, setup.run->deterministic);
   RunFiles files(setup);
   if (files.is_finished()) return 0;
   comm::LocalOptions options;
-  options.timeout = timeout_of(setup.config);
+  options.timeout = milliseconds(setup.run->timeout_s);
   try {
-    comm::run_local(static_cast<int>(setup.config.ranks), options, [&](comm::World& world) {
+    comm::run_local(static_cast<int>(setup.run.mesh().ranks), options, [&](comm::World& world) {
       run_training(world, setup, world.rank() == 0 ? &files : nullptr, stop_requested);
     });
   } catch (const checkpoint::AgreedInputError& error) {
@@ -59,17 +59,18 @@ int launch_local(const settings::TrainConfig& command, const std::filesystem::pa
 // before they make the groups of the mesh. Only rank 0 checks and opens the run's folder.
 void train_with_processes(comm::World& world, const settings::TrainConfig& command,
                           const std::filesystem::path& configs, const StopRequested& stop_requested, RankWatch& watch) {
-  RunSetup setup;
+  std::optional<RunSetup> made;
   std::unique_ptr<RunFiles> files;
   std::vector<int> everyone;
   for (int rank = 0; rank < world.size(); ++rank) everyone.push_back(rank);
   const auto group = world.make_group("launch", {everyone});
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
-    setup = make_run_setup(
+    made = make_run_setup(
         command, {.configs = configs, .world_size = world.size(), .part = world.rank(), .parts = world.size()});
   });
+  const RunSetup& setup = made.value();
   launch::require_equal(*group, equal_on_all_ranks(setup));
-  launch::set_up_process(setup.config.threads, setup.config.deterministic);
+  launch::set_up_process(setup.run->threads, setup.run->deterministic);
   checkpoint::run_together(*group, "", [&](const std::stop_token&) {
     if (world.rank() == 0) files = std::make_unique<RunFiles>(setup);
   });
@@ -118,9 +119,9 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
                const std::filesystem::path& configs, bool check_mismatch, const StopRequested& stop_requested) {
   const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
   const settings::StartedRank started = settings::started_rank(known, launched.rank, launched.size);
-  const auto world =
-      comm::make_mpi_world({.timeout = timeout_of(command), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
-                           started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
+  const auto world = comm::make_mpi_world(
+      {.timeout = milliseconds(command.timeout_s), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
+      started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
   if (!started.takes_part()) {
     fmt::print("{}\n", started.text);
     return 0;
@@ -148,7 +149,7 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
 int requested_ranks(const settings::TrainConfig& command) {
   const std::int64_t part = command.tp * command.gtp;
   if (settings::has_unused_places(command))
-    return static_cast<int>(settings::resolve_ranks(command, std::nullopt).ranks);
+    return static_cast<int>(settings::resolve_mesh(command, settings::Use::train).ranks);
   if (command.ranks > 0) return static_cast<int>(command.ranks);
   if (command.dp > 0) return static_cast<int>(part * command.dp);
   return static_cast<int>(base::cuda_device_count() / part * part);
@@ -157,15 +158,14 @@ int requested_ranks(const settings::TrainConfig& command) {
 // Returns the device of each rank that this program starts, given the number of visible GPUs: all in order, or, if
 // there is a device for each place, those of the active places.
 std::vector<int> devices_of(const settings::TrainConfig& known, int visible) {
-  const settings::TrainConfig config = settings::resolve_ranks(known, std::nullopt);
-  const auto places = static_cast<int>(config.tp * config.gtp * config.dp);
-  if (visible != config.ranks && visible != places)
+  const settings::RunMesh mesh = settings::resolve_mesh(known, settings::Use::train);
+  const auto places = static_cast<int>(mesh.degrees.places());
+  if (visible != mesh.ranks && visible != places)
     throw InputError("--dead: {} GPUs are visible, expected {} (one for each active rank) or {} (one for each place)",
-                     visible, config.ranks, places);
-  const std::vector<int> unused = settings::places_of(settings::inactive_slots(config), config);
+                     visible, mesh.ranks, places);
   std::vector<int> devices;
   for (int place = 0; place < visible; ++place)
-    if (visible != places || std::ranges::find(unused, place) == unused.end()) devices.push_back(place);
+    if (visible != places || !std::ranges::binary_search(mesh.degrees.unused, place)) devices.push_back(place);
   return devices;
 }
 
@@ -174,7 +174,7 @@ int launch_nccl(const settings::TrainConfig& command, const settings::TrainConfi
                 const StopRequested& stop_requested) {
   RankWatch watch;
   launch::NcclRun run{
-      .timeout = timeout_of(command),
+      .timeout = milliseconds(command.timeout_s),
       .check_mismatch = check_mismatch,
       .stop_requested = stop_requested,
       .ranks = ranks,

@@ -32,12 +32,6 @@ namespace {
 constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
-data::BatchShape samples_of(const RunSetup& setup) {
-  const settings::TrainConfig& config = setup.config;
-  return settings::batch_shape(config,
-                               config.reduced_batch == "auto" ? settings::units_of(*setup.model) : settings::TpUnits());
-}
-
 // The training loop of one rank, with the state that its steps share.
 class Loop {
  public:
@@ -45,23 +39,23 @@ class Loop {
       : setup_(setup),
         files_(files),
         stop_requested_(stop_requested),
-        trainer_(world, settings::trainer_options(setup.config, *setup.model)),
+        trainer_(world, settings::trainer_options(setup.run)),
         gpu_(telemetry::pci_bus_id(trainer_.parallel().device)),
-        flops_(files ? settings::model_flops(setup.config, *setup.model) : 0),
-        peak_(telemetry::peak_flops_of(setup.config.peak_flops, setup.config.dtype, trainer_.parallel().device)),
-        shape_{.batch = samples_of(setup), .seq_len = setup.config.seq_len},
-        rates_(setup.config.rates),
-        graph_hint_(settings::accepts_graph(setup.config), setup.config.cuda_graph),
-        suppressions_(setup.config.debug_suppress.value) {
+        flops_(files ? settings::model_flops(setup.run) : 0),
+        peak_(telemetry::peak_flops_of(setup.run->peak_flops, setup.run->dtype, trainer_.parallel().device)),
+        shape_{.batch = setup.run.batch(), .seq_len = setup.run->seq_len},
+        rates_(setup.run->rates),
+        graph_hint_(settings::accepts_graph(setup.run.stored()), setup.run->cuda_graph),
+        suppressions_(setup.run->debug_suppress.value) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 
   // Gives the trainer its initial state. Called once, before run().
   void start() {
-    if (!setup_.checkpoint && setup_.config.init.empty())
-      return train::set_initial_values(trainer_.runtime(), setup_.config.seed);
+    if (!setup_.checkpoint && setup_.run->init.empty())
+      return train::set_initial_values(trainer_.runtime(), setup_.run->seed);
     if (!setup_.checkpoint) {
-      for (const std::string& line : hub::load_initial_weights(trainer_, setup_.config.init))
+      for (const std::string& line : hub::load_initial_weights(trainer_, setup_.run->init))
         if (files_ != nullptr) files_->note("warning: " + line);
       return;
     }
@@ -73,17 +67,17 @@ class Loop {
 
   void run() {
     on_first_rank("", [&] { files_->open(); });
-    const settings::TrainConfig& config = setup_.config;
+    const settings::ResolvedRun& run = setup_.run;
     summary_.last_step = setup_.first_step - 1;
-    if (summary_.last_step == config.steps) {
-      summary_.metrics.set_valid_loss(evaluate_if_due(config.steps));
-      save_if_due(config.steps);
+    if (summary_.last_step == run->steps) {
+      summary_.metrics.set_valid_loss(evaluate_if_due(run->steps));
+      save_if_due(run->steps);
     } else {
       vote_to_stop();
     }
-    for (std::int64_t step = setup_.first_step; step <= config.steps && !stopping_;) {
+    for (std::int64_t step = setup_.first_step; step <= run->steps && !stopping_;) {
       // The first gathers of the traced step begin in the step before it.
-      if (step + 1 == config.trace_step || step == config.trace_step) trainer_.runtime().record_timeline(true);
+      if (step + 1 == run->trace_step || step == run->trace_step) trainer_.runtime().record_timeline(true);
       const std::int64_t waits_before = base::host_waits();
       enqueue(step);
       const auto suppressed = finish_down_to(is_waited_for(step) ? 0 : trainer_.steps_ahead());
@@ -94,7 +88,7 @@ class Loop {
       if (is_finished) save_if_due(step);
       // An evaluation or a checkpoint takes time. This vote finds stop requests that arrived during this time, before
       // another step begins.
-      if (is_finished && step < config.steps && is_waited_for(step)) vote_to_stop();
+      if (is_finished && step < run->steps && is_waited_for(step)) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
@@ -114,13 +108,13 @@ class Loop {
     write_line();
     stop_if_skipping();
     const std::int64_t step = summary_.last_step;
-    summary_.interrupted = step < setup_.config.steps;
+    summary_.interrupted = step < setup_.run->steps;
     if (step < setup_.first_step || !is_saved_after(step)) save(step);
   }
 
   // Returns whether an evaluation, checkpoint or timeline reads the results of the step before the next step may begin.
   bool is_waited_for(std::int64_t step) const {
-    return is_evaluated_after(step) || is_saved_after(step) || step == setup_.config.trace_step;
+    return is_evaluated_after(step) || is_saved_after(step) || step == setup_.run->trace_step;
   }
 
   void enqueue(std::int64_t step) {
@@ -159,8 +153,7 @@ class Loop {
       telemetry::take(result, metrics);
       if (result.router) add_router(*result.router, metrics);
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
-      if (peak_ && files_ != nullptr)
-        metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.config.ranks, *peak_);
+      if (peak_ && files_ != nullptr) metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->ranks, *peak_);
       count(result, metrics);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
@@ -183,8 +176,8 @@ class Loop {
   void add_router(const train::RouterResult& router, telemetry::StepMetrics& metrics) const {
     metrics.aux_loss = router.aux_loss;
     metrics.z_loss = router.z_loss;
-    if (setup_.config.expert_capacity > 0) metrics.expert_dropped = router.dropped;
-    const auto experts = static_cast<std::ptrdiff_t>(setup_.model->sizes().num_experts);
+    if (setup_.run->expert_capacity > 0) metrics.expert_dropped = router.dropped;
+    const auto experts = static_cast<std::ptrdiff_t>(setup_.run.model()->sizes().num_experts);
     std::optional<double> load;  // a layer without a choice has no mean load
     std::vector<std::vector<std::int64_t>> layers;
     for (auto first = router.counts.begin(); first != router.counts.end(); first += experts) {
@@ -194,7 +187,7 @@ class Loop {
       if (total > 0) load = std::max(load.value_or(0), most * static_cast<double>(experts) / total);
     }
     metrics.expert_load = load;
-    const std::int64_t every = setup_.config.expert_counts;
+    const std::int64_t every = setup_.run->expert_counts;
     if (every > 0 && metrics.step % every == 0) metrics.expert_counts = std::move(layers);
   }
 
@@ -217,7 +210,7 @@ class Loop {
 
   // Called when no step is pending. `step` is the last finished step.
   void complete_step(std::int64_t step) {
-    if (step == setup_.config.trace_step) write_timeline(step);
+    if (step == setup_.run->trace_step) write_timeline(step);
     unwritten_->valid_loss = evaluate_if_due(step);
     write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
   }
@@ -250,20 +243,20 @@ class Loop {
   }
 
   bool is_evaluated_after(std::int64_t step) const {
-    const settings::TrainConfig& config = setup_.config;
-    return setup_.valid && (step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0));
+    const settings::ResolvedRun& run = setup_.run;
+    return setup_.valid && (step == run->steps || (run->eval_every > 0 && step % run->eval_every == 0));
   }
 
   bool is_saved_after(std::int64_t step) const {
-    const settings::TrainConfig& config = setup_.config;
-    return step == config.steps || (config.save_every > 0 && step % config.save_every == 0);
+    const settings::ResolvedRun& run = setup_.run;
+    return step == run->steps || (run->save_every > 0 && step % run->save_every == 0);
   }
 
   std::optional<double> evaluate_if_due(std::int64_t step) {
     if (!is_evaluated_after(step)) return std::nullopt;
-    const settings::TrainConfig& config = setup_.config;
+    const settings::ResolvedRun& run = setup_.run;
     return trainer_.evaluate(train::evaluation_input(
-        *setup_.valid, {.micro_batch = config.micro_batch, .seq_len = config.seq_len}, trainer_.parallel()));
+        *setup_.valid, {.micro_batch = run->micro_batch, .seq_len = run->seq_len}, trainer_.parallel()));
   }
 
   void write_timeline(std::int64_t step) {
@@ -277,7 +270,7 @@ class Loop {
   }
 
   void save(std::int64_t step) {
-    const std::filesystem::path checkpoints = hub::RunDirectory(setup_.config.out).checkpoints();
+    const std::filesystem::path checkpoints = hub::RunDirectory(setup_.run->out).checkpoints();
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
     if (step == setup_.first_step - 1 && setup_.checkpoint &&
         checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
@@ -285,10 +278,10 @@ class Loop {
     save_trainer(trainer_, summary_.checkpoint, step, stored_state(setup_));
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
-    if (!ends_resumption && setup_.config.keep == 0) return;
+    if (!ends_resumption && setup_.run->keep == 0) return;
     on_first_rank("removing old checkpoints", [&] {
       if (ends_resumption) files_->remove_set_aside();
-      if (setup_.config.keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.config.keep));
+      if (setup_.run->keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep));
     });
   }
 

@@ -42,11 +42,11 @@ void report_lost(const RunSetup& setup, const std::vector<int>& ranks) {
                                .launch = rendezvous::read_ranks(rendezvous::own_variables()),
                                .devices = static_cast<int>(base::cuda_device_count())};
     if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) place.visible = visible;
-    const launch::LostRanks lost = launch::lost_ranks(setup.config, *setup.model, ranks, place,
-                                                      setup.checkpoint.value_or(std::filesystem::path()));
+    const launch::LostRanks lost =
+        launch::lost_ranks(setup.run, ranks, place, setup.checkpoint.value_or(std::filesystem::path()));
     fmt::print(stderr, "{}", launch::lost_ranks_text(lost));
     std::fflush(stderr);
-    launch::write_lost_ranks(lost, setup.config.out);
+    launch::write_lost_ranks(lost, setup.run->out);
   } catch (const std::exception& error) {
     fmt::print(stderr, "tessera: no command to continue without the lost ranks: {}\n", error.what());
   }

@@ -61,17 +61,17 @@ checkpoint::FileDescriptor check_and_lock(const hub::RunDirectory& directory, co
 
 // Returns whether no step is left to train. A run of 0 steps does not count: it only stores the initial weights.
 bool has_no_step(const RunSetup& setup) {
-  return setup.first_step > setup.config.steps && setup.config.steps > 0;
+  return setup.first_step > setup.run->steps && setup.run->steps > 0;
 }
 
 // Returns the value of RunFiles::is_finished. The summary must belong to the last start of the run. A file that is not
 // valid has no results.
 bool has_finished(const RunSetup& setup, const hub::RunDirectory& directory) {
-  if (!has_no_step(setup) || !hub::continues_in(directory.root(), setup.config.resume)) return false;
+  if (!has_no_step(setup) || !hub::continues_in(directory.root(), setup.run->resume)) return false;
   try {
     const nlohmann::json summary = base::read_json_file(directory.summary());
     const auto last = summary.at("step").get<std::int64_t>(), trained = summary.at("trained_steps").get<std::int64_t>();
-    return last == setup.config.steps &&
+    return last == setup.run->steps &&
            last - trained + 1 == base::read_json_file(directory.config()).at("first_step").get<std::int64_t>();
   } catch (const std::exception&) {
     return false;
@@ -94,31 +94,30 @@ ordered_json or_null(const std::optional<double>& value) {
 }
 
 // Adds the weights, bytes and flops of each number format, and the requested formats.
-void add_formats(const RunSetup& setup, const RunSummary& summary, ordered_json& json) {
-  const settings::TrainConfig& config = setup.config;
-  json["weights_by_format"] = settings::weights_by_format(settings::format_table(config, *setup.model), config.dtype);
-  json["wire_format"] = telemetry::name_in_run(config.wire_format, config.dtype);
-  if (!config.wire_rules.empty()) json["wire_rules"] = config.wire_rules.text;
-  if (config.wire_format_backward)
-    json["wire_format_backward"] = telemetry::name_in_run(*config.wire_format_backward, config.dtype);
-  if (!config.wire_rules_backward.empty()) json["wire_rules_backward"] = config.wire_rules_backward.text;
+void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, ordered_json& json) {
+  json["weights_by_format"] = settings::weights_by_format(run.formats(), run->dtype);
+  json["wire_format"] = telemetry::name_in_run(run->wire_format, run->dtype);
+  if (!run->wire_rules.empty()) json["wire_rules"] = run->wire_rules.text;
+  if (run->wire_format_backward)
+    json["wire_format_backward"] = telemetry::name_in_run(*run->wire_format_backward, run->dtype);
+  if (!run->wire_rules_backward.empty()) json["wire_rules_backward"] = run->wire_rules_backward.text;
   const telemetry::StepMetrics &totals = summary.metrics.totals(), medians = summary.metrics.medians();
-  json["gathered_bytes"] = telemetry::by_format(totals.gathered_by_format, config.dtype);
-  json["gemm_format"] = telemetry::name_in_run(config.gemm_format, config.dtype);
-  if (!config.gemm_rules.empty()) json["gemm_rules"] = config.gemm_rules.text;
+  json["gathered_bytes"] = telemetry::by_format(totals.gathered_by_format, run->dtype);
+  json["gemm_format"] = telemetry::name_in_run(run->gemm_format, run->dtype);
+  if (!run->gemm_rules.empty()) json["gemm_rules"] = run->gemm_rules.text;
   for (const settings::Setting& setting : settings::settings())
-    if (setting.is_of_fp8_products() && !settings::is_without_meaning(config, setting))
-      json[std::string(setting.name)] = settings::value_of(config, setting);
-  json["flops"] = telemetry::by_format(totals.flops_by_format, config.dtype);
-  if (config.tp == 1) return;
-  json["tp_chunks"] = config.tp_chunks;
-  json["tp_wire_format"] = telemetry::name_in_run(config.products.tp_wire, config.dtype);
-  json["tp_overlap"] = settings::overlaps_tp(config);
+    if (setting.is_of_fp8_products() && !settings::is_without_meaning(run.stored(), setting))
+      json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
+  json["flops"] = telemetry::by_format(totals.flops_by_format, run->dtype);
+  if (run->tp == 1) return;
+  json["tp_chunks"] = run->tp_chunks;
+  json["tp_wire_format"] = telemetry::name_in_run(run->products.tp_wire, run->dtype);
+  json["tp_overlap"] = run.overlaps_tp();
   json["tp_pieces"] = summary.tp_pieces;
   json["tp_fallbacks"] = summary.tp_fallbacks;
-  if (const std::string_view transport = settings::tp_transport_of(config, summary.schedules); !transport.empty())
+  if (const std::string_view transport = settings::tp_transport_of(run, summary.schedules); !transport.empty())
     json["tp_transport"] = transport;
-  json["activation_bytes"] = telemetry::by_format(totals.activations_by_format, config.dtype);
+  json["activation_bytes"] = telemetry::by_format(totals.activations_by_format, run->dtype);
   json["exposed_ms"] = {{"weights", or_null(medians.exposed_weights_ms)}, {"tp", or_null(medians.exposed_tp_ms)}};
 }
 
@@ -144,37 +143,36 @@ void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& j
 
 RunFiles::RunFiles(const RunSetup& setup)
     : setup_(setup),
-      directory_(setup.config.out),
-      lock_(check_and_lock(directory_, setup.config.resume)),
+      directory_(setup.run->out),
+      lock_(check_and_lock(directory_, setup.run->resume)),
       finished_(has_finished(setup, directory_)),
-      progress_(std::cout, is_terminal(), setup.config.steps) {
-  const settings::TrainConfig& config = setup.config;
-  note(fmt::format("model {}: {}, {}, {}, backend {}", config.model, models::params_text(*setup.model),
-                   name_of(config.dtype), settings::mesh_text(config), name_of(config.backend)));
+      progress_(std::cout, is_terminal(), setup.run->steps) {
+  const settings::ResolvedRun& run = setup.run;
+  note(fmt::format("model {}: {}, {}, {}, backend {}", run->model, models::params_text(*run.model()),
+                   name_of(run->dtype), run.mesh().text, name_of(run->backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
-                   setup.data->num_samples(), config.seq_len, config.global_batch));
+                   setup.data->num_samples(), run->seq_len, run->global_batch));
   if (setup.valid)
     note(fmt::format(
         "held-out data: {} samples, read after {}", setup.valid->num_samples(),
-        config.eval_every > 0 ? fmt::format("each {} steps and the last step", config.eval_every) : "the last step"));
+        run->eval_every > 0 ? fmt::format("each {} steps and the last step", run->eval_every) : "the last step"));
   if (finished_) {
     note(
         fmt::format("the run is finished: {} has the results of its last step, {}. No file was changed; a greater "
                     "--steps trains longer",
-                    directory_.summary().string(), config.steps));
+                    directory_.summary().string(), run->steps));
     return;
   }
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
-  for (const std::string& line : settings::format_lines(settings::format_table(config, *setup.model), config.dtype))
-    note(line);
+  for (const std::string& line : settings::format_lines(run.formats(), run->dtype)) note(line);
   if (has_no_step(setup))
-    note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", config.steps));
+    note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", run->steps));
 }
 
 void RunFiles::open() {
-  hub::create_run_directory(setup_.config.out, setup_.config.resume);
+  hub::create_run_directory(setup_.run->out, setup_.run->resume);
   if (lock_.get() < 0) lock_ = lock_folder(directory_.root());
   if (lock_.get() < 0) note("the file system of --out has no locks: another run can write to the same folder");
   std::error_code ignored;
@@ -188,7 +186,7 @@ void RunFiles::open() {
   base::write_json_atomically(directory_.config(), state);
   if (!setup_.tokenizer.empty() && !hub::holds_tokenizer(directory_.tokenizer()))
     hub::copy_tokenizer(setup_.tokenizer, directory_.tokenizer());
-  metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.config.dtype);
+  metrics_.emplace(directory_.metrics(), setup_.first_step - 1, setup_.run->dtype);
   tensorboard_.emplace(directory_.root(), setup_.first_step > 1 ? std::optional(setup_.first_step) : std::nullopt);
 }
 
@@ -209,7 +207,7 @@ void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
 }
 
 void RunFiles::finish(const RunSummary& summary) {
-  const settings::TrainConfig& config = setup_.config;
+  const settings::ResolvedRun& run = setup_.run;
   ordered_json json = {{"step", summary.last_step},
                        {"interrupted", summary.interrupted},
                        {"trained_steps", summary.trained_steps},
@@ -221,29 +219,28 @@ void RunFiles::finish(const RunSummary& summary) {
     json["discarded_steps"] = summary.discarded_steps;
   }
   summary.metrics.add_to(json);
-  if (!config.init.empty()) json["init"] = config.init;
-  json["dtype"] = name_of(config.dtype);
-  json["grad_wire"] = name_of(*config.grad_wire);
-  if (config.has_experts || settings::has_unused_places(config))
-    for (const auto& [axis, degree] : settings::degrees_of(config)) json["mesh"][axis] = degree;
-  if (settings::has_unused_places(config)) json["places"] = settings::inspect_places(config);
-  add_formats(setup_, summary, json);
-  if (config.dropout.hidden > 0) json["hidden_dropout"] = config.dropout.hidden;
-  if (config.dropout.embedding > 0) json["embedding_dropout"] = config.dropout.embedding;
-  json["reduce_order"] = name_of(config.reduce_order);
-  if (config.ranks_per_node > 0) json["ranks_per_node"] = config.ranks_per_node;
-  json["deterministic"] = config.backend != settings::Backend::nccl || config.deterministic;
+  if (!run->init.empty()) json["init"] = run->init;
+  json["dtype"] = name_of(run->dtype);
+  json["grad_wire"] = name_of(*run->grad_wire);
+  if (run.has_experts() || run.has_unused_places())
+    for (const auto& [axis, degree] : settings::axes_of(run.degrees())) json["mesh"][axis] = degree;
+  if (run.has_unused_places()) json["places"] = settings::inspect_places(run);
+  add_formats(run, summary, json);
+  if (run->dropout.hidden > 0) json["hidden_dropout"] = run->dropout.hidden;
+  if (run->dropout.embedding > 0) json["embedding_dropout"] = run->dropout.embedding;
+  json["reduce_order"] = name_of(run->reduce_order);
+  if (run->ranks_per_node > 0) json["ranks_per_node"] = run->ranks_per_node;
+  json["deterministic"] = run->backend != settings::Backend::nccl || run->deterministic;
   json["checkpoint"] = summary.checkpoint.string();
   const runtime::ScheduleStatistics& schedules = summary.schedules;
   add_schedules(schedules, json);
-  if (config.backend == settings::Backend::nccl) json["host_waits"] = summary.host_waits;
-  if (config.cuda_graph) json["graph_steps"] = summary.graph_steps;
-  if (config.has_experts)
-    settings::add_expert_summary(
-        settings::expert_summary(config, setup_.model->sizes(), summary.expert_room, summary.padded_products), json);
-  if (const std::string_view transport = settings::transport_of(config, schedules); !transport.empty()) {
+  if (run->backend == settings::Backend::nccl) json["host_waits"] = summary.host_waits;
+  if (run->cuda_graph) json["graph_steps"] = summary.graph_steps;
+  if (run.has_experts())
+    settings::add_expert_summary(settings::expert_summary(run, summary.expert_room, summary.padded_products), json);
+  if (const std::string_view transport = settings::transport_of(run, schedules); !transport.empty()) {
     json["transport"] = transport;
-    if (config.pushes && !schedules.indirect.empty())
+    if (run->pushes && !schedules.indirect.empty())
       note("NCCL transferred some weights and gradients: " + schedules.indirect);
   }
   base::write_json_atomically(directory_.summary(), json);
@@ -255,10 +252,10 @@ void RunFiles::finish(const RunSummary& summary) {
     note(fmt::format("{} steps departed from their schedule: {} weights were gathered on demand",
                      schedules.departed_steps, schedules.demand_gathers));
   const telemetry::StepMetrics& totals = summary.metrics.totals();
-  note("multiplied: " + telemetry::format_shares(totals.flops_by_format, 1e-12, "TFLOP", config.dtype));
-  note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", config.dtype));
-  if (config.tp > 1)
-    note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", config.dtype));
+  note("multiplied: " + telemetry::format_shares(totals.flops_by_format, 1e-12, "TFLOP", run->dtype));
+  note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", run->dtype));
+  if (run->tp > 1)
+    note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", run->dtype));
   if (json.contains("valid_loss")) note(fmt::format("held-out loss {:.4f}", json["valid_loss"].get<double>()));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
   if (summary.interrupted) note_how_to_resume(summary);
@@ -268,8 +265,8 @@ void RunFiles::note_how_to_resume(const RunSummary& summary) {
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
   const std::string options =
       launch::calls_launcher(launch) ? fmt::format(" (add the other options of {})", launch.launcher) : "";
-  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, setup_.config.steps, options));
-  note("  " + launch::resume_command(setup_.config, program_invocation_name, launch));
+  note(fmt::format("interrupted after step {} of {}; to resume{}:", summary.last_step, setup_.run->steps, options));
+  note("  " + launch::resume_command(setup_.run, program_invocation_name, launch));
 }
 
 }  // namespace tessera::run

@@ -30,10 +30,10 @@ using nlohmann::json;
 // and held-out data.
 std::shared_ptr<const data::TrainingData> open_data(data::TrainingDataOptions options, const RunSetup& setup,
                                                     const RunPlaces& places) {
-  options.seq_len = setup.config.seq_len;
-  options.vocab_size = setup.model->sizes().vocab_size;
-  options.seed = setup.config.seed;
-  options.mask_documents = setup.config.mask_documents;
+  options.seq_len = setup.run->seq_len;
+  options.vocab_size = setup.run.model()->sizes().vocab_size;
+  options.seed = setup.run->seed;
+  options.mask_documents = setup.run->mask_documents;
   auto data = std::make_shared<data::TrainingData>(options);
   data->check_vocabulary(places.part, places.parts);
   data->check_targets();
@@ -61,26 +61,36 @@ models::ModelConfigPtr model_of_init(const settings::TrainConfig& config, const 
   return init_model;
 }
 
+// The inputs of a run before its model is read.
+struct Start {
+  settings::TrainConfig config;
+  std::optional<std::filesystem::path> checkpoint = {};     // RunSetup::checkpoint
+  std::optional<checkpoint::CheckpointReader> reader = {};  // of the checkpoint
+  hub::StoredRun stored = {};
+  std::vector<std::string> notes = {};  // RunSetup::notes
+};
+
 // Returns the model of a run that starts at step 0. Adds a note if the model's folder holds weights that are not read.
-models::ModelConfigPtr model_to_start(RunSetup& setup, const json& state, const std::string& where,
-                                      const RunPlaces& places) {
-  if (!setup.config.init.empty()) {
-    setup.notes.push_back(fmt::format("weights of {} (--init)", setup.config.init));
-    return model_of_init(setup.config, state, where, places);
+models::ModelConfigPtr model_to_start(Start& start, const RunPlaces& places) {
+  const settings::TrainConfig& config = start.config;
+  const auto& [state, where] = start.stored;
+  if (!config.init.empty()) {
+    start.notes.push_back(fmt::format("weights of {} (--init)", config.init));
+    return model_of_init(config, state, where, places);
   }
-  models::ModelConfigPtr model = model_of(setup.config, state, where, places);
-  const std::filesystem::path file = models::find_model_config(setup.config.model, places.configs);
-  if (std::string warning = hub::unread_weights_warning(file, setup.config.model); !warning.empty())
-    setup.notes.push_back(std::move(warning));
+  models::ModelConfigPtr model = model_of(config, state, where, places);
+  const std::filesystem::path file = models::find_model_config(config.model, places.configs);
+  if (std::string warning = hub::unread_weights_warning(file, config.model); !warning.empty())
+    start.notes.push_back(std::move(warning));
   return model;
 }
 
 // Returns the config.json from which the model of the run is read, or an empty path if the model is stored in a
 // checkpoint.
-std::filesystem::path model_file_of(const RunSetup& setup, const RunPlaces& places) {
-  if (setup.checkpoint && !setup.config.given.contains("model")) return {};
-  if (!setup.config.init.empty()) return std::filesystem::path(setup.config.init) / "config.json";
-  return models::find_model_config(setup.config.model, places.configs);
+std::filesystem::path model_file_of(const Start& start, const RunPlaces& places) {
+  if (start.checkpoint && !start.config.given.contains("model")) return {};
+  if (!start.config.init.empty()) return std::filesystem::path(start.config.init) / "config.json";
+  return models::find_model_config(start.config.model, places.configs);
 }
 
 // Returns the name of the checkpoint's model. If no run has named the model, makes a name.
@@ -91,28 +101,27 @@ std::string name_of_model(const json& state, const std::string& checkpoint) {
 
 // Throws InputError if the stored type of a weight differs from the run's type, because weights are read without
 // conversion.
-void check_stored_types(const checkpoint::CheckpointReader& reader, const settings::TrainConfig& config,
-                        const models::ModelConfig& model) {
-  const shard::ParameterTypes run{.model = config.dtype, .accumulator = quant::accumulator_of(config.dtype)};
+void check_stored_types(const checkpoint::CheckpointReader& reader, const settings::ResolvedRun& run) {
+  const shard::ParameterTypes types = settings::types_of(run);
   for (const shard::ParameterSpec& spec :
-       model.parameters({.tp_size = static_cast<int>(config.tp), .embedding = settings::embedding_reads(config)})) {
+       run.model()->parameters({.tp_size = run.degrees().tp, .embedding = run.embedding_reads()})) {
     const checkpoint::StoredTensor* stored = reader.find(spec.name, checkpoint::Kind::weight);
-    const quant::DType requested = shard::types_of(spec, run).model;
+    const quant::DType requested = shard::types_of(spec, types).model;
     if (stored != nullptr && stored->dtype != requested)
       throw InputError(
           "--dtype: got {}, expected {}: weight '{}' of {} is stored in this type (tessera convert --dtype converts to "
           "{})",
-          name_of(config.dtype), name_of(stored->dtype), spec.name, reader.folder().string(), name_of(config.dtype));
+          name_of(run->dtype), name_of(stored->dtype), spec.name, reader.folder().string(), name_of(run->dtype));
   }
 }
 
 void check_stored(const RunSetup& setup, const json& state, const std::string& where) {
   if (state.contains("data")) settings::require_same_data(state["data"], setup.data->fingerprint(), where);
-  if (setup.config.steps < setup.first_step - 1)
-    throw InputError("--steps: got {}, expected at least {}, the step of checkpoint {}", setup.config.steps,
+  if (setup.run->steps < setup.first_step - 1)
+    throw InputError("--steps: got {}, expected at least {}, the step of checkpoint {}", setup.run->steps,
                      setup.first_step - 1, where);
-  if (setup.config.trace_step > 0 && setup.config.trace_step < setup.first_step)
-    throw InputError("--trace-step: got {}, expected at least {}: the run resumes from {}", setup.config.trace_step,
+  if (setup.run->trace_step > 0 && setup.run->trace_step < setup.first_step)
+    throw InputError("--trace-step: got {}, expected at least {}: the run resumes from {}", setup.run->trace_step,
                      setup.first_step, where);
 }
 
@@ -120,7 +129,7 @@ void check_stored(const RunSetup& setup, const json& state, const std::string& w
 std::filesystem::path tokenizer_of_weights(const RunSetup& setup) {
   std::filesystem::path folder;
   if (setup.checkpoint) folder = hub::tokenizer_of(*setup.checkpoint);
-  if (folder.empty() && !setup.config.init.empty()) folder = hub::tokenizer_of(setup.config.init);
+  if (folder.empty() && !setup.run->init.empty()) folder = hub::tokenizer_of(setup.run->init);
   return folder;
 }
 
@@ -128,15 +137,15 @@ std::filesystem::path tokenizer_of_weights(const RunSetup& setup) {
 // with them. Random weights use the tokenizer of the data. `state` is that of the checkpoint. Only the process that
 // checks the first part adds warnings.
 void add_tokenizer(RunSetup& setup, const json& state, const std::string& where, const RunPlaces& places) {
-  const hub::BeginIds stored = hub::begin_ids_in(state, where), read = hub::begin_ids_of_data(setup.config.data);
+  const hub::BeginIds stored = hub::begin_ids_in(state, where), read = hub::begin_ids_of_data(setup.run->data);
   const std::filesystem::path of_weights = tokenizer_of_weights(setup);
   setup.begin_ids = read ? read : stored;
-  setup.tokenizer = of_weights.empty() ? hub::tokenizer_of_data(setup.config.data) : of_weights;
+  setup.tokenizer = of_weights.empty() ? hub::tokenizer_of_data(setup.run->data) : of_weights;
   if (places.part > 0) return;
-  std::vector<hub::FlagData> data{{.flag = "--data", .blend = setup.config.data}};
-  if (setup.valid) data.push_back({.flag = "--valid", .blend = setup.config.valid});
-  const hub::ReadingModel model{.name = setup.config.model,
-                                .vocab_size = setup.model->sizes().vocab_size,
+  std::vector<hub::FlagData> data{{.flag = "--data", .blend = setup.run->data}};
+  if (setup.valid) data.push_back({.flag = "--valid", .blend = setup.run->valid});
+  const hub::ReadingModel model{.name = setup.run->model,
+                                .vocab_size = setup.run.model()->sizes().vocab_size,
                                 .tokenizer = of_weights,
                                 .begin = stored};
   for (const std::string& warning : hub::tokenizer_warnings(data, model)) setup.notes.push_back("warning: " + warning);
@@ -156,59 +165,72 @@ hub::StoredRun stored_in(const checkpoint::CheckpointReader& reader, const std::
           .where = checkpoint.string()};
 }
 
+Start start_of(const settings::TrainConfig& command, const RunPlaces& places) {
+  Start start{.config = command, .checkpoint = hub::checkpoint_to_resume(command)};
+  if (!command.resume.empty() && !start.checkpoint)
+    start.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
+  if (start.checkpoint) {
+    start.reader.emplace(
+        hub::open_checkpoint(*start.checkpoint, hub::CheckpointUse::resume, places.part, places.parts));
+    hub::check_name(*start.reader, command.out);
+  }
+  start.stored =
+      start.reader ? stored_in(*start.reader, *start.checkpoint) : hub::stored_before_first_checkpoint(command);
+  return start;
+}
+
+// Returns the run before its data is opened.
+RunSetup resolved_setup(Start& start, const RunPlaces& places) {
+  const auto& [state, where] = start.stored;
+  settings::TrainConfig& config = start.config;
+  settings::MergedConfig merged;
+  if (state.contains("config")) {
+    merged = settings::merge_stored(config, state["config"], where, start.reader.has_value());
+    config = merged.config;
+    if (merged.keeps_mesh) check_kept_mesh(config, places, where);
+    for (const std::string& change : merged.changes) start.notes.push_back("changed on resume: " + change);
+  }
+  if (config.model.empty() && state.contains("model")) config.model = name_of_model(state, where);
+  if (config.model.empty()) config.model = config.init;
+  settings::check(config);
+  const settings::RunMesh mesh = settings::resolve_mesh(config, settings::Use::train, places.world_size);
+  if (start.reader || state.contains("config")) start.notes.push_back(settings::mesh_note(merged, mesh));
+  models::ModelConfigPtr model = start.reader ? model_of(config, state, where, places) : model_to_start(start, places);
+  for (const std::string& warning : models::model_config_warnings(model_file_of(start, places)))
+    start.notes.push_back("warning: " + warning);
+  if (start.reader && state.contains("model")) settings::require_same_model(state["model"], *model, where);
+  if (start.reader) hub::check_stored_weights(*start.reader, *model);
+  RunSetup setup{.run = settings::resolve(config, std::move(model), settings::Use::train, places.world_size),
+                 .checkpoint = start.checkpoint,
+                 .first_step = start.reader ? start.reader->step() + 1 : 1,
+                 .notes = start.notes};
+  plan::check_budgets(setup.run);
+  if (setup.run->recompute == settings::RecomputeSetting::automatic)
+    setup.notes.push_back("recomputed: " + predict::recompute_text(settings::recompute_choice(setup.run)));
+  return setup;
+}
+
 }  // namespace
 
 RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& places) {
-  RunSetup setup{.config = command};
-  setup.checkpoint = hub::checkpoint_to_resume(command);
-  if (!command.resume.empty() && !setup.checkpoint)
-    setup.notes.push_back(fmt::format("--resume latest: no checkpoint in {}, starting at step 0", command.out));
-  std::optional<checkpoint::CheckpointReader> reader;
-  if (setup.checkpoint) {
-    reader.emplace(hub::open_checkpoint(*setup.checkpoint, hub::CheckpointUse::resume, places.part, places.parts));
-    hub::check_name(*reader, command.out);
-    setup.first_step = reader->step() + 1;
-  }
-  const hub::StoredRun stored =
-      reader ? stored_in(*reader, *setup.checkpoint) : hub::stored_before_first_checkpoint(command);
-  const auto& [state, where] = stored;
-  settings::MergedConfig merged;
-  if (state.contains("config")) {
-    merged = settings::merge_stored(command, state["config"], where, reader.has_value());
-    setup.config = merged.config;
-    if (merged.keeps_mesh) check_kept_mesh(setup.config, places, where);
-    for (const std::string& change : merged.changes) setup.notes.push_back("changed on resume: " + change);
-  }
-  if (setup.config.model.empty() && state.contains("model")) setup.config.model = name_of_model(state, where);
-  if (setup.config.model.empty()) setup.config.model = setup.config.init;
-  setup.config = settings::resolve_ranks(settings::resolve_settings(setup.config), places.world_size);
-  if (setup.checkpoint || state.contains("config")) setup.notes.push_back(settings::mesh_note(merged, setup.config));
-  setup.model =
-      setup.checkpoint ? model_of(setup.config, state, where, places) : model_to_start(setup, state, where, places);
-  for (const std::string& warning : models::model_config_warnings(model_file_of(setup, places)))
-    setup.notes.push_back("warning: " + warning);
-  if (setup.checkpoint && state.contains("model")) settings::require_same_model(state["model"], *setup.model, where);
-  if (reader) hub::check_stored_weights(*reader, *setup.model);
-  setup.config = settings::resolve_model(setup.config, *setup.model);
-  plan::check_budgets(setup.config, setup.model);
-  if (setup.config.recompute == settings::RecomputeSetting::automatic)
-    setup.notes.push_back("recomputed: " +
-                          predict::recompute_text(settings::recompute_choice(setup.config, *setup.model)));
-  setup.data =
-      open_data({.blend = setup.config.data, .stored = reader ? state.value("data", json()) : json()}, setup, places);
-  if (!setup.config.valid.empty())
-    setup.valid = open_data({.blend = setup.config.valid, .flag = "--valid", .uses_weights = false}, setup, places);
-  if (setup.checkpoint) check_stored(setup, state, where);
-  if (reader) check_stored_types(*reader, setup.config, *setup.model);
+  Start start = start_of(command, places);
+  const auto& [state, where] = start.stored;
+  RunSetup setup = resolved_setup(start, places);
+  setup.data = open_data({.blend = setup.run->data, .stored = start.reader ? state.value("data", json()) : json()},
+                         setup, places);
+  if (!setup.run->valid.empty())
+    setup.valid = open_data({.blend = setup.run->valid, .flag = "--valid", .uses_weights = false}, setup, places);
+  if (start.reader) check_stored(setup, state, where);
+  if (start.reader) check_stored_types(*start.reader, setup.run);
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
-  for (const std::string& warning : settings::warnings_of(setup.config)) setup.notes.push_back(warning);
+  for (const std::string& warning : settings::warnings_of(setup.run.stored())) setup.notes.push_back(warning);
   add_tokenizer(setup, state, where, places);
   return setup;
 }
 
 json stored_state(const RunSetup& setup) {
-  json state = {{"config", to_json(setup.config)},
-                {"model", setup.model->to_json()},
+  json state = {{"config", to_json(setup.run.stored())},
+                {"model", setup.run.model()->to_json()},
                 {"data", setup.data->fingerprint()},
                 {"version", std::string(base::kVersion)}};
   if (setup.begin_ids) state[hub::kBeginIds] = *setup.begin_ids;
@@ -221,12 +243,12 @@ json equal_on_all_ranks(const RunSetup& setup) {
   json all = json::object();
   for (const settings::Setting& setting : settings::settings())
     if (std::ranges::find(kMayDiffer, setting.name) == kMayDiffer.end())
-      all[settings::flag_of(setting.name)] = settings::value_of(setup.config, setting);
-  all["the model"] = setup.model->to_json();
+      all[settings::flag_of(setting.name)] = settings::value_of(setup.run.stored(), setting);
+  all["the model"] = setup.run.model()->to_json();
   all["the data"] = setup.data->fingerprint();
   if (setup.valid) all["the held-out data"] = setup.valid->fingerprint();
   all["the first step"] = setup.first_step;
-  all["the first weights"] = setup.checkpoint ? "of a checkpoint" : setup.config.init.empty() ? "random" : "of --init";
+  all["the first weights"] = setup.checkpoint ? "of a checkpoint" : setup.run->init.empty() ? "random" : "of --init";
   return all;
 }
 

@@ -1,4 +1,4 @@
-// The checked inputs of a run before its first step: resolved settings, model, data, and first step.
+// The checked inputs of a run before its first step: the resolved run, its data, and the first step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -9,20 +9,18 @@
 
 #include "tessera/data/data.h"
 #include "tessera/hub/tokenizer/begin_ids.h"
-#include "tessera/models/model_config.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::run {
 
 struct RunSetup {
-  settings::TrainConfig config;  // resolved
-  models::ModelConfigPtr model;
-  std::shared_ptr<const data::TrainingData> data, valid;  // valid: null without held-out data
-  std::optional<std::filesystem::path> checkpoint;        // checkpoint to start from
-  std::int64_t first_step = 1;                            // the next step to train
-  std::filesystem::path tokenizer;  // folder of the tokenizer that is copied to the run; empty: no tokenizer is known
-  hub::BeginIds begin_ids;          // the begin tokens of the training data
-  std::vector<std::string> notes;   // lines to print at the start
+  settings::ResolvedRun run;
+  std::shared_ptr<const data::TrainingData> data = {}, valid = {};  // valid: null without held-out data
+  std::optional<std::filesystem::path> checkpoint = {};             // checkpoint to start from
+  std::int64_t first_step = 1;                                      // the next step to train
+  std::filesystem::path tokenizer = {};  // folder of the tokenizer that is copied to the run; empty: unknown
+  hub::BeginIds begin_ids = {};          // the begin tokens of the training data
+  std::vector<std::string> notes = {};   // lines to print at the start
 };
 
 // Inputs that no flag sets.

@@ -23,19 +23,19 @@ namespace {
 // The inputs that a rank checks before it builds the model.
 struct EvaluationInputs {
   StoredModel stored;
-  settings::TrainConfig config;
+  settings::ResolvedRun run;
   std::unique_ptr<const data::TrainingData> data;
 };
 
 EvaluationInputs read_inputs(const EvaluateCommand& command, const comm::World& world) {
-  EvaluationInputs inputs{
-      .stored = find_stored_model(command.path, world.rank(), world.size()), .config = {}, .data = {}};
-  inputs.config = resolve_frozen(command.config, inputs.stored, world);
+  StoredModel stored = find_stored_model(command.path, world.rank(), world.size());
+  settings::ResolvedRun run = frozen_run(command.config, stored, world);
+  EvaluationInputs inputs{.stored = std::move(stored), .run = std::move(run), .data = {}};
   inputs.data = std::make_unique<data::TrainingData>(
       data::TrainingDataOptions{.blend = {command.data},
-                                .seq_len = inputs.config.seq_len,
+                                .seq_len = inputs.run->seq_len,
                                 .vocab_size = inputs.stored.model->sizes().vocab_size,
-                                .mask_documents = inputs.config.mask_documents,
+                                .mask_documents = inputs.run->mask_documents,
                                 .uses_weights = false});
   inputs.data->check_vocabulary(world.rank(), world.size());
   inputs.data->check_targets();
@@ -77,14 +77,15 @@ void print_result(double loss, const train::StepInput& input, std::int64_t sampl
 int evaluate(const EvaluateCommand& command) {
   if (command.data.empty()) throw InputError("--data: is empty, expected the prefix of PREFIX.bin and PREFIX.idx");
   return run_on_ranks(command.config, [&](comm::World& world, comm::Communicator& all) {
-    EvaluationInputs inputs;
-    together(all, [&] { inputs = read_inputs(command, world); });
+    std::optional<EvaluationInputs> read;
+    together(all, [&] { read = read_inputs(command, world); });
+    const EvaluationInputs& inputs = read.value();
     require_same_inputs(all, inputs.stored, {{"the data", inputs.data->fingerprint()}});
-    const auto model = make_frozen_model(world, inputs.config, inputs.stored);
-    const train::EvaluationShape shape{.micro_batch = inputs.config.micro_batch, .seq_len = inputs.config.seq_len};
+    const auto model = make_frozen_model(world, inputs.run, inputs.stored);
+    const train::EvaluationShape shape{.micro_batch = inputs.run->micro_batch, .seq_len = inputs.run->seq_len};
     const train::StepInput input = train::evaluation_input(*inputs.data, shape, model->parallel());
     if (world.rank() == 0) print_warnings(command, inputs.stored);
-    if (world.rank() == 0) print_size(inputs.data->num_samples(), inputs.config.seq_len);
+    if (world.rank() == 0) print_size(inputs.data->num_samples(), inputs.run->seq_len);
     const double loss = model->evaluate(input);
     if (world.rank() == 0) print_result(loss, input, inputs.data->num_samples(), command.json);
   });

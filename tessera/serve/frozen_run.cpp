@@ -15,19 +15,9 @@
 #include "tessera/launch/launcher_check.h"
 #include "tessera/launch/process_settings.h"
 #include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/resolve.h"
-#include "tessera/settings/trainer_options.h"
 
 namespace tessera::serve {
 namespace {
-
-// Sets the global batch so that every reader has one microbatch in a step.
-settings::TrainConfig with_ranks(settings::TrainConfig config, std::optional<std::int64_t> world_size) {
-  const std::int64_t part = config.tp * config.gtp;
-  const std::int64_t replicas = config.dp > 0 ? config.dp : std::max<std::int64_t>(1, world_size.value_or(part) / part);
-  config.global_batch = config.micro_batch * config.gtp * replicas;
-  return settings::resolve_ranks(std::move(config), world_size);
-}
 
 std::int64_t ranks_of(const settings::TrainConfig& config) {
   return config.tp * config.gtp * std::max<std::int64_t>(1, config.dp);
@@ -43,15 +33,15 @@ std::unique_ptr<comm::Communicator> everyone(comm::World& world) {
   return world.make_group("inputs", {ranks});
 }
 
-models::StepOptions frozen_options(const settings::TrainConfig& config, const models::ModelConfig& model) {
+models::StepOptions frozen_options(const settings::ResolvedRun& run) {
   const models::ModelOptions options{
-      .max_positions = config.seq_len, .embedding = settings::embedding_reads(config), .is_frozen = true};
-  const quant::DType accumulator = quant::accumulator_of(config.dtype);
-  const bool gathers = config.gtp > 1;  // steps without a schedule gather weights on demand
-  return {.build = [&model, options](nn::Context& context) { return model.build(context, options); },
-          .layout = nn::rank_layout(settings::mesh_of(config)),
-          .types = {.model = config.dtype, .accumulator = accumulator, .wire = accumulator},
-          .sequence_parallel = config.tp > 1 && config.sequence_parallel.value_or(false),
+      .max_positions = run->seq_len, .embedding = run.embedding_reads(), .is_frozen = true};
+  const quant::DType accumulator = quant::accumulator_of(run->dtype);
+  const bool gathers = run->gtp > 1;  // steps without a schedule gather weights on demand
+  return {.build = [model = run.model(), options](nn::Context& context) { return model->build(context, options); },
+          .layout = nn::rank_layout(run.degrees()),
+          .types = {.model = run->dtype, .accumulator = accumulator, .wire = accumulator},
+          .sequence_parallel = run->tp > 1 && run->sequence_parallel.value_or(false),
           .runtime = {.scheduled = gathers, .pushes = gathers}};
 }
 
@@ -72,7 +62,8 @@ int run_on_ranks(const settings::TrainConfig& command, const RankBody& body) {
       return launch::run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks_of(command))}, with_threads);
     comm::LocalOptions options;
     options.timeout = timeout;
-    comm::run_local(static_cast<int>(with_ranks(command, std::nullopt).ranks), options, with_threads);
+    comm::run_local(static_cast<int>(settings::resolve_mesh(command, settings::Use::forward).ranks), options,
+                    with_threads);
   } catch (const checkpoint::AgreedInputError& error) {
     if (command.backend == settings::Backend::local || error.rank() == 0) throw InputError(error.what());
     std::this_thread::sleep_for(kFirstRankSpeaks);
@@ -91,22 +82,15 @@ void require_same_inputs(comm::Communicator& inputs, const StoredModel& stored, 
   launch::require_equal(inputs, others);
 }
 
-settings::TrainConfig resolve_frozen(settings::TrainConfig config, const StoredModel& stored,
-                                     const comm::World& world) {
-  if (!config.given.contains("dtype")) config.dtype = stored.dtype;
-  config.model = stored.folder.string();
-  config = with_ranks(std::move(config), world.size());
-  if (stored.model->sizes().num_experts > 0) {
-    config.etp = config.tp;
-    config.egtp = config.gtp;
-    config.sequence_parallel = config.tp > 1;
-  }
-  return settings::resolve_model(std::move(config), *stored.model);
+settings::ResolvedRun frozen_run(settings::TrainConfig command, const StoredModel& stored, const comm::World& world) {
+  if (!command.given.contains("dtype")) command.dtype = stored.dtype;
+  command.model = stored.folder.string();
+  return settings::resolve(std::move(command), stored.model, settings::Use::forward, world.size());
 }
 
-std::unique_ptr<serve::FrozenModel> make_frozen_model(comm::World& world, const settings::TrainConfig& resolved,
+std::unique_ptr<serve::FrozenModel> make_frozen_model(comm::World& world, const settings::ResolvedRun& run,
                                                       const StoredModel& stored) {
-  auto model = std::make_unique<serve::FrozenModel>(world, frozen_options(resolved, *stored.model));
+  auto model = std::make_unique<serve::FrozenModel>(world, frozen_options(run));
   checkpoint::run_together(*model->parallel().world, "loading " + stored.folder.string(),
                            [&](const std::stop_token&) { model->load(weight_reader(stored)); });
   return model;

@@ -11,7 +11,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/serve/frozen_model.h"
 #include "tessera/serve/stored_model.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::serve {
 
@@ -30,12 +30,12 @@ void together(comm::Communicator& inputs, const std::function<void()>& read);
 // Ranks may see different files under one path. Collective.
 void require_same_inputs(comm::Communicator& inputs, const StoredModel& stored, nlohmann::json others);
 
-// Returns the settings with ranks and types filled in. Experts have etp = tp, ep = 1 and egtp = gtp. config.seq_len is
-// the largest number of positions of a sequence. Throws the errors of resolve_ranks and resolve_model.
-settings::TrainConfig resolve_frozen(settings::TrainConfig config, const StoredModel& stored, const comm::World& world);
+// Returns the run of the stored model. If the command does not set the type, the weights keep the stored type.
+// command.seq_len is the largest number of positions of a sequence. Throws the errors of settings::resolve.
+settings::ResolvedRun frozen_run(settings::TrainConfig command, const StoredModel& stored, const comm::World& world);
 
 // Builds the model on this rank and reads its weights. `stored` and `world` must outlive the result. Collective.
-std::unique_ptr<serve::FrozenModel> make_frozen_model(comm::World& world, const settings::TrainConfig& resolved,
+std::unique_ptr<serve::FrozenModel> make_frozen_model(comm::World& world, const settings::ResolvedRun& run,
                                                       const StoredModel& stored);
 
 }  // namespace tessera::serve

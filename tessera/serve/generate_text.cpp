@@ -31,7 +31,7 @@ void check_flags(const GenerateCommand& command) {
 // The inputs of generation, which are the same on every rank.
 struct TextInputs {
   StoredModel stored;
-  settings::TrainConfig config;
+  std::optional<settings::ResolvedRun> run;
   std::filesystem::path tokenizer;  // folder of the tokenizer; empty if no tokenizer is known
   serve::Generation generation;
 };
@@ -85,9 +85,9 @@ TextInputs read_inputs(const GenerateCommand& command, const comm::World& world,
     inputs.generation.sampling = {
         .temperature = command.temperature, .top_p = command.top_p, .seed = command.config.seed};
     check_positions(inputs.generation, command, sizes.max_position_embeddings);
-    inputs.config = command.config;
-    inputs.config.seq_len = serve::positions_of(inputs.generation);
-    inputs.config = resolve_frozen(std::move(inputs.config), inputs.stored, world);
+    settings::TrainConfig config = command.config;
+    config.seq_len = serve::positions_of(inputs.generation);
+    inputs.run = frozen_run(std::move(config), inputs.stored, world);
   });
   return inputs;
 }
@@ -143,7 +143,7 @@ int generate_text(const GenerateCommand& command) {
     const TextInputs inputs = read_inputs(command, world, all);
     if (world.rank() == 0)
       for (const std::string& warning : inputs.stored.warnings) fmt::print(stderr, "tessera: warning: {}\n", warning);
-    const auto model = make_frozen_model(world, inputs.config, inputs.stored);
+    const auto model = make_frozen_model(world, inputs.run.value(), inputs.stored);
     const Ids tokens = serve::generate(*model, inputs.generation);
     if (world.rank() == 0) print_result(command, inputs, tokens);
   });

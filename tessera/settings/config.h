@@ -2,8 +2,7 @@
 // the settings of a run from a command line, in this order:
 //   parse_train_flags (parse.h)          flags over file over defaults
 //   merge_stored (resume.h)              with --resume: the settings of the checkpoint's run under the new flags
-//   resolve_settings, resolve_ranks, resolve_model (resolve.h)
-//                                        ranges, defaults that follow from other settings, and consistency checks
+//   resolve (resolved_run.h)             consistency checks, and values that follow from others; returns a ResolvedRun
 #pragma once
 #include <cstdint>
 #include <map>
@@ -95,7 +94,7 @@ struct TrainConfig {
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;
   Written<std::int64_t> activation_budget;  // for recompute automatic: largest bytes of activations, such as 20GB
-  std::optional<bool> sequence_parallel;    // absent: true if tp > 1; resolve_settings sets it if tp > 1
+  std::optional<bool> sequence_parallel;    // absent: true if tp > 1; resolve sets it if tp > 1
   // "auto" or a number: the largest number of chunks of a product whose tokens tp ranks exchange
   // (nn/parallel/token_chunks.h).
   std::string tp_chunks = "auto";
@@ -129,9 +128,6 @@ struct TrainConfig {
   std::string out;                        // folder of the run
 
   std::set<std::string> given;  // keys that a flag or the --config file sets; not a setting
-  // Set by resolve_model; not settings:
-  bool has_experts = false;      // whether the model has experts
-  bool has_long_pieces = false;  // whether tokens travel in pieces by default (tp_tokens.h)
 };
 
 }  // namespace tessera::settings

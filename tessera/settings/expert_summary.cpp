@@ -4,15 +4,15 @@
 
 namespace tessera::settings {
 
-ExpertSummary expert_summary(const TrainConfig& config, const models::ModelSizes& sizes, double room,
-                             std::int64_t padded_products) {
-  const std::int64_t ranks = config.etp * config.ep, readers = ranks / config.tp;
+ExpertSummary expert_summary(const ResolvedRun& run, double room, std::int64_t padded_products) {
+  const models::ModelSizes sizes = run.model()->sizes();
+  const std::int64_t ranks = run->etp * run->ep, readers = ranks / run->tp;
   const ops::LocalExperts most{
-      .first = 0, .count = (sizes.num_experts + config.ep - 1) / config.ep, .all = sizes.num_experts};
-  return {.room_rows =
-              ops::allocated_rows(readers * config.micro_batch * config.seq_len, sizes.experts_per_token, most, room),
-          .transport = ranks > 1 ? name_of(config.backend) : "",
-          .padded_products = padded_products};
+      .first = 0, .count = (sizes.num_experts + run->ep - 1) / run->ep, .all = sizes.num_experts};
+  return {
+      .room_rows = ops::allocated_rows(readers * run->micro_batch * run->seq_len, sizes.experts_per_token, most, room),
+      .transport = ranks > 1 ? name_of(run->backend) : "",
+      .padded_products = padded_products};
 }
 
 void add_expert_summary(const ExpertSummary& summary, nlohmann::ordered_json& json) {

@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "tessera/models/model_config.h"
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::settings {
 
@@ -18,9 +17,8 @@ struct ExpertSummary {
   std::int64_t padded_products = 0;
 };
 
-// config: resolved, of a model with experts. room: Trainer::expert_room(). padded_products: of the last step.
-ExpertSummary expert_summary(const TrainConfig& config, const models::ModelSizes& sizes, double room,
-                             std::int64_t padded_products);
+// run: of a model with experts. room: Trainer::expert_room(). padded_products: of the last step.
+ExpertSummary expert_summary(const ResolvedRun& run, double room, std::int64_t padded_products);
 // Adds the keys expert_room_rows, padded_products, and expert_transport if it is not "".
 void add_expert_summary(const ExpertSummary& summary, nlohmann::ordered_json& json);
 

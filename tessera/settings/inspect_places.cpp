@@ -10,21 +10,21 @@ namespace tessera::settings {
 
 using nlohmann::ordered_json;
 
-ordered_json inspect_places(const TrainConfig& config) {
-  const PlaceMap unused = inactive_slots(config), &dead = config.dead;
+ordered_json inspect_places(const ResolvedRun& run) {
+  const PlaceMap &unused = run.mesh().unused, &dead = run->dead;
   const auto slots_of = [](const PlaceMap& slots, const TpGroup& group) {
     const auto found = slots.find(group);
     return found == slots.end() ? std::vector<int>() : found->second;
   };
   ordered_json places = ordered_json::array();
-  for (int dp = 0; dp < config.dp; ++dp)
-    for (int gtp = 0; gtp < config.gtp; ++gtp) {
+  for (int dp = 0; dp < run->dp; ++dp)
+    for (int gtp = 0; gtp < run->gtp; ++gtp) {
       const TpGroup group{.dp = dp, .gtp = gtp};
       const std::vector<int> dead_here = slots_of(dead, group), unused_here = slots_of(unused, group);
       std::vector<int> retired;
       std::ranges::set_difference(unused_here, dead_here, std::back_inserter(retired));
       places.push_back({{"group", fmt::format("dp{}.gtp{}", dp, gtp)},
-                        {"active", active_slots(unused, group, static_cast<int>(config.tp))},
+                        {"active", active_slots(unused, group, run.degrees().tp)},
                         {"dead", dead_here},
                         {"retired", retired}});
     }

@@ -3,14 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tessera/settings/config.h"
+#include "tessera/settings/resolved_run.h"
 
 namespace tessera::settings {
 
 // Returns [{"group", "active", "dead", "retired"}] with one entry for each tp group, such as "dp0.gtp1". Each entry
 // lists the group's tp slots. "dead" lists the slots that --dead names. "retired" lists the other slots without a rank.
-// `config` is resolved and has unused places (has_unused_places).
-nlohmann::ordered_json inspect_places(const TrainConfig& config);
+// Some places of the run are unused.
+nlohmann::ordered_json inspect_places(const ResolvedRun& run);
 // Returns one line of text for each tp group.
 std::string places_text(const nlohmann::ordered_json& places);
 

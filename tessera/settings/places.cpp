@@ -215,11 +215,11 @@ std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, in
   return active;
 }
 
-std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config) {
+std::vector<int> places_of(const PlaceMap& slots, std::int64_t tp, std::int64_t gtp) {
   std::vector<int> places;
   for (const auto& [group, named] : slots)
     for (const int slot : named)
-      places.push_back(slot + static_cast<int>(config.tp) * (group.gtp + static_cast<int>(config.gtp) * group.dp));
+      places.push_back(slot + static_cast<int>(tp) * (group.gtp + static_cast<int>(gtp) * group.dp));
   return places;
 }
 
@@ -238,7 +238,7 @@ StartedRank started_rank(TrainConfig config, int rank, int processes) {
   if (config.dp == 0) config.dp = replicas_of_processes(config, processes);
   if (config.tp * config.gtp * config.dp != processes) return all;
   const PlaceMap unused = inactive_slots(config), &dead = config.dead;
-  std::vector<int> places = places_of(unused, config);
+  std::vector<int> places = places_of(unused, config.tp, config.gtp);
   std::ranges::sort(places);
   const auto at = std::ranges::lower_bound(places, rank);
   const int before = static_cast<int>(at - places.begin()), size = processes - static_cast<int>(places.size());

@@ -33,7 +33,7 @@ struct Spares {
 // the dead slots, then the highest live slots.
 Spares uniform_spares(const PlaceMap& dead, int tp);
 
-// Returns the slots without a rank under --dead, --idle and --tp-spares. `config` has tp, gtp and dp filled in. Throws
+// Returns the slots without a rank under --dead, --idle and --tp-spares. Throws
 // InputError for: a place outside the mesh; a place that --dead and --idle both name; --tp-spares without a dead place;
 // fewer spares than a group has dead slots; a mesh without an active place. The message names the flag and the place.
 PlaceMap inactive_slots(const TrainConfig& config);
@@ -41,7 +41,7 @@ PlaceMap inactive_slots(const TrainConfig& config);
 std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, int tp);
 // Returns the numbers of the places in `slots` in the grid (tp, gtp, dp), in ascending order. The number of a place is
 // slot + tp * (gtp rank + gtp * replica).
-std::vector<int> places_of(const PlaceMap& slots, const TrainConfig& config);
+std::vector<int> places_of(const PlaceMap& slots, std::int64_t tp, std::int64_t gtp);
 std::int64_t count(const PlaceMap& slots);
 
 // Whether a started process has a rank, and its rank.
@@ -56,7 +56,7 @@ struct StartedRank {
 std::int64_t replicas_of_processes(const TrainConfig& config, int processes);
 // Returns the rank of process `rank` of `processes`. A launcher may start one process for each active place, or one for
 // each place. In the second case, the processes of places without a rank have no rank. In all other cases, returns
-// `rank` and `processes` unchanged; resolve_ranks refuses a wrong number of processes. `config` has the settings of the
+// `rank` and `processes` unchanged; resolve_mesh refuses a wrong number of processes. `config` has the settings of the
 // command line or of the resumed run; dp may be 0. Throws the errors of inactive_slots.
 StartedRank started_rank(TrainConfig config, int rank, int processes);
 

@@ -1,25 +1,19 @@
 #include "tessera/settings/resolve.h"
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 
 #include "tessera/base/error.h"
-#include "tessera/base/text/printable.h"
-#include "tessera/nn/mesh_degrees.h"
-#include "tessera/nn/parallel/token_chunks.h"
 #include "tessera/settings/checks/expert_checks.h"
 #include "tessera/settings/checks/format_checks.h"
 #include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
+#include "tessera/settings/run_mesh.h"
 #include "tessera/settings/settings.h"
-#include "tessera/settings/shares.h"
 
 namespace tessera::settings {
 namespace {
-
-constexpr std::int64_t kMaxLocalRanks = 1024;  // the ranks are threads of one process
 
 void require_given(const TrainConfig& config) {
   if (config.model.empty())
@@ -53,32 +47,6 @@ void check_dependants(const TrainConfig& config) {
   if (!suppressed.empty() && suppressed.rbegin()->first > config.steps)
     throw InputError("--debug-suppress: got step {}, expected at most --steps {}", suppressed.rbegin()->first,
                      config.steps);
-}
-
-void check_local_ranks(const TrainConfig& config) {
-  if (config.backend == Backend::local && config.ranks > kMaxLocalRanks)
-    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
-                     kMaxLocalRanks);
-}
-
-void check_reduce_order(const TrainConfig& config) {
-  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
-  if (in_nodes && config.ranks_per_node == 0)
-    throw InputError("--reduce-order hierarchical needs --ranks-per-node, a multiple of --tp {}", config.tp);
-  if (in_nodes && config.ranks_per_node % config.tp != 0)
-    throw InputError("--ranks-per-node: got {} with --reduce-order hierarchical, expected a multiple of --tp {}",
-                     config.ranks_per_node, config.tp);
-  if (!in_nodes && config.ranks_per_node != 0)
-    throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
-}
-
-void check_recompute(const TrainConfig& config) {
-  const bool chooses = config.recompute == RecomputeSetting::automatic;
-  if (chooses && config.activation_budget.empty())
-    throw InputError("--activation-budget is missing: --recompute auto needs it, for example 20GB");
-  if (!chooses && !config.activation_budget.empty())
-    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto",
-                     config.activation_budget.text, name_of(config.recompute));
 }
 
 // Throws InputError, which names the setting, if a policy uses a format with scales and --dtype is not bf16.
@@ -191,108 +159,6 @@ TrainConfig resolve_settings(TrainConfig config) {
   return config;
 }
 
-namespace {
-
-// Describes the source of the number of ranks: --ranks, or the started processes.
-std::string ranks_text(const TrainConfig& config, bool is_given) {
-  if (is_given) return fmt::format("--ranks: got {}", config.ranks);
-  return started_text(config.ranks);
-}
-
-}  // namespace
-
-std::string started_text(std::int64_t processes) {
-  return processes == 1 ? "1 process was started" : fmt::format("{} processes were started", processes);
-}
-
-std::string start_text(Backend backend, std::int64_t ranks) {
-  return backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
-}
-
-std::int64_t nominal_replicas(const TrainConfig& config) {
-  const std::int64_t part = config.tp * config.gtp;
-  std::int64_t replicas = std::max<std::int64_t>(1, (config.ranks + part - 1) / part);
-  for (const PlaceMap& places : {config.dead, config.idle})
-    for (const auto& [group, slots] : places) replicas = std::max<std::int64_t>(replicas, group.dp + 1);
-  return replicas;
-}
-
-namespace {
-
-// Returns the flag that names the first unused places.
-const char* unused_flag(const TrainConfig& config) {
-  return config.dead.empty() ? "--idle" : "--dead";
-}
-
-// Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
-TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
-  const std::int64_t part = config.tp * config.gtp;
-  if (config.dp == 0) config.dp = nominal_replicas(config);
-  check_mesh_limits(config);
-  const PlaceMap unused = inactive_slots(config);
-  const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
-  const std::int64_t ranks = world_size ? *world_size : config.ranks;
-  if (ranks > 0 && ranks != active && ranks != nominal)
-    throw InputError("{}, expected {} active ranks or all {} places of tp {} x gtp {} x dp {} (--dead {})",
-                     world_size ? started_text(ranks) : fmt::format("--ranks: got {}", ranks), active, nominal,
-                     config.tp, config.gtp, config.dp, to_text(unused));
-  if (config.reduce_order == ReduceOrder::hierarchical)
-    throw InputError("--reduce-order: got hierarchical with --dead {}, expected sequential", to_text(unused));
-  if (config.etp * config.ep * config.egtp > 1)
-    throw InputError("{}: got {} with --etp {} --ep {} --egtp {}, expected 1: experts need a whole mesh",
-                     unused_flag(config), to_text(unused), config.etp, config.ep, config.egtp);
-  if (config.cuda_graph)
-    throw InputError(
-        "--cuda-graph: got on with --dead {}, expected off: replicas of different sizes launch different "
-        "graphs",
-        to_text(unused));
-  config.ranks = active;
-  return config;
-}
-
-}  // namespace
-
-bool has_unused_places(const TrainConfig& config) {
-  return !config.dead.empty() || !config.idle.empty() || !config.tp_spares.empty();
-}
-
-TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
-  check_mesh_limits(config);
-  if (has_unused_places(config)) {
-    config = resolve_unused_places(std::move(config), world_size);
-    check_local_ranks(config);
-    check_reduce_order(config);
-    check_recompute(config);
-    batch_shape(config, {});
-    return config;
-  }
-  if (!config.reduced_batch.empty())
-    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places",
-                     base::excerpt(config.reduced_batch));
-  const std::int64_t part = config.tp * config.gtp;
-  if (world_size && config.ranks > 0 && config.ranks != *world_size)
-    throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),
-                     start_text(config.backend, config.ranks));
-  const bool is_given = config.ranks > 0;
-  if (world_size) config.ranks = *world_size;
-  if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
-  if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
-  if (config.dp == 0)
-    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(config, is_given), config.tp,
-                     config.gtp, part, start_text(config.backend, part * ((config.ranks + part - 1) / part)));
-  if (part * config.dp != config.ranks)
-    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(config, is_given), config.tp,
-                     config.gtp, config.dp, part * config.dp, start_text(config.backend, part * config.dp));
-  check_local_ranks(config);
-  check_reduce_order(config);
-  check_recompute(config);
-  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
-  if (config.global_batch % blocks != 0)
-    throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
-                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
-  return config;
-}
-
 shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model) {
   return shard::format_table(specs_with_formats(config, model), policies_of(config));
 }
@@ -332,35 +198,6 @@ shard::FormatPolicy product_policy(const TrainConfig& config) {
   return policy_of(config.gemm_format, config.gemm_rules);
 }
 
-std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config) {
-  std::vector<std::pair<std::string, std::int64_t>> degrees{{"tp", config.tp}, {"gtp", config.gtp}, {"dp", config.dp}};
-  if (!config.has_experts) return degrees;
-  const std::int64_t edp = config.tp * config.gtp / (config.etp * config.ep * config.egtp);
-  degrees.insert(degrees.end(), {{"etp", config.etp}, {"ep", config.ep}, {"egtp", config.egtp}, {"edp", edp}});
-  return degrees;
-}
-
-namespace {
-std::string unused_text(const TrainConfig& config) {
-  std::string text;
-  if (!config.dead.empty()) text += ", dead " + to_text(config.dead);
-  if (!config.idle.empty()) text += ", idle " + to_text(config.idle);
-  if (!config.tp_spares.empty()) text += ", tp spares " + config.tp_spares;
-  if (!config.reduced_batch.empty()) text += ", reduced batch " + config.reduced_batch;
-  return text;
-}
-}  // namespace
-
-std::string mesh_text(const TrainConfig& config) {
-  const bool has_experts = config.has_experts || config.etp * config.ep * config.egtp > 1;
-  const std::string ranks = fmt::format("{} {}", config.ranks, config.ranks == 1 ? "rank" : "ranks");
-  if (!has_experts)
-    return fmt::format("{} (tp {} x gtp {} x dp {}{})", ranks, config.tp, config.gtp, config.dp, unused_text(config));
-  return fmt::format("{} (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})", ranks, config.tp,
-                     config.gtp, config.dp, config.etp, config.ep, config.egtp,
-                     config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
-}
-
 bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
   const bool has_fp8 = has_format(product_policy(config), quant::Format::fp8);
   switch (setting.needs) {
@@ -382,14 +219,14 @@ bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
   throw Error("setting {} has no known needs", setting.name);
 }
 
-std::vector<int> ranks_of_node(const TrainConfig& config) {
+std::vector<int> ranks_of_node(const TrainConfig& config, bool has_experts) {
   const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
   const auto places = [&](std::int64_t compute) -> int {
     const std::int64_t in_replica = config.tp * config.gtp / compute, in_node = config.ranks_per_node / compute;
     return in_nodes ? static_cast<int>(std::clamp<std::int64_t>(in_node, 1, in_replica)) : 1;
   };
   std::vector<int> nodes{places(config.tp)};
-  if (config.has_experts) nodes.push_back(places(config.etp * config.ep));
+  if (has_experts) nodes.push_back(places(config.etp * config.ep));
   return nodes;
 }
 
@@ -431,13 +268,11 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
-  config.has_long_pieces = has_long_pieces(config, sizes);
   if (sizes.num_experts > 0 && has_unused_places(config))
     throw InputError("{}: model '{}' has experts, which need a whole mesh in this version", unused_flag(config),
                      config.model);
   check_experts(config, sizes);
   if (has_unused_places(config)) check_reduced_groups(config);
-  config.has_experts = sizes.num_experts > 0;
   if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
   check_formats(config, model);
   return config;

@@ -1,6 +1,6 @@
-// Checks settings and fills in settings that follow from others, in the order in which the inputs become known. Each
-// function is pure. An InputError names the settings, their values and valid values. The data is checked when it is
-// opened (data.h).
+// Steps of resolve (resolved_run.h): checks of settings, and settings that follow from others. Each function is pure.
+// An InputError names the settings, their values and valid values. The data is checked when it is opened (data.h).
+// resolve_mesh.h has the step between the two steps of this file.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,8 +16,8 @@ namespace tessera::settings {
 
 struct Setting;  // settings.h
 
-// Step 1: the settings alone. Checks that required settings are given and that types, rates and sizes are consistent.
-// Fills in schedule_steps and grad_wire.
+// Step 1 of a training run: the settings alone. Checks that required settings are given and that types, rates and sizes
+// are consistent. Sets schedule_steps, grad_wire and, for several tp ranks, sequence_parallel.
 TrainConfig resolve_settings(TrainConfig config);
 
 // The part of step 1 that benchmarks also need. Throws InputError if --cuda-graph is combined with settings that a
@@ -26,28 +26,9 @@ void check_graph(const TrainConfig& config);
 // Returns whether --cuda-graph on is accepted with the other settings. Throws nothing.
 bool accepts_graph(const TrainConfig& config);
 
-// Step 2: the mesh. `world_size` is the number of processes that a launcher started, or nullopt for `local`. Fills in
-// ranks and dp, so that tp * gtp * dp == ranks. Checks that global_batch is a multiple of micro_batch * gtp * dp. If
-// places are unused (places.h), `ranks` is the number of active places, and global_batch may be any number. A launcher
-// may then start a process for each active place or for each place.
-TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
-// Returns whether --dead, --idle or --tp-spares leaves places without a rank.
-bool has_unused_places(const TrainConfig& config);
-// Returns the number of replicas of a mesh with unused places if --dp is not given. The result is the smallest number
-// for which the mesh contains all places of --dead and --idle, and a place for each rank of --ranks.
-std::int64_t nominal_replicas(const TrainConfig& config);
-// Returns "1 process was started" or "3 processes were started".
-std::string started_text(std::int64_t processes);
-// Returns the command that starts this number of processes, such as " (mpirun -n 4 tessera train ...)". Returns "" for
-// backends that start their own processes.
-std::string start_text(Backend backend, std::int64_t ranks);
-// Returns a text like "4 ranks (tp 2 x gtp 2 x dp 1)" for resolved settings.
-std::string mesh_text(const TrainConfig& config);
-// Returns the names and sizes of the axes: tp, gtp, dp, and for a model with experts also etp, ep, egtp, edp.
-std::vector<std::pair<std::string, std::int64_t>> degrees_of(const TrainConfig& config);
 // Returns a number for each domain of nn::rank_layout: how many consecutive ranks add their gradients among themselves
 // before the sum over all ranks. 1: all gradients are added in rank order.
-std::vector<int> ranks_of_node(const TrainConfig& config);
+std::vector<int> ranks_of_node(const TrainConfig& config, bool has_experts);
 // Returns the number formats of weights in storage and transfers. Embedding and output layer are bf16 unless a rule
 // names them.
 shard::FormatPolicy wire_policy(const TrainConfig& config);
@@ -68,14 +49,13 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model);
 // Returns whether the other settings leave the setting without an effect (Setting::needs).
 bool is_without_meaning(const TrainConfig& config, const Setting& setting);
-// Returns how the embedding is read: the number of tokens in a microbatch, and the lookup. `config` has seq_len filled
-// in.
+// Returns how the embedding is read: the number of tokens in a microbatch, and the lookup.
 shard::RowReads embedding_reads(const TrainConfig& config);
 
-// Step 3: the model. Fills in seq_len and checks that it is at most the model's longest sequence. Parallel degrees need
-// not divide any size of the model. Throws InputError for: --embedding rows if the table is also the output layer's
-// weight; a rule of number formats that does not match a parameter of the model; a number format or a rule without an
-// effect.
+// Step 3: the model. Sets seq_len and expert_bias_rate, and checks that seq_len is at most the model's longest
+// sequence. Parallel degrees need not divide any size of the model. Throws InputError for: --embedding rows if the
+// table is also the output layer's weight; a rule of number formats that does not match a parameter of the model; a
+// number format or a rule without an effect.
 TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model);
 
 // Returns one line for each setting that is allowed but deserves a warning at the start of the run.

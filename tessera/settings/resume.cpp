@@ -74,12 +74,12 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
   return merged;
 }
 
-std::string mesh_note(const MergedConfig& merged, const TrainConfig& config) {
+std::string mesh_note(const MergedConfig& merged, const RunMesh& mesh) {
   const std::string_view from = merged.has_trained ? "checkpoint" : "run";
-  if (merged.keeps_mesh) return fmt::format("mesh of the {}: {}", from, mesh_text(config));
+  if (merged.keeps_mesh) return fmt::format("mesh of the {}: {}", from, mesh.text);
   const std::string stored = merged.stored_mesh.empty() ? fmt::format("the {} stores no mesh", from)
                                                         : fmt::format("the {}'s was {}", from, merged.stored_mesh);
-  return fmt::format("mesh of the command line: {}; {}", mesh_text(config), stored);
+  return fmt::format("mesh of the command line: {}; {}", mesh.text, stored);
 }
 
 void require_same_model(const json& stored, const models::ModelConfig& model, const std::string& where) {

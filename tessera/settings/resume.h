@@ -6,6 +6,7 @@
 
 #include "tessera/models/model_config.h"
 #include "tessera/settings/config.h"
+#include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {
 
@@ -39,8 +40,8 @@ MergedConfig merge_stored(const TrainConfig& command, const nlohmann::json& stor
                           bool has_trained = true);
 
 // Returns a text like "mesh of the checkpoint: 4 ranks (tp 2 x gtp 2 x dp 1)". If the meshes differ, the text contains
-// the command line's mesh and the checkpoint's mesh. `config` has resolved ranks.
-std::string mesh_note(const MergedConfig& merged, const TrainConfig& config);
+// the command line's mesh and the checkpoint's mesh.
+std::string mesh_note(const MergedConfig& merged, const RunMesh& mesh);
 
 // Throw InputError, which names the difference, if the model or the data differ from those of the stored run. Paths may
 // differ. `fingerprint` is a result of TrainingData::fingerprint() (data.h).

@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {
 namespace {

@@ -20,7 +20,7 @@ TpUnits units_of(const models::ModelConfig& model);
 // the shares are equal. If --reduced-batch is a number, each reduced replica takes this number of sequences, and the
 // other replicas share the rest equally. If --reduced-batch is auto, the share of a replica is proportional to its
 // number of readers divided by its work. The work of a replica is that of its rank with the most units, divided by the
-// work of a rank in a full group. `config` is resolved. Throws InputError for a --reduced-batch that leaves no valid
+// work of a rank in a full group. Throws InputError for a --reduced-batch that leaves no valid
 // shares for the other replicas.
 data::BatchShape batch_shape(const TrainConfig& config, const TpUnits& units);
 

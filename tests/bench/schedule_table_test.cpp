@@ -22,15 +22,12 @@ using Settings = std::map<std::string, std::vector<std::string>, std::less<>>;
 ScheduleBench bench_of(Settings settings) {
   settings.merge(Settings{{"model", {"llama-tiny-odd"}}, {"seq_len", {"16"}}, {"gtp", {"2"}}, {"coalesce", {"1"}}});
   const plan::PlanCommandInputs task = plan::plan_command_inputs({.settings = settings}, TESSERA_CONFIGS);
-  return {.config = task.request.config,
-          .model = task.request.model,
-          .machine = task.request.machine,
-          .coalesce_bytes = task.request.coalesce_bytes};
+  return {.run = task.request.run, .machine = task.request.machine, .coalesce_bytes = task.request.coalesce_bytes};
 }
 
 // Returns whether the tp ranks' parts are equal. The sizes of llama-tiny give equal parts.
 bool are_ranks_equal(const ScheduleBench& bench) {
-  return (bench.config.tp == 1 && bench.config.ep == 1) || bench.config.model == "llama-tiny";
+  return (bench.run->tp == 1 && bench.run->ep == 1) || bench.run->model == "llama-tiny";
 }
 
 // On the virtual clock, a model's step takes the simulated time, up to the rounding of sums, if the tp ranks' parts are

@@ -30,26 +30,25 @@ models::DecoderConfig small_sizes() {
           .head_dim = 4,
           .max_position_embeddings = 8};
 }
+settings::TrainConfig small_settings(int tp, int gtp, int dp = 1) {
+  settings::TrainConfig config{.model = "small", .tp = tp, .gtp = gtp, .dp = dp};
+  config.global_batch = std::int64_t{2} * gtp * dp;  // the step has two microbatches
+  config.given = {"backend", "global_batch"};
+  return config;
+}
+StepBench bench_of(const settings::TrainConfig& config, const models::DecoderConfig& sizes = small_sizes()) {
+  models::ModelConfigPtr model = std::make_shared<models::LlamaConfig>(sizes);
+  if (sizes.experts) model = std::make_shared<models::MixtralConfig>(sizes);
+  return {.run = settings::resolve(config, model, settings::Use::bench), .warmup = 2, .steps = 5};
+}
 StepBench small_bench(int tp, int gtp, int dp = 1) {
-  StepBench bench;
-  bench.model = std::make_shared<models::LlamaConfig>(small_sizes());
-  bench.config.model = "small";
-  bench.config.tp = tp;
-  bench.config.gtp = gtp;
-  bench.config.dp = dp;
-  bench.config.ranks = std::int64_t{tp} * gtp * dp;
-  bench.config.seq_len = 8;
-  bench.config.global_batch = std::int64_t{2} * gtp * dp;  // the step has two microbatches
-  bench.config.grad_wire = bench.config.dtype;
-  bench.warmup = 2;
-  bench.steps = 5;
-  return bench;
+  return bench_of(small_settings(tp, gtp, dp));
 }
 
 std::vector<StepReport> reports_of(const StepBench& bench) {
-  launch::set_up_process(bench.config.threads, bench.config.deterministic);
-  std::vector<StepReport> reports(static_cast<std::size_t>(bench.config.ranks));
-  comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
+  launch::set_up_process(bench.run->threads, bench.run->deterministic);
+  std::vector<StepReport> reports(static_cast<std::size_t>(bench.run->ranks));
+  comm::run_local(static_cast<int>(bench.run->ranks), {}, [&](comm::World& world) {
     reports[static_cast<std::size_t>(world.rank())] = measure_step(world, bench);
   });
   return reports;
@@ -83,12 +82,11 @@ TEST(StepBenchmark, MeasuresStepsAndTheirLimit) {
 
 // Two owners of 3 experts each, and 2 x 8 tokens with 2 choices.
 TEST(StepBenchmark, ReportsTheRowsAndTheTransportOfExperts) {
-  StepBench bench = small_bench(1, 2);
   models::DecoderConfig sizes = small_sizes();
   sizes.experts = models::ExpertsConfig{.count = 6, .per_token = 2, .width = 8, .sparse = {true, true}};
-  bench.model = std::make_shared<models::MixtralConfig>(sizes);
-  bench.config.has_experts = true;
-  bench.config.ep = 2;
+  settings::TrainConfig config = small_settings(1, 2);
+  config.ep = 2;
+  const StepBench bench = bench_of(config, sizes);
   const nlohmann::ordered_json json = step_json(bench, reports_of(bench).front());
   EXPECT_EQ(json.at("expert_room_rows"), 2 * 8 * 2);
   EXPECT_EQ(json.at("expert_transport"), "local");
@@ -106,12 +104,10 @@ TEST(StepBenchmark, HasTheLoadOfItsRouting) {
   sizes.experts = models::ExpertsConfig{.count = 8, .per_token = 2, .width = 8, .sparse = {true, true, true, true}};
   for (const int gtp : {1, 2}) {
     SCOPED_TRACE(gtp);
-    StepBench bench = small_bench(1, gtp);
-    bench.model = std::make_shared<models::MixtralConfig>(sizes);
-    bench.config.has_experts = true;
-    bench.config.ep = gtp;
-    bench.config.seq_len = 256;
-    bench.config.global_batch = gtp;
+    settings::TrainConfig config = small_settings(1, gtp);
+    config.ep = gtp;
+    config.global_batch = gtp;
+    StepBench bench = bench_of(config, sizes);
     const double even = reports_of(bench).front().expert_load.value();
     EXPECT_LT(even, 1.5);
     bench.routing = Routing::skewed;
@@ -143,11 +139,9 @@ std::string error_of(const StepBench& bench) {
 }
 
 StepBench bench_without_finite_gradient(int tp, int gtp) {
-  StepBench bench = small_bench(tp, gtp);
   models::DecoderConfig sizes = small_sizes();
   sizes.initializer_range = 1e37;
-  bench.model = std::make_shared<models::LlamaConfig>(sizes);
-  return bench;
+  return bench_of(small_settings(tp, gtp), sizes);
 }
 
 TEST(StepBenchmark, FailsIfAStepIsSkipped) {
@@ -158,8 +152,9 @@ TEST(StepBenchmark, FailsIfAStepIsSkipped) {
 }
 
 TEST(StepBenchmark, NamesTheGraphIfTheGpuWaitsForItsHost) {
-  StepBench bench = small_bench(1, 1);
-  bench.config.backend = settings::Backend::nccl;
+  settings::TrainConfig config = small_settings(1, 1);
+  config.backend = settings::Backend::nccl;
+  const StepBench bench = bench_of(config);
   StepReport report{.median_ms = 60, .waiting_ms = 50};
   EXPECT_THAT(step_text(bench, report), testing::HasSubstr("\nthe GPU waits for its host in 83 % of a step: "
                                                            "--cuda-graph on"));
@@ -167,16 +162,16 @@ TEST(StepBenchmark, NamesTheGraphIfTheGpuWaitsForItsHost) {
   report.waiting_ms = 20;
   EXPECT_THAT(step_text(bench, report), testing::Not(testing::HasSubstr("--cuda-graph")));
   report.waiting_ms = 50;
-  bench.config.cuda_graph = true;
-  EXPECT_THAT(step_text(bench, report), testing::Not(testing::HasSubstr("--cuda-graph")));
+  config.cuda_graph = true;
+  EXPECT_THAT(step_text(bench_of(config), report), testing::Not(testing::HasSubstr("--cuda-graph")));
 }
 
 // Other ranks of the process may already compute when a rank starts.
 TEST(StepBenchmark, ARankDoesNotChangeTheSettingsOfItsProcess) {
   launch::set_up_process(/*threads=*/2, /*deterministic=*/false);
-  StepBench bench = small_bench(1, 2);
-  bench.config.threads = 1;
-  bench.config.deterministic = true;
+  settings::TrainConfig config = small_settings(1, 2);
+  config.deterministic = true;
+  const StepBench bench = bench_of(config);
   comm::run_local(2, {}, [&](comm::World& world) {
     measure_step(world, bench);
     EXPECT_EQ(at::get_num_threads(), 2);
@@ -202,9 +197,10 @@ TEST(StepBenchmark, FailsOnEveryRankWithTheSameError) {
 
 // The gradient of the first step is finite, but the weights that AdamW computes from it are not.
 TEST(StepBenchmark, NamesTheNonFiniteStep) {
-  StepBench bench = small_bench(1, 2);
-  bench.config.adamw.weight_decay = 1e43;
-  EXPECT_THAT(error_of(bench), testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
+  settings::TrainConfig config = small_settings(1, 2);
+  config.adamw.weight_decay = 1e43;
+  EXPECT_THAT(error_of(bench_of(config)),
+              testing::AllOf(testing::HasSubstr("step 2 of 7"), testing::HasSubstr("no figure")));
 }
 
 // A weight has 6 operations for each token. Attention has two products in the forward pass and five in the backward
@@ -213,7 +209,7 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
   const auto flops = [](const StepBench& bench) {
-    return settings::model_flops(bench.config, *bench.model) / static_cast<double>(bench.config.ranks);
+    return settings::model_flops(bench.run) / static_cast<double>(bench.run->ranks);
   };
   EXPECT_EQ(flops(small_bench(1, 1)), 2 * microbatch);
   EXPECT_EQ(flops(small_bench(1, 4)), 2 * microbatch);
@@ -221,8 +217,8 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
 }
 
 double bytes_of(StepBench bench, int microbatches, int rank = 0) {
-  bench.config.global_batch = std::int64_t{microbatches} * bench.config.gtp * bench.config.dp;
-  bench.config.embedding = settings::Lookup::gather;  // gathers the whole table of embeddings
+  // Gathers the whole table of embeddings.
+  bench.run = bench.run.with_microbatches(microbatches).with_lookup(settings::Lookup::gather);
   return measure_limit(bench, rank, {}).bytes;
 }
 
@@ -245,15 +241,15 @@ struct Held {
   double stored = 0, updated = 0, squared = 0;
 };
 std::vector<Held> held_by_rank(const StepBench& bench) {
-  std::vector<Held> held(static_cast<std::size_t>(bench.config.ranks));
-  comm::run_local(static_cast<int>(bench.config.ranks), {}, [&](comm::World& world) {
-    train::Trainer trainer(world, settings::trainer_options(bench.config, *bench.model));
+  std::vector<Held> held(static_cast<std::size_t>(bench.run->ranks));
+  comm::run_local(static_cast<int>(bench.run->ranks), {}, [&](comm::World& world) {
+    train::Trainer trainer(world, settings::trainer_options(bench.run));
     Held& own = held[static_cast<std::size_t>(world.rank())];
     for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
       const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
       own.stored += static_cast<double>(parameter.shard_elements());
       own.updated += static_cast<double>(parameter.state_elements());
-      if (bench.config.gtp == 1 || parameter.columns_of_sum(static_cast<int>(bench.config.dp)) == 0)
+      if (bench.run->gtp == 1 || parameter.columns_of_sum(static_cast<int>(bench.run->dp)) == 0)
         own.squared += static_cast<double>(parameter.state_elements());
     }
   });
@@ -265,11 +261,12 @@ TEST(StepBenchmark, LimitCountsTheElementsThatTheRankUpdates) {
   for (const auto& [tp, gtp, dp] : {std::array{1, 1, 2}, {1, 2, 2}, {1, 1, 4}, {3, 2, 4}, {2, 3, 1}, {2, 3, 4}})
     for (const bool zero : {false, true}) {
       SCOPED_TRACE(testing::Message() << "tp " << tp << " gtp " << gtp << " dp " << dp << " zero " << zero);
-      StepBench bench = small_bench(tp, gtp, dp);
-      bench.config.zero = zero;
-      bench.config.embedding = settings::Lookup::gather;
+      settings::TrainConfig config = small_settings(tp, gtp, dp);
+      config.zero = zero;
+      config.embedding = settings::Lookup::gather;
+      const StepBench bench = bench_of(config);
       const std::vector<Held> held = held_by_rank(bench);
-      for (int rank = 0; rank < bench.config.ranks; ++rank) {
+      for (int rank = 0; rank < bench.run->ranks; ++rank) {
         const auto [stored, updated, squared] = held[static_cast<std::size_t>(rank)];
         const double one = bytes_of(bench, 1, rank), three = bytes_of(bench, 3, rank);
         // The first sum of a step does not read its destination.

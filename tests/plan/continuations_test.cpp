@@ -47,12 +47,11 @@ TEST(FailureWays, KeepEverythingWhenNothingIsDead) {
       const StepPlanRequest request =
           request_of({{"tp", tp}, {"gtp", gtp}, {"dp", dp}, {"global_batch", std::to_string(batch)}}, wide_model());
       ReplicaPlans plans(request);
-      const ContinuationComparison comparison =
-          compare_continuations(request.config, {}, settings::units_of(*request.model), plans);
+      const ContinuationComparison comparison = compare_continuations(request.run, {}, plans);
       EXPECT_THAT(kept(comparison), ElementsAre(1, 1, 1, 1)) << tp << gtp << dp << " " << per_reader;
       for (const double share : kept(comparison, true)) EXPECT_NEAR(share, 1, 1e-9) << tp << gtp << dp;
       for (const ContinuationResult& result : comparison.results) EXPECT_EQ(result.reduced_batch, std::nullopt);
-      const MeshStep step = mesh_step(request.config, settings::units_of(*request.model), plans);
+      const MeshStep step = mesh_step(request.run, plans);
       EXPECT_EQ(step.seconds, comparison.full_seconds);
     }
 }
@@ -96,11 +95,10 @@ TEST(FailureWays, SharesAreThoseOfTheFastestStep) {
   EXPECT_EQ(comparison.results.at(comparison.best.value()).continuation, Continuation::adopt_with_shares);
   EXPECT_THAT(comparison.reason, HasSubstr("adopt with shares keeps"));
   // Checks that no other share is faster.
-  StepPlanRequest tried = request;
   ReplicaPlans plans(request);
   for (std::int64_t share = 0; share <= 24; ++share) {
-    tried.config.reduced_batch = std::to_string(share);
-    const MeshStep step = mesh_step(tried.config, settings::units_of(*request.model), plans);
+    const MeshStep step =
+        mesh_step(request.run.without({.dead = request.run->dead, .reduced_batch = std::to_string(share)}), plans);
     EXPECT_GE(step.seconds, shares.seconds) << share;
     if (share == *shares.reduced_batch) {
       EXPECT_EQ(step.seconds, shares.seconds);

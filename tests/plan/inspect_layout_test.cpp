@@ -36,8 +36,8 @@ models::DecoderConfig odd_experts() {
 CountedBytes count(const StepPlanRequest& request) {
   CountedBytes counted;
   std::mutex mutex;
-  comm::run_local(static_cast<int>(request.config.ranks), {}, [&](comm::World& world) {
-    train::Trainer trainer(world, settings::trainer_options(request.config, *request.model));
+  comm::run_local(static_cast<int>(request.run->ranks), {}, [&](comm::World& world) {
+    train::Trainer trainer(world, settings::trainer_options(request.run));
     runtime::Runtime& runtime = trainer.runtime();
     const std::lock_guard lock(mutex);
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
@@ -63,10 +63,10 @@ CountedBytes count(const StepPlanRequest& request) {
 }
 
 void expect_the_bytes_of_a_trainer(const StepPlanRequest& request) {
-  const nlohmann::ordered_json inspected = inspect_layout(request.config, *request.model);
+  const nlohmann::ordered_json inspected = inspect_layout(request.run);
   const CountedBytes counted = count(request);
   ASSERT_EQ(inspected["parameters"].size(), counted.storage.size());
-  std::vector<std::int64_t> stored(static_cast<std::size_t>(request.config.ranks), 0);
+  std::vector<std::int64_t> stored(static_cast<std::size_t>(request.run->ranks), 0);
   for (const nlohmann::ordered_json& parameter : inspected["parameters"]) {
     const std::string name = parameter["name"];
     SCOPED_TRACE(name);
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(InspectedLayouts, ListGroupsAndParts) {
   const StepPlanRequest request = request_of({{"tp", "2"}, {"gtp", "2"}, {"dp", "2"}});
-  const nlohmann::ordered_json inspected = inspect_layout(request.config, *request.model);
+  const nlohmann::ordered_json inspected = inspect_layout(request.run);
   EXPECT_EQ(inspected["grids"].dump(), R"([[{"axis":"tp","size":2},{"axis":"gtp","size":2},{"axis":"dp","size":2}]])");
   std::map<std::string, std::string> groups;
   for (const nlohmann::ordered_json& role : inspected["roles"]) groups[role["role"]] = role["groups"].dump();

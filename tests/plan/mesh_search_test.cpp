@@ -27,61 +27,62 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Returns a request as plan_command_inputs makes it, for the small model and machine of plan_testing.h.
-StepPlanRequest search_of(const std::map<std::string, std::string>& settings,
-                          const models::DecoderConfig& model = even_model()) {
-  StepPlanRequest request = request_of({}, model);
-  settings::TrainConfig config;
-  config.embedding = settings::Lookup::gather;
-  config.model = "even";
-  for (const auto& [name, value] : settings) {
-    settings::set_from_text(config, *settings::find_setting(name), {value}, name);
-  }
-  config.seq_len = request.config.seq_len, config.grad_wire = config.dtype;
-  config.has_experts = request.config.has_experts, config.backend = settings::Backend::mpi;
-  request.config = config;
-  return request;
+struct Search {
+  StepPlanRequest request;
+  settings::TrainConfig asked;
+};
+
+// Returns a search as plan_command_inputs makes it, for the small model and machine of plan_testing.h.
+Search search_of(const std::map<std::string, std::string>& settings,
+                 const models::DecoderConfig& model = even_model()) {
+  Search search{.request = request_of({}, model), .asked = settings_of(settings)};
+  search.asked.model = "even";
+  return search;
+}
+
+std::vector<MeshPlan> meshes_of(const Search& search, int threads, const SearchProgress& progress = {}) {
+  return search_meshes(search.request, search.asked, threads, progress);
 }
 
 std::string names_of(const std::vector<MeshPlan>& meshes) {
   std::set<std::string> names;
-  for (const MeshPlan& mesh : meshes) names.insert(degrees_text(mesh.config));
+  for (const MeshPlan& mesh : meshes) names.insert(degrees_text(mesh.run.degrees()));
   std::string text;
   for (const std::string& name : names) text += name + "; ";
   return text;
 }
 
 TEST(MeshSearch, ListsEveryMeshBestFirst) {
-  const std::vector<MeshPlan> meshes = search_meshes(search_of({{"ranks", "4"}, {"global_batch", "8"}}), 1);
+  const std::vector<MeshPlan> meshes = meshes_of(search_of({{"ranks", "4"}, {"global_batch", "8"}}), 1);
   EXPECT_EQ(names_of(meshes),
             "tp 1 x gtp 1 x dp 4; tp 1 x gtp 2 x dp 2; tp 1 x gtp 4 x dp 1; tp 2 x gtp 1 x dp 2; tp 2 x gtp 2 x dp 1; "
             "tp 4 x gtp 1 x dp 1; ");
   for (std::size_t i = 1; i < meshes.size(); ++i)
     EXPECT_LE(meshes[i - 1].seconds.total(), meshes[i].seconds.total()) << i;
   for (const MeshPlan& mesh : meshes) {
-    EXPECT_EQ(mesh.config.global_batch, 8);
-    EXPECT_EQ(settings::splits_tokens(mesh.config), mesh.config.tp > 1);
+    EXPECT_EQ(mesh.run->global_batch, 8);
+    EXPECT_EQ(mesh.run.splits_tokens(), mesh.run->tp > 1);
   }
 }
 
 TEST(MeshSearch, MeshesThatTheBatchDoesNotFillAreLeftOut) {
-  EXPECT_EQ(names_of(search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}}), 1)),
+  EXPECT_EQ(names_of(meshes_of(search_of({{"ranks", "4"}, {"global_batch", "6"}}), 1)),
             "tp 2 x gtp 1 x dp 2; tp 2 x gtp 2 x dp 1; tp 4 x gtp 1 x dp 1; ");
   EXPECT_THAT(base::refusal([] {
-                search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"tp", "1"}}), 1);
+                meshes_of(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"tp", "1"}}), 1);
               }),
               HasSubstr("--global-batch 6 is not a multiple of --micro-batch 1 * gtp * dp"));
   EXPECT_THAT(base::refusal([] {
-                search_meshes(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"dp", "3"}}), 1);
+                meshes_of(search_of({{"ranks", "4"}, {"global_batch", "6"}, {"dp", "3"}}), 1);
               }),
               HasSubstr("--ranks: got 4, expected a multiple of --dp 3"));
 }
 
 TEST(MeshSearch, GivenDegreesAreKept) {
-  EXPECT_EQ(names_of(search_meshes(search_of({{"ranks", "12"}, {"global_batch", "12"}, {"gtp", "3"}}), 1)),
+  EXPECT_EQ(names_of(meshes_of(search_of({{"ranks", "12"}, {"global_batch", "12"}, {"gtp", "3"}}), 1)),
             "tp 1 x gtp 3 x dp 4; tp 2 x gtp 3 x dp 2; tp 4 x gtp 3 x dp 1; ");
-  const auto full = search_meshes(search_of({{"ranks", "2"}, {"global_batch", "2"}, {"recompute", "full"}}), 1);
-  for (const MeshPlan& mesh : full) EXPECT_EQ(mesh.config.recompute, settings::RecomputeSetting::full);
+  const auto full = meshes_of(search_of({{"ranks", "2"}, {"global_batch", "2"}, {"recompute", "full"}}), 1);
+  for (const MeshPlan& mesh : full) EXPECT_EQ(mesh.run->recompute, settings::RecomputeSetting::full);
 }
 
 // A row of the search equals the plan of its mesh. For many microbatches, the search extrapolates the time of a step.
@@ -89,55 +90,58 @@ TEST(MeshSearch, GivenDegreesAreKept) {
 // covers the difference of the first microbatches.
 TEST(MeshSearch, RowsAreThePlansOfTheirMeshes) {
   for (const char* batch : {"8", "64"}) {
-    StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", batch}});
-    for (const MeshPlan& mesh : search_meshes(request, 1)) {
-      request.config = mesh.config;
+    const Search search = search_of({{"ranks", "4"}, {"global_batch", batch}});
+    StepPlanRequest request = search.request;
+    for (const MeshPlan& mesh : meshes_of(search, 1)) {
+      request.run = mesh.run;
       const StepPlan step = plan_step(request);
-      const double exact = microbatches_of(mesh.config) <= kPlannedMicrobatches ? 1e-12 : 0.02;
-      EXPECT_NEAR(mesh.seconds.total() / step.prediction.step_seconds, 1, exact) << flags_text(mesh.config) << batch;
-      EXPECT_NEAR(mesh.seconds.compute / step.prediction.compute_seconds, 1, 1e-9) << flags_text(mesh.config);
+      const double exact = mesh.run.microbatches() <= kPlannedMicrobatches ? 1e-12 : 0.02;
+      EXPECT_NEAR(mesh.seconds.total() / step.prediction.step_seconds, 1, exact) << flags_text(mesh.run) << batch;
+      EXPECT_NEAR(mesh.seconds.compute / step.prediction.compute_seconds, 1, 1e-9) << flags_text(mesh.run);
     }
   }
 }
 
 TEST(MeshSearch, MeshesThatFitComeFirst) {
-  StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", "8"}});
-  const std::vector<MeshPlan> all = search_meshes(request, 1);
+  Search search = search_of({{"ranks", "4"}, {"global_batch", "8"}});
+  const std::vector<MeshPlan> all = meshes_of(search, 1);
   std::int64_t least = all.front().memory.total(), most = least;
   for (const MeshPlan& mesh : all) {
     least = std::min(least, mesh.memory.total());
     most = std::max(most, mesh.memory.total());
   }
   ASSERT_LT(least, most);
-  request.machine.memory_bytes = (least + most) / 2;
-  const std::vector<MeshPlan> meshes = search_meshes(request, 1);
+  search.request.machine.memory_bytes = (least + most) / 2;
+  const std::vector<MeshPlan> meshes = meshes_of(search, 1);
   EXPECT_TRUE(meshes.front().fits());
   EXPECT_FALSE(meshes.back().fits());
   EXPECT_TRUE(std::ranges::is_sorted(meshes, std::greater{}, &MeshPlan::fits));
   for (const MeshPlan& mesh : meshes)
-    EXPECT_EQ(mesh.missing, std::max<std::int64_t>(0, mesh.memory.total() - usable_bytes(request)))
-        << flags_text(mesh.config);
+    EXPECT_EQ(mesh.missing, std::max<std::int64_t>(0, mesh.memory.total() - usable_bytes(search.request)))
+        << flags_text(mesh.run);
 }
 
 TEST(MeshSearch, IfNoMeshFitsTheFewestMissingBytesComeFirst) {
-  StepPlanRequest request = search_of({{"ranks", "4"}, {"global_batch", "8"}});
+  Search search = search_of({{"ranks", "4"}, {"global_batch", "8"}});
+  StepPlanRequest& request = search.request;
   request.machine.memory_bytes = 1000;
-  const std::vector<MeshPlan> none = search_meshes(request, 1);
+  const std::vector<MeshPlan> none = meshes_of(search, 1);
   EXPECT_TRUE(std::ranges::is_sorted(none, {}, &MeshPlan::missing));
   EXPECT_FALSE(std::ranges::is_sorted(none, {}, [](const MeshPlan& mesh) { return mesh.seconds.total(); }));
   for (const MeshPlan& mesh : none) {
     EXPECT_EQ(mesh.missing, mesh.memory.total() - 970);  // 3 % are left free
-    request.config = mesh.config;
     for (const auto policy :
          {settings::RecomputeSetting::none, settings::RecomputeSetting::selective, settings::RecomputeSetting::full}) {
-      request.config.recompute = policy;
+      settings::TrainConfig other = mesh.run.stored();
+      other.recompute = policy;
+      request.run = settings::resolve(other, mesh.run.model(), settings::Use::plan);
       EXPECT_LE(mesh.missing, plan_mesh(request).missing);
     }
   }
   EXPECT_EQ(reason_for(none), fmt::format("No mesh fits. {} lacks the fewest bytes: a rank needs {}, which is {} more "
                                           "than it may use.",
-                                          degrees_text(none.front().config), bytes_text(none.front().memory.total()),
-                                          bytes_text(none.front().missing)));
+                                          degrees_text(none.front().run.degrees()),
+                                          bytes_text(none.front().memory.total()), bytes_text(none.front().missing)));
   const ordered_json report = search_json(request, none);
   EXPECT_EQ(report["fits"], false);
   EXPECT_EQ(report["usable_bytes"], 970);
@@ -149,7 +153,7 @@ TEST(MeshSearch, IfNoMeshFitsTheFewestMissingBytesComeFirst) {
 TEST(MeshSearch, ReportsItsProgress) {
   std::vector<std::size_t> planned;
   const auto meshes =
-      search_meshes(search_of({{"ranks", "8"}, {"global_batch", "8"}}), 3, [&](std::size_t done, std::size_t all) {
+      meshes_of(search_of({{"ranks", "8"}, {"global_batch", "8"}}), 3, [&](std::size_t done, std::size_t all) {
         planned.push_back(done);
         EXPECT_EQ(all, 9u);
       });
@@ -167,15 +171,15 @@ TEST(ProgressLines, AreDueAfter2SecondsAndThenEvery10) {
 }
 
 TEST(MeshSearch, ThreadsDoNotChangeTheResult) {
-  const StepPlanRequest request = search_of({{"ranks", "8"}, {"global_batch", "16"}});
-  EXPECT_EQ(search_json(request, search_meshes(request, 1)), search_json(request, search_meshes(request, 3)));
+  const Search search = search_of({{"ranks", "8"}, {"global_batch", "16"}});
+  const StepPlanRequest& request = search.request;
+  EXPECT_EQ(search_json(request, meshes_of(search, 1)), search_json(request, meshes_of(search, 3)));
 }
 
 // Links without cost leave only operators, and tp 4 computes uneven parts of 2 key/value heads.
 TEST(MeshSearch, TheReasonNamesTheLargestDifference) {
-  MeshPlan first, second;
-  first.config.tp = 2, second.config.gtp = 2;
-  first.config.dp = second.config.dp = 1;
+  MeshPlan first{.run = request_of({{"tp", "2"}}).run, .seconds = {}, .memory = {}};
+  MeshPlan second{.run = request_of({{"gtp", "2"}}).run, .seconds = {}, .memory = {}};
   first.seconds = {.compute = 0.010, .gathers = 0.001, .activations = 0.002};
   second.seconds = {.compute = 0.009, .gathers = 0.011};
   EXPECT_EQ(reason_for({first, second}),
@@ -192,24 +196,25 @@ TEST(MeshSearch, TheReasonNamesTheLargestDifference) {
 }
 
 TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
-  const auto meshes = search_meshes(search_of({{"ranks", "4"}, {"global_batch", "4"}}, sparse_model()), 1);
+  const auto meshes = meshes_of(search_of({{"ranks", "4"}, {"global_batch", "4"}}, sparse_model()), 1);
   EXPECT_EQ(meshes.size(), 6u);
   for (const MeshPlan& mesh : meshes)
-    EXPECT_EQ(mesh.config.etp * mesh.config.ep * mesh.config.egtp, mesh.config.tp * mesh.config.gtp);
-  const auto given = search_meshes(
+    EXPECT_EQ(mesh.run->etp * mesh.run->ep * mesh.run->egtp, mesh.run->tp * mesh.run->gtp);
+  const auto given = meshes_of(
       search_of({{"ranks", "4"}, {"global_batch", "4"}, {"tp", "1"}, {"gtp", "4"}, {"ep", "2"}}, sparse_model()), 1);
   ASSERT_EQ(given.size(), 1u);
-  EXPECT_EQ(given.front().config.ep, 2);
-  EXPECT_EQ(given.front().config.egtp, 2);
+  EXPECT_EQ(given.front().run->ep, 2);
+  EXPECT_EQ(given.front().run->egtp, 2);
   EXPECT_THAT(base::refusal([] {
-                search_meshes(search_of({{"ranks", "4"}, {"global_batch", "4"}, {"ep", "3"}}, sparse_model()), 1);
+                meshes_of(search_of({{"ranks", "4"}, {"global_batch", "4"}, {"ep", "3"}}, sparse_model()), 1);
               }),
               HasSubstr("--search: no mesh of --ranks 4 is possible, for example tp 1 x gtp 1 x dp 4: experts: "));
 }
 
 TEST(MeshSearch, JsonHasTheFiguresOfEachMesh) {
-  const StepPlanRequest request = search_of({{"ranks", "2"}, {"global_batch", "2"}});
-  const ordered_json report = search_json(request, search_meshes(request, 1));
+  const Search search = search_of({{"ranks", "2"}, {"global_batch", "2"}});
+  const StepPlanRequest& request = search.request;
+  const ordered_json report = search_json(request, meshes_of(search, 1));
   ASSERT_EQ(report["meshes"].size(), 3u);
   for (const ordered_json& row : report["meshes"]) {
     EXPECT_EQ(row["tp"].get<int>() * row["gtp"].get<int>() * row["dp"].get<int>(), 2);
@@ -221,10 +226,10 @@ TEST(MeshSearch, JsonHasTheFiguresOfEachMesh) {
       if (kind != "total") sum += bytes.get<std::int64_t>();
     EXPECT_EQ(sum, row["memory_bytes"]["total"]);
     // The machine has 1e9 flops a second and rank.
-    const double flops = settings::model_flops(search_meshes(request, 1).front().config, *request.model);
+    const double flops = settings::model_flops(meshes_of(search, 1).front().run);
     EXPECT_NEAR(row["mfu"].get<double>(), flops / (step * 1e-3 * 2 * 1e9), 1e-9);
   }
-  EXPECT_THAT(search_text(request, search_meshes(request, 1), 1),
+  EXPECT_THAT(search_text(request, meshes_of(search, 1), 1),
               AllOf(HasSubstr("... 2 more (--rows)"), HasSubstr("memory of a rank, MB"), HasSubstr("activ.  other")));
 }
 
@@ -240,14 +245,14 @@ TEST(MoreMicrobatches, AddTheDifferenceAndNeverANegativeTime) {
 // of one sequence of 6 tokens, 4 heads of 2: forward 2 products of 6 x 6 x 2 / 2 multiplications and additions for each
 // head; backward 2.5 times as much.
 TEST(ModelFlops, AreThoseOfProductsAndCausalAttention) {
-  settings::TrainConfig config = request_of({{"tp", "2"}, {"gtp", "2"}, {"global_batch", "12"}}).config;
+  const auto flops = [](const char* recompute) {
+    return settings::model_flops(
+        request_of({{"tp", "2"}, {"gtp", "2"}, {"global_batch", "12"}, {"recompute", recompute}}).run);
+  };
   const double products = 6.0 * 6 * (1216 - 128), attention = 2 * 3.5 * 2 * (2.0 * 6 * 6 * 2 / 2) * 4;
-  EXPECT_DOUBLE_EQ(settings::model_flops(config, models::LlamaConfig(even_model())), 12 * (products + attention));
+  EXPECT_DOUBLE_EQ(flops("none"), 12 * (products + attention));
   EXPECT_DOUBLE_EQ(predict::mfu_of(8e12, 2, 4, 2e12), 0.5);
-  config.recompute = settings::RecomputeSetting::full;
-  const double recomputed = settings::model_flops(config, models::LlamaConfig(even_model()));
-  config.recompute = settings::RecomputeSetting::none;
-  EXPECT_DOUBLE_EQ(recomputed, settings::model_flops(config, models::LlamaConfig(even_model())));
+  EXPECT_DOUBLE_EQ(flops("full"), flops("none"));
 }
 
 PlanCommandInputs inputs_of(const settings::SettingWords& settings, bool search) {
@@ -270,13 +275,13 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
   };
   const settings::SettingWords ranks{{"model", {"llama-tiny"}}, {"ranks", {"4"}}};
   EXPECT_TRUE(inputs(ranks).propose);
-  EXPECT_EQ(inputs(ranks).request.config.global_batch, 4);
-  EXPECT_EQ(inputs(ranks, false).request.config.dp, 4);  // benchmarks do not choose a mesh
+  EXPECT_EQ(inputs(ranks).search.value().global_batch, 4);
+  EXPECT_EQ(inputs(ranks, false).request.run->dp, 4);  // benchmarks do not choose a mesh
   settings::SettingWords degrees = ranks;
   degrees["tp"] = {"2"};
   const PlanCommandInputs given = inputs(degrees);
   EXPECT_FALSE(given.search || given.propose);
-  EXPECT_EQ(given.request.config.dp, 2);
+  EXPECT_EQ(given.request.run->dp, 2);
   EXPECT_FALSE(inputs({{"model", {"llama-tiny"}}}).propose);
 }
 
@@ -284,12 +289,13 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
 TEST(MeshSearchFlags, TheFlagsOfAProposalGiveThePlanOfTheProposal) {
   for (const char* ranks : {"4", "8"}) {
     const settings::SettingWords asked{{"model", {"llama-tiny"}}, {"ranks", {ranks}}};
-    StepPlanRequest request = plan_command_inputs({.settings = asked, .may_propose = true}, configs()).request;
+    const PlanCommandInputs inputs = plan_command_inputs({.settings = asked, .may_propose = true}, configs());
+    StepPlanRequest request = inputs.request;
     EXPECT_FALSE(request.has_given_batch);
-    for (const MeshPlan& mesh : search_meshes(request, 1)) {
-      request.config = mesh.config;
+    for (const MeshPlan& mesh : search_meshes(request, *inputs.search, 1)) {
+      request.run = mesh.run;
       settings::SettingWords flags{{"model", {"llama-tiny"}}};
-      std::istringstream words(flags_text(mesh.config));
+      std::istringstream words(flags_text(mesh.run));
       for (std::string flag, value; words >> flag >> value;) {
         std::ranges::replace(flag, '-', '_');
         flags[flag.substr(2)] = {value};
@@ -298,14 +304,14 @@ TEST(MeshSearchFlags, TheFlagsOfAProposalGiveThePlanOfTheProposal) {
       EXPECT_FALSE(again.propose);
       EXPECT_TRUE(again.request.has_given_batch);
       const StepPlan proposed = plan_step(request), planned = plan_step(again.request);
-      EXPECT_EQ(plan_json(again.request, planned), plan_json(request, proposed)) << flags_text(mesh.config);
+      EXPECT_EQ(plan_json(again.request, planned), plan_json(request, proposed)) << flags_text(mesh.run);
     }
   }
 }
 
 TEST(MeshSearchFlags, LayersReplaceThoseOfTheModel) {
   PlanCommandFlags flags{.settings = {{"model", {"llama-tiny"}}}, .layers = 3};
-  EXPECT_EQ(plan_command_inputs(flags, configs()).request.model->sizes().num_layers, 3);
+  EXPECT_EQ(plan_command_inputs(flags, configs()).request.run.model()->sizes().num_layers, 3);
   flags.layers = 0;
   EXPECT_THAT(base::refusal([&] { plan_command_inputs(flags, configs()); }), HasSubstr("--layers 0"));
 }

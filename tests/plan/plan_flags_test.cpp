@@ -87,8 +87,8 @@ TEST(PlanCommandFlags, OfUnusedPlacesAreCheckedAsInTraining) {
   flags.settings["dead"] = {"dp0:0"};
   const PlanCommandInputs task = plan_command_inputs(flags, configs());
   EXPECT_TRUE(task.has_unused);
-  EXPECT_EQ(task.request.config.ranks, 3);
-  EXPECT_EQ(task.request.config.global_batch, 2) << "one microbatch for each reader of the whole mesh";
+  EXPECT_EQ(task.request.run->ranks, 3);
+  EXPECT_EQ(task.request.run->global_batch, 2) << "one microbatch for each reader of the whole mesh";
 }
 
 TEST(PlanCommandFlags, FlagsThatDoNotFitTogetherAreRefused) {
@@ -108,14 +108,14 @@ TEST(PlanCommandFlags, FlagsThatDoNotFitTogetherAreRefused) {
               HasSubstr("--model: got llama-tiny with --measured"));
   EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("--measured: '/nowhere' holds no run"));
   const PlanCommandInputs good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
-  EXPECT_EQ(good.request.config.dp, 512);
-  EXPECT_EQ(good.request.config.global_batch, 4096);  // one microbatch
+  EXPECT_EQ(good.request.run->dp, 512);
+  EXPECT_EQ(good.request.run->global_batch, 4096);  // one microbatch
 }
 
 TEST(PlanCommandFlags, LargeDegreesOfGtpAndDpArePlanned) {
   const auto ranks_of = [](const std::string& gtp, const std::string& dp) {
     const PlanCommandFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {gtp}}, {"dp", {dp}}}};
-    return plan_command_inputs(flags, configs()).request.config.ranks;
+    return plan_command_inputs(flags, configs()).request.run->ranks;
   };
   EXPECT_EQ(ranks_of("1048576", "1"), 1048576);
   EXPECT_EQ(ranks_of("1024", "1024"), 1048576);
@@ -164,12 +164,12 @@ TEST(PlanCommandFlags, RecordedEventsArePlannedInstead) {
   const StepPlanRequest read = plan_command_inputs(flags, configs()).request;
   EXPECT_EQ(read.kind, schedule::StepKind::evaluate);
   EXPECT_EQ(plan_step(read).schedule, step.schedule);
-  EXPECT_EQ(read.config.global_batch, 2);
+  EXPECT_EQ(read.run->global_batch, 2);
   // The events have three microbatches; --global-batch may repeat this number and must not contradict it.
   written.settings["global_batch"] = {"6"};
   const StepPlan three = plan_step(plan_command_inputs(written, configs()).request);
   schedule::save_trace(folder / "e.json", {three.names(), three.trace});
-  EXPECT_EQ(plan_command_inputs(flags, configs()).request.config.global_batch, 6);
+  EXPECT_EQ(plan_command_inputs(flags, configs()).request.run->global_batch, 6);
   PlanCommandFlags with_batch = flags;
   with_batch.settings["global_batch"] = {"6"};
   EXPECT_EQ(plan_step(plan_command_inputs(with_batch, configs()).request).schedule, three.schedule);
@@ -184,7 +184,8 @@ TEST(PlanCommandFlags, RecordedEventsArePlannedInstead) {
 // The first three steps are warm-up.
 void write_run(const base::TempFolder& folder, const std::function<double(int step)>& exposed_ms, int steps = 6) {
   const StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "4"}});
-  const json stored = {{"config", to_json(request.config)}, {"model", models::LlamaConfig(even_model()).to_json()}};
+  const json stored = {{"config", to_json(request.run.stored())},
+                       {"model", models::LlamaConfig(even_model()).to_json()}};
   std::ofstream(folder / "config.json") << stored.dump();
   std::ofstream(folder / "summary.json") << json{
       {"step", steps}, {"trained_steps", steps}, {"gather_arena_bytes", 1'000'000}};
@@ -202,8 +203,8 @@ TEST(PlanMeasured, ComparesARunWithItsPlan) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return 1.0 * step; });
   const PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
-  EXPECT_EQ(task.request.config.gtp, 2);
-  EXPECT_EQ(models::decoder_of(*task.request.model), even_model());
+  EXPECT_EQ(task.request.run->gtp, 2);
+  EXPECT_EQ(models::decoder_of(*task.request.run.model()), even_model());
   const StepPlan step = plan_step(task.request);
   const ordered_json comparison = comparison_json(step, *task.run, "RUN");
   EXPECT_EQ(comparison["steps"], 3);

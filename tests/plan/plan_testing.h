@@ -51,19 +51,24 @@ inline predict::Machine even_machine() {
   return machine;
 }
 
+inline models::ModelConfigPtr config_of(const models::DecoderConfig& model) {
+  if (model.experts) return std::make_shared<models::MixtralConfig>(model);
+  return std::make_shared<models::LlamaConfig>(model);
+}
+
+inline settings::TrainConfig settings_of(const std::map<std::string, std::string>& settings) {
+  settings::TrainConfig config;
+  config.embedding = settings::Lookup::gather;
+  for (const auto& [name, value] : settings)
+    settings::set_from_text(config, *settings::find_setting(name), {value}, name);
+  return config;
+}
+
 inline StepPlanRequest request_of(const std::map<std::string, std::string>& settings,
                                   const models::DecoderConfig& model = even_model()) {
-  StepPlanRequest request{.machine = even_machine()};
-  if (model.experts)
-    request.model = std::make_shared<models::MixtralConfig>(model);
-  else
-    request.model = std::make_shared<models::LlamaConfig>(model);
-  request.config.embedding = settings::Lookup::gather;
-  for (const auto& [name, value] : settings)
-    settings::set_from_text(request.config, *settings::find_setting(name), {value}, name);
-  request.config = resolve_plan_config(request.config, *request.model);
-  request.coalesce_bytes = 0;  // every parameter is a separate unit
-  return request;
+  return {.run = settings::resolve(settings_of(settings), config_of(model), settings::Use::plan),
+          .machine = even_machine(),
+          .coalesce_bytes = 0};  // every parameter is a separate unit
 }
 
 }  // namespace tessera::plan

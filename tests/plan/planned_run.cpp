@@ -31,17 +31,17 @@ bool has_trace_of_plan(const shard::ParallelGroups& parallel) {
 }
 
 Moved run_planned(const StepPlanRequest& request, const schedule::Trace& planned) {
-  const settings::TrainConfig& config = request.config;
+  const settings::ResolvedRun& run = request.run;
   std::mutex mutex;
   Moved moved;
-  comm::run_local(static_cast<int>(config.ranks), {}, [&](comm::World& world) {
-    train::TrainerOptions options = settings::trainer_options(config, *request.model);
+  comm::run_local(static_cast<int>(run->ranks), {}, [&](comm::World& world) {
+    train::TrainerOptions options = settings::trainer_options(run);
     options.step.runtime.gather_budget = request.gather_budget;
     options.step.runtime.reduce_budget = request.reduce_budget;
     options.step.runtime.coalesce_bytes = request.coalesce_bytes;
     train::Trainer trainer(world, options);
     train::set_initial_values(trainer.runtime(), 1);
-    const std::int64_t tokens = config.seq_len, blocks = config.gtp * config.dp;
+    const std::int64_t tokens = run->seq_len, blocks = run->gtp * run->dp;
     const auto batch = [&](int) {
       models::Batch zeros{
           .tokens = at::zeros({tokens}, at::kLong), .targets = at::zeros({tokens}, at::kLong), .layout = {}};
@@ -50,8 +50,8 @@ Moved run_planned(const StepPlanRequest& request, const schedule::Trace& planned
     };
     train::StepResult result;
     for (int step = 0; step < 4; ++step)
-      result = trainer.train_step({.microbatches = static_cast<int>(config.global_batch / blocks),
-                                   .tokens = config.global_batch * tokens,
+      result = trainer.train_step({.microbatches = static_cast<int>(run->global_batch / blocks),
+                                   .tokens = run->global_batch * tokens,
                                    .batch = batch},
                                   1e-3);
     const std::lock_guard lock(mutex);

@@ -51,8 +51,8 @@ const UnusedMesh kUnusedMeshes[] = {
 
 // The dry steps of the ranks of the planned replica of a kind, in the mesh with all replicas.
 std::vector<predict::DryStep> steps_in_mesh(const StepPlanRequest& request, const ReplicaKind& kind) {
-  const settings::PlaceMap unused = settings::inactive_slots(request.config);
-  predict::DryOptions options = settings::dry_options(request.config, *request.model, {});
+  const settings::PlaceMap unused = request.run.mesh().unused;
+  predict::DryOptions options = settings::dry_options(request.run, {});
   int planned = -1;  // dp coordinate
   for (const int dp : kind.replicas) {
     settings::PlaceMap own;
@@ -85,8 +85,8 @@ void expect_equal(const predict::PlannedParameter& planned, const predict::Plann
 TEST(ReplicaPlans, HaveTheBytesOfTheMesh) {
   for (const UnusedMesh& mesh : kUnusedMeshes) {
     const StepPlanRequest request = request_with(mesh);
-    const shard::ParameterTypes types = types_of(request.config);
-    const ReplicaKinds kinds = replica_kinds(settings::inactive_slots(request.config), request.config);
+    const shard::ParameterTypes types = types_of(request.run);
+    const ReplicaKinds kinds = replica_kinds(request.run.mesh().unused, request.run.degrees());
     ReplicaPlans plans(request);
     for (const ReplicaKind& kind : kinds.kinds) {
       const StepPlan plan = plans.plan(kinds, kind, 1);
@@ -98,7 +98,7 @@ TEST(ReplicaPlans, HaveTheBytesOfTheMesh) {
         const std::string where = in_mesh[id].size.name + " with dead " + mesh.dead + ", " + to_text(kind.unused);
         expect_equal(plan.parameters[id], in_mesh[id], where);
         // A mesh plans the state of the replicas that update it; other replicas have none.
-        const bool is_split = kinds.replicas > 1 && request.config.zero && steps.front().parameters[id].sharded;
+        const bool is_split = kinds.replicas > 1 && request.run->zero && steps.front().parameters[id].sharded;
         EXPECT_EQ(plan.parameters[id].state_elements, is_split && !kind.updates ? 0 : in_mesh[id].state_elements)
             << where;
       }
@@ -110,11 +110,11 @@ TEST(ReplicaPlans, HaveTheBytesOfTheMesh) {
 TEST(ReplicaPlans, HaveTheTimesOfTheSlowestRanks) {
   for (const UnusedMesh& mesh : kUnusedMeshes) {
     const StepPlanRequest request = request_with(mesh);
-    const ReplicaKinds kinds = replica_kinds(settings::inactive_slots(request.config), request.config);
+    const ReplicaKinds kinds = replica_kinds(request.run.mesh().unused, request.run.degrees());
     ReplicaPlans plans(request);
     for (const ReplicaKind& kind : kinds.kinds) {
       const StepPlan plan = plans.plan(kinds, kind, 2);
-      const predict::DryOptions options = settings::dry_options(request.config, *request.model, {});
+      const predict::DryOptions options = settings::dry_options(request.run, {});
       const predict::CostInput input = cost_input_of(request, options.step.layout);
       std::vector<double> seconds(plan.trace.size());
       std::int64_t activations = 0;
@@ -136,18 +136,18 @@ TEST(ReplicaPlans, OfAWholeMeshAreItsPlan) {
     const StepPlanRequest request = request_of(
         {{"tp", "2"}, {"gtp", "2"}, {"dp", "3"}, {"global_batch", batch}, {"sequence_parallel", "on"}}, even_model());
     const StepPlan mesh = plan_step(request);
-    const ReplicaKinds kinds = replica_kinds({}, request.config);
+    const ReplicaKinds kinds = replica_kinds({}, request.run.degrees());
     ReplicaPlans plans(request);
-    const ReplicaStep& step = plans.step(kinds, kinds.kinds.front(), microbatches_of(request.config));
+    const ReplicaStep& step = plans.step(kinds, kinds.kinds.front(), request.run.microbatches());
     EXPECT_NEAR(step.seconds.total() / mesh.prediction.step_seconds, 1,
-                microbatches_of(request.config) <= kPlannedMicrobatches ? 1e-12 : 0.02);
+                request.run.microbatches() <= kPlannedMicrobatches ? 1e-12 : 0.02);
     EXPECT_EQ(step.memory.total(), mesh.memory.total());
   }
 }
 
 TEST(ReplicaPlans, AdoptersNeedMoreTimeAndActivations) {
   StepPlanRequest request = request_with(UnusedMesh{"4", "2", "2", "dp0.gtp0:3"}, even_model());
-  const ReplicaKinds kinds = replica_kinds(settings::inactive_slots(request.config), request.config);
+  const ReplicaKinds kinds = replica_kinds(request.run.mesh().unused, request.run.degrees());
   ReplicaPlans plans(request);
   const ReplicaStep& full = plans.step(kinds, kinds.kinds[0], 1);
   const ReplicaStep& reduced = plans.step(kinds, kinds.kinds[1], 1);

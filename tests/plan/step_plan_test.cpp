@@ -55,11 +55,13 @@ TEST(PlanTraffic, ReplicasAreSummedOnceAStep) {
 // Each of the three replicas updates a third of the rows of a shard. A rank receives the gradients of its third from
 // the two other replicas, and sends them the new weights.
 TEST(PlanTraffic, SplitStatesAreSummedToTheirOwnersAndGathered) {
-  StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}});
-  request.gather_budget = request.reduce_budget = schedule::kUnlimited;
-  const StepPlan split = plan_step(request);
-  request.config.zero = false;
-  const StepPlan whole = plan_step(request);
+  const auto planned = [](const char* zero) {
+    StepPlanRequest request =
+        request_of({{"gtp", "2"}, {"dp", "3"}, {"global_batch", "12"}, {"dtype", "bf16"}, {"zero", zero}});
+    request.gather_budget = request.reduce_budget = schedule::kUnlimited;
+    return plan_step(request);
+  };
+  const StepPlan split = planned("on"), whole = planned("off");
   const double matrices = 1216 / 2.0, norms = 5 * 8;
   const double rows = 24;  // largest number of elements; the last replica may have fewer rows
   EXPECT_NEAR(split.busiest_rank.reduced, 2 * (matrices + norms) * 2 + (2 * matrices / 3 + 4 * norms / 3) * 4,
@@ -93,7 +95,7 @@ TEST(PlanTraffic, RowsOfTheEmbeddingAreSentIfTheyHaveFewerBytes) {
     StepPlanRequest request = request_of({{"gtp", "2"}, {"global_batch", "2"}, {"recompute", recompute}});
     request.gather_budget = request.reduce_budget = schedule::kMinimum;
     const StepPlan gathered = plan_step(request);
-    request.config.embedding = settings::Lookup::automatic;
+    request.run = request.run.with_lookup(settings::Lookup::automatic);
     const StepPlan rows = plan_step(request);
     EXPECT_EQ(gathered.busiest_rank.gathered - rows.busiest_rank.gathered, 256 - 240);
     EXPECT_EQ(gathered.busiest_rank.reduced - rows.busiest_rank.reduced, 256 - 240);
@@ -108,10 +110,10 @@ TEST(PlanTraffic, RowsOfTheEmbeddingAreSentIfTheyHaveFewerBytes) {
 
     models::DecoderConfig longer = even_model();
     longer.max_position_embeddings = 7;
-    request.model = std::make_shared<models::LlamaConfig>(longer);
-    request.config.seq_len = 7;
+    request =
+        request_of({{"gtp", "2"}, {"global_batch", "2"}, {"recompute", recompute}, {"embedding", "auto"}}, longer);
     EXPECT_EQ(plan_step(request).trace.front().kind, schedule::EventKind::consume);
-    request.config.embedding = settings::Lookup::rows;
+    request.run = request.run.with_lookup(settings::Lookup::rows);
     EXPECT_EQ(plan_step(request).trace.front().kind, schedule::EventKind::comm);
   }
 }
@@ -152,7 +154,7 @@ TEST(PlanMemory, ActivationsAreThoseOfTheRankThatKeepsMost) {
   model.num_heads = 15;
   model.num_kv_heads = 3;
   const StepPlanRequest request = request_of({{"tp", "5"}, {"sequence_parallel", "off"}}, model);
-  predict::DryOptions options = settings::dry_options(request.config, *request.model, {});
+  predict::DryOptions options = settings::dry_options(request.run, {});
   std::vector<std::int64_t> kept;
   for (options.rank = 0; options.rank < 5; ++options.rank) kept.push_back(peak_stashed(dry_step(options).microbatch));
   ASSERT_LT(kept.back(), kept[1]);
@@ -364,7 +366,7 @@ TEST(PlanTime, EverySizeAndPolicyIsPlanned) {
           const StepPlan step = plan_step(request);
           EXPECT_GT(step.prediction.step_seconds, step.prediction.compute_seconds);
           EXPECT_LE(step.prediction.step_seconds, step.on_demand.step_seconds * (1 + 1e-9));
-          EXPECT_EQ(step.parameters.size(), request.model->parameters({.tp_size = 3}).size());
+          EXPECT_EQ(step.parameters.size(), request.run.model()->parameters({.tp_size = 3}).size());
           EXPECT_EQ(step.busiest_rank.reduced > 0, true);
         }
       }

@@ -12,12 +12,9 @@ namespace {
 
 // Returns the trainer's options for a command line.
 train::TrainerOptions options_of(std::vector<std::string> flags) {
-  static const models::LlamaConfig model(even_model());
   flags.insert(flags.end(), {"--model", "m", "--data", "d", "--steps", "9", "--out", "o", "--seq-len", "4"});
   return settings::trainer_options(
-      settings::resolve_model(settings::resolve_ranks(settings::resolve_settings(settings::parse(flags)), std::nullopt),
-                              model),
-      model);
+      settings::resolve(settings::parse(flags), config_of(even_model()), settings::Use::train));
 }
 
 TEST(TrainerOptions, TakeTheOptimizerFromTheFlags) {
@@ -49,15 +46,13 @@ TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
 TEST(TrainerOptions, NodesOfExpertsHaveTheirOwnNumberOfRanks) {
   settings::TrainConfig config;
   config.tp = 2, config.gtp = 8, config.etp = 2, config.ep = 4;
-  config.has_experts = true;
-  EXPECT_EQ(settings::ranks_of_node(config), (std::vector<int>{1, 1}));
+  EXPECT_EQ(settings::ranks_of_node(config, true), (std::vector<int>{1, 1}));
   config.reduce_order = settings::ReduceOrder::hierarchical;
   for (const auto& [ranks, dense, experts] : {std::tuple{2, 1, 1}, {8, 4, 1}, {12, 6, 1}, {16, 8, 2}, {32, 8, 2}}) {
     config.ranks_per_node = ranks;
-    EXPECT_EQ(settings::ranks_of_node(config), (std::vector<int>{dense, experts})) << ranks;
+    EXPECT_EQ(settings::ranks_of_node(config, true), (std::vector<int>{dense, experts})) << ranks;
   }
-  config.has_experts = false;
-  EXPECT_EQ(settings::ranks_of_node(config), std::vector<int>{8});
+  EXPECT_EQ(settings::ranks_of_node(config, false), std::vector<int>{8});
 }
 
 TEST(TrainerOptions, TakeTheRuntimeFromTheFlags) {

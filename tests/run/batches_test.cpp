@@ -9,10 +9,8 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/run/run_setup.h"
-#include "tessera/settings/shares.h"
-#include "tessera/settings/trainer_options.h"
 #include "tests/base/files.h"
+#include "tests/settings/config_test_support.h"
 
 namespace tessera::run {
 namespace {
@@ -53,17 +51,23 @@ struct Counting {
   }
 };
 
-RunSetup plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) {
-  RunSetup plan;
-  plan.config.gtp = mesh.gtp;
-  plan.config.dp = mesh.dp;
-  plan.config.micro_batch = mesh.micro_batch;
-  plan.config.seq_len = kLength;
-  plan.config.global_batch = mesh.gtp * mesh.dp * mesh.micro_batch * 2;
-  plan.config.mask_documents = mask_documents;
-  plan.data = plan.valid = std::make_shared<data::TrainingData>(data::TrainingDataOptions{
-      .blend = {tokens.prefix}, .seq_len = kLength, .vocab_size = 1000, .seed = 3, .mask_documents = mask_documents});
-  return plan;
+// A run of a small model and its data.
+struct ReadingRun {
+  settings::ResolvedRun run;
+  std::shared_ptr<const data::TrainingData> data;
+};
+
+ReadingRun plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) {
+  settings::TrainConfig config{.gtp = mesh.gtp, .dp = mesh.dp, .micro_batch = mesh.micro_batch, .seq_len = kLength};
+  config.global_batch = mesh.gtp * mesh.dp * mesh.micro_batch * 2;
+  config.given = {"global_batch"};
+  config.mask_documents = mask_documents;
+  return {.run = settings::run_of(config),
+          .data = std::make_shared<data::TrainingData>(data::TrainingDataOptions{.blend = {tokens.prefix},
+                                                                                 .seq_len = kLength,
+                                                                                 .vocab_size = 1000,
+                                                                                 .seed = 3,
+                                                                                 .mask_documents = mask_documents})};
 }
 
 // The data that the ranks of a mesh read together.
@@ -87,20 +91,19 @@ void add_batch(Read& read, const models::Batch& batch, int replica) {
   }
 }
 
-Read read_all(const RunSetup& plan, const std::function<train::StepInput(const shard::ParallelGroups&)>& input_of) {
+Read read_all(const ReadingRun& plan, const std::function<train::StepInput(const shard::ParallelGroups&)>& input_of) {
   Read read;
   std::mutex mutex;
-  comm::run_local(static_cast<int>(plan.config.gtp * plan.config.dp), {}, [&](comm::World& world) {
-    const shard::ParallelGroups parallel =
-        shard::make_parallel_groups(world, nn::rank_layout(settings::mesh_of(plan.config)));
+  comm::run_local(static_cast<int>(plan.run.mesh().ranks), {}, [&](comm::World& world) {
+    const shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout(plan.run.degrees()));
     const train::StepInput input = input_of(parallel);
     const std::lock_guard lock(mutex);
     read.token_counts.insert(input.tokens);
     read.numbers_of_microbatches.insert(input.microbatches);
     for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
       const models::Batch batch = input.batch(microbatch);
-      EXPECT_EQ(batch.layout.batch, plan.config.micro_batch);
-      ASSERT_EQ(batch.tokens.numel(), plan.config.micro_batch * kLength);
+      EXPECT_EQ(batch.layout.batch, plan.run->micro_batch);
+      ASSERT_EQ(batch.tokens.numel(), plan.run->micro_batch * kLength);
       add_batch(read, batch, parallel.place().replica);
     }
   });
@@ -118,7 +121,7 @@ void expect_read_once(const Read& read, const Tokens& targets) {
   EXPECT_EQ(read.numbers_of_microbatches.size(), 1u);
 }
 
-using Check = std::function<void(const Counting& tokens, const RunSetup& plan)>;
+using Check = std::function<void(const Counting& tokens, const ReadingRun& plan)>;
 
 void on_every_mesh(const Counting& tokens, const Check& check) {
   for (const Mesh& mesh : {Mesh{1, 1, 1}, Mesh{1, 1, 2}, Mesh{3, 1, 2}, Mesh{1, 2, 1}, Mesh{2, 2, 3}, Mesh{2, 4, 2}})
@@ -132,14 +135,14 @@ void on_every_mesh(const Counting& tokens, const Check& check) {
 TEST(EvaluationInput, HoldsEveryTargetOnce) {
   const base::TempFolder folder;
   for (const std::int64_t samples : {1, 2, 13, 16})
-    on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const RunSetup& plan) {
+    on_every_mesh({folder / std::to_string(samples), samples}, [&](const Counting& tokens, const ReadingRun& plan) {
       const Read read = read_all(plan, [&](const auto& parallel) {
-        return train::evaluation_input(*plan.valid, {.micro_batch = plan.config.micro_batch, .seq_len = kLength},
+        return train::evaluation_input(*plan.data, {.micro_batch = plan.run->micro_batch, .seq_len = kLength},
                                        parallel);
       });
       Tokens all;
       for (std::int64_t sample = 0; sample < samples; ++sample) all.insert(sample);
-      expect_read_once(read, tokens.targets_of(all, plan.config.mask_documents));
+      expect_read_once(read, tokens.targets_of(all, plan.run->mask_documents));
       std::int64_t last = 0;
       for (const auto& [sample, replicas] : read.replicas) {
         EXPECT_EQ(replicas.size(), 1u) << "sample " << sample;
@@ -151,23 +154,22 @@ TEST(EvaluationInput, HoldsEveryTargetOnce) {
 
 TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
   const base::TempFolder folder;
-  on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const RunSetup& plan) {
+  on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const ReadingRun& plan) {
     for (const std::int64_t step : {1, 2}) {
       const Read read = read_all(plan, [&](const auto& parallel) {
-        train::StepInput input =
-            train::training_input(*plan.data, {settings::batch_shape(plan.config, {}), kLength}, parallel, step);
+        train::StepInput input = train::training_input(*plan.data, {plan.run.batch(), kLength}, parallel, step);
         EXPECT_EQ(input.step, step);
         return input;
       });
       Tokens samples;
-      for (std::int64_t i = 0; i < plan.config.global_batch; ++i) {
-        const std::int64_t sample = plan.data->sample((step - 1) * plan.config.global_batch + i).index;
+      for (std::int64_t i = 0; i < plan.run->global_batch; ++i) {
+        const std::int64_t sample = plan.data->sample((step - 1) * plan.run->global_batch + i).index;
         samples.insert(sample);
         EXPECT_EQ(read.sequences.at(i), sample) << "place " << i;
       }
       EXPECT_EQ(read.sequences.size(), samples.size());
-      EXPECT_EQ(samples.size(), static_cast<std::size_t>(plan.config.global_batch));
-      expect_read_once(read, tokens.targets_of(samples, plan.config.mask_documents));
+      EXPECT_EQ(samples.size(), static_cast<std::size_t>(plan.run->global_batch));
+      expect_read_once(read, tokens.targets_of(samples, plan.run->mask_documents));
     }
   });
 }

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/run/rank_watch.h"
+#include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
 #include "tests/base/files.h"
 #include "tests/plan/plan_testing.h"
@@ -23,22 +24,20 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-const models::LlamaConfig& lost_model() {
-  static const models::LlamaConfig model(plan::even_model());
-  return model;
+models::ModelConfigPtr lost_model() {
+  return plan::config_of(plan::even_model());
 }
 
-settings::TrainConfig resolved(std::vector<std::string> flags) {
+settings::ResolvedRun resolved(std::vector<std::string> flags) {
   for (const char* word : {"--model", "m", "--data", "d", "--steps", "9", "--seq-len", "4"}) flags.emplace_back(word);
   if (std::ranges::find(flags, "--out") == flags.end()) flags.insert(flags.end(), {"--out", "runs/a"});
-  return settings::resolve_model(
-      settings::resolve_ranks(settings::resolve_settings(settings::parse(flags)), std::nullopt), lost_model());
+  return settings::resolve(settings::parse(flags), lost_model(), settings::Use::train);
 }
 
 std::string command_of(const std::vector<std::string>& flags, const std::vector<int>& ranks,
                        launch::CommandPlace place = launch::CommandPlace()) {
   place.program = "tessera";
-  return launch::lost_ranks(resolved(flags), lost_model(), ranks, place).command;
+  return launch::lost_ranks(resolved(flags), ranks, place).command;
 }
 
 TEST(LostRanks, BecomeDeadPlacesOfTheMesh) {
@@ -52,14 +51,14 @@ TEST(LostRanks, BecomeDeadPlacesOfTheMesh) {
 }
 
 TEST(LostRanks, KeepTheSettingsOfTheMesh) {
-  const settings::TrainConfig config = resolved({"--tp", "4", "--dp", "2", "--dead", "dp0:2", "--tp-spares", "1",
+  const settings::ResolvedRun config = resolved({"--tp", "4", "--dp", "2", "--dead", "dp0:2", "--tp-spares", "1",
                                                  "--reduced-batch", "8", "--global-batch", "24", "--zero", "off"});
-  const settings::TrainConfig one = launch::without_ranks(config, lost_model(), {4});  // dp 1
-  EXPECT_EQ(std::tuple(to_text(one.dead), one.tp_spares, one.ranks), std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
-  EXPECT_EQ(one.reduced_batch, "auto");  // both replicas are reduced, and 2 x 8 is not 24
-  const settings::TrainConfig two = launch::without_ranks(config, lost_model(), {0});
-  EXPECT_EQ(std::tuple(to_text(two.dead), two.tp_spares, two.ranks), std::tuple("dp0.gtp0:0,2", "auto", 6));
-  EXPECT_EQ(two.reduced_batch, "8");
+  const settings::ResolvedRun one = launch::without_ranks(config, {4});  // dp 1
+  EXPECT_EQ(std::tuple(to_text(one->dead), one->tp_spares, one->ranks), std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
+  EXPECT_EQ(one->reduced_batch, "auto");  // both replicas are reduced, and 2 x 8 is not 24
+  const settings::ResolvedRun two = launch::without_ranks(config, {0});
+  EXPECT_EQ(std::tuple(to_text(two->dead), two->tp_spares, two->ranks), std::tuple("dp0.gtp0:0,2", "auto", 6));
+  EXPECT_EQ(two->reduced_batch, "8");
 }
 
 // Formats with tiles need whole tp groups.
@@ -67,11 +66,11 @@ TEST(LostRanks, TakeTheirTpGroupOrReplicaAlongWhereFormatsNeedIt) {
   const std::vector<std::string> tiles{"--dtype", "bf16", "--wire-format", "mxfp8", "--tp", "2", "--dp", "2"};
   std::vector<std::string> flags = tiles;
   flags.insert(flags.end(), {"--gtp", "2"});
-  const settings::TrainConfig group = launch::without_ranks(resolved(flags), lost_model(), {1});
-  EXPECT_EQ(std::tuple(to_text(group.dead), to_text(group.idle), group.ranks),
+  const settings::ResolvedRun group = launch::without_ranks(resolved(flags), {1});
+  EXPECT_EQ(std::tuple(to_text(group->dead), to_text(group->idle), group->ranks),
             std::tuple("dp0.gtp0:1", "dp0.gtp0:0", 6));
-  const settings::TrainConfig replica = launch::without_ranks(resolved(tiles), lost_model(), {2});
-  EXPECT_EQ(std::tuple(to_text(replica.dead), to_text(replica.idle), replica.ranks),
+  const settings::ResolvedRun replica = launch::without_ranks(resolved(tiles), {2});
+  EXPECT_EQ(std::tuple(to_text(replica->dead), to_text(replica->idle), replica->ranks),
             std::tuple("dp1.gtp0:0", "dp1.gtp0:1", 2));
 }
 
@@ -104,14 +103,14 @@ TEST(LostRanks, CallTheLauncherWithTheRemainingRanks) {
 
 TEST(LostRanks, NameTheCheckpointAndAreWritten) {
   const base::TempFolder folder;
-  const settings::TrainConfig config = resolved({"--gtp", "2", "--out", folder.path().string()});
-  launch::LostRanks lost = launch::lost_ranks(config, lost_model(), {1}, {.program = "tessera"});
+  const settings::ResolvedRun config = resolved({"--gtp", "2", "--out", folder.path().string()});
+  launch::LostRanks lost = launch::lost_ranks(config, {1}, {.program = "tessera"});
   EXPECT_THAT(launch::lost_ranks_text(lost),
               HasSubstr("tessera: rank 1 has ended during the run; dead places: dp0.gtp1:0\n"
                         "tessera: to continue from step 0 (no checkpoint is complete) with 1 "
                         "rank:\n  tessera train --resume latest"));
   // A run that has started from another run's checkpoint and has saved none starts from there again.
-  lost = launch::lost_ranks(config, lost_model(), {1}, {.program = "tessera"}, "b/checkpoints/step-00000004");
+  lost = launch::lost_ranks(config, {1}, {.program = "tessera"}, "b/checkpoints/step-00000004");
   EXPECT_THAT(lost.command, HasSubstr("--resume b/checkpoints/step-00000004 --out"));
   launch::write_lost_ranks(lost, folder.path());
   const nlohmann::json written = base::read_json_file(folder / "resume-without.json");
@@ -122,7 +121,7 @@ TEST(LostRanks, NameTheCheckpointAndAreWritten) {
 
 TEST(LostRanks, AreRefusedWhereNoMeshIsLeft) {
   const auto text = [](const std::vector<std::string>& flags, const std::vector<int>& ranks) {
-    return launch::lost_ranks_text(launch::lost_ranks(resolved(flags), lost_model(), ranks, {}));
+    return launch::lost_ranks_text(launch::lost_ranks(resolved(flags), ranks, {}));
   };
   EXPECT_THAT(text({"--gtp", "2"}, {0, 1}),
               HasSubstr("the run cannot continue without them: --dead: no place of tp 1 x gtp 2 x dp 1 is left"));
@@ -138,9 +137,9 @@ TEST(LostRanks, AreRefusedWhereNoMeshIsLeft) {
 TEST(LostRanks, AreReadFromTheFolderOfARun) {
   const base::TempFolder folder;
   EXPECT_THROW(launch::lost_ranks_of_run(folder.path(), {0}, "tessera"), InputError);
-  const settings::TrainConfig config =
+  const settings::ResolvedRun config =
       resolved({"--gtp", "3", "--backend", "mpi", "--keep", "2", "--out", folder.path().string()});
-  const nlohmann::json state{{"config", to_json(config)}, {"model", lost_model().to_json()}};
+  const nlohmann::json state{{"config", to_json(config.stored())}, {"model", lost_model()->to_json()}};
   std::ofstream(folder / "config.json") << state;
   EXPECT_EQ(launch::lost_ranks_of_run(folder.path(), {1}, "tessera").command,
             "mpirun -n 2 tessera train --resume latest --out " + folder.path().string() +

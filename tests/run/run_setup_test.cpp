@@ -52,12 +52,12 @@ class ImportedCheckpoint : public ::testing::Test {
 
 TEST_F(ImportedCheckpoint, NeedsNoModel) {
   const RunSetup named = setup({"--model", (root_ / "hf").string()}), unnamed = setup();
-  EXPECT_EQ(unnamed.model->to_json(), named.model->to_json());
-  EXPECT_EQ(unnamed.config.model, (root_ / "hf").string());
+  EXPECT_EQ(unnamed.run.model()->to_json(), named.run.model()->to_json());
+  EXPECT_EQ(unnamed.run->model, (root_ / "hf").string());
   EXPECT_EQ(unnamed.first_step, 1);
   fs::rename(root_ / "hf", root_ / "elsewhere");
-  EXPECT_EQ(setup().model->to_json(), named.model->to_json());
-  EXPECT_EQ(stored_state(setup())["model"], named.model->to_json());
+  EXPECT_EQ(setup().run.model()->to_json(), named.run.model()->to_json());
+  EXPECT_EQ(stored_state(setup())["model"], named.run.model()->to_json());
 }
 
 // Only the ranks that load weights from files take part in the loading.
@@ -66,7 +66,9 @@ TEST_F(ImportedCheckpoint, AllRanksMustLoadTheSameKindOfWeights) {
   RunSetup random = setup();
   random.checkpoint.reset();  // a rank that does not see the checkpoint of step 0
   RunSetup initialised = random;
-  initialised.config.init = "folder";
+  settings::TrainConfig config = random.run.stored();
+  config.init = "folder";
+  initialised.run = settings::resolve(config, random.run.model(), settings::Use::train);
   const std::string name = "the first weights";
   EXPECT_EQ(equal_on_all_ranks(loaded)[name], "of a checkpoint");
   EXPECT_EQ(equal_on_all_ranks(random)[name], "random");
@@ -92,7 +94,7 @@ TEST_F(ImportedCheckpoint, OfAnotherTypeThanTheRunNamesTheFlag) {
               HasSubstr("--dtype: got bf16, expected fp32: weight '"));
   import(DType::bf16);
   EXPECT_THAT(base::refusal([&] { setup(); }), HasSubstr("--dtype: got fp32, expected bf16: weight '"));
-  EXPECT_EQ(setup({"--dtype", "bf16"}).config.dtype, DType::bf16);
+  EXPECT_EQ(setup({"--dtype", "bf16"}).run->dtype, DType::bf16);
 }
 
 TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWithoutTheFile) {
@@ -100,8 +102,8 @@ TEST_F(ImportedCheckpoint, OfARunKeepsItsModelWithoutTheFile) {
   restate(stored_state(first));
   fs::remove_all(root_ / "hf");
   const RunSetup resumed = setup();
-  EXPECT_EQ(resumed.model->to_json(), first.model->to_json());
-  EXPECT_EQ(resumed.config.model, (root_ / "hf").string());
+  EXPECT_EQ(resumed.run.model()->to_json(), first.run.model()->to_json());
+  EXPECT_EQ(resumed.run->model, (root_ / "hf").string());
 }
 
 TEST_F(ImportedCheckpoint, OfARunGivesTheRanksBeforeAPlan) {
@@ -116,7 +118,7 @@ TEST_F(ImportedCheckpoint, OfARunGivesTheRanksBeforeAPlan) {
   EXPECT_THAT(
       base::refusal([&] { make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 4}); }),
       HasSubstr("--resume: 4 processes were started, expected the mesh of"));
-  EXPECT_EQ(make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 6}).config.ranks, 6);
+  EXPECT_EQ(make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 6}).run->ranks, 6);
 }
 
 TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {

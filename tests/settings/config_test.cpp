@@ -5,6 +5,7 @@
 #include "tessera/models/architectures/llama.h"
 #include "tessera/models/architectures/mixtral.h"
 #include "tessera/settings/resolve.h"
+#include "tessera/settings/run_mesh.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
 #include "tests/settings/config_test_support.h"

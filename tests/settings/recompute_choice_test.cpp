@@ -29,20 +29,17 @@ models::DecoderConfig model_of(std::int64_t layers) {
 
 TrainConfig config_of(std::int64_t tp) {
   TrainConfig config;
-  config.tp = config.ranks = tp;
-  config.dp = 1;
-  config.grad_wire = config.dtype;
-  config.seq_len = 10;
-  config.sequence_parallel = tp > 1;
+  config.tp = tp;
   config.recompute = RecomputeSetting::automatic;
+  config.activation_budget = {.value = 1, .text = "1"};
   return config;
 }
 
 std::int64_t kept(const TrainConfig& config, const models::DecoderConfig& model, const std::vector<Policy>& blocks) {
   std::int64_t most = 0;
   for (int rank = 0; rank < config.tp; ++rank) {
-    const models::LlamaConfig llama(model);
-    predict::DryOptions options = dry_options(config, llama, nn::BlockRecompute(blocks));
+    predict::DryOptions options =
+        dry_options(run_of(config, std::make_shared<models::LlamaConfig>(model)), nn::BlockRecompute(blocks));
     options.rank = rank;
     most = std::max(most, schedule::peak_stashed(dry_step(options).microbatch));
   }
@@ -69,7 +66,8 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
       for (int part = 0; part <= 20; ++part) {
         const std::int64_t budget = least + (most - least) * part / 20;
         config.activation_budget = {.value = budget, .text = std::to_string(budget)};
-        const std::vector<Policy> chosen = recompute_choice(config, models::LlamaConfig(model));
+        const std::vector<Policy> chosen =
+            recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model)));
         EXPECT_LE(kept(config, model, chosen), budget);
         EXPECT_LE(effort(chosen), before);  // a larger budget never needs more recomputation
         before = effort(chosen);
@@ -90,13 +88,15 @@ TEST(RecomputeChoice, IsTheLeastThatFits) {
 TEST(RecomputeChoice, FollowsAFixedPolicyAndRefusesTheImpossible) {
   TrainConfig config = config_of(1);
   const models::DecoderConfig model = model_of(3);
-  config.activation_budget = {.value = 1, .text = "1"};
-  EXPECT_THAT(base::refusal([&] { recompute_choice(config, models::LlamaConfig(model)); }),
+  EXPECT_THAT(base::refusal([&] { recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model))); }),
               HasSubstr("--activation-budget: got 1 bytes, expected at least"));
+  config.activation_budget = {};
   config.recompute = RecomputeSetting::selective;
-  EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::selective));
+  EXPECT_EQ(recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model))),
+            std::vector<Policy>(3, Policy::selective));
   config.recompute = RecomputeSetting::none;
-  EXPECT_EQ(recompute_choice(config, models::LlamaConfig(model)), std::vector<Policy>(3, Policy::none));
+  EXPECT_EQ(recompute_choice(run_of(config, std::make_shared<models::LlamaConfig>(model))),
+            std::vector<Policy>(3, Policy::none));
 }
 
 TEST(RecomputeChoice, HasAShortText) {
@@ -108,14 +108,11 @@ TEST(RecomputeChoice, HasAShortText) {
 
 // Ranks that adopt keep more activations than the ranks of full tp groups.
 TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
-  const models::LlamaConfig model(model_of(2));
-  TrainConfig config = config_of(3);
-  config.recompute = RecomputeSetting::none;
-  config.dp = 2, config.ranks = 5;
+  TrainConfig config{.tp = 3, .dp = 2};
   std::int64_t full = 0;
   for (const char* dead : {"", "dp0:1", "dp1:2", "dp1:0,2"}) {
     config.dead = parse_slots(dead, "--dead");
-    predict::DryOptions options = dry_options(config, model, {});
+    predict::DryOptions options = dry_options(run_of(config), {});
     std::int64_t most = 0;
     for (int rank = 0; rank < options.step.layout.mesh.world_size(); ++rank)
       most = std::max(most, predict::max_stashed(options, {rank}));

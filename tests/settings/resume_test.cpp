@@ -9,6 +9,7 @@
 #include "tessera/models/architectures/llama.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
+#include "tessera/settings/run_mesh.h"
 #include "tessera/settings/settings.h"
 #include "tests/settings/config_test_support.h"
 
@@ -56,16 +57,16 @@ TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
   EXPECT_TRUE(kept.keeps_mesh);
   const TrainConfig config = resolve_ranks(resolve_settings(kept.config), std::nullopt);
   EXPECT_EQ(mesh_text(config), "12 ranks (tp 2 x gtp 2 x dp 3)");
-  EXPECT_EQ(mesh_note(kept, config), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_note(kept, mesh_of(config, false)), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
   const MergedConfig without_checkpoint = merge_stored(parse({"--out", "o"}), before, "c", false);
-  EXPECT_EQ(mesh_note(without_checkpoint, config), "mesh of the run: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_note(without_checkpoint, mesh_of(config, false)), "mesh of the run: 12 ranks (tp 2 x gtp 2 x dp 3)");
   for (const char* flag : {"--ranks", "--tp", "--gtp", "--dp"}) {
     const MergedConfig given = merge_stored(parse({flag, "2", "--out", "o"}), before, "c");
     EXPECT_FALSE(given.keeps_mesh);
     const TrainConfig resolved = resolve_ranks(resolve_settings(given.config), std::nullopt);
     EXPECT_EQ(resolved.ranks, 2) << flag;
-    EXPECT_EQ(mesh_note(given, resolved), "mesh of the command line: " + mesh_text(resolved) +
-                                              "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
+    EXPECT_EQ(mesh_note(given, mesh_of(resolved, false)), "mesh of the command line: " + mesh_text(resolved) +
+                                                              "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
   }
 }
 
@@ -227,7 +228,7 @@ TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
   EXPECT_FALSE(merged.keeps_mesh);
   EXPECT_FALSE(merged.config.zero);
   const TrainConfig config = resolve_ranks(resolve_settings(merged.config), 6);
-  EXPECT_EQ(mesh_note(merged, config),
+  EXPECT_EQ(mesh_note(merged, mesh_of(config, false)),
             "mesh of the command line: 6 ranks (tp 1 x gtp 1 x dp 6); the checkpoint stores no mesh");
 }
 

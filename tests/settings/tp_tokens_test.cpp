@@ -4,6 +4,7 @@
 
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/resume.h"
+#include "tessera/settings/run_mesh.h"
 #include "tessera/settings/settings.h"
 #include "tests/settings/config_test_support.h"
 
@@ -39,11 +40,7 @@ TEST(TpTokens, TravelInPiecesByDefaultIfThePiecesAreLong) {
 }
 
 TEST(TpTokens, TravelInPiecesIfTheyAreDividedAndPiecesAreLongOrAskedFor) {
-  const auto overlaps = [](const Flags& flags, bool is_long) {
-    TrainConfig config = parsed(flags);
-    config.has_long_pieces = is_long;
-    return overlaps_tp(config);
-  };
+  const auto overlaps = [](const Flags& flags, bool is_long) { return overlaps_tp(parsed(flags), is_long); };
   EXPECT_FALSE(overlaps({}, true));
   EXPECT_TRUE(overlaps({"--tp", "8"}, true));
   EXPECT_FALSE(overlaps({"--tp", "8"}, false));

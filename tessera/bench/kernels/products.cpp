@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/plan/step_plan.h"
 #include "tessera/predict/recompute_choice.h"
 #include "tessera/settings/trainer_options.h"
 
@@ -22,7 +21,7 @@ predict::DryOptions product_options(const ProductBench& bench, std::int64_t toke
   settings::TrainConfig config{
       .backend = settings::Backend::local, .tp = bench.tp, .micro_batch = tokens, .seq_len = 1};
   config.dtype = quant::DType::bf16;
-  return settings::dry_options(plan::resolve_plan_config(std::move(config), *bench.model), *bench.model, {});
+  return settings::dry_options(settings::resolve(std::move(config), bench.model, settings::Use::plan), {});
 }
 
 // Returns the weight's name without its block: "mlp.gate_up" for "layers.1.mlp.gate_up.weight".

@@ -15,9 +15,7 @@
 #include "tessera/plan/expert_layouts.h"
 #include "tessera/plan/plan_report.h"
 #include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/other_mesh.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/run_mesh.h"
 
 namespace tessera::plan {
 namespace {
@@ -27,7 +25,7 @@ namespace {
 constexpr double kHidden = 0.01;
 
 StepPlanRequest with_microbatches(StepPlanRequest request, std::int64_t microbatches) {
-  request.config = with_microbatches(std::move(request.config), microbatches);
+  request.run = request.run.with_microbatches(microbatches);
   return request;
 }
 
@@ -42,31 +40,34 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
   return all;
 }
 
-// Returns the config with the degrees of experts whose layer is predicted to be the shortest. Without experts, returns
-// the config.
-settings::TrainConfig with_experts(const StepPlanRequest& request, settings::TrainConfig config) {
-  const models::ModelSizes sizes = request.model->sizes();
-  if (sizes.num_experts == 0) return config;
-  const settings::TrainConfig& asked = request.config;
+// Returns the request for the asked run on a mesh.
+StepPlanRequest on_mesh(StepPlanRequest request, const settings::TrainConfig& asked, const nn::MeshDegrees& degrees) {
+  request.run = settings::resolve(on(asked, degrees), request.run.model(), settings::Use::plan);
+  return request;
+}
+
+// Returns the degrees with the expert degrees whose layer is predicted to be the shortest. Without experts, returns the
+// degrees.
+nn::MeshDegrees with_experts(const StepPlanRequest& request, const settings::TrainConfig& asked,
+                             nn::MeshDegrees degrees) {
+  const std::int64_t experts = request.run.model()->sizes().num_experts;
+  if (experts == 0) return degrees;
   std::optional<ExpertLayout> best;
-  for (const std::int64_t etp : divisors(config.tp)) {
-    if (!has_degree(asked, "etp", asked.etp, etp)) continue;
-    StepPlanRequest tried = request;
-    settings::Degrees degrees = degrees_in(config);
-    degrees.etp = etp, degrees.ep = config.tp / etp, degrees.egtp = 1;  // fits; expert_layouts tries every ep and egtp
-    if (degrees.ep > sizes.num_experts) continue;
-    tried.config = resolve_plan_config(on(config, degrees), *request.model);
-    for (const ExpertLayout& layout : expert_layouts(tried))
+  for (const std::int64_t etp : divisors(degrees.tp)) {
+    const std::int64_t ep = degrees.tp / etp;  // fits with egtp 1; expert_layouts tries every ep and egtp
+    if (!has_degree(asked, "etp", asked.etp, etp) || ep > experts) continue;
+    degrees.experts = {.etp = static_cast<int>(etp), .ep = static_cast<int>(ep)};
+    for (const ExpertLayout& layout : expert_layouts(on_mesh(request, asked, degrees)))
       if (has_degree(asked, "ep", asked.ep, layout.ep) && has_degree(asked, "egtp", asked.egtp, layout.egtp) &&
           (!best || layout.total_seconds() < best->total_seconds()))
         best = layout;
   }
   if (!best)
-    throw InputError("experts: no etp x ep x egtp shards the experts of {} over tp {} x gtp {}", config.model,
-                     config.tp, config.gtp);
-  settings::Degrees degrees = degrees_in(config);
-  degrees.etp = best->etp, degrees.ep = best->ep, degrees.egtp = best->egtp;
-  return on(std::move(config), degrees);
+    throw InputError("experts: no etp x ep x egtp shards the experts of {} over tp {} x gtp {}", asked.model,
+                     degrees.tp, degrees.gtp);
+  degrees.experts = {
+      .etp = static_cast<int>(best->etp), .ep = static_cast<int>(best->ep), .egtp = static_cast<int>(best->egtp)};
+  return degrees;
 }
 
 void check_degrees(const settings::TrainConfig& asked) {
@@ -75,20 +76,19 @@ void check_degrees(const settings::TrainConfig& asked) {
       throw InputError("--ranks: got {}, expected a multiple of --{} {}", asked.ranks, name, degree);
 }
 
-// Returns tp, gtp and dp of every mesh that the request allows.
-std::vector<settings::TrainConfig> dense_meshes(const StepPlanRequest& request) {
-  const settings::TrainConfig& asked = request.config;
-  std::vector<settings::TrainConfig> meshes;
+// Returns tp, gtp and dp of every mesh that the flags allow, with the asked expert degrees.
+std::vector<nn::MeshDegrees> dense_meshes(const settings::TrainConfig& asked, int ranks_per_node) {
+  const nn::ExpertDegrees experts = *settings::degrees_in(asked).experts;
+  std::vector<nn::MeshDegrees> meshes;
   for (const std::int64_t tp : divisors(asked.ranks)) {
     if (tp > settings::kMaxTp || !has_degree(asked, "tp", asked.tp, tp)) continue;
-    if (!asked.given.contains("tp") && tp > request.machine.ranks_per_node) continue;
+    if (!asked.given.contains("tp") && tp > ranks_per_node) continue;
     for (const std::int64_t gtp : divisors(asked.ranks / tp)) {
       const std::int64_t dp = asked.ranks / tp / gtp;
       const bool is_asked = has_degree(asked, "gtp", asked.gtp, gtp) && has_degree(asked, "dp", asked.dp, dp);
       if (!is_asked || asked.global_batch % (asked.micro_batch * gtp * dp) != 0) continue;
-      settings::Degrees degrees = degrees_in(asked);
-      degrees.tp = tp, degrees.gtp = gtp, degrees.dp = dp;
-      meshes.push_back(on(asked, degrees));
+      meshes.push_back(
+          {.tp = static_cast<int>(tp), .gtp = static_cast<int>(gtp), .dp = static_cast<int>(dp), .experts = experts});
     }
   }
   return meshes;
@@ -101,13 +101,13 @@ bool is_better(const MeshPlan& a, const MeshPlan& b) {
 
 // Plans a mesh as plan_mesh() does. `parameters` are those of prepare_step(). If they are empty, sets them.
 MeshPlan plan_with(const StepPlanRequest& request, std::vector<predict::PlannedParameter>& parameters) {
-  const std::int64_t microbatches = microbatches_of(request.config);
+  const std::int64_t microbatches = request.run.microbatches();
   const std::int64_t planned = std::min(microbatches, kPlannedMicrobatches);
   const StepPlanRequest longer = with_microbatches(request, planned);
   const PreparedStep prepared = prepare_step(longer, parameters);  // the same for 2 or more microbatches
   parameters = prepared.parameters;
   const StepPlan step = plan_step(longer, prepared);
-  MeshPlan plan{.config = request.config, .seconds = seconds_of(step), .memory = step.memory};
+  MeshPlan plan{.run = request.run, .seconds = seconds_of(step), .memory = step.memory};
   plan.missing = missing_bytes(step.memory, request);
   if (microbatches == planned) return plan;
   StepPlanRequest fewer = with_microbatches(request, planned - 1);
@@ -118,19 +118,16 @@ MeshPlan plan_with(const StepPlanRequest& request, std::vector<predict::PlannedP
 }
 
 // Plans one mesh with the best choice of recomputation.
-MeshPlan best_recomputation(const StepPlanRequest& request, const settings::TrainConfig& mesh) {
-  StepPlanRequest tried = request;
+MeshPlan best_recomputation(const StepPlanRequest& request, settings::TrainConfig asked, const nn::MeshDegrees& mesh) {
   std::vector<predict::PlannedParameter> parameters;
-  const settings::TrainConfig config = with_experts(request, mesh);
+  const nn::MeshDegrees degrees = with_experts(request, asked, mesh);
   std::vector<settings::RecomputeSetting> choices{
       settings::RecomputeSetting::none, settings::RecomputeSetting::selective, settings::RecomputeSetting::full};
-  if (config.given.contains("recompute")) choices = {config.recompute};
+  if (asked.given.contains("recompute")) choices = {asked.recompute};
   std::optional<MeshPlan> best;
   for (const settings::RecomputeSetting choice : choices) {
-    tried.config = config;
-    tried.config.recompute = choice;
-    tried.config = resolve_plan_config(tried.config, *request.model);
-    MeshPlan plan = plan_with(tried, parameters);
+    asked.recompute = choice;
+    MeshPlan plan = plan_with(on_mesh(request, asked, degrees), parameters);
     if (!best || is_better(plan, *best)) best = std::move(plan);
     const double exposed = best->seconds.gathers + best->seconds.gradients;
     if (best->fits() && exposed < kHidden * best->seconds.total()) break;
@@ -189,10 +186,10 @@ MeshPlan plan_mesh(const StepPlanRequest& request) {
   return plan_with(request, parameters);
 }
 
-std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads, const SearchProgress& progress) {
-  const settings::TrainConfig& asked = request.config;
+std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, const settings::TrainConfig& asked, int threads,
+                                    const SearchProgress& progress) {
   check_degrees(asked);
-  const std::vector<settings::TrainConfig> meshes = dense_meshes(request);
+  const std::vector<nn::MeshDegrees> meshes = dense_meshes(asked, request.machine.ranks_per_node);
   if (meshes.empty())
     throw InputError(
         "--search: no mesh of --ranks {} is possible: --global-batch {} is not a multiple of --micro-batch {} * gtp * "
@@ -204,7 +201,7 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads,
   std::size_t planned = 0;
   for_each_on(threads, meshes.size(), [&](std::size_t i) {
     try {
-      plans[i] = best_recomputation(request, meshes[i]);
+      plans[i] = best_recomputation(request, asked, meshes[i]);
     } catch (const InputError& error) {
       refusals[i] = error.what();
     }
@@ -225,13 +222,13 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, int threads,
 
 std::string reason_for(const std::vector<MeshPlan>& meshes) {
   const MeshPlan& best = meshes.front();
-  const std::string first = degrees_text(best.config);
+  const std::string first = degrees_text(best.run.degrees());
   if (!best.fits())
     return fmt::format("No mesh fits. {} lacks the fewest bytes: a rank needs {}, which is {} more than it may use.",
                        first, bytes_text(best.memory.total()), bytes_text(best.missing));
   if (meshes.size() == 1) return fmt::format("{} is the only mesh that the flags allow.", first);
   const MeshPlan& next = meshes[1];
-  const std::string second = degrees_text(next.config);
+  const std::string second = degrees_text(next.run.degrees());
   if (!next.fits())
     return fmt::format("Only {} fits: a rank needs {}, and {} with {}.", first, bytes_text(best.memory.total()),
                        bytes_text(next.memory.total()), second);
@@ -254,23 +251,23 @@ std::string reason_for(const std::vector<MeshPlan>& meshes) {
   return text + ".";
 }
 
-std::string degrees_text(const settings::TrainConfig& config) {
+std::string degrees_text(const nn::MeshDegrees& degrees) {
   std::vector<std::string> parts;
-  for (const auto& [axis, degree] : settings::degrees_of(config))
+  for (const auto& [axis, degree] : settings::axes_of(degrees))
     if (axis != "edp") parts.push_back(fmt::format("{} {}", axis, degree));
   return fmt::format("{}", fmt::join(parts, " x "));
 }
 
-std::string flags_text(const settings::TrainConfig& config) {
+std::string flags_text(const settings::ResolvedRun& run) {
   std::string text;
-  for (const auto& [axis, degree] : settings::degrees_of(config))
+  for (const auto& [axis, degree] : settings::axes_of(run.degrees()))
     if (axis != "edp") text += fmt::format("{}--{} {}", text.empty() ? "" : " ", axis, degree);
-  text += fmt::format(" --global-batch {}", config.global_batch);
-  if (config.recompute != settings::RecomputeSetting::none)
-    text += fmt::format(" --recompute {}", name_of(config.recompute));
-  if (config.tp > 1 && !settings::splits_tokens(config)) text += " --sequence-parallel off";
-  if (config.tp_chunks != "auto") text += " --tp-chunks " + config.tp_chunks;
-  if (config.tp_overlap) text += fmt::format(" --tp-overlap {}", *config.tp_overlap ? "on" : "off");
+  text += fmt::format(" --global-batch {}", run->global_batch);
+  if (run->recompute != settings::RecomputeSetting::none)
+    text += fmt::format(" --recompute {}", name_of(run->recompute));
+  if (run->tp > 1 && !run.splits_tokens()) text += " --sequence-parallel off";
+  if (run->tp_chunks != "auto") text += " --tp-chunks " + run->tp_chunks;
+  if (run->tp_overlap) text += fmt::format(" --tp-overlap {}", *run->tp_overlap ? "on" : "off");
   return text;
 }
 

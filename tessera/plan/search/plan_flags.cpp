@@ -1,6 +1,4 @@
 #include "tessera/plan/search/plan_flags.h"
-#include "tessera/settings/other_mesh.h"
-#include "tessera/settings/trainer_options.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +12,7 @@
 #include "tessera/settings/places.h"
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/settings.h"
-#include "tessera/settings/text/byte_size.h"
+#include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {
 namespace {
@@ -30,30 +28,30 @@ void apply(settings::TrainConfig& config, const PlanCommandFlags& flags) {
 // Reads the events. Throws InputError unless their parameters are those of the model.
 schedule::Trace load_events(const PlanCommandFlags& flags, const StepPlanRequest& request) {
   schedule::NamedTrace named = schedule::load_trace(flags.events);
-  const settings::TrainConfig& config = request.config;
-  const std::vector<shard::ParameterSpec> specs =
-      predict::dry_step(settings::dry_options(config, *request.model, {})).parameters;
+  const std::string& model = request.run->model;
+  const std::vector<shard::ParameterSpec> specs = predict::dry_step(settings::dry_options(request.run, {})).parameters;
   if (named.names.size() != specs.size())
     throw InputError("{}: holds {} parameters, expected the {} of model '{}'", flags.events, named.names.size(),
-                     specs.size(), config.model);
+                     specs.size(), model);
   for (std::size_t i = 0; i < specs.size(); ++i)
     if (named.names[i] != specs[i].name)
       throw InputError("{}: parameter {} is '{}', expected '{}' of model '{}'", flags.events, i, named.names[i],
-                       specs[i].name, config.model);
+                       specs[i].name, model);
   if (named.trace.empty()) throw InputError("{}: holds no event, expected a step", flags.events);
   return std::move(named.trace);
 }
 
-// The events determine the number of microbatches. Without --global-batch, the global batch is computed from this
-// number.
-void take_batch_of(const schedule::Trace& trace, const std::string& events, settings::TrainConfig& config) {
+// Returns the run with the number of microbatches of the events. Without --global-batch, the global batch is computed
+// from this number.
+settings::ResolvedRun with_batch_of(const schedule::Trace& trace, const std::string& events,
+                                    const settings::ResolvedRun& run) {
   int last = 0;
   for (const schedule::Event& event : trace) last = std::max(last, event.microbatch);
-  const std::int64_t microbatch = config.micro_batch * config.gtp * config.dp, batch = microbatch * (last + 1);
-  if (config.given.contains("global_batch") && config.global_batch != batch)
-    throw InputError("--global-batch: is {}, expected {}: {} holds {} microbatches of {} sequences",
-                     config.global_batch, batch, events, last + 1, microbatch);
-  config.global_batch = batch;
+  const settings::ResolvedRun read = run.with_microbatches(last + 1);
+  if (run->given.contains("global_batch") && run->global_batch != read->global_batch)
+    throw InputError("--global-batch: is {}, expected {}: {} holds {} microbatches of {} sequences", run->global_batch,
+                     read->global_batch, events, last + 1, read->global_batch / (last + 1));
+  return read;
 }
 
 // Sets the budgets to the arenas that the run chose from its measured times.
@@ -63,14 +61,12 @@ void keep_arenas(const MeasuredRun& run, StepPlanRequest& request) {
     request.reduce_budget = *run.reduce_arena_bytes + *run.scratch_bytes;
 }
 
-double checked_load(std::optional<double> load, const StepPlanRequest& request) {
+double checked_load(std::optional<double> load, const settings::ResolvedRun& run) {
   if (!load) return 1;
-  const std::int64_t experts = request.model->sizes().num_experts;
-  if (experts == 0)
-    throw InputError("--expert-load: got {}, but model '{}' has no experts", *load, request.config.model);
+  const std::int64_t experts = run.model()->sizes().num_experts;
+  if (experts == 0) throw InputError("--expert-load: got {}, but model '{}' has no experts", *load, run->model);
   if (!(*load >= 1 && *load <= static_cast<double>(experts)))
-    throw InputError("--expert-load: got {}, expected 1 to {}, the experts of model '{}'", *load, experts,
-                     request.config.model);
+    throw InputError("--expert-load: got {}, expected 1 to {}, the experts of model '{}'", *load, experts, run->model);
   return *load;
 }
 
@@ -90,10 +86,9 @@ bool proposes_mesh(const PlanCommandFlags& flags, const settings::TrainConfig& c
                               [&](const char* degree) { return config.given.contains(degree); });
 }
 
-// Returns the config for search_meshes. If `is_proposal` is true, the global batch may be absent. In this case the
+// Returns the settings for search_meshes. If `is_proposal` is true, the global batch may be absent. In this case the
 // global batch is one microbatch for each rank.
-settings::TrainConfig searched_config(settings::TrainConfig config, const models::ModelConfig& model,
-                                      bool is_proposal) {
+settings::TrainConfig searched(settings::TrainConfig config, bool is_proposal) {
   const auto require = [&](const char* name) {
     if (!config.given.contains(name)) throw InputError("{} is missing: --search needs it", settings::flag_of(name));
   };
@@ -101,12 +96,16 @@ settings::TrainConfig searched_config(settings::TrainConfig config, const models
   if (!is_proposal) require("global_batch");
   if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.ranks;
   config.given.insert("global_batch");
-  // Checks all settings that do not depend on the mesh, and sets defaults for the others.
-  settings::tp_chunks_of(config);  // refuses a bad value
-  const settings::TrainConfig alone = resolve_plan_config(settings::alone(config), model);
-  config.seq_len = alone.seq_len, config.grad_wire = alone.grad_wire, config.has_experts = alone.has_experts;
-  config.backend = alone.backend;
   return config;
+}
+
+// Returns the run of a search before its mesh is known, on the degrees that the user asked for. Checks all settings
+// that do not depend on the mesh.
+settings::ResolvedRun run_without_mesh(const settings::TrainConfig& asked, const models::ModelConfigPtr& model) {
+  settings::tp_chunks_of(asked);  // refuses a bad value
+  nn::MeshDegrees degrees = settings::degrees_in(asked);
+  degrees.dp = static_cast<int>(std::max<std::int64_t>(1, asked.ranks / (asked.tp * asked.gtp)));
+  return settings::resolve(settings::alone(asked), model, settings::Use::plan).on(degrees);
 }
 
 void check_search(const PlanCommandFlags& flags) {
@@ -153,10 +152,19 @@ DeadDraws checked_draws(const PlanCommandFlags& flags, const settings::TrainConf
 
 }  // namespace
 
-PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
-  PlanCommandInputs task;
-  StepPlanRequest& request = task.request;
-  apply(request.config, flags);
+namespace {
+
+// The settings and the model of a plan.
+struct PlanSource {
+  settings::TrainConfig config;
+  models::ModelConfigPtr model;
+  std::optional<MeasuredRun> run;
+  std::vector<std::string> warnings;
+};
+
+PlanSource read_source(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
+  PlanSource source;
+  apply(source.config, flags);
   check_search(flags);
   if (flags.evaluate && !(flags.measured.empty() && flags.events.empty()))
     throw InputError("--evaluate: got it with {}, which determines the kind of step",
@@ -164,46 +172,57 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   if (!flags.measured.empty() && !flags.events.empty())
     throw InputError("--events: got {} with --measured, expected one of them", flags.events);
   if (!flags.measured.empty()) {
-    task.run = read_measured_run(flags.measured);
-    request.config = task.run->config;
-    request.model = task.run->model;
+    source.run = read_measured_run(flags.measured);
+    source.config = source.run->config;
+    source.model = source.run->model;
   } else {
-    if (request.config.model.empty())
+    if (source.config.model.empty())
       throw InputError("--model is missing: expected a name under configs/ or a config.json");
-    const std::filesystem::path file = models::find_model_config(request.config.model, configs);
-    request.model = models::read_model_config(file);
-    task.warnings = models::model_config_warnings(file);
+    const std::filesystem::path file = models::find_model_config(source.config.model, configs);
+    source.model = models::read_model_config(file);
+    source.warnings = models::model_config_warnings(file);
   }
-  if (flags.layers) request.model = with_layers(flags, *request.model);
+  if (flags.layers) source.model = with_layers(flags, *source.model);
+  return source;
+}
+
+}  // namespace
+
+PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::filesystem::path& configs) {
+  PlanSource source = read_source(flags, configs);
+  const settings::TrainConfig& config = source.config;
   if (flags.dead_seeds && !flags.dead_share)
     throw InputError("--dead-seeds: got {} without --dead-share", *flags.dead_seeds);
-  if (flags.dead_share) task.draws = checked_draws(flags, request.config);
-  if (task.draws && request.model->sizes().num_experts > 0)
-    throw InputError("--dead-share: model '{}' has experts, which need a whole mesh in this version",
-                     request.config.model);
-  task.has_unused = settings::has_unused_places(request.config);
-  if (task.draws || task.has_unused) check_places(flags, request.config);
-  task.propose =
-      flags.may_propose && !flags.search && !task.draws && !task.has_unused && proposes_mesh(flags, request.config);
-  task.search = flags.search || task.propose;
-  request.has_given_batch = request.config.given.contains("global_batch") || !flags.events.empty();
-  if (task.search)
-    request.config = searched_config(std::move(request.config), *request.model, task.propose);
-  else
-    request.config = resolve_plan_config(std::move(request.config), *request.model);
-  request.expert_load = checked_load(flags.expert_load, request);
+  std::optional<DeadDraws> draws;
+  if (flags.dead_share) draws = checked_draws(flags, config);
+  if (draws && source.model->sizes().num_experts > 0)
+    throw InputError("--dead-share: model '{}' has experts, which need a whole mesh in this version", config.model);
+  const bool has_unused = settings::has_unused_places(config);
+  if (draws || has_unused) check_places(flags, config);
+  const bool propose = flags.may_propose && !flags.search && !draws && !has_unused && proposes_mesh(flags, config);
+  const bool has_given_batch = config.given.contains("global_batch") || !flags.events.empty();
+  std::optional<settings::TrainConfig> asked;
+  if (flags.search || propose) asked = searched(config, propose);
+  PlanCommandInputs task{.request = {.run = asked ? run_without_mesh(*asked, source.model)
+                                                  : settings::resolve(config, source.model, flags.use)},
+                         .run = std::move(source.run),
+                         .search = std::move(asked),
+                         .has_unused = has_unused,
+                         .draws = draws,
+                         .propose = propose,
+                         .warnings = std::move(source.warnings)};
+  StepPlanRequest& request = task.request;
+  request.has_given_batch = has_given_batch;
+  request.expert_load = checked_load(flags.expert_load, request.run);
   if (flags.memory_margin) request.memory_margin = checked_share(*flags.memory_margin, "--memory-margin", 0.03);
   request.machine = predict::find_machine(flags.machine, configs / "machines");
-  if (request.machine.has_gpus()) settings::check_device_experts(request.config, request.model->sizes());
+  if (request.machine.has_gpus()) settings::check_device_experts(request.run->model, request.run.model()->sizes());
   request.kind = flags.evaluate ? schedule::StepKind::evaluate : schedule::StepKind::train;
-  request.gather_budget = request.config.gather_budget.value;
-  request.reduce_budget = request.config.reduce_budget.value;
-  request.coalesce_bytes = request.config.coalesce.value;
   if (task.run && !task.has_unused) keep_arenas(*task.run, request);
   if (flags.events.empty()) return task;
   request.trace = load_events(flags, request);
   request.kind = request.trace->front().step;
-  take_batch_of(*request.trace, flags.events, request.config);
+  request.run = with_batch_of(*request.trace, flags.events, request.run);
   return task;
 }
 

@@ -18,6 +18,7 @@ struct PlanCommandFlags {
   bool evaluate = false;
   bool search = false;       // --search: list the meshes of --ranks
   bool may_propose = false;  // whether the command may choose the mesh if --ranks is above 1 and no degree is given
+  settings::Use use = settings::Use::plan;
   std::optional<std::int64_t> layers;   // number of layers; absent: as in the model
   std::optional<double> expert_load;    // StepPlanRequest::expert_load; absent: 1
   std::optional<double> dead_share;     // share of the places that are dead; the places are drawn at random
@@ -32,10 +33,10 @@ struct DeadDraws {
 };
 
 struct PlanCommandInputs {
-  StepPlanRequest request;  // not resolved for a search, as search_meshes expects
-  std::optional<MeasuredRun> run;
-  bool search = false;             // true: pass the request to search_meshes
-  bool has_unused = false;         // true: the mesh has unused places (continuations.h)
+  StepPlanRequest request;
+  std::optional<MeasuredRun> run = std::nullopt;
+  std::optional<settings::TrainConfig> search = std::nullopt;  // set: pass it to search_meshes with the request
+  bool has_unused = false;                                     // true: the mesh has unused places (continuations.h)
   std::optional<DeadDraws> draws;  // set: no place of the mesh is unused; the plan draws dead places at random
   bool propose = false;  // true: search, then plan the best mesh; --ranks is given without any degree of the mesh
   std::vector<std::string> warnings;  // about the model's config.json

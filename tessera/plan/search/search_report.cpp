@@ -6,8 +6,6 @@
 
 #include "tessera/plan/plan_report.h"
 #include "tessera/predict/model_flops.h"
-#include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {
@@ -15,18 +13,18 @@ namespace {
 
 using nlohmann::ordered_json;
 
-double tokens_of(const settings::TrainConfig& config) {
-  return static_cast<double>(config.global_batch * config.seq_len);
+double tokens_per_second(const MeshPlan& mesh) {
+  return static_cast<double>(mesh.run.tokens()) / mesh.seconds.total();
 }
 
 // Computes the mfu of each mesh. The flops of a step are the same for all meshes.
 class Mfu {
  public:
   Mfu(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes)
-      : peak_(request.machine.flops.at(request.config.dtype)),
-        flops_(meshes.empty() ? 0 : settings::model_flops(meshes.front().config, *request.model)) {}
+      : peak_(request.machine.flops.at(request.run->dtype)),
+        flops_(meshes.empty() ? 0 : settings::model_flops(meshes.front().run)) {}
   double operator()(const MeshPlan& mesh) const {
-    return predict::mfu_of(flops_, mesh.seconds.total(), mesh.config.ranks, peak_);
+    return predict::mfu_of(flops_, mesh.seconds.total(), mesh.run->ranks, peak_);
   }
 
  private:
@@ -34,17 +32,17 @@ class Mfu {
 };
 
 ordered_json mesh_json(const MeshPlan& mesh, double mfu) {
-  const settings::TrainConfig& c = mesh.config;
+  const settings::ResolvedRun& run = mesh.run;
   const StepSeconds& s = mesh.seconds;
   ordered_json row;
-  for (const auto& [axis, degree] : settings::degrees_of(c)) row[axis] = degree;
-  row.update({{"micro_batch", c.micro_batch},
-              {"microbatches", microbatches_of(c)},
-              {"recompute", name_of(c.recompute)},
-              {"sequence_parallel", settings::splits_tokens(c)},
-              {"flags", flags_text(c)},
+  for (const auto& [axis, degree] : settings::axes_of(run.degrees())) row[axis] = degree;
+  row.update({{"micro_batch", run->micro_batch},
+              {"microbatches", run.microbatches()},
+              {"recompute", name_of(run->recompute)},
+              {"sequence_parallel", run.splits_tokens()},
+              {"flags", flags_text(run)},
               {"step_ms", s.total() * 1e3},
-              {"tokens_per_second", tokens_of(c) / s.total()},
+              {"tokens_per_second", tokens_per_second(mesh)},
               {"mfu", mfu},
               {"compute_ms", s.compute * 1e3},
               {"exposed_ms", exposed_json(s)},
@@ -73,9 +71,9 @@ std::string row_text(const MeshPlan& mesh, double mfu, const MemoryUnit& unit) {
   return fmt::format(
       "{:>10.1f} {:>10.0f} {:>6.3f} {:>8.1f} {:>8.1f} {:>8.1f} {:>7.1f} {:>4}  {:>6.1f} {:>6.1f} {:>6.1f} "
       "{:>6.1f} {:>6.1f} {:>6.1f}  {}\n",
-      s.total() * 1e3, tokens_of(mesh.config) / s.total(), mfu, s.gathers * 1e3, s.gradients * 1e3, s.activations * 1e3,
+      s.total() * 1e3, tokens_per_second(mesh), mfu, s.gathers * 1e3, s.gradients * 1e3, s.activations * 1e3,
       in_unit(m.total()), mesh.fits() ? "yes" : "no", in_unit(m.weights), in_unit(m.gathered), in_unit(m.gradients),
-      in_unit(m.optimizer), in_unit(m.activations), in_unit(m.transfers + m.overhead), flags_text(mesh.config));
+      in_unit(m.optimizer), in_unit(m.activations), in_unit(m.transfers + m.overhead), flags_text(mesh.run));
 }
 
 std::string usable_text(const StepPlanRequest& request) {
@@ -94,17 +92,17 @@ ordered_json exposed_json(const StepSeconds& seconds) {
 }
 
 ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes) {
-  const settings::TrainConfig& best = meshes.front().config;
+  const settings::ResolvedRun& best = meshes.front().run;
   const Mfu mfu(request, meshes);
   ordered_json rows = ordered_json::array();
   for (const MeshPlan& mesh : meshes) rows.push_back(mesh_json(mesh, mfu(mesh)));
-  return {{"model", best.model},
+  return {{"model", best->model},
           {"machine", request.machine.name},
-          {"ranks", best.ranks},
-          {"global_batch", best.global_batch},
-          {"seq_len", best.seq_len},
-          {"tokens", best.global_batch * best.seq_len},
-          {"dtype", name_of(best.dtype)},
+          {"ranks", best->ranks},
+          {"global_batch", best->global_batch},
+          {"seq_len", best->seq_len},
+          {"tokens", best.tokens()},
+          {"dtype", name_of(best->dtype)},
           {"usable_bytes", usable_json(request)},
           {"unmeasured", unmeasured_keys(request)},
           {"meshes", std::move(rows)},
@@ -113,7 +111,7 @@ ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshP
 }
 
 std::string search_text(const StepPlanRequest& request, const std::vector<MeshPlan>& meshes, std::size_t rows) {
-  const settings::TrainConfig& best = meshes.front().config;
+  const settings::ResolvedRun& best = meshes.front().run;
   const Mfu mfu(request, meshes);
   const MemoryUnit unit = memory_unit(meshes);
   std::string text = fmt::format(
@@ -121,8 +119,8 @@ std::string search_text(const StepPlanRequest& request, const std::vector<MeshPl
       "{} meshes, {} first{}; exposed: time that operators wait for weights, gradients and activations{}\n\n"
       "{:>10} {:>10} {:>6} {:>26} {:>7} {:>4}  {:>41}\n"
       "{:>10} {:>10} {:>6} {:>8} {:>8} {:>8} {:>7} {:>4}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}  flags\n",
-      best.model, models::params_text(*request.model), name_of(best.dtype), best.ranks, request.machine.name,
-      best.global_batch, best.seq_len, meshes.size(),
+      best->model, models::params_text(*request.run.model()), name_of(best->dtype), best->ranks, request.machine.name,
+      best->global_batch, best->seq_len, meshes.size(),
       meshes.front().fits() ? "best" : "none fits, the fewest missing bytes", usable_text(request),
       unmeasured_text(request), "", "", "", "exposed, ms", "", "", fmt::format("memory of a rank, {}", unit.name),
       "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.", "all", "fits", "weight", "gather", "grad.",

@@ -16,7 +16,7 @@ void check_experts_on_gpus(const TrainConfig& config, const models::ModelSizes& 
     throw InputError(
         "--grad-wire: got {}, expected bf16: on GPUs the products of experts round their gradients to bf16",
         name_of(*config.grad_wire));
-  check_device_experts(config, sizes);
+  check_device_experts(config.model, sizes);
 }
 
 // Throws InputError for settings that the routers of the model do not support.
@@ -34,12 +34,12 @@ void check_routers(const TrainConfig& config, const models::ModelSizes& sizes) {
 
 }  // namespace
 
-void check_device_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
+void check_device_experts(std::string_view model, const models::ModelSizes& sizes) {
   if (sizes.num_experts > ops::kMaxDeviceExperts)
     throw InputError(
         "--model: '{}' has {} experts in a layer, expected at most {} on GPUs: a router chooses among all of them, for "
         "every --ep",
-        config.model, sizes.num_experts, ops::kMaxDeviceExperts);
+        model, sizes.num_experts, ops::kMaxDeviceExperts);
 }
 
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {

@@ -24,7 +24,7 @@ bool is_number(const CLI::Option& option) {
   return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
 }
 
-// In commands other than train, the default batch is computed from the mesh (resolve_plan_config).
+// In commands other than train, the default batch is computed from the mesh (Use::plan).
 std::string default_for(Command command, const Setting& setting, const std::vector<std::string>& words) {
   if (!words.empty()) return " [" + words.front() + "]";
   if (command != Command::train && setting.name == "global_batch") return " (default: one microbatch a step)";

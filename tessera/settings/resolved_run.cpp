@@ -1,0 +1,135 @@
+#include "tessera/settings/resolved_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/places.h"
+#include "tessera/settings/shares.h"
+
+namespace tessera::settings {
+namespace {
+
+// Returns the global batch with which every reader has one microbatch in a step.
+std::int64_t one_microbatch(const TrainConfig& config, std::int64_t ranks) {
+  const std::int64_t part = config.tp * config.gtp;
+  return config.micro_batch * config.gtp * (config.dp > 0 ? config.dp : std::max<std::int64_t>(1, ranks / part));
+}
+
+TrainConfig plan_settings(TrainConfig config) {
+  check_tp_tokens(config);
+  if (!config.grad_wire) config.grad_wire = config.dtype;
+  // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
+  // backend.
+  if (!config.given.contains("backend")) config.backend = Backend::mpi;
+  if (has_unused_places(config) && config.dp == 0) config.dp = nominal_replicas(config);
+  check_mesh_limits(config);
+  if (!config.given.contains("global_batch")) config.global_batch = one_microbatch(config, config.ranks);
+  return config;
+}
+
+TrainConfig settings_of(Use use, TrainConfig config, std::optional<std::int64_t> world_size) {
+  switch (use) {
+    case Use::train:
+      return resolve_settings(std::move(config));
+    case Use::plan:
+    case Use::bench:
+      return plan_settings(std::move(config));
+    case Use::forward:
+      config.global_batch = one_microbatch(config, world_size.value_or(0));
+  }
+  return config;
+}
+
+void leave_out(UnusedPlaces unused, TrainConfig& config) {
+  config.dead = std::move(unused.dead), config.idle = std::move(unused.idle);
+  config.tp_spares = std::move(unused.tp_spares), config.reduced_batch = std::move(unused.reduced_batch);
+  config.ranks = config.tp * config.gtp * config.dp - count(inactive_slots(config));
+}
+
+}  // namespace
+
+void check(const TrainConfig& settings) {
+  resolve_settings(settings);
+}
+
+RunMesh resolve_mesh(TrainConfig settings, Use use, std::optional<std::int64_t> world_size) {
+  if (use != Use::train) settings = settings_of(use, std::move(settings), world_size);
+  return mesh_of(resolve_ranks(std::move(settings), world_size), /*has_experts=*/false);
+}
+
+ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
+                    std::optional<std::int64_t> world_size) {
+  settings = resolve_ranks(settings_of(use, std::move(settings), world_size), world_size);
+  if (use == Use::forward && model->sizes().num_experts > 0) {
+    settings.etp = settings.tp, settings.egtp = settings.gtp;
+    settings.sequence_parallel = settings.tp > 1;
+  }
+  settings = resolve_model(std::move(settings), *model);
+  if (use == Use::bench) {
+    if (settings.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
+    check_graph(settings);
+  }
+  return {std::move(settings), std::move(model)};
+}
+
+ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model)
+    : stored_(std::move(stored)),
+      model_(std::move(model)),
+      mesh_(mesh_of(stored_, /*has_experts=*/model_->sizes().num_experts > 0)) {}
+
+template <typename Change>
+ResolvedRun ResolvedRun::with(const Change& change) const {
+  TrainConfig changed = stored_;
+  change(changed);
+  return {std::move(changed), model_};
+}
+
+bool ResolvedRun::overlaps_tp() const {
+  return settings::overlaps_tp(stored_, has_long_pieces(stored_, model_->sizes()));
+}
+
+data::BatchShape ResolvedRun::batch() const {
+  return batch_shape(stored_, stored_.reduced_batch == "auto" ? units_of(*model_) : TpUnits());
+}
+
+std::int64_t ResolvedRun::microbatches() const {
+  if (has_unused_places()) return std::ranges::max(data::microbatches_by_replica(batch()));
+  return stored_.global_batch / (stored_.micro_batch * stored_.gtp * stored_.dp);
+}
+
+ResolvedRun ResolvedRun::alone() const {
+  return {settings::alone(stored_), model_};
+}
+
+ResolvedRun ResolvedRun::on(const nn::MeshDegrees& degrees) const {
+  return {settings::on(stored_, degrees), model_};
+}
+
+ResolvedRun ResolvedRun::without(UnusedPlaces unused) const {
+  return with([&](TrainConfig& config) { leave_out(std::move(unused), config); });
+}
+
+ResolvedRun ResolvedRun::replica(PlaceMap unused, std::int64_t global_batch) const {
+  return with([&](TrainConfig& config) {
+    config.dp = 1;
+    config.global_batch = global_batch;
+    leave_out({.dead = std::move(unused)}, config);
+  });
+}
+
+ResolvedRun ResolvedRun::with_microbatches(std::int64_t microbatches) const {
+  return with(
+      [&](TrainConfig& config) { config.global_batch = microbatches * config.micro_batch * config.gtp * config.dp; });
+}
+
+ResolvedRun ResolvedRun::with_lookup(Lookup lookup) const {
+  return with([&](TrainConfig& config) { config.embedding = lookup; });
+}
+
+ResolvedRun ResolvedRun::on_gpus() const {
+  return with([](TrainConfig& config) { config.backend = Backend::nccl; });
+}
+
+}  // namespace tessera::settings
