@@ -88,7 +88,7 @@ std::vector<double> train_network(int gtp, int steps) {
 }  // namespace
 
 int main() {
-  const std::vector<double> one = train_network(1, 200), four = train_network(4, 200);
+  const std::vector<double> one = train_network(1, 80), four = train_network(4, 80);
   std::printf("loss: %.4f at the first step, %.6f at the last; one rank and four ranks: %s\n", one.front(), one.back(),
               one == four ? "equal bits" : "different");
   return one == four && one.back() < 0.3 * one.front() ? 0 : 1;
