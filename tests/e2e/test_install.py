@@ -71,7 +71,9 @@ class Install(unittest.TestCase):
 
         self.assertIn("by all_gather", call(built / "redistribute"))
         self.assertRegex(call(built / "prove_schedule"), r"proved: .*\nafter a wrong change: event \d+ ")
-        self.assertIn("one rank and four ranks: equal bits", call(built / "own_module"))
+        self.assertIn("gathered by 4 ranks, 0 differ", call(built / "cast_masters"))
+        for network in ("own_module", "grouped_linear"):
+            self.assertIn("one rank and four ranks: equal bits", call(built / network))
 
         llama = self.folder / "llama"
         self.assertIn("loss after 60 steps", call(built / "train_llama", llama))

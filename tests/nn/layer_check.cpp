@@ -221,6 +221,7 @@ LayerRank register_weights(const Layer& layer, const LayerCase& how, Context& co
     const layout::Shape shape = weight.compute.shape;
     std::vector<std::int64_t> dims{shape.rows, shape.cols};
     if (weight.cut == WeightCut::vector) dims.erase(dims.begin());
+    if (weight.matrices > 1) dims = {weight.matrices, shape.rows / weight.matrices, shape.cols};
     const schedule::ParameterId id = runtime.parameters().add({.name = weight.name,
                                                                .dims = dims,
                                                                .compute = weight.compute,

@@ -66,6 +66,7 @@ struct LayerWeight {
   WeightCut cut = WeightCut::rows;
   layout::Layout compute;
   bool sharded = true, partial_gradient = false;
+  std::int64_t matrices = 1;  // number of matrices that are stacked by rows; 1: the weight is no stack
   shard::RowReads reads = {};
 };
 // Make weights. The values depend on the name.

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "tessera/nn/experts/expert_group.h"
+#include "tessera/nn/grouped_linear.h"
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/experts/capacity.h"
-#include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
 #include "tessera/ops/router/router_gradient.h"
@@ -56,10 +56,8 @@ at::Tensor packed(const ops::Routing& routing) {
   return at::cat({routing.experts.to(routing.weights.scalar_type()), routing.weights}, 1);
 }
 
-struct Dispatched {
-  ops::Selection selection;
-  at::Tensor weights;         // index: row
-  std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
+struct Dispatched : GroupedRows {
+  at::Tensor weights;  // index: row
 };
 // Returns the capacity of an expert for a block with this number of tokens. 0: no limit.
 std::int64_t capacity_of_block(const Experts& layers, std::int64_t tokens) {
@@ -74,44 +72,11 @@ Dispatched select(const Context& context, const Experts& layers, const ExpertGro
   if (capacity > 0) experts = ops::within_capacity(experts, weights, layers.local, group.blocks(), capacity);
   const ops::RowRoom room =
       context.expert_room == nullptr ? ops::RowRoom() : context.expert_room->rows(context.program.is_training());
-  Dispatched result{.selection = ops::select_rows(experts, layers.local, group.blocks(), room),
-                    .weights = {},
-                    .own_rows = group.own() * k};
+  Dispatched result;
+  result.selection = ops::select_rows(experts, layers.local, group.blocks(), room);
+  result.own_rows = group.own() * k;
   result.weights = ops::take_choices(weights, result.selection);
   return result;
-}
-
-// Counts the operations of a product. Each rank counts the products of its own tokens with the whole matrices of their
-// experts, so the sum over ranks does not depend on the mesh.
-void count(Context& context, const Weight& weight, const Dispatched& dispatched) {
-  const std::vector<std::int64_t>& dims = context.program.parameters().spec(weight.id).dims;
-  context.program.count_product(weight.product, 2 * dispatched.own_rows * dims[1] * dims[2]);
-  const std::int64_t local = dispatched.selection.local;
-  if (context.program.device().kind != base::DeviceKind::cuda || local == 0) return;
-  if (ops::pads_operands(context.program.parameters().types(weight.id).model, weight.rows / local, weight.cols))
-    context.program.count_padded_product();
-}
-
-at::Tensor fprop(Context& context, const Weight& weight, const at::Tensor& rows, const Dispatched& dispatched) {
-  count(context, weight, dispatched);
-  ConsumedWeight consumed(context, weight, context.pass);
-  return ops::grouped_fprop(rows, consumed.tensor(), dispatched.selection);
-}
-
-// Releases the weight before the gradient of the weight is computed, so that the memory of the weight is free during
-// this computation.
-at::Tensor dgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const Dispatched& dispatched) {
-  count(context, weight, dispatched);
-  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
-  return ops::grouped_dgrad(gradient, consumed.tensor(), dispatched.selection);
-}
-
-void wgrad(Context& context, const Weight& weight, const at::Tensor& gradient, const at::Tensor& rows,
-           const Dispatched& dispatched) {
-  produce_gradient(context, weight, [&](at::Tensor& result, bool accumulate) {
-    count(context, weight, dispatched);
-    ops::grouped_wgrad(gradient, rows, dispatched.selection, result, accumulate);
-  });
 }
 
 // Returns the router's sums over the microbatch. A recomputed forward omits the exchange between ranks, because only
@@ -147,9 +112,10 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     PendingTensor arriving = group.start_gather(normed.y, context->pass);
     const at::Tensor choices = group.start_gather(packed(routing), context->pass).take();
     const Dispatched rows = select(*context, *layers, group, choices);
-    const at::Tensor gate_up = fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows);
+    const at::Tensor gate_up =
+        grouped_fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows);
     const at::Tensor activated = ops::weighted_swiglu(gate_up, rows.weights, rows.selection);
-    const at::Tensor out = fprop(*context, layers->down, activated, rows);
+    const at::Tensor out = grouped_fprop(*context, layers->down, activated, rows);
     PendingTensor y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
     const at::Tensor own_counted = own_part(*context, counted, tokens);
     RouterTerms terms = terms_of(*context, routing, own_counted, capacity_of_block(*layers, tokens));
@@ -211,15 +177,15 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     PendingTensor gradients = group.start_gather(dy, kPass);
     PendingTensor inputs = group.start_gather(x, kPass);
     const at::Tensor dout = ops::take_rows(gradients.take(), selection);
-    const at::Tensor dactivated = dgrad(context, layers.down, dout, rows);
+    const at::Tensor dactivated = grouped_dgrad(context, layers.down, dout, rows);
     const bool recomputes = !kept[kActivatedRows].defined();
     const ops::WeightedSwigluGradients swiglu =
         ops::weighted_swiglu_backward(dactivated, kept[kGateUpRows], rows.weights, selection, recomputes);
     PendingTensor dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection), kPass);
-    wgrad(context, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], rows);
-    const at::Tensor drows = dgrad(context, layers.gate_up, swiglu.gate_up, rows);
+    grouped_wgrad(context, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], rows);
+    const at::Tensor drows = grouped_dgrad(context, layers.gate_up, swiglu.gate_up, rows);
     PendingTensor dx = group.start_reduce(ops::combine_rows(drows, selection), kPass);
-    wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), rows);
+    grouped_wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), rows);
     return {.x = dx.take(), .weights = dweights.take()};
   }
 

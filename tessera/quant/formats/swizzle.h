@@ -1,5 +1,7 @@
 // The layout in which a GEMM on Blackwell reads scales of one byte. The scales are padded with zeros and then swizzled,
-// in a separate array. Both steps run after a gather. Scales are stored and sent in the compact form of quantize.h.
+// in a separate array. Both steps run after a gather. Scales are stored and sent in the compact form of quantize.h. The
+// functions are for callers with a product of their own; training does not use them. The arrays are host memory.
+// CudaTable (cuda_table.h) has the same functions for GPU memory.
 #pragma once
 #include <cstdint>
 
