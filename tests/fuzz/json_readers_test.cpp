@@ -28,7 +28,7 @@ using nlohmann::json;
 settings::TrainConfig stored_config() {
   settings::TrainConfig config;
   config.model = "llama-tiny", config.data = {"data/train"}, config.out = "runs/a";
-  config.steps = 9, config.seq_len = 16, config.ranks = 8;
+  config.steps = 9, config.seq_len = 16, config.ranks = 8, config.dtype = quant::DType::bf16;
   config.tp = 2, config.gtp = 2, config.dp = 2;
   config.dead = settings::parse_slots("dp0.gtp1:1", "--dead"), config.tp_spares = "1", config.reduced_batch = "auto";
   config.wire_rules.text = "layers.*=fp8,output.weight=bf16";

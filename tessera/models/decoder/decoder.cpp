@@ -42,7 +42,9 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   TESSERA_CHECK(group.shapes.empty() || !options.parts, "the parts of tp groups of different sizes cannot be given");
   const int size = group.size;
   const TpParts parts = options.parts ? *options.parts : parts_of(config, group.nominal_size, group.slots);
-  const nn::ExpertPlace experts = config.experts ? nn::expert_place(context.program) : nn::ExpertPlace{};
+  // decoder_parameters refuses experts in a mesh with dead places, which has no place of experts.
+  const bool has_place = config.experts && group.shapes.empty();
+  const nn::ExpertPlace experts = has_place ? nn::expert_place(context.program) : nn::ExpertPlace{};
   for (shard::ParameterSpec& spec :
        decoder_parameters(config, {.tp_size = size,
                                   .etp = experts.etp.size,
