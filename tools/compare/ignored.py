@@ -20,6 +20,8 @@ IGNORED = {
     "summary.exposed_ms": "measured times",
     "summary.tokens_per_second": "a rate, from measured times",
     "summary.train_arenas": "older programs do not report it",
+    "summary.weights_by_format": "older programs do not report it",
+    "summary.experts_format": "only older programs report it",
     "plan.global_batch": "older programs do not report it",
     "plan.usable_bytes": "older programs do not report it",
     "plan.missing_bytes": "older programs do not report it",
