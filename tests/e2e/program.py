@@ -68,6 +68,13 @@ def run(*arguments, mpi_ranks=None, timeout=1200, **variables):
                           env={**ENVIRONMENT, **variables}, timeout=timeout)
 
 
+def mesh_flags(mesh):
+    """Returns the flags of a mesh with experts: (tp, gtp, dp, etp, ep, egtp)."""
+    tp, gtp, dp, etp, ep, egtp = mesh
+    flags = ["--tp", tp, "--gtp", gtp, "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp]
+    return flags + (["--sequence-parallel", "on"] if tp > 1 else [])
+
+
 def tessera(*arguments, mpi_ranks=None):
     result = run(*arguments, mpi_ranks=mpi_ranks)
     if result.returncode != 0:

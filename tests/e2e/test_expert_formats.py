@@ -5,7 +5,7 @@ import json
 import sys
 import unittest
 
-from program import MPIRUN, ROOT, bits, metrics, run, scratch, tessera, write_tokens
+from program import MPIRUN, ROOT, bits, mesh_flags, metrics, run, scratch, tessera, write_tokens
 from stored_tensors import tensor_hashes
 from summary import run_cases
 
@@ -22,12 +22,6 @@ SIZES = {"hidden_size": 72, "intermediate_size": 44, "num_hidden_layers": 2, "nu
          "head_dim": 12, "num_local_experts": 5}
 EXPERTS = "layers.*.experts.*"
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
-
-
-def mesh_flags(mesh):
-    tp, gtp, dp, etp, ep, egtp = mesh
-    flags = ["--tp", tp, "--gtp", gtp, "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp]
-    return flags + (["--sequence-parallel", "on"] if tp > 1 else [])
 
 
 class ExpertFormats(unittest.TestCase):

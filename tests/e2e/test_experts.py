@@ -13,7 +13,7 @@ import struct
 import sys
 import unittest
 
-from program import MPIRUN, ROOT, bits, metrics, run, scratch, tessera, write_documents, write_tokens
+from program import MPIRUN, ROOT, bits, mesh_flags, metrics, run, scratch, tessera, write_documents, write_tokens
 from stored_tensors import tensor_hashes
 from summary import run_cases
 
@@ -38,12 +38,6 @@ def set_number(path, name, index, value):
     begin = 8 + size + tensor["data_offsets"][0] + 4 * index
     data[begin:begin + 4] = struct.pack("<f", value)
     path.write_bytes(data)
-
-
-def mesh_flags(mesh):
-    tp, gtp, dp, etp, ep, egtp = mesh
-    flags = ["--tp", tp, "--gtp", gtp, "--dp", dp, "--etp", etp, "--ep", ep, "--egtp", egtp]
-    return flags + (["--sequence-parallel", "on"] if tp > 1 else [])
 
 
 class Experts(unittest.TestCase):
