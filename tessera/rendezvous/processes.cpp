@@ -52,6 +52,9 @@ class EndSignals {
     for (const int signal : kStopSignals)
       if (!is_ignored(signal)) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
+    mask_of_rank_ = before_;
+    for (const int signal : kStopSignals)
+      if (sigismember(&set_, signal) == 1) sigaddset(&mask_of_rank_, signal);
   }
   ~EndSignals() {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -60,11 +63,9 @@ class EndSignals {
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
 
-  // Called in a rank. The stop signals stay blocked until the rank calls accept_stop_signals.
-  void set_mask_of_rank() const {
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
+  // Called in a rank. The stop signals stay blocked until the rank calls accept_stop_signals. One call sets the whole
+  // mask: a signal that arrived between two calls would end the rank.
+  void set_mask_of_rank() const { pthread_sigmask(SIG_SETMASK, &mask_of_rank_, nullptr); }
   // Returns the next signal, or 0 if no signal arrives within the limit.
   int next(std::chrono::milliseconds limit) const {
     const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(limit).count()};
@@ -73,7 +74,7 @@ class EndSignals {
   }
 
  private:
-  sigset_t set_{}, before_{};
+  sigset_t set_{}, before_{}, mask_of_rank_{};
   struct sigaction ends_before_ {};
 };
 
