@@ -25,8 +25,7 @@
 #include "tessera/plan/search/plan_flags.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/rendezvous/stop_requests.h"
-#include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/text/flags.h"
 
 namespace tessera::apps {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {

@@ -16,9 +16,9 @@
 #include "tessera/launch/resume_command.h"
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/rank_text.h"
-#include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/needs.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
 

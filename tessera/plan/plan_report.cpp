@@ -8,7 +8,6 @@
 #include "tessera/plan/expert_layouts.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {

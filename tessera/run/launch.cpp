@@ -26,8 +26,8 @@
 #include "tessera/run/loop.h"
 #include "tessera/run/rank_watch.h"
 #include "tessera/run/run_setup.h"
-#include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/resolved_run.h"
 
 namespace tessera::run {

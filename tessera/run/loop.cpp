@@ -14,7 +14,7 @@
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/run/suppressions.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
 #include "tessera/settings/shares.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/telemetry/gpu/gpu_monitor.h"

@@ -14,7 +14,7 @@
 #include "tessera/launch/gpu_launch.h"
 #include "tessera/launch/launcher_check.h"
 #include "tessera/launch/process_settings.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 
 namespace tessera::serve {
 namespace {

@@ -4,18 +4,14 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/shares.h"
 
 namespace tessera::settings {
 namespace {
-
-// Returns the global batch with which every reader has one microbatch in a step.
-std::int64_t one_microbatch(const TrainConfig& config, std::int64_t ranks) {
-  const std::int64_t part = config.tp * config.gtp;
-  return config.micro_batch * config.gtp * (config.dp > 0 ? config.dp : std::max<std::int64_t>(1, ranks / part));
-}
 
 TrainConfig plan_settings(TrainConfig config) {
   check_tp_tokens(config);

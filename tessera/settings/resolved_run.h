@@ -7,9 +7,10 @@
 #include "tessera/data/sampler.h"
 #include "tessera/models/model_config.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/config.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/batch.h"
+#include "tessera/settings/resolve/formats.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {

@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/registry.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/needs.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
 

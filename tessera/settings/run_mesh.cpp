@@ -4,9 +4,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
-#include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
+#include "tessera/settings/resolve/batch.h"
+#include "tessera/settings/resolve/recompute_checks.h"
+#include "tessera/settings/resolve/run_limits.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/shares.h"
 
 namespace tessera::settings {
@@ -29,15 +31,6 @@ void check_reduce_order(const TrainConfig& config) {
                      config.ranks_per_node, config.tp);
   if (!in_nodes && config.ranks_per_node != 0)
     throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
-}
-
-void check_recompute(const TrainConfig& config) {
-  const bool chooses = config.recompute == RecomputeSetting::automatic;
-  if (chooses && config.activation_budget.empty())
-    throw InputError("--activation-budget is missing: --recompute auto needs it, for example 20GB");
-  if (!chooses && !config.activation_budget.empty())
-    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto",
-                     config.activation_budget.text, name_of(config.recompute));
 }
 
 // Describes the source of the number of ranks: --ranks, or the started processes.
@@ -121,11 +114,19 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   check_local_ranks(config);
   check_reduce_order(config);
   check_recompute(config);
-  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
-  if (config.global_batch % blocks != 0)
-    throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
-                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
+  check_global_batch(config);
   return config;
+}
+
+std::vector<int> ranks_of_node(const TrainConfig& config, bool has_experts) {
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  const auto places = [&](std::int64_t compute) -> int {
+    const std::int64_t in_replica = config.tp * config.gtp / compute, in_node = config.ranks_per_node / compute;
+    return in_nodes ? static_cast<int>(std::clamp<std::int64_t>(in_node, 1, in_replica)) : 1;
+  };
+  std::vector<int> nodes{places(config.tp)};
+  if (has_experts) nodes.push_back(places(config.etp * config.ep));
+  return nodes;
 }
 
 RunMesh mesh_of(const TrainConfig& config, bool has_experts) {

@@ -23,6 +23,9 @@ struct RunMesh {
 // multiple of micro_batch * gtp * dp. If places are unused (places.h), `ranks` is the number of active places, and
 // global_batch may be any number. A launcher may then start a process for each active place or for each place.
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// Returns a number for each domain of nn::rank_layout: how many consecutive ranks add their gradients among themselves
+// before the sum over all ranks. 1: all gradients are added in rank order.
+std::vector<int> ranks_of_node(const TrainConfig& config, bool has_experts);
 // Returns the mesh of settings whose dp is set.
 RunMesh mesh_of(const TrainConfig& config, bool has_experts);
 

@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/size_limits.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/text/values.h"
 
 namespace tessera::settings {

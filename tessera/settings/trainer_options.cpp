@@ -5,8 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 namespace tessera::settings {
 namespace {

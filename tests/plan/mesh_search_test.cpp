@@ -13,7 +13,7 @@
 #include "tessera/plan/search/progress_lines.h"
 #include "tessera/plan/search/search_report.h"
 #include "tessera/predict/model_flops.h"
-#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/trainer_options.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"

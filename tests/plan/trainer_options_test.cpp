@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/settings/resolve.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"
 

@@ -13,7 +13,6 @@
 #include "tessera/base/json_file.h"
 #include "tessera/run/rank_watch.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
 #include "tests/base/files.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"

@@ -5,7 +5,6 @@
 #include "tessera/data/indexed_dataset.h"
 #include "tessera/hub/stored_run.h"
 #include "tessera/launch/equal_ranks.h"
-#include "tessera/settings/resolve.h"
 #include "tests/hub/convert_testing.h"
 #include "tests/settings/config_test_support.h"
 

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
 #include "tests/settings/config_test_support.h"
 
 namespace tessera::settings {

@@ -14,7 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/plan/expert_layouts.h"
 #include "tessera/plan/plan_report.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/run_mesh.h"
 
 namespace tessera::plan {

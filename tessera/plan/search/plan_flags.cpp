@@ -7,10 +7,9 @@
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
 #include "tessera/schedule/events_json.h"
-#include "tessera/settings/checks/expert_checks.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/expert_checks.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/trainer_options.h"
 

@@ -1,11 +1,11 @@
-#include "tessera/settings/checks/expert_checks.h"
+#include "tessera/settings/resolve/expert_checks.h"
 
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/router/router_options.h"
-#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 namespace tessera::settings {
 namespace {

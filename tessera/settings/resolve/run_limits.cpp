@@ -1,4 +1,4 @@
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 
 #include <algorithm>
 
