@@ -26,8 +26,8 @@ std::vector<comm::Link> links_of(const TimedModel& model) {
 }
 
 void check(const ScheduleBench& bench) {
-  if (bench.run->gtp < 2)
-    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.run->gtp);
+  if (bench.run->mesh.gtp < 2)
+    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.run->mesh.gtp);
   if (bench.run->embedding == shard::Lookup::rows)
     throw InputError(
         "--embedding: got rows, expected auto or gather: without tokens, the rows that a step reads are unknown");

@@ -142,7 +142,7 @@ class Continuations {
   }
 
   Line line_of(const ReplicaKinds& kinds, const ReplicaKind& kind) const {
-    const std::int64_t whole = run_->global_batch / (run_->micro_batch * run_->gtp * run_->dp);
+    const std::int64_t whole = run_->global_batch / (run_->micro_batch * run_->mesh.gtp * run_->mesh.dp);
     const std::int64_t few = std::max<std::int64_t>(1, whole);
     const double seconds = plans_.step(kinds, kind, few).seconds.total();
     const double each = plans_.step(kinds, kind, few + 1).seconds.total() - seconds;
@@ -257,7 +257,7 @@ ContinuationComparison compare_continuations(const settings::ResolvedRun& run, c
   Continuations continuations(run, unused, plans);
   ContinuationComparison comparison{
       .full_seconds = continuations.full_seconds(), .unused = count(unused), .reason = ""};
-  comparison.replicas = run->dp;
+  comparison.replicas = run->mesh.dp;
   std::set<int> reduced;
   for (const auto& [group, slots] : unused)
     if (!slots.empty()) reduced.insert(group.dp);

@@ -150,7 +150,7 @@ std::vector<std::string> unmeasured_keys(const StepPlanRequest& request) {
   for (const std::string& key : request.machine.unmeasured) {
     bool is_used = true;
     if (key == "links.within_node") is_used = places > 1;
-    if (key == "links.collectives") is_used = degrees.tp > 1 || request.run->etp * request.run->ep > 1;
+    if (key == "links.collectives") is_used = degrees.tp > 1 || request.run->mesh.etp * request.run->mesh.ep > 1;
     if (key == "links.between_nodes") is_used = places > request.machine.ranks_per_node;
     if (is_used) keys.push_back(key);
   }
@@ -173,7 +173,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
   return {.machine = request.machine,
           .layout = layout,
           .types = types_of(request.run),
-          .expert_load = std::min(request.expert_load, static_cast<double>(request.run->ep)),
+          .expert_load = std::min(request.expert_load, static_cast<double>(request.run->mesh.ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
 }
 

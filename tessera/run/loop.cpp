@@ -153,7 +153,8 @@ class Loop {
       telemetry::take(result, metrics);
       if (result.router) add_router(*result.router, metrics);
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
-      if (peak_ && files_ != nullptr) metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->ranks, *peak_);
+      if (peak_ && files_ != nullptr)
+        metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->mesh.ranks, *peak_);
       count(result, metrics);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);

@@ -109,7 +109,7 @@ void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, or
     if (setting.is_of_fp8_products() && !settings::is_without_meaning(run.stored(), setting))
       json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
   json["flops"] = telemetry::by_format(totals.flops_by_format, run->dtype);
-  if (run->tp == 1) return;
+  if (run->mesh.tp == 1) return;
   json["tp_chunks"] = run->tp_chunks;
   json["tp_wire_format"] = telemetry::name_in_run(run->products.tp_wire, run->dtype);
   json["tp_overlap"] = run.overlaps_tp();
@@ -254,7 +254,7 @@ void RunFiles::finish(const RunSummary& summary) {
   const telemetry::StepMetrics& totals = summary.metrics.totals();
   note("multiplied: " + telemetry::format_shares(totals.flops_by_format, 1e-12, "TFLOP", run->dtype));
   note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", run->dtype));
-  if (run->tp > 1)
+  if (run->mesh.tp > 1)
     note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", run->dtype));
   if (json.contains("valid_loss")) note(fmt::format("held-out loss {:.4f}", json["valid_loss"].get<double>()));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));

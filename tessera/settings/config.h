@@ -18,7 +18,7 @@
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
-#include "tessera/settings/place_map.h"
+#include "tessera/settings/mesh_settings.h"
 #include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/text/written.h"
 #include "tessera/shard/formats/format_policy.h"
@@ -50,7 +50,6 @@ struct TrainConfig {
   std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
 
   Backend backend = Backend::local;
-  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the number of ranks that the launcher started
   std::int64_t threads = 1;  // intra-op threads of a rank
   // On GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits.
   bool deterministic = false;
@@ -58,15 +57,7 @@ struct TrainConfig {
   bool cuda_graph = false;  // on GPUs: whether steps are launched as a graph
   // Peak flops per second of a rank's processor, for mfu; 0: looked up by the GPU's name (telemetry/peak_flops.h).
   double peak_flops = 0;
-  std::int64_t tp = 1, gtp = 1;
-  std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
-  std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of the expert grid (nn::ExpertDegrees)
-  // Places without a rank (places.h). dead: dead places. idle: live places that the run retires. tp_spares: the number
-  // of slots that tp groups with dead slots leave unused ("auto" or a number; empty: none).
-  PlaceMap dead, idle;
-  std::string tp_spares;
-  std::string reduced_batch;  // sequences of a step for each replica with unused places: "auto" or a number; empty:
-                              // equal shares
+  MeshSettings mesh;
 
   std::int64_t micro_batch = 1, global_batch = 24;  // numbers of sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings

@@ -50,9 +50,9 @@ void check_dependants(const TrainConfig& config) {
 
 // Throws InputError for settings that a tp group with fewer ranks than --tp does not support.
 void check_reduced_groups(const TrainConfig& config) {
-  const PlaceMap unused = inactive_slots(config);
+  const PlaceMap unused = inactive_slots(config.mesh);
   const auto reduced = std::ranges::find_if(
-      unused, [&](const auto& group) { return static_cast<std::int64_t>(group.second.size()) < config.tp; });
+      unused, [&](const auto& group) { return static_cast<std::int64_t>(group.second.size()) < config.mesh.tp; });
   if (reduced == unused.end()) return;
   const std::string place = to_text(reduced->first, reduced->second.front());
   for (const auto format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
@@ -72,7 +72,7 @@ void check_reduced_groups(const TrainConfig& config) {
 
 TrainConfig resolve_settings(TrainConfig config) {
   require_given(config);
-  if (config.tp > 1) config.sequence_parallel = splits_tokens(config);
+  if (config.mesh.tp > 1) config.sequence_parallel = splits_tokens(config);
   if (config.rates.schedule_steps < 0) config.rates.schedule_steps = config.steps;
   if (!config.grad_wire) config.grad_wire = config.dtype;
   check_types(config);
@@ -93,11 +93,11 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.embedding == Lookup::rows && sizes.has_tied_embeddings)
     throw InputError("--embedding: got rows, expected auto or gather: model '{}' uses its table as output layer too",
                      config.model);
-  if (sizes.num_experts > 0 && has_unused_places(config))
-    throw InputError("{}: model '{}' has experts, which need a whole mesh in this version", unused_flag(config),
-                     config.model);
+  if (sizes.num_experts > 0 && config.mesh.has_unused_places())
+    throw InputError("{}: model '{}' has experts, which need a whole mesh in this version",
+                     unused_flag(config.mesh.unused), config.model);
   check_experts(config, sizes);
-  if (has_unused_places(config)) check_reduced_groups(config);
+  if (config.mesh.has_unused_places()) check_reduced_groups(config);
   if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
   check_formats(config, model);
   return config;

@@ -23,12 +23,6 @@ enum class Use {
   forward,  // a stored model without training: one microbatch for each reader; experts are sharded like dense weights
 };
 
-// Settings of places without a rank (TrainConfig).
-struct UnusedPlaces {
-  PlaceMap dead, idle;
-  std::string tp_spares, reduced_batch;
-};
-
 // A run whose model is known and whose settings are checked and complete. Immutable. Only resolve() makes one. Each
 // method that returns a run returns this run with one change, without new checks.
 class ResolvedRun {

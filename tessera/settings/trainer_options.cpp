@@ -104,7 +104,7 @@ models::StepOptions step_options(const ResolvedRun& run, nn::BlockRecompute reco
 
 predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recompute) {
   models::StepOptions step = step_options(run, std::move(recompute));
-  const int last = static_cast<int>(std::max(run->tp, run->etp * run->ep)) - 1;
+  const int last = static_cast<int>(std::max(run->mesh.tp, run->mesh.etp * run->mesh.ep)) - 1;
   const int rank = std::min(last, step.layout.mesh.world_size() - 1);
   return {.step = std::move(step), .rank = rank, .sequences = run->micro_batch, .seq_len = run->seq_len};
 }

@@ -61,7 +61,7 @@ TEST(GraphHintOfARun, IsNotPrintedIfTheFlagIsRefusedOrOn) {
   config.debug_delays = 3;
   EXPECT_EQ(printed_after(config), -1);
   config = on_gpus();
-  config.idle[{.dp = 1}] = {0};
+  config.mesh.unused.idle[{.dp = 1}] = {0};
   EXPECT_EQ(printed_after(config), -1);
   EXPECT_EQ(printed_after(TrainConfig{}), -1);
 }

@@ -11,15 +11,16 @@ shard::RowReads embedding_reads(const TrainConfig& config) {
 }
 
 std::int64_t one_microbatch(const TrainConfig& config, std::int64_t ranks) {
-  const std::int64_t part = config.tp * config.gtp;
-  return config.micro_batch * config.gtp * (config.dp > 0 ? config.dp : std::max<std::int64_t>(1, ranks / part));
+  const MeshSettings& mesh = config.mesh;
+  return config.micro_batch * mesh.gtp *
+         (mesh.dp > 0 ? mesh.dp : std::max<std::int64_t>(1, ranks / mesh.replica_places()));
 }
 
 void check_global_batch(const TrainConfig& config) {
-  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
+  const std::int64_t blocks = config.micro_batch * config.mesh.gtp * config.mesh.dp;
   if (config.global_batch % blocks != 0)
     throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
-                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
+                     config.global_batch, config.micro_batch, config.mesh.gtp, config.mesh.dp, blocks);
 }
 
 }  // namespace tessera::settings

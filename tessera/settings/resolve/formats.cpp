@@ -28,9 +28,9 @@ shard::FormatPolicies policies_of(const TrainConfig& config) {
 
 std::vector<shard::ParameterSpec> specs_with_formats(const TrainConfig& config, const models::ModelConfig& model) {
   const shard::FormatPolicies policies = policies_of(config);
-  std::vector<shard::ParameterSpec> specs = model.parameters({.tp_size = static_cast<int>(config.tp),
-                                                              .etp = static_cast<int>(config.etp),
-                                                              .ep = static_cast<int>(config.ep),
+  std::vector<shard::ParameterSpec> specs = model.parameters({.tp_size = static_cast<int>(config.mesh.tp),
+                                                              .etp = static_cast<int>(config.mesh.etp),
+                                                              .ep = static_cast<int>(config.mesh.ep),
                                                               .embedding = embedding_reads(config)});
   for (shard::ParameterSpec& spec : specs) shard::set_formats(spec, policies, {.model = config.dtype});
   return specs;

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {
 namespace {
@@ -26,7 +25,7 @@ void check_graph(const TrainConfig& config) {
 }
 
 bool accepts_graph(const TrainConfig& config) {
-  return refusal_of_graph(config).empty() && !has_unused_places(config);
+  return refusal_of_graph(config).empty() && !config.mesh.has_unused_places();
 }
 
 }  // namespace tessera::settings
