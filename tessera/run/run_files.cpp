@@ -95,16 +95,16 @@ ordered_json or_null(const std::optional<double>& value) {
 
 // Adds the weights, bytes and flops of each number format, and the requested formats.
 void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, ordered_json& json) {
-  json["weights_by_format"] = settings::weights_by_format(run.formats(), run->dtype);
-  json["wire_format"] = telemetry::name_in_run(run->wire_format, run->dtype);
-  if (!run->wire_rules.empty()) json["wire_rules"] = run->wire_rules.text;
-  if (run->wire_format_backward)
-    json["wire_format_backward"] = telemetry::name_in_run(*run->wire_format_backward, run->dtype);
-  if (!run->wire_rules_backward.empty()) json["wire_rules_backward"] = run->wire_rules_backward.text;
+  json["weights_by_format"] = settings::weights_by_format(run.format_table(), run->dtype);
+  json["wire_format"] = telemetry::name_in_run(run->formats.wire, run->dtype);
+  if (!run->formats.wire_rules.empty()) json["wire_rules"] = run->formats.wire_rules.text;
+  if (run->formats.wire_backward)
+    json["wire_format_backward"] = telemetry::name_in_run(*run->formats.wire_backward, run->dtype);
+  if (!run->formats.wire_rules_backward.empty()) json["wire_rules_backward"] = run->formats.wire_rules_backward.text;
   const telemetry::StepMetrics &totals = summary.metrics.totals(), medians = summary.metrics.medians();
   json["gathered_bytes"] = telemetry::by_format(totals.gathered_by_format, run->dtype);
-  json["gemm_format"] = telemetry::name_in_run(run->gemm_format, run->dtype);
-  if (!run->gemm_rules.empty()) json["gemm_rules"] = run->gemm_rules.text;
+  json["gemm_format"] = telemetry::name_in_run(run->formats.products, run->dtype);
+  if (!run->formats.product_rules.empty()) json["gemm_rules"] = run->formats.product_rules.text;
   for (const settings::Setting& setting : settings::settings())
     if (setting.is_of_fp8_products() && !settings::is_without_meaning(run.stored(), setting))
       json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
@@ -166,7 +166,7 @@ RunFiles::RunFiles(const RunSetup& setup)
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
-  for (const std::string& line : settings::format_lines(run.formats(), run->dtype)) note(line);
+  for (const std::string& line : settings::format_lines(run.format_table(), run->dtype)) note(line);
   if (has_no_step(setup))
     note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", run->steps));
 }

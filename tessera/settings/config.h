@@ -41,6 +41,18 @@ std::string_view name_of(ReduceOrder value);
 using shard::name_of;
 std::string_view name_of(RecomputeSetting value);
 
+// Number formats of weights, and rules for the formats of single parameters by name (shard/formats/format_policy.h).
+struct FormatSettings {
+  quant::Format wire = quant::Format::bf16;  // of stored and gathered weights
+  FormatRules wire_rules;
+  // Like wire and wire_rules, for the weights that backward passes read. If wire_backward is absent, backward passes
+  // have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read wire_rules_backward.
+  std::optional<quant::Format> wire_backward;
+  FormatRules wire_rules_backward;
+  quant::Format products = quant::Format::bf16;  // of matrix products
+  FormatRules product_rules;
+};
+
 // Defaults are those of the command line. settings.h has the table of keys: a key names a setting in JSON, and its flag
 // has dashes instead of underscores (micro_batch, --micro-batch).
 struct TrainConfig {
@@ -65,17 +77,9 @@ struct TrainConfig {
   std::uint64_t seed = 1;
 
   quant::DType dtype = quant::DType::fp32;
-  std::optional<quant::DType> grad_wire;            // absent: dtype
-  quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
-  FormatRules wire_rules;  // formats of single parameters, by name (shard/formats/format_policy.h)
-  // Like wire_format and wire_rules, for the weights that backward passes read. If wire_format_backward is absent,
-  // backward passes have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read
-  // wire_rules_backward.
-  std::optional<quant::Format> wire_format_backward;
-  FormatRules wire_rules_backward;
-  quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
-  FormatRules gemm_rules;                           // formats of single parameters, by name
-  nn::ProductOptions products;                      // without tp_chunks and tp_overlap, which are settings below
+  std::optional<quant::DType> grad_wire;  // absent: dtype
+  FormatSettings formats;
+  nn::ProductOptions products;  // without tp_chunks and tp_overlap, which are settings below
 
   train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings

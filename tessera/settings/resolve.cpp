@@ -55,10 +55,11 @@ void check_reduced_groups(const TrainConfig& config) {
       unused, [&](const auto& group) { return static_cast<std::int64_t>(group.second.size()) < config.mesh.tp; });
   if (reduced == unused.end()) return;
   const std::string place = to_text(reduced->first, reduced->second.front());
+  const shard::FormatPolicies policies = policies_of(config.formats);
   for (const auto format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
-    for (const auto& [flag, policy] : {std::pair{"--wire-format", wire_policy(config)},
-                                       {"--wire-format-backward", backward_policy(config)},
-                                       {"--gemm-format", product_policy(config)}})
+    for (const auto& [flag, policy] : {std::pair{"--wire-format", policies.wire},
+                                       {"--wire-format-backward", policies.wire_backward},
+                                       {"--gemm-format", policies.products}})
       if (has_format(policy, format))
         throw InputError(
             "{}: got {} with place {} unused (--dead, --idle), expected bf16 or fp8: the parts of a smaller tp group "

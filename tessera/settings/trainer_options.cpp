@@ -19,9 +19,10 @@ runtime::RuntimeOptions runtime_options(const ResolvedRun& run) {
   options.zero = config.zero;
   options.one_microbatch = !run.has_unused_places() && run.microbatches() == 1;
   options.pushes = config.pushes;
-  options.wire = wire_policy(config);
-  options.products = product_policy(config);
-  options.wire_backward = backward_policy(config);
+  shard::FormatPolicies formats = policies_of(config.formats);
+  options.wire = std::move(formats.wire);
+  options.products = std::move(formats.products);
+  options.wire_backward = std::move(formats.wire_backward);
   options.nodes = ranks_of_node(config, run.has_experts());
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;

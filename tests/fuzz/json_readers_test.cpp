@@ -32,7 +32,7 @@ settings::TrainConfig stored_config() {
   config.mesh = {.ranks = 8, .tp = 2, .gtp = 2, .dp = 2};
   config.mesh.unused = {
       .dead = settings::parse_slots("dp0.gtp1:1", "--dead"), .tp_spares = "1", .reduced_batch = "auto"};
-  config.wire_rules.text = "layers.*=fp8,output.weight=bf16";
+  config.formats.wire_rules.text = "layers.*=fp8,output.weight=bf16";
   config.debug_suppress.text = "5,7:2";
   return config;
 }

@@ -22,12 +22,9 @@ shard::FormatPolicy policy_of(quant::Format format, const FormatRules& rules) {
   return policy;
 }
 
-shard::FormatPolicies policies_of(const TrainConfig& config) {
-  return {.wire = wire_policy(config), .wire_backward = backward_policy(config), .products = product_policy(config)};
-}
-
-std::vector<shard::ParameterSpec> specs_with_formats(const TrainConfig& config, const models::ModelConfig& model) {
-  const shard::FormatPolicies policies = policies_of(config);
+// Returns the parameters of the model, with the formats of `policies`.
+std::vector<shard::ParameterSpec> specs_with(const shard::FormatPolicies& policies, const TrainConfig& config,
+                                             const models::ModelConfig& model) {
   std::vector<shard::ParameterSpec> specs = model.parameters({.tp_size = static_cast<int>(config.mesh.tp),
                                                               .etp = static_cast<int>(config.mesh.etp),
                                                               .ep = static_cast<int>(config.mesh.ep),
@@ -37,14 +34,14 @@ std::vector<shard::ParameterSpec> specs_with_formats(const TrainConfig& config, 
 }
 
 // Throws InputError, which names the setting, if a policy uses a format with scales and --dtype is not bf16.
-void check_dtype(const TrainConfig& config, const shard::FormatPolicy& policy, std::string_view format,
+void check_dtype(quant::DType dtype, const shard::FormatPolicy& policy, std::string_view format,
                  std::string_view rules) {
   const auto other = std::ranges::find_if(
       policy.rules, [](const shard::FormatRule& rule) { return rule.format != quant::Format::bf16; });
   const quant::Format requested = other == policy.rules.end() ? policy.format : other->format;
-  if (config.dtype != quant::DType::bf16 && requested != quant::Format::bf16)
+  if (dtype != quant::DType::bf16 && requested != quant::Format::bf16)
     throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
-                     other == policy.rules.end() ? format : rules, name_of(requested), name_of(config.dtype));
+                     other == policy.rules.end() ? format : rules, name_of(requested), name_of(dtype));
 }
 
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
@@ -80,26 +77,19 @@ void check_formats_have_weights(const TrainConfig& config, const shard::FormatTa
           "{}: got {}, but no weight of model '{}' has it: expected bf16, or rules that leave a weight to it", flag,
           name_of(format), config.model);
   };
-  check("--wire-format", config.wire_format, table.wire);
-  if (config.wire_format_backward) check("--wire-format-backward", *config.wire_format_backward, table.wire_backward);
-  check("--gemm-format", config.gemm_format, table.products);
+  const FormatSettings& formats = config.formats;
+  check("--wire-format", formats.wire, table.wire);
+  if (formats.wire_backward) check("--wire-format-backward", *formats.wire_backward, table.wire_backward);
+  check("--gemm-format", formats.products, table.products);
 }
 
 }  // namespace
 
-shard::FormatPolicy wire_policy(const TrainConfig& config) {
-  return policy_of(config.wire_format, config.wire_rules);
-}
-
-shard::FormatPolicy backward_policy(const TrainConfig& config) {
-  if (config.wire_format_backward) return policy_of(*config.wire_format_backward, config.wire_rules_backward);
-  shard::FormatPolicy policy = wire_policy(config);
-  std::ranges::copy(config.wire_rules_backward.value, std::back_inserter(policy.rules));
-  return policy;
-}
-
-shard::FormatPolicy product_policy(const TrainConfig& config) {
-  return policy_of(config.gemm_format, config.gemm_rules);
+shard::FormatPolicies policies_of(const FormatSettings& formats) {
+  const shard::FormatPolicy wire = policy_of(formats.wire, formats.wire_rules);
+  shard::FormatPolicy backward = formats.wire_backward ? policy_of(*formats.wire_backward, {}) : wire;
+  std::ranges::copy(formats.wire_rules_backward.value, std::back_inserter(backward.rules));
+  return {.wire = wire, .wire_backward = backward, .products = policy_of(formats.products, formats.product_rules)};
 }
 
 bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
@@ -109,7 +99,7 @@ bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
 
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {
   std::map<std::string, WeightFormats> formats;
-  for (const shard::ParameterSpec& spec : specs_with_formats(config, model)) {
+  for (const shard::ParameterSpec& spec : specs_with(policies_of(config.formats), config, model)) {
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
                           .product = spec.product};
   }
@@ -117,24 +107,26 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 }
 
 shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model) {
-  return shard::format_table(specs_with_formats(config, model), policies_of(config));
+  const shard::FormatPolicies policies = policies_of(config.formats);
+  return shard::format_table(specs_with(policies, config, model), policies);
 }
 
 void check_formats(const TrainConfig& config, const models::ModelConfig& model) {
-  const shard::FormatPolicy products = product_policy(config);
-  check_dtype(config, wire_policy(config), "--wire-format", "--wire-rules");
-  check_dtype(config, backward_policy(config), "--wire-format-backward", "--wire-rules-backward");
-  check_dtype(config, products, "--gemm-format", "--gemm-rules");
-  check_products(config, products);
-  const std::vector<shard::ParameterSpec> specs = specs_with_formats(config, model);
+  const FormatSettings& formats = config.formats;
+  const shard::FormatPolicies policies = policies_of(formats);
+  check_dtype(config.dtype, policies.wire, "--wire-format", "--wire-rules");
+  check_dtype(config.dtype, policies.wire_backward, "--wire-format-backward", "--wire-rules-backward");
+  check_dtype(config.dtype, policies.products, "--gemm-format", "--gemm-rules");
+  check_products(config, policies.products);
+  const std::vector<shard::ParameterSpec> specs = specs_with(policies, config, model);
   std::vector<std::string> names;
   for (const shard::ParameterSpec& spec : specs)
     if (spec.dims.size() >= 2 && spec.takes_formats) names.push_back(spec.name);
   std::ranges::sort(names);
-  shard::check_rules(config.wire_rules.value, names, "--wire-rules");
-  shard::check_rules(config.wire_rules_backward.value, names, "--wire-rules-backward");
-  shard::check_rules(config.gemm_rules.value, names, "--gemm-rules");
-  check_formats_have_weights(config, shard::format_table(specs, policies_of(config)));
+  shard::check_rules(formats.wire_rules.value, names, "--wire-rules");
+  shard::check_rules(formats.wire_rules_backward.value, names, "--wire-rules-backward");
+  shard::check_rules(formats.product_rules.value, names, "--gemm-rules");
+  check_formats_have_weights(config, shard::format_table(specs, policies));
 }
 
 }  // namespace tessera::settings

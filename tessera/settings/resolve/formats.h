@@ -9,14 +9,9 @@
 
 namespace tessera::settings {
 
-// Returns the number formats of weights in storage and transfers. Embedding and output layer are bf16 unless a rule
-// names them.
-shard::FormatPolicy wire_policy(const TrainConfig& config);
-// Returns the number formats in which backward passes read weights. These are the formats of wire_policy unless
-// settings choose others.
-shard::FormatPolicy backward_policy(const TrainConfig& config);
-// Returns the number formats of weights in products. Embedding and output layer are bf16 unless a rule names them.
-shard::FormatPolicy product_policy(const TrainConfig& config);
+// Returns the number formats of weights in storage and transfers, in the storage that backward passes read, and in
+// products. Embedding and output layer are bf16 unless a rule names them.
+shard::FormatPolicies policies_of(const FormatSettings& formats);
 // Returns whether the policy or one of its rules chooses the format.
 bool has_format(const shard::FormatPolicy& policy, quant::Format format);
 struct WeightFormats {

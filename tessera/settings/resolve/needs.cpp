@@ -7,7 +7,7 @@
 namespace tessera::settings {
 
 bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
-  const bool has_fp8 = has_format(product_policy(config), quant::Format::fp8);
+  const bool has_fp8 = has_format(policies_of(config.formats).products, quant::Format::fp8);
   switch (setting.needs) {
     case Needs::nothing:
       return false;
