@@ -10,6 +10,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tests/base/files.h"
+#include "tests/data/dataset_writer.h"
 #include "tests/settings/config_test_support.h"
 
 namespace tessera::run {

@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/data/indexed_dataset.h"
 #include "tessera/hub/stored_run.h"
 #include "tessera/launch/equal_ranks.h"
+#include "tests/data/dataset_writer.h"
 #include "tests/hub/convert_testing.h"
 #include "tests/settings/config_test_support.h"
 
