@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/data/sampler.h"
 
@@ -17,10 +18,6 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two continuations are equally good
-
-std::int64_t rounded_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Returns the slots of a tp group that are not in `slots`.
 std::vector<int> rest_of(const std::vector<int>& slots, std::int64_t tp) {
@@ -122,7 +119,7 @@ class Continuations {
   // prefers equal shares, and then the largest share of a reduced replica.
   void choose_shares(const settings::PlaceMap& idle, const ReplicaKinds& kinds, ContinuationResult& result) const {
     std::set<std::int64_t, std::greater<>> shares;
-    const std::int64_t equal = rounded_up(run_->global_batch, kinds.replicas);
+    const std::int64_t equal = base::ceil_div(run_->global_batch, kinds.replicas);
     for (const ReplicaKind& kind : kinds.kinds) {
       const std::int64_t block = run_->micro_batch * static_cast<std::int64_t>(kind.live.size());
       for (std::int64_t share = 0; is_affected(kind) && share < equal; share += block) shares.insert(share);

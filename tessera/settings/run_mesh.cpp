@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
@@ -103,7 +104,7 @@ TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_
   if (mesh.dp == 0 && mesh.ranks % part == 0) mesh.dp = mesh.ranks / part;
   if (mesh.dp == 0)
     throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
-                     mesh.gtp, part, start_text(config.backend, part * ((mesh.ranks + part - 1) / part)));
+                     mesh.gtp, part, start_text(config.backend, part * base::ceil_div(mesh.ranks, part)));
   if (part * mesh.dp != mesh.ranks)
     throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
                      mesh.gtp, mesh.dp, part * mesh.dp, start_text(config.backend, part * mesh.dp));
@@ -144,7 +145,7 @@ std::string start_text(Backend backend, std::int64_t ranks) {
 
 std::int64_t nominal_replicas(const MeshSettings& mesh) {
   const std::int64_t part = mesh.replica_places();
-  std::int64_t replicas = std::max<std::int64_t>(1, (mesh.ranks + part - 1) / part);
+  std::int64_t replicas = std::max<std::int64_t>(1, base::ceil_div(mesh.ranks, part));
   for (const PlaceMap& places : {mesh.unused.dead, mesh.unused.idle})
     for (const auto& [group, slots] : places) replicas = std::max<std::int64_t>(replicas, group.dp + 1);
   return replicas;

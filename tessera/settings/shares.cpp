@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
@@ -21,14 +22,10 @@ struct Replica {
   bool is_reduced = false;
 };
 
-std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // Returns the units of the busiest rank in a group of `live` ranks, relative to a group of `tp` ranks.
 double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
   const auto ratio = [&](std::int64_t count) {
-    return static_cast<double>(rounded_up_quotient(count, live)) / static_cast<double>(rounded_up_quotient(count, tp));
+    return static_cast<double>(base::ceil_div(count, live)) / static_cast<double>(base::ceil_div(count, tp));
   };
   return std::max(ratio(units.heads), ratio(units.ffn));
 }
