@@ -10,7 +10,6 @@
 #include "tessera/settings/resolve/recompute_checks.h"
 #include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/resolve/tp_tokens.h"
-#include "tessera/settings/shares.h"
 
 namespace tessera::settings {
 namespace {
@@ -39,8 +38,8 @@ std::string ranks_text(std::int64_t ranks, bool is_given) {
   return is_given ? fmt::format("--ranks: got {}", ranks) : started_text(ranks);
 }
 
-// Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
-TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
+// Sets ranks and dp of a mesh with unused places. Throws InputError for settings that such a mesh does not support.
+void resolve_active_ranks(TrainConfig& config, std::optional<std::int64_t> world_size) {
   MeshSettings& mesh = config.mesh;
   if (mesh.dp == 0) mesh.dp = nominal_replicas(mesh);
   check_mesh_limits(mesh);
@@ -62,7 +61,28 @@ TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t
         "graphs",
         to_text(unused));
   mesh.ranks = active;
-  return config;
+}
+
+// Sets ranks and dp of a mesh without unused places, so that tp * gtp * dp == ranks.
+void resolve_all_ranks(TrainConfig& config, std::optional<std::int64_t> world_size) {
+  MeshSettings& mesh = config.mesh;
+  if (!mesh.unused.reduced_batch.empty())
+    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places",
+                     base::excerpt(mesh.unused.reduced_batch));
+  const std::int64_t part = mesh.replica_places();
+  if (world_size && mesh.ranks > 0 && mesh.ranks != *world_size)
+    throw InputError("--ranks: got {}, expected {}: {}{}", mesh.ranks, *world_size, started_text(*world_size),
+                     start_text(config.backend, mesh.ranks));
+  const bool is_given = mesh.ranks > 0;
+  if (world_size) mesh.ranks = *world_size;
+  if (mesh.ranks == 0) mesh.ranks = part * (mesh.dp > 0 ? mesh.dp : 1);
+  if (mesh.dp == 0 && mesh.ranks % part == 0) mesh.dp = mesh.ranks / part;
+  if (mesh.dp == 0)
+    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
+                     mesh.gtp, part, start_text(config.backend, part * base::ceil_div(mesh.ranks, part)));
+  if (part * mesh.dp != mesh.ranks)
+    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
+                     mesh.gtp, mesh.dp, part * mesh.dp, start_text(config.backend, part * mesh.dp));
 }
 
 std::string unused_text(const UnusedPlaces& unused) {
@@ -82,32 +102,10 @@ std::string_view unused_flag(const UnusedPlaces& unused) {
 
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
   check_mesh_limits(config.mesh);
-  if (config.mesh.has_unused_places()) {
-    config = resolve_unused_places(std::move(config), world_size);
-    check_local_ranks(config);
-    check_reduce_order(config);
-    check_recompute(config);
-    batch_shape(config, {});
-    return config;
-  }
-  MeshSettings& mesh = config.mesh;
-  if (!mesh.unused.reduced_batch.empty())
-    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places",
-                     base::excerpt(mesh.unused.reduced_batch));
-  const std::int64_t part = mesh.replica_places();
-  if (world_size && mesh.ranks > 0 && mesh.ranks != *world_size)
-    throw InputError("--ranks: got {}, expected {}: {}{}", mesh.ranks, *world_size, started_text(*world_size),
-                     start_text(config.backend, mesh.ranks));
-  const bool is_given = mesh.ranks > 0;
-  if (world_size) mesh.ranks = *world_size;
-  if (mesh.ranks == 0) mesh.ranks = part * (mesh.dp > 0 ? mesh.dp : 1);
-  if (mesh.dp == 0 && mesh.ranks % part == 0) mesh.dp = mesh.ranks / part;
-  if (mesh.dp == 0)
-    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
-                     mesh.gtp, part, start_text(config.backend, part * base::ceil_div(mesh.ranks, part)));
-  if (part * mesh.dp != mesh.ranks)
-    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
-                     mesh.gtp, mesh.dp, part * mesh.dp, start_text(config.backend, part * mesh.dp));
+  if (config.mesh.has_unused_places())
+    resolve_active_ranks(config, world_size);
+  else
+    resolve_all_ranks(config, world_size);
   check_local_ranks(config);
   check_reduce_order(config);
   check_recompute(config);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/settings/shares.h"
 
 namespace tessera::settings {
 
@@ -17,6 +18,10 @@ std::int64_t one_microbatch(const TrainConfig& config, std::int64_t ranks) {
 }
 
 void check_global_batch(const TrainConfig& config) {
+  if (config.mesh.has_unused_places()) {
+    batch_shape(config, {});
+    return;
+  }
   const std::int64_t blocks = config.micro_batch * config.mesh.gtp * config.mesh.dp;
   if (config.global_batch % blocks != 0)
     throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
