@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -14,6 +13,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/launch/resume_command.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/rank_text.h"
 #include "tessera/settings/places.h"
@@ -29,10 +29,7 @@ namespace fs = std::filesystem;
 
 // Returns the places of the ranks, in rank order.
 std::vector<int> active_places(const nn::MeshDegrees& degrees) {
-  std::vector<int> all(static_cast<std::size_t>(degrees.places())), active;
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::set_difference(all, degrees.unused, std::back_inserter(active));
-  return active;
+  return mesh::live_places({{"tp", degrees.tp}, {"gtp", degrees.gtp}, {"dp", degrees.dp}}, degrees.unused);
 }
 
 void add_place(settings::PlaceMap& slots, int place, const nn::MeshDegrees& degrees) {
@@ -190,7 +187,7 @@ LostRanks lost_ranks(const settings::ResolvedRun& run, const std::vector<int>& r
       changed_settings(lost.checkpoint.empty() ? run.stored() : stored_settings(lost.checkpoint), lost.run->stored());
   changes.before = devices_text(run, *lost.run, place);
   const rendezvous::Launch launch = launch_of(*lost.run, place.launch);
-  lost.command = resume_command(*lost.run, place.program, launch, changes);
+  lost.command = resume_command(*lost.run, place.program, launch, &changes);
   if (calls_launcher(launch)) lost.launcher = launch.launcher;
   return lost;
 }

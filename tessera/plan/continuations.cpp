@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <iterator>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -19,25 +17,22 @@ namespace {
 
 constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two continuations are equally good
 
-// Returns the slots of a tp group that are not in `slots`.
-std::vector<int> rest_of(const std::vector<int>& slots, std::int64_t tp) {
-  std::vector<int> all(static_cast<std::size_t>(tp)), rest;
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::set_difference(all, slots, std::back_inserter(rest));
-  return rest;
+// Returns the replicas with an unused place.
+std::set<int> reduced_replicas(const settings::PlaceMap& unused) {
+  std::set<int> replicas;
+  for (const auto& [group, slots] : unused)
+    if (!slots.empty()) replicas.insert(group.dp);
+  return replicas;
 }
 
 // Returns the live places of every replica with an unused place.
 settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
-  std::set<int> replicas;
-  for (const auto& [group, slots] : unused)
-    if (!slots.empty()) replicas.insert(group.dp);
   settings::PlaceMap rest;
-  for (const int dp : replicas)
+  for (const int dp : reduced_replicas(unused))
     for (int gtp = 0; gtp < degrees.gtp; ++gtp) {
-      const auto found = unused.find({.dp = dp, .gtp = gtp});
-      std::vector<int> slots = rest_of(found == unused.end() ? std::vector<int>() : found->second, degrees.tp);
-      if (!slots.empty()) rest[{.dp = dp, .gtp = gtp}] = std::move(slots);
+      const settings::TpGroup group{.dp = dp, .gtp = gtp};
+      if (std::vector<int> live = settings::active_slots(unused, group, degrees.tp); !live.empty())
+        rest[group] = std::move(live);
     }
   return rest;
 }
@@ -46,7 +41,7 @@ settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const nn::
 settings::PlaceMap rest_of_groups(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
   settings::PlaceMap rest;
   for (const auto& [group, slots] : unused)
-    if (std::vector<int> live = rest_of(slots, degrees.tp); !slots.empty() && !live.empty())
+    if (std::vector<int> live = settings::active_slots(unused, group, degrees.tp); !slots.empty() && !live.empty())
       rest[group] = std::move(live);
   return rest;
 }
@@ -255,10 +250,7 @@ ContinuationComparison compare_continuations(const settings::ResolvedRun& run, c
   ContinuationComparison comparison{
       .full_seconds = continuations.full_seconds(), .unused = count(unused), .reason = ""};
   comparison.replicas = run->mesh.dp;
-  std::set<int> reduced;
-  for (const auto& [group, slots] : unused)
-    if (!slots.empty()) reduced.insert(group.dp);
-  comparison.reduced_replicas = static_cast<std::int64_t>(reduced.size());
+  comparison.reduced_replicas = static_cast<std::int64_t>(reduced_replicas(unused).size());
   for (const Continuation continuation : kContinuations) {
     ContinuationResult result = continuations.result(continuation);
     result.fits = plans.fits(result.memory);
