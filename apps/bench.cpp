@@ -25,8 +25,7 @@
 #include "tessera/plan/search/plan_flags.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/rendezvous/stop_requests.h"
-#include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/text/flags.h"
 
 namespace tessera::apps {
@@ -122,9 +121,9 @@ int bench_kernels(const Arguments& arguments) {
 void check_processes(const settings::ResolvedRun& run) {
   launch::check_launcher(run->backend, "nccl");
   const rendezvous::Launch launch = rendezvous::read_ranks(rendezvous::own_variables());
-  if (run->backend == settings::Backend::nccl && !launch.launcher.empty() && launch.size != run->ranks)
+  if (run->backend == settings::Backend::nccl && !launch.launcher.empty() && launch.size != run->mesh.ranks)
     throw InputError("--tp {} --gtp {} --dp {}: {} ranks, expected {}, the number of processes that {} started",
-                     run->tp, run->gtp, run->dp, run->ranks, launch.size, launch.launcher);
+                     run->mesh.tp, run->mesh.gtp, run->mesh.dp, run->mesh.ranks, launch.size, launch.launcher);
 }
 
 int bench_step(const Arguments& arguments) {
@@ -171,7 +170,7 @@ int bench_step(const Arguments& arguments) {
       fmt::print("{}", bench::step_text(bench, report));
   };
   launch::set_up_process(run->threads, run->deterministic);
-  const auto ranks = static_cast<int>(run->ranks);
+  const auto ranks = static_cast<int>(run->mesh.ranks);
   if (run->backend == settings::Backend::nccl) return launch::run_with_nccl({.ranks = ranks}, body);
   comm::run_local(ranks, {}, body);
   return 0;
@@ -198,7 +197,7 @@ int bench_products(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   settings::TrainConfig config;
   settings::set_from_words(config, words);
-  bench.tp = config.tp;
+  bench.tp = config.mesh.tp;
   const std::filesystem::path file = models::find_model_config(config.model, configs());
   bench.model = models::read_model_config(file);
   print_warnings(models::model_config_warnings(file));
@@ -227,7 +226,7 @@ int bench_links(const Arguments& arguments) {
   for (const std::int64_t size : megabytes) bench.bytes.push_back(size << 20);
   settings::TrainConfig config;
   settings::set_from_words(config, words);
-  return launch::run_with_nccl({.ranks = static_cast<int>(config.ranks)}, [&](comm::World& world) {
+  return launch::run_with_nccl({.ranks = static_cast<int>(config.mesh.ranks)}, [&](comm::World& world) {
     const std::vector<bench::LinkRow> rows = bench::link_rows(world, bench);
     if (world.rank() == 0) fmt::print("{}", json ? bench::link_json(rows).dump(2) + "\n" : bench::link_text(rows));
   });

@@ -68,7 +68,7 @@ plan::StepPlan plan_of(const plan::PlanCommandInputs& task, const std::string& e
 constexpr std::int64_t kManyRanks = 100'000, kManyRanksWithUnused = 4'096;
 
 void print_many_ranks(const plan::PlanCommandInputs& task) {
-  const std::int64_t ranks = task.request.run->ranks;
+  const std::int64_t ranks = task.request.run->mesh.ranks;
   if (ranks >= (task.draws || task.has_unused ? kManyRanksWithUnused : kManyRanks))
     fmt::print(stderr, "planning {} ranks may take a minute\n", ranks);
 }

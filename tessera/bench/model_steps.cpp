@@ -6,7 +6,6 @@
 #include "tessera/bench/timed_program.h"
 #include "tessera/predict/dry_model.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/shard/parameter_layouts.h"
 

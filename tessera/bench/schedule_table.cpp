@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::bench {
@@ -27,8 +26,8 @@ std::vector<comm::Link> links_of(const TimedModel& model) {
 }
 
 void check(const ScheduleBench& bench) {
-  if (bench.run->gtp < 2)
-    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.run->gtp);
+  if (bench.run->mesh.gtp < 2)
+    throw InputError("--gtp: got {}, expected 2 or more, since weights move only over gtp", bench.run->mesh.gtp);
   if (bench.run->embedding == shard::Lookup::rows)
     throw InputError(
         "--embedding: got rows, expected auto or gather: without tokens, the rows that a step reads are unknown");

@@ -14,8 +14,8 @@
 #include "tessera/bench/profile.h"
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
-#include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/settings/transport.h"
 #include "tessera/telemetry/graph_hint.h"
@@ -274,9 +274,9 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
       {"micro_batch", bench.run->micro_batch},
       {"global_batch", bench.run->global_batch},
       {"dtype", name_of(bench.run->dtype)},
-      {"tp", bench.run->tp},
-      {"gtp", bench.run->gtp},
-      {"dp", bench.run->dp},
+      {"tp", bench.run->mesh.tp},
+      {"gtp", bench.run->mesh.gtp},
+      {"dp", bench.run->mesh.dp},
       {"steps", bench.steps},
       {"median_ms", report.median_ms},
       {"p10_ms", report.p10_ms},

@@ -71,31 +71,4 @@ class IndexedDataset {
   std::vector<std::int64_t> begins_;  // stream positions of every kStride-th sequence and of the end
 };
 
-// Writes a data set. The caller passes the sequences of each document to add_sequence, then calls end_document. At the
-// end the caller calls finish, which gives the files their final names. Only tests use this class.
-class IndexedDatasetWriter {
- public:
-  IndexedDatasetWriter(std::string prefix, TokenType type);
-  ~IndexedDatasetWriter();  // removes the partial files unless finish was called
-  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
-  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
-
-  // Throws Error if a token does not fit the type, or the file cannot be written (disk full).
-  void add_sequence(const std::vector<std::int64_t>& tokens);
-  void end_document();  // called after the sequences of a document
-  void finish();        // also ends an open document
-
- private:
-  void append(const std::filesystem::path& path, const std::vector<std::byte>& bytes, bool truncate) const;
-  void flush();
-
-  std::string prefix_;
-  TokenType type_;
-  std::vector<std::byte> pending_;  // tokens not written yet
-  std::vector<std::int32_t> lengths_;
-  std::vector<std::int64_t> offsets_, documents_{0};
-  std::int64_t bytes_ = 0;
-  bool finished_ = false;
-};
-
 }  // namespace tessera::data

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -73,8 +74,7 @@ std::int64_t microbatches_per_step(const BatchShape& shape, std::int64_t replica
   std::int64_t most = 0;
   for (const ReplicaShare& share : shape.replicas)
     if (share.readers == readers && share.schedule == own.schedule) most = std::max(most, share.sequences);
-  const std::int64_t blocks = (most + shape.micro_batch - 1) / shape.micro_batch;
-  return std::max<std::int64_t>(1, (blocks + readers - 1) / readers);
+  return std::max<std::int64_t>(1, base::ceil_div(base::ceil_div(most, shape.micro_batch), readers));
 }
 
 std::vector<std::int64_t> microbatches_by_replica(const BatchShape& shape) {

@@ -122,8 +122,8 @@ settings::TrainConfig with_stored_ranks(const settings::TrainConfig& command) {
   if (!run.state.is_object() || !run.state.contains("config")) return command;
   const settings::TrainConfig stored =
       settings::merge_stored(command, run.state["config"], run.where, path.has_value()).config;
-  settings::TrainConfig known = on_mesh_of(command, stored);
-  known.backend = stored.backend;
+  settings::TrainConfig known = command;
+  known.mesh = stored.mesh, known.backend = stored.backend;
   return known;
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -14,11 +13,12 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/launch/resume_command.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/models/registry.h"
 #include "tessera/rendezvous/rank_text.h"
-#include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/needs.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
 
@@ -29,10 +29,7 @@ namespace fs = std::filesystem;
 
 // Returns the places of the ranks, in rank order.
 std::vector<int> active_places(const nn::MeshDegrees& degrees) {
-  std::vector<int> all(static_cast<std::size_t>(degrees.places())), active;
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::set_difference(all, degrees.unused, std::back_inserter(active));
-  return active;
+  return mesh::live_places({{"tp", degrees.tp}, {"gtp", degrees.gtp}, {"dp", degrees.dp}}, degrees.unused);
 }
 
 void add_place(settings::PlaceMap& slots, int place, const nn::MeshDegrees& degrees) {
@@ -43,7 +40,7 @@ void add_place(settings::PlaceMap& slots, int place, const nn::MeshDegrees& degr
 }
 
 settings::PlaceMap dead_with(const settings::ResolvedRun& run, const std::vector<int>& ranks) {
-  settings::PlaceMap dead = run->dead;
+  settings::PlaceMap dead = run->mesh.unused.dead;
   const std::vector<int> active = active_places(run.degrees());
   for (const int rank : ranks) {
     if (rank < 0 || rank >= static_cast<int>(active.size()))
@@ -60,7 +57,7 @@ enum class Extent { place, tp_group, replica };
 // Returns the idle places of the run, and the live places that become idle together with the lost ranks.
 settings::PlaceMap idle_with(const settings::ResolvedRun& run, const std::vector<int>& ranks,
                              const settings::PlaceMap& dead, Extent extent) {
-  settings::PlaceMap idle = run->idle;
+  settings::PlaceMap idle = run->mesh.unused.idle;
   if (extent == Extent::place) return idle;
   const nn::MeshDegrees& degrees = run.degrees();
   const int size = extent == Extent::tp_group ? degrees.tp : degrees.tp * degrees.gtp;
@@ -77,7 +74,7 @@ settings::PlaceMap idle_with(const settings::ResolvedRun& run, const std::vector
 // Returns --tp-spares, or auto if a tp group has more dead slots than this number.
 std::string spares_with(const settings::ResolvedRun& run, const settings::PlaceMap& dead) {
   int spares = 0;
-  const std::string& text = run->tp_spares;
+  const std::string& text = run->mesh.unused.tp_spares;
   const bool is_number = std::from_chars(text.data(), text.data() + text.size(), spares).ec == std::errc();
   return is_number && spares < settings::uniform_spares(dead, run.degrees().tp).count ? "auto" : text;
 }
@@ -109,7 +106,7 @@ std::string devices_text(const settings::ResolvedRun& before, const settings::Re
 // number of processes again, because each process keeps its GPU.
 rendezvous::Launch launch_of(const settings::ResolvedRun& after, rendezvous::Launch launch) {
   if (after->backend != settings::Backend::nccl || launch.size != after.degrees().places())
-    launch.size = static_cast<int>(after->ranks);
+    launch.size = static_cast<int>(after->mesh.ranks);
   return launch;
 }
 
@@ -153,13 +150,14 @@ settings::ResolvedRun without_ranks(const settings::ResolvedRun& run, const std:
   const std::string spares = spares_with(run, dead);
   std::optional<InputError> refusal;
   for (const Extent extent : {Extent::place, Extent::tp_group, Extent::replica})
-    for (const std::string& shares : {run->reduced_batch, std::string("auto")}) {
+    for (const std::string& shares : {run->mesh.unused.reduced_batch, std::string("auto")}) {
       try {
-        settings::TrainConfig smaller = run.without({.dead = dead,
-                                                     .idle = idle_with(run, ranks, dead, extent),
-                                                     .tp_spares = spares,
-                                                     .reduced_batch = run->reduced_batch.empty() ? "" : shares})
-                                            .stored();
+        settings::TrainConfig smaller =
+            run.without({.dead = dead,
+                         .idle = idle_with(run, ranks, dead, extent),
+                         .tp_spares = spares,
+                         .reduced_batch = run->mesh.unused.reduced_batch.empty() ? "" : shares})
+                .stored();
         smaller.cuda_graph = false;
         if (smaller.reduce_order == settings::ReduceOrder::hierarchical)
           smaller.reduce_order = settings::ReduceOrder::sequential, smaller.ranks_per_node = 0;
@@ -189,7 +187,7 @@ LostRanks lost_ranks(const settings::ResolvedRun& run, const std::vector<int>& r
       changed_settings(lost.checkpoint.empty() ? run.stored() : stored_settings(lost.checkpoint), lost.run->stored());
   changes.before = devices_text(run, *lost.run, place);
   const rendezvous::Launch launch = launch_of(*lost.run, place.launch);
-  lost.command = resume_command(*lost.run, place.program, launch, changes);
+  lost.command = resume_command(*lost.run, place.program, launch, &changes);
   if (calls_launcher(launch)) lost.launcher = launch.launcher;
   return lost;
 }
@@ -211,7 +209,7 @@ std::string lost_ranks_text(const LostRanks& lost) {
 void write_lost_ranks(const LostRanks& lost, const fs::path& out) {
   nlohmann::ordered_json json = {{"lost_ranks", lost.ranks}, {"dead", json_of(lost.dead)}};
   if (lost.run) {
-    json["idle"] = json_of(lost.run->stored().idle);
+    json["idle"] = json_of((*lost.run)->mesh.unused.idle);
     json["ranks"] = lost.run->mesh().ranks;
     json["command"] = lost.command;
   } else {
@@ -231,7 +229,7 @@ LostRanks lost_ranks_of_run(const fs::path& run, const std::vector<int>& ranks, 
     throw InputError("{}: expected the settings and the model of a run ('config', 'model')", file.string());
   settings::TrainConfig config;
   settings::apply_json(config, state["config"], file.string());
-  settings::check_mesh_limits(config);
+  settings::check_mesh_limits(config.mesh);
   config.out = run.string();
   for (const settings::Setting& setting : settings::settings())
     if (settings::value_of(config, setting) == settings::value_of(settings::TrainConfig(), setting))

@@ -55,6 +55,8 @@ bool is_in_command(const settings::TrainConfig& config, const settings::Setting&
          std::ranges::find(elsewhere, setting.name) == std::end(elsewhere);
 }
 
+}  // namespace
+
 std::string resume_command(const settings::ResolvedRun& run, std::string_view program, const rendezvous::Launch& launch,
                            const ResumeChanges* changes) {
   std::string command = changes == nullptr ? "" : changes->before;
@@ -66,18 +68,6 @@ std::string resume_command(const settings::ResolvedRun& run, std::string_view pr
     if (!value.is_null()) command += fmt::format(" {}{}", settings::flag_of(setting.name), words_of(value));
   }
   return command;
-}
-
-}  // namespace
-
-std::string resume_command(const settings::ResolvedRun& run, std::string_view program,
-                           const rendezvous::Launch& launch) {
-  return resume_command(run, program, launch, nullptr);
-}
-
-std::string resume_command(const settings::ResolvedRun& run, std::string_view program, const rendezvous::Launch& launch,
-                           const ResumeChanges& changes) {
-  return resume_command(run, program, launch, &changes);
 }
 
 }  // namespace tessera::launch

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
 
@@ -31,8 +32,7 @@ LocalLayout stack_boxes(const std::vector<Box>& boxes) {
 }
 
 std::int64_t ceil_part_size(std::int64_t n, int count, std::int64_t align) {
-  const std::int64_t part = (n + count - 1) / count;
-  return (part + align - 1) / align * align;
+  return base::ceil_div(base::ceil_div(n, count), align) * align;
 }
 
 std::string describe(const Piece& piece) {

@@ -4,15 +4,12 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/layout/dense.h"
 
 namespace tessera::layout {
 namespace {
-
-std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
-  return value / by + (value % by != 0 ? 1 : 0);
-}
 
 // `matrix_rows` 0: one matrix.
 Shape grid_of(const LocalLayout& local, Tile tile, std::int64_t matrix_rows) {
@@ -20,13 +17,14 @@ Shape grid_of(const LocalLayout& local, Tile tile, std::int64_t matrix_rows) {
   const std::int64_t height = matrix_rows > 0 ? matrix_rows : std::max<std::int64_t>(dense.rows, 1);
   if (dense.rows % height != 0)
     throw Error("tile_grid: a part has {} rows, expected a multiple of {}, the rows of one matrix", dense.rows, height);
-  return {.rows = dense.rows / height * ceil_div(height, tile.rows), .cols = ceil_div(dense.cols, tile.cols)};
+  return {.rows = dense.rows / height * base::ceil_div(height, tile.rows),
+          .cols = base::ceil_div(dense.cols, tile.cols)};
 }
 
 }  // namespace
 
 RowUnits units_of_tiles(const RowUnits& units, std::int64_t tile_rows) {
-  return {.rows = units.rows / tile_rows, .matrix_rows = ceil_div(units.matrix_rows, tile_rows)};
+  return {.rows = units.rows / tile_rows, .matrix_rows = base::ceil_div(units.matrix_rows, tile_rows)};
 }
 
 Layout tile_grid(const Layout& layout, Tile tile, std::span<const std::int64_t> matrix_rows) {
@@ -97,10 +95,10 @@ std::optional<Layout> overlapping_tile_grid(const Layout& layout, const Layout& 
     for (std::size_t row = 0; row < rows.size(); ++row)
       places[static_cast<std::size_t>(rows[row])] = {static_cast<int>(rank), static_cast<std::int64_t>(row)};
     home_rows.push_back(static_cast<std::int64_t>(rows.size()));
-    begins.push_back(begins.back() + ceil_div(home_rows.back(), tile.rows));
+    begins.push_back(begins.back() + base::ceil_div(home_rows.back(), tile.rows));
   }
   Layout grid{.shape = homes.shape, .state = layout.state};
-  const std::int64_t cols = ceil_div(layout.shape.cols, tile.cols);
+  const std::int64_t cols = base::ceil_div(layout.shape.cols, tile.cols);
   for (const LocalLayout& local : layout.ranks) {
     const std::vector<std::int64_t> rows = rows_of(local);
     LocalLayout tiles;

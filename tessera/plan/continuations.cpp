@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <iterator>
-#include <numeric>
 #include <set>
 #include <utility>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/data/sampler.h"
 
@@ -18,29 +17,22 @@ namespace {
 
 constexpr double kEqual = 1e-3;  // relative difference of throughputs below which two continuations are equally good
 
-std::int64_t rounded_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
-// Returns the slots of a tp group that are not in `slots`.
-std::vector<int> rest_of(const std::vector<int>& slots, std::int64_t tp) {
-  std::vector<int> all(static_cast<std::size_t>(tp)), rest;
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::set_difference(all, slots, std::back_inserter(rest));
-  return rest;
+// Returns the replicas with an unused place.
+std::set<int> reduced_replicas(const settings::PlaceMap& unused) {
+  std::set<int> replicas;
+  for (const auto& [group, slots] : unused)
+    if (!slots.empty()) replicas.insert(group.dp);
+  return replicas;
 }
 
 // Returns the live places of every replica with an unused place.
 settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
-  std::set<int> replicas;
-  for (const auto& [group, slots] : unused)
-    if (!slots.empty()) replicas.insert(group.dp);
   settings::PlaceMap rest;
-  for (const int dp : replicas)
+  for (const int dp : reduced_replicas(unused))
     for (int gtp = 0; gtp < degrees.gtp; ++gtp) {
-      const auto found = unused.find({.dp = dp, .gtp = gtp});
-      std::vector<int> slots = rest_of(found == unused.end() ? std::vector<int>() : found->second, degrees.tp);
-      if (!slots.empty()) rest[{.dp = dp, .gtp = gtp}] = std::move(slots);
+      const settings::TpGroup group{.dp = dp, .gtp = gtp};
+      if (std::vector<int> live = settings::active_slots(unused, group, degrees.tp); !live.empty())
+        rest[group] = std::move(live);
     }
   return rest;
 }
@@ -49,7 +41,7 @@ settings::PlaceMap rest_of_replicas(const settings::PlaceMap& unused, const nn::
 settings::PlaceMap rest_of_groups(const settings::PlaceMap& unused, const nn::MeshDegrees& degrees) {
   settings::PlaceMap rest;
   for (const auto& [group, slots] : unused)
-    if (std::vector<int> live = rest_of(slots, degrees.tp); !slots.empty() && !live.empty())
+    if (std::vector<int> live = settings::active_slots(unused, group, degrees.tp); !slots.empty() && !live.empty())
       rest[group] = std::move(live);
   return rest;
 }
@@ -122,7 +114,7 @@ class Continuations {
   // prefers equal shares, and then the largest share of a reduced replica.
   void choose_shares(const settings::PlaceMap& idle, const ReplicaKinds& kinds, ContinuationResult& result) const {
     std::set<std::int64_t, std::greater<>> shares;
-    const std::int64_t equal = rounded_up(run_->global_batch, kinds.replicas);
+    const std::int64_t equal = base::ceil_div(run_->global_batch, kinds.replicas);
     for (const ReplicaKind& kind : kinds.kinds) {
       const std::int64_t block = run_->micro_batch * static_cast<std::int64_t>(kind.live.size());
       for (std::int64_t share = 0; is_affected(kind) && share < equal; share += block) shares.insert(share);
@@ -142,7 +134,7 @@ class Continuations {
   }
 
   Line line_of(const ReplicaKinds& kinds, const ReplicaKind& kind) const {
-    const std::int64_t whole = run_->global_batch / (run_->micro_batch * run_->gtp * run_->dp);
+    const std::int64_t whole = run_->global_batch / (run_->micro_batch * run_->mesh.gtp * run_->mesh.dp);
     const std::int64_t few = std::max<std::int64_t>(1, whole);
     const double seconds = plans_.step(kinds, kind, few).seconds.total();
     const double each = plans_.step(kinds, kind, few + 1).seconds.total() - seconds;
@@ -257,11 +249,8 @@ ContinuationComparison compare_continuations(const settings::ResolvedRun& run, c
   Continuations continuations(run, unused, plans);
   ContinuationComparison comparison{
       .full_seconds = continuations.full_seconds(), .unused = count(unused), .reason = ""};
-  comparison.replicas = run->dp;
-  std::set<int> reduced;
-  for (const auto& [group, slots] : unused)
-    if (!slots.empty()) reduced.insert(group.dp);
-  comparison.reduced_replicas = static_cast<std::int64_t>(reduced.size());
+  comparison.replicas = run->mesh.dp;
+  comparison.reduced_replicas = static_cast<std::int64_t>(reduced_replicas(unused).size());
   for (const Continuation continuation : kContinuations) {
     ContinuationResult result = continuations.result(continuation);
     result.fits = plans.fits(result.memory);

@@ -94,9 +94,10 @@ double ExpertLayout::exposed_weights_seconds() const {
 std::vector<ExpertLayout> expert_layouts(const StepPlanRequest& request) {
   const settings::ResolvedRun& run = request.run;
   std::vector<ExpertLayout> layouts;
-  const std::int64_t experts = run.model()->sizes().num_experts, ranks = run->tp * run->gtp / run->etp;
+  const std::int64_t experts = run.model()->sizes().num_experts, ranks = run->mesh.tp * run->mesh.gtp / run->mesh.etp;
   for (std::int64_t ep = 1; ep <= std::min(experts, ranks); ++ep)
-    if (ranks % ep == 0 && run->etp * ep % run->tp == 0) layouts.push_back(layout_of(request, ep, ranks / ep));
+    if (ranks % ep == 0 && run->mesh.etp * ep % run->mesh.tp == 0)
+      layouts.push_back(layout_of(request, ep, ranks / ep));
   return layouts;
 }
 

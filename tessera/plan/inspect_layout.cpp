@@ -11,7 +11,6 @@
 
 #include "tessera/predict/dry_step.h"
 #include "tessera/settings/inspect_places.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"

@@ -35,7 +35,7 @@ Imbalance imbalance_of(const ReplicaKind& kind, int group_ranks, const StepPlanR
   const settings::TpUnits units = settings::units_of(*request.run.model());
   const int tp = request.run.degrees().tp;
   Imbalance most;
-  for (int gtp = 0; gtp < request.run->gtp; ++gtp) {
+  for (int gtp = 0; gtp < request.run->mesh.gtp; ++gtp) {
     const std::vector<int> slots = settings::active_slots(kind.unused, {.dp = 0, .gtp = gtp}, tp);
     if (static_cast<int>(slots.size()) != group_ranks) continue;
     const auto of = [&](std::int64_t count) { return shard::imbalance(shard::spread_units(count, tp, slots)); };
@@ -49,7 +49,7 @@ Imbalance imbalance_of(const ReplicaKind& kind, int group_ranks, const StepPlanR
 ordered_json rank_json(const RankWork& work, const KindStep& kind, const StepPlanRequest& request) {
   const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
   return {{"group_ranks", work.group_ranks},
-          {"adopt", work.group_ranks < request.run->tp},
+          {"adopt", work.group_ranks < request.run->mesh.tp},
           {"compute_ms", work.compute_seconds * 1e3},
           {"activations_bytes", work.activations},
           {"imbalance", {{"heads", imbalance.heads}, {"ffn", imbalance.ffn}, {"vocabulary", imbalance.vocabulary}}}};
@@ -103,13 +103,13 @@ ordered_json comparison_of(const ContinuationComparison& comparison) {
 
 ordered_json mesh_json_of(const settings::ResolvedRun& run, std::int64_t ranks) {
   return {{"ranks", ranks},
-          {"tp", run->tp},
-          {"gtp", run->gtp},
-          {"dp", run->dp},
-          {"dead", to_text(run->dead)},
-          {"idle", to_text(run->idle)},
-          {"tp_spares", run->tp_spares},
-          {"reduced_batch", run->reduced_batch}};
+          {"tp", run->mesh.tp},
+          {"gtp", run->mesh.gtp},
+          {"dp", run->mesh.dp},
+          {"dead", to_text(run->mesh.unused.dead)},
+          {"idle", to_text(run->mesh.unused.idle)},
+          {"tp_spares", run->mesh.unused.tp_spares},
+          {"reduced_batch", run->mesh.unused.reduced_batch}};
 }
 
 std::string gigabytes(std::int64_t bytes) {
@@ -128,7 +128,7 @@ std::string kind_rows(const KindStep& kind, const StepPlanRequest& request) {
   for (const RankWork& work : kind.step.ranks) {
     const Imbalance imbalance = imbalance_of(kind.kind, work.group_ranks, request);
     const std::string adopted =
-        work.group_ranks < request.run->tp
+        work.group_ranks < request.run->mesh.tp
             ? fmt::format("; most work over mean: heads {:.2f}, feed-forward {:.2f}, vocabulary {:.2f}",
                           imbalance.heads, imbalance.ffn, imbalance.vocabulary)
             : "";
@@ -273,7 +273,7 @@ ordered_json draws_json(const StepPlanRequest& request, const DeadDraws& draws, 
                      {"kept_if_divisible", mean.divisible}});
   return {{"model", run->model},
           {"machine", request.machine.name},
-          {"mesh", mesh_json_of(run, run->ranks)},
+          {"mesh", mesh_json_of(run, run->mesh.ranks)},
           {"global_batch", run->global_batch},
           {"tokens", run.tokens()},
           {"share", draws.share},

@@ -53,7 +53,7 @@ std::string rate_text(const predict::Machine& machine, const std::string& key) {
 }
 
 std::string formats_text(const StepPlanRequest& request) {
-  const shard::FormatTable table = request.run.formats();
+  const shard::FormatTable table = request.run.format_table();
   return fmt::format("{}\n", fmt::join(settings::format_lines(table, request.run->dtype), "\n"));
 }
 

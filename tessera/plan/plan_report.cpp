@@ -8,7 +8,6 @@
 #include "tessera/plan/expert_layouts.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 
 namespace tessera::plan {
@@ -83,7 +82,7 @@ ordered_json experts_json(const StepPlanRequest& request, const MemoryUse& memor
 }
 
 double mfu(const StepPlanRequest& request, const schedule::Prediction& p) {
-  return predict::mfu_of(settings::model_flops(request.run, request.kind), p.step_seconds, request.run->ranks,
+  return predict::mfu_of(settings::model_flops(request.run, request.kind), p.step_seconds, request.run->mesh.ranks,
                          request.machine.flops.at(request.run->dtype));
 }
 
@@ -307,7 +306,7 @@ std::string plan_details(const StepPlanRequest& request, const StepPlan& step, s
   text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
                       bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));
   return text + roles_text(step) + time_text(request, step) + experts_text(request, step.memory) +
-         gathers_text(step, rows) + reductions_text(step, request.run->dp > 1, rows);
+         gathers_text(step, rows) + reductions_text(step, request.run->mesh.dp > 1, rows);
 }
 
 }  // namespace tessera::plan

@@ -6,12 +6,10 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/mesh_degrees.h"
 #include "tessera/plan/replica_kinds.h"
-#include "tessera/plan/traffic.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/schedule/check/check_mesh.h"
-#include "tessera/schedule/check/check_one_class.h"
+#include "tessera/predict/traffic.h"
+#include "tessera/schedule/plan/auto.h"
 #include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/trainer_options.h"
 
@@ -58,44 +56,15 @@ std::int64_t activations_of(const StepPlanRequest& request, const PreparedStep& 
   return bytes;
 }
 
-std::int64_t overhead_of(const predict::Machine& machine, std::int64_t ranks) {
-  const predict::MemoryOverhead& overhead = machine.overhead;
-  if (ranks == 1) return overhead.context_bytes;
-  const std::int64_t peers = std::min<std::int64_t>(ranks, machine.ranks_per_node) - 1;
-  return overhead.context_bytes + overhead.communicator_bytes + peers * overhead.peer_bytes;
-}
-
 // Returns all memory except the arenas.
-MemoryUse lasting_memory(const StepPlanRequest& request, const PreparedStep& prepared, const StepPlan& step) {
-  const predict::DryStep& dry = prepared.dry.front();
-  MemoryUse memory{.activations = activations_of(request, prepared)};
-  for (const predict::DryStep& each : prepared.dry) memory.transfers = std::max(memory.transfers, each.transfer_arena);
-  for (std::size_t id = 0; id < step.parameters.size(); ++id) {
-    const predict::PlannedParameter& parameter = step.parameters[id];
-    const shard::ParameterTypes types = shard::types_of(dry.parameters[id], types_of(request.run));
-    const std::int64_t state = types.accumulator_bytes(parameter.state_elements);
-    const LastingBytes lasting{
-        .weights = parameter.stored_bytes,
-        .gradients = shard::bytes_of(parameter.gradient_elements, parameter.gradient_type(types)),
-        .masters = types.model != types.accumulator ? state : 0,
-        .moments = 2 * state};
-    LastingBytes& kind = parameter.size.domain == nn::kExpertDomain ? memory.experts : memory.dense;
-    kind.weights += lasting.weights, kind.gradients += lasting.gradients;
-    kind.masters += lasting.masters, kind.moments += lasting.moments;
-  }
-  for (const LastingBytes* kind : {&memory.dense, &memory.experts}) {
-    memory.weights += kind->weights;
-    memory.gradients += kind->gradients;
-    memory.optimizer += kind->masters + kind->moments;
-  }
-  memory.overhead = overhead_of(request.machine, cost_input_of(request, prepared.options.step.layout).world_size());
+MemoryUse memory_without_arenas(const StepPlanRequest& request, const PreparedStep& prepared,
+                                const std::vector<predict::PlannedParameter>& parameters) {
+  const models::StepOptions& step = prepared.options.step;
+  MemoryUse memory = lasting_memory(parameters, prepared.dry.front(), step.types);
+  memory.activations = activations_of(request, prepared);
+  for (const predict::DryStep& dry : prepared.dry) memory.transfers = std::max(memory.transfers, dry.transfer_arena);
+  memory.overhead = request.machine.overhead_bytes(cost_input_of(request, step.layout).world_size());
   return memory;
-}
-
-std::vector<schedule::ParameterSize> sizes_of(const std::vector<predict::PlannedParameter>& parameters) {
-  std::vector<schedule::ParameterSize> sizes;
-  for (const predict::PlannedParameter& parameter : parameters) sizes.push_back(parameter.size);
-  return sizes;
 }
 
 // Sets the durations of the step's events. Each segment has its duration on the slowest rank, because the ranks of a
@@ -127,12 +96,6 @@ std::int64_t room_beside(const MemoryUse& memory, const StepPlanRequest& request
 
 }  // namespace
 
-std::vector<std::string> StepPlan::names() const {
-  std::vector<std::string> all;
-  for (const predict::PlannedParameter& parameter : parameters) all.push_back(parameter.size.name);
-  return all;
-}
-
 std::int64_t usable_bytes(const StepPlanRequest& request) {
   const auto all = static_cast<double>(request.machine.memory_bytes);
   return request.machine.memory_bytes - static_cast<std::int64_t>(all * request.memory_margin);
@@ -150,7 +113,7 @@ std::vector<std::string> unmeasured_keys(const StepPlanRequest& request) {
   for (const std::string& key : request.machine.unmeasured) {
     bool is_used = true;
     if (key == "links.within_node") is_used = places > 1;
-    if (key == "links.collectives") is_used = degrees.tp > 1 || request.run->etp * request.run->ep > 1;
+    if (key == "links.collectives") is_used = degrees.tp > 1 || request.run->mesh.etp * request.run->mesh.ep > 1;
     if (key == "links.between_nodes") is_used = places > request.machine.ranks_per_node;
     if (is_used) keys.push_back(key);
   }
@@ -173,7 +136,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::Ra
   return {.machine = request.machine,
           .layout = layout,
           .types = types_of(request.run),
-          .expert_load = std::min(request.expert_load, static_cast<double>(request.run->ep)),
+          .expert_load = std::min(request.expert_load, static_cast<double>(request.run->mesh.ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
 }
 
@@ -200,16 +163,6 @@ StepPlan plan_step(const StepPlanRequest& request) {
 
 namespace {
 
-// Checks the schedule for all ranks of the mesh. The ranks execute the same schedule. Without dead places, the groups
-// of every role contain each rank exactly once (Mesh::groups), so the groups need not be listed.
-std::vector<std::string> faults_of(const shard::RankLayout& layout, const schedule::Trace& trace,
-                                   const std::vector<schedule::ParameterSize>& sizes,
-                                   const schedule::Schedule& planned) {
-  if (!layout.mesh.has_dead_places()) return check_one_class(shard::role_names(layout.domains), trace, sizes, planned);
-  return check_mesh(shard::checked_groups(layout.mesh, layout.domains), layout.mesh.world_size(), trace, sizes,
-                    planned);
-}
-
 // Returns the schedule of a step whose events have costs. Sets the costs of the schedule's transfers.
 schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedStep& prepared,
                                const predict::CostInput& input, StepPlan& step) {
@@ -223,8 +176,7 @@ schedule::Schedule schedule_of(const StepPlanRequest& request, const PreparedSte
     set_unit_costs(input, step.trace, step.parameters, tried, step.costs.costs);
     return step.costs.costs;
   });
-  const std::vector<std::string> faults = faults_of(prepared.options.step.layout, step.trace, sizes, planned);
-  TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
+  check_schedule(prepared.options.step.layout, step, planned);
   return planned;
 }
 
@@ -236,15 +188,10 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   StepPlan step;
   step.parameters = prepared.parameters;
   step.trace = trace_of(request, dry);
-  step.memory = lasting_memory(request, prepared, step);
+  step.memory = memory_without_arenas(request, prepared, step.parameters);
   const predict::CostInput input = cost_input_of(request, options.step.layout);
   set_event_costs(request, prepared, input, step);
-  step.schedule = schedule ? *schedule : schedule_of(request, prepared, input, step);
-  set_unit_costs(input, step.trace, step.parameters, step.schedule, step.costs.costs);
-  step.memory.gathered = step.schedule.gather_arena;
-  for (const predict::PlannedParameter& parameter : step.parameters) step.memory.gathered += parameter.row_buffers;
-  step.memory.gradients += step.schedule.reduce_arena + step.schedule.scratch;
-  step.prediction = schedule::simulate(step.trace, step.schedule, step.costs.costs);
+  set_schedule(input, schedule ? *schedule : schedule_of(request, prepared, input, step), step);
   if (schedule) return step;
   step.on_demand = schedule::simulate_on_demand(step.trace, step.schedule, step.costs.costs);
   count_traffic(options.step.layout, dry, step);

@@ -1,18 +1,19 @@
 // Plans a step without tensors, ranks or a run, for `tessera plan`.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/predict/costs.h"
 #include "tessera/predict/planned_replica.h"
-#include "tessera/schedule/plan/auto.h"
+#include "tessera/predict/planned_step.h"
 #include "tessera/settings/resolved_run.h"
 #include "tessera/settings/text/byte_size.h"
 
 namespace tessera::plan {
+
+using predict::LastingBytes, predict::MemoryUse, predict::RankWork, predict::RoleBytes, predict::StepPlan,
+    predict::Traffic;
 
 struct StepPlanRequest {
   settings::ResolvedRun run;
@@ -30,27 +31,6 @@ struct StepPlanRequest {
   std::vector<nn::Recompute> recompute = {};  // recompute policy of each block; empty: recompute_choice of `run`
 };
 
-// Bytes that a rank keeps between steps for dense parameters, or for experts.
-struct LastingBytes {
-  std::int64_t weights = 0;    // shards in the model's type
-  std::int64_t gradients = 0;  // main_grad
-  std::int64_t masters = 0, moments = 0;
-  std::int64_t total() const { return weights + gradients + masters + moments; }
-};
-
-// Peak bytes of the rank that needs the most memory.
-struct MemoryUse {
-  LastingBytes dense, experts;   // shares of dense parameters and of experts in the numbers below
-  std::int64_t weights = 0;      // shards in the model's type
-  std::int64_t gathered = 0;     // the gather arena, and the buffers of rows that are read by index
-  std::int64_t gradients = 0;    // main_grad, the reduce arena and its scratch
-  std::int64_t optimizer = 0;    // masters and moments
-  std::int64_t activations = 0;  // peak of the bytes of activations that are kept for backward
-  std::int64_t transfers = 0;    // the transfer arena
-  std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
-  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + transfers + overhead; }
-};
-
 // Returns the bytes of a processor that a plan may use: its memory without the margin of the request. Returns 0 if the
 // machine file does not state the memory.
 std::int64_t usable_bytes(const StepPlanRequest& request);
@@ -64,48 +44,6 @@ inline bool fits(const MemoryUse& memory, const StepPlanRequest& request) {
 // Returns the keys of the machine file that nobody measured (predict::Machine::unmeasured) and on which the prediction
 // depends. A rate of a link counts if the mesh uses the link.
 std::vector<std::string> unmeasured_keys(const StepPlanRequest& request);
-
-// Bytes that a rank receives in a step through the communicators of one role.
-struct RoleBytes {
-  int domain = 0;  // domain of the parameters or of the program's collectives
-  // The title of a hop, of the rows of tables, or of the program's collectives (mesh/transfer.h).
-  std::string purpose;
-  std::string over;  // the axes of the role, such as "egtp x edp"
-  std::int64_t bytes = 0;
-};
-
-// Bytes received in a step.
-struct Traffic {
-  // Bytes that gathers of weights receive, and bytes that reductions of gradients over tp, gtp and dp receive.
-  std::int64_t gathered = 0, reduced = 0;
-};
-
-// The work of the ranks in a replica whose tp groups have the same number of ranks.
-struct RankWork {
-  int group_ranks = 1;           // number of ranks in each of these tp groups
-  double compute_seconds = 0;    // compute time of a step, of the rank that computes longest
-  std::int64_t activations = 0;  // peak bytes of activations
-};
-
-struct StepPlan {
-  std::vector<predict::PlannedParameter> parameters;  // by id
-  schedule::Trace trace;                              // trace of the last tp rank
-  schedule::Schedule schedule;
-  predict::StepCosts costs;
-  schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
-  MemoryUse memory;
-  Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
-  // By role: received bytes. For weights and gradients, the busiest rank counts; for activations in the program's
-  // collectives, the rank of `trace`. Roles without bytes are omitted.
-  std::vector<RoleBytes> roles;
-  std::vector<RankWork> ranks;  // set if the request plans a replica; in descending order of group_ranks
-  std::vector<std::string> names() const;
-  // The two parts of prediction.comm_exposed_seconds: waits for the slowest rank, and waits for the program's
-  // collectives.
-  double slowest_rank_seconds() const { return costs.costs.end_seconds; }
-  // Not negative, although the difference of the two sums has a rounding error.
-  double activations_seconds() const { return std::max(0.0, prediction.comm_exposed_seconds - slowest_rank_seconds()); }
-};
 
 // Returns the predicted seconds of the operators' work in a step without recomputation, without the machine's costs of
 // starting operators, and without waits. The counterpart of the limit of `bench step`. `known`: as for prepare_step().

@@ -141,6 +141,12 @@ Machine parse_machine(const json& value, const std::string& name, const std::str
   return machine;
 }
 
+std::int64_t Machine::overhead_bytes(std::int64_t ranks) const {
+  if (ranks == 1) return overhead.context_bytes;
+  const std::int64_t peers = std::min<std::int64_t>(ranks, ranks_per_node) - 1;
+  return overhead.context_bytes + overhead.communicator_bytes + peers * overhead.peer_bytes;
+}
+
 Machine find_machine(const std::string& name, const std::filesystem::path& machines) {
   std::filesystem::path file = machines / (name + ".json");
   std::error_code ignored;

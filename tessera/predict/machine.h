@@ -52,6 +52,8 @@ struct Machine {
   // Keys of the machine file whose values nobody measured, such as "links.between_nodes". They may be nominal values.
   std::vector<std::string> unmeasured = {};
 
+  // Returns the bytes of `overhead` on a processor of a run with this number of ranks.
+  std::int64_t overhead_bytes(std::int64_t ranks) const;
   // Returns whether the processors are GPUs, which have a device context.
   bool has_gpus() const { return overhead.context_bytes > 0; }
   // Returns the link for the program's collectives whose ranks are within `extent` consecutive ranks.

@@ -26,8 +26,8 @@
 #include "tessera/run/loop.h"
 #include "tessera/run/rank_watch.h"
 #include "tessera/run/run_setup.h"
-#include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/resolved_run.h"
 
 namespace tessera::run {
@@ -118,7 +118,7 @@ void check_mpi_processes(const comm::World& world, const rendezvous::Launch& lau
 int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig& known,
                const std::filesystem::path& configs, bool check_mismatch, const StopRequested& stop_requested) {
   const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
-  const settings::StartedRank started = settings::started_rank(known, launched.rank, launched.size);
+  const settings::StartedRank started = settings::started_rank(known.mesh, launched.rank, launched.size);
   const auto world = comm::make_mpi_world(
       {.timeout = milliseconds(command.timeout_s), .check_mismatch = check_mismatch}, rendezvous::kConnecting,
       started.size < launched.size ? std::optional(started.takes_part()) : std::nullopt);
@@ -147,11 +147,11 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
 // Returns the number of ranks that the command requests. Without a request, returns the largest number for which there
 // are GPUs.
 int requested_ranks(const settings::TrainConfig& command) {
-  const std::int64_t part = command.tp * command.gtp;
-  if (settings::has_unused_places(command))
-    return static_cast<int>(settings::resolve_mesh(command, settings::Use::train).ranks);
-  if (command.ranks > 0) return static_cast<int>(command.ranks);
-  if (command.dp > 0) return static_cast<int>(part * command.dp);
+  const settings::MeshSettings& mesh = command.mesh;
+  const std::int64_t part = mesh.replica_places();
+  if (mesh.has_unused_places()) return static_cast<int>(settings::resolve_mesh(command, settings::Use::train).ranks);
+  if (mesh.ranks > 0) return static_cast<int>(mesh.ranks);
+  if (mesh.dp > 0) return static_cast<int>(mesh.places());
   return static_cast<int>(base::cuda_device_count() / part * part);
 }
 
@@ -178,9 +178,9 @@ int launch_nccl(const settings::TrainConfig& command, const settings::TrainConfi
       .check_mismatch = check_mismatch,
       .stop_requested = stop_requested,
       .ranks = ranks,
-      .started = [&known](int rank, int processes) { return settings::started_rank(known, rank, processes); },
+      .started = [&known](int rank, int processes) { return settings::started_rank(known.mesh, rank, processes); },
       .before_exit = [&](const std::string& error) { watch.leave(error); }};
-  if (settings::has_unused_places(known)) run.devices = [&known](int visible) { return devices_of(known, visible); };
+  if (known.mesh.has_unused_places()) run.devices = [&known](int visible) { return devices_of(known, visible); };
   return launch::run_with_nccl(
       run, [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested, watch); });
 }
@@ -190,7 +190,7 @@ std::int64_t replicas_of_launcher(const settings::TrainConfig& known) {
   const rendezvous::Launch launched = rendezvous::read_ranks(rendezvous::own_variables());
   const bool is_launched = !launched.launcher.empty() && !launched.is_self_started;
   return is_launched && known.backend != settings::Backend::local
-             ? settings::replicas_of_processes(known, launched.size)
+             ? settings::replicas_of_processes(known.mesh, launched.size)
              : 0;
 }
 
@@ -199,8 +199,9 @@ std::int64_t replicas_of_launcher(const settings::TrainConfig& known) {
 int launch(settings::TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested) {
   settings::TrainConfig known = hub::with_stored_ranks(command);
-  settings::check_mesh_limits(known);
-  if (known.dp == 0 && settings::has_unused_places(known)) command.dp = known.dp = replicas_of_launcher(known);
+  settings::check_mesh_limits(known.mesh);
+  if (known.mesh.dp == 0 && known.mesh.has_unused_places())
+    command.mesh.dp = known.mesh.dp = replicas_of_launcher(known);
   const bool check = environment.check_collectives;
   launch::check_launcher(known.backend);
   if (known.backend == settings::Backend::mpi) return launch_mpi(command, known, configs, check, stop_requested);

@@ -14,7 +14,7 @@
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/run/suppressions.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
 #include "tessera/settings/shares.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/telemetry/gpu/gpu_monitor.h"
@@ -153,7 +153,8 @@ class Loop {
       telemetry::take(result, metrics);
       if (result.router) add_router(*result.router, metrics);
       metrics.tokens_per_second = static_cast<double>(metrics.tokens) / metrics.step_ms * 1e3;
-      if (peak_ && files_ != nullptr) metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->ranks, *peak_);
+      if (peak_ && files_ != nullptr)
+        metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->mesh.ranks, *peak_);
       count(result, metrics);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);

@@ -17,10 +17,10 @@
 #include "tessera/hub/tokenizer/tokenizer_files.h"
 #include "tessera/launch/resume_command.h"
 #include "tessera/rendezvous/launcher.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/expert_summary.h"
 #include "tessera/settings/inspect_places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/needs.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/weights_by_format.h"
 #include "tessera/settings/trainer_options.h"
@@ -95,21 +95,21 @@ ordered_json or_null(const std::optional<double>& value) {
 
 // Adds the weights, bytes and flops of each number format, and the requested formats.
 void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, ordered_json& json) {
-  json["weights_by_format"] = settings::weights_by_format(run.formats(), run->dtype);
-  json["wire_format"] = telemetry::name_in_run(run->wire_format, run->dtype);
-  if (!run->wire_rules.empty()) json["wire_rules"] = run->wire_rules.text;
-  if (run->wire_format_backward)
-    json["wire_format_backward"] = telemetry::name_in_run(*run->wire_format_backward, run->dtype);
-  if (!run->wire_rules_backward.empty()) json["wire_rules_backward"] = run->wire_rules_backward.text;
+  json["weights_by_format"] = settings::weights_by_format(run.format_table(), run->dtype);
+  json["wire_format"] = telemetry::name_in_run(run->formats.wire, run->dtype);
+  if (!run->formats.wire_rules.empty()) json["wire_rules"] = run->formats.wire_rules.text;
+  if (run->formats.wire_backward)
+    json["wire_format_backward"] = telemetry::name_in_run(*run->formats.wire_backward, run->dtype);
+  if (!run->formats.wire_rules_backward.empty()) json["wire_rules_backward"] = run->formats.wire_rules_backward.text;
   const telemetry::StepMetrics &totals = summary.metrics.totals(), medians = summary.metrics.medians();
   json["gathered_bytes"] = telemetry::by_format(totals.gathered_by_format, run->dtype);
-  json["gemm_format"] = telemetry::name_in_run(run->gemm_format, run->dtype);
-  if (!run->gemm_rules.empty()) json["gemm_rules"] = run->gemm_rules.text;
+  json["gemm_format"] = telemetry::name_in_run(run->formats.products, run->dtype);
+  if (!run->formats.product_rules.empty()) json["gemm_rules"] = run->formats.product_rules.text;
   for (const settings::Setting& setting : settings::settings())
     if (setting.is_of_fp8_products() && !settings::is_without_meaning(run.stored(), setting))
       json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
   json["flops"] = telemetry::by_format(totals.flops_by_format, run->dtype);
-  if (run->tp == 1) return;
+  if (run->mesh.tp == 1) return;
   json["tp_chunks"] = run->tp_chunks;
   json["tp_wire_format"] = telemetry::name_in_run(run->products.tp_wire, run->dtype);
   json["tp_overlap"] = run.overlaps_tp();
@@ -166,7 +166,7 @@ RunFiles::RunFiles(const RunSetup& setup)
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
   for (const std::string& line : setup.notes) note(line);
-  for (const std::string& line : settings::format_lines(run.formats(), run->dtype)) note(line);
+  for (const std::string& line : settings::format_lines(run.format_table(), run->dtype)) note(line);
   if (has_no_step(setup))
     note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", run->steps));
 }
@@ -254,7 +254,7 @@ void RunFiles::finish(const RunSummary& summary) {
   const telemetry::StepMetrics& totals = summary.metrics.totals();
   note("multiplied: " + telemetry::format_shares(totals.flops_by_format, 1e-12, "TFLOP", run->dtype));
   note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", run->dtype));
-  if (run->tp > 1)
+  if (run->mesh.tp > 1)
     note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", run->dtype));
   if (json.contains("valid_loss")) note(fmt::format("held-out loss {:.4f}", json["valid_loss"].get<double>()));
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));

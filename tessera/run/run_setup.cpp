@@ -153,10 +153,10 @@ void add_tokenizer(RunSetup& setup, const json& state, const std::string& where,
 
 // Throws InputError unless the launcher started as many ranks as the kept mesh has.
 void check_kept_mesh(const settings::TrainConfig& kept, const RunPlaces& places, const std::string& where) {
-  if (!places.world_size || kept.ranks == *places.world_size) return;
+  if (!places.world_size || kept.mesh.ranks == *places.world_size) return;
   throw InputError("--resume: {}, expected the mesh of {}: {}{} (choose another mesh with --tp, --gtp or --dp)",
-                   settings::started_text(*places.world_size), where, settings::mesh_text(kept),
-                   settings::start_text(kept.backend, kept.ranks));
+                   settings::started_text(*places.world_size), where, settings::mesh_text(kept.mesh),
+                   settings::start_text(kept.backend, kept.mesh.ranks));
 }
 
 hub::StoredRun stored_in(const checkpoint::CheckpointReader& reader, const std::filesystem::path& checkpoint) {

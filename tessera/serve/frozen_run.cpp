@@ -14,13 +14,13 @@
 #include "tessera/launch/gpu_launch.h"
 #include "tessera/launch/launcher_check.h"
 #include "tessera/launch/process_settings.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 
 namespace tessera::serve {
 namespace {
 
-std::int64_t ranks_of(const settings::TrainConfig& config) {
-  return config.tp * config.gtp * std::max<std::int64_t>(1, config.dp);
+std::int64_t ranks_of(const settings::MeshSettings& mesh) {
+  return mesh.replica_places() * std::max<std::int64_t>(1, mesh.dp);
 }
 
 // If all ranks have the same error, the first rank prints it. A launcher ends the other ranks when one rank exits, so
@@ -37,11 +37,11 @@ models::StepOptions frozen_options(const settings::ResolvedRun& run) {
   const models::ModelOptions options{
       .max_positions = run->seq_len, .embedding = run.embedding_reads(), .is_frozen = true};
   const quant::DType accumulator = quant::accumulator_of(run->dtype);
-  const bool gathers = run->gtp > 1;  // steps without a schedule gather weights on demand
+  const bool gathers = run->mesh.gtp > 1;  // steps without a schedule gather weights on demand
   return {.build = [model = run.model(), options](nn::Context& context) { return model->build(context, options); },
           .layout = nn::rank_layout(run.degrees()),
           .types = {.model = run->dtype, .accumulator = accumulator, .wire = accumulator},
-          .sequence_parallel = run->tp > 1 && run->sequence_parallel.value_or(false),
+          .sequence_parallel = run->mesh.tp > 1 && run->sequence_parallel.value_or(false),
           .runtime = {.scheduled = gathers, .pushes = gathers}};
 }
 
@@ -49,7 +49,7 @@ models::StepOptions frozen_options(const settings::ResolvedRun& run) {
 
 int run_on_ranks(const settings::TrainConfig& command, const RankBody& body) {
   if (command.backend == settings::Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
-  settings::check_mesh_limits(command);
+  settings::check_mesh_limits(command.mesh);
   launch::check_launcher(command.backend, "nccl");
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(command.timeout_s * 1000));
   launch::set_up_process(command.threads, /*deterministic=*/false);
@@ -59,7 +59,8 @@ int run_on_ranks(const settings::TrainConfig& command, const RankBody& body) {
   };
   try {
     if (command.backend == settings::Backend::nccl)
-      return launch::run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks_of(command))}, with_threads);
+      return launch::run_with_nccl({.timeout = timeout, .ranks = static_cast<int>(ranks_of(command.mesh))},
+                                   with_threads);
     comm::LocalOptions options;
     options.timeout = timeout;
     comm::run_local(static_cast<int>(settings::resolve_mesh(command, settings::Use::forward).ranks), options,

@@ -18,7 +18,7 @@
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
-#include "tessera/settings/place_map.h"
+#include "tessera/settings/mesh_settings.h"
 #include "tessera/settings/text/byte_size.h"
 #include "tessera/settings/text/written.h"
 #include "tessera/shard/formats/format_policy.h"
@@ -41,6 +41,18 @@ std::string_view name_of(ReduceOrder value);
 using shard::name_of;
 std::string_view name_of(RecomputeSetting value);
 
+// Number formats of weights, and rules for the formats of single parameters by name (shard/formats/format_policy.h).
+struct FormatSettings {
+  quant::Format wire = quant::Format::bf16;  // of stored and gathered weights
+  FormatRules wire_rules;
+  // Like wire and wire_rules, for the weights that backward passes read. If wire_backward is absent, backward passes
+  // have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read wire_rules_backward.
+  std::optional<quant::Format> wire_backward;
+  FormatRules wire_rules_backward;
+  quant::Format products = quant::Format::bf16;  // of matrix products
+  FormatRules product_rules;
+};
+
 // Defaults are those of the command line. settings.h has the table of keys: a key names a setting in JSON, and its flag
 // has dashes instead of underscores (micro_batch, --micro-batch).
 struct TrainConfig {
@@ -50,7 +62,6 @@ struct TrainConfig {
   std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
 
   Backend backend = Backend::local;
-  std::int64_t ranks = 0;    // 0: tp * gtp * dp, or the number of ranks that the launcher started
   std::int64_t threads = 1;  // intra-op threads of a rank
   // On GPUs: repeated runs give the same bits, but are slower; on CPUs, runs always give the same bits.
   bool deterministic = false;
@@ -58,15 +69,7 @@ struct TrainConfig {
   bool cuda_graph = false;  // on GPUs: whether steps are launched as a graph
   // Peak flops per second of a rank's processor, for mfu; 0: looked up by the GPU's name (telemetry/peak_flops.h).
   double peak_flops = 0;
-  std::int64_t tp = 1, gtp = 1;
-  std::int64_t dp = 0;                     // 0: ranks / (tp * gtp)
-  std::int64_t etp = 1, ep = 1, egtp = 1;  // degrees of the expert grid (nn::ExpertDegrees)
-  // Places without a rank (places.h). dead: dead places. idle: live places that the run retires. tp_spares: the number
-  // of slots that tp groups with dead slots leave unused ("auto" or a number; empty: none).
-  PlaceMap dead, idle;
-  std::string tp_spares;
-  std::string reduced_batch;  // sequences of a step for each replica with unused places: "auto" or a number; empty:
-                              // equal shares
+  MeshSettings mesh;
 
   std::int64_t micro_batch = 1, global_batch = 24;  // numbers of sequences
   std::int64_t seq_len = 0;                         // 0: the model's max_position_embeddings
@@ -74,17 +77,9 @@ struct TrainConfig {
   std::uint64_t seed = 1;
 
   quant::DType dtype = quant::DType::fp32;
-  std::optional<quant::DType> grad_wire;            // absent: dtype
-  quant::Format wire_format = quant::Format::bf16;  // number format of stored and gathered weights
-  FormatRules wire_rules;  // formats of single parameters, by name (shard/formats/format_policy.h)
-  // Like wire_format and wire_rules, for the weights that backward passes read. If wire_format_backward is absent,
-  // backward passes have the formats of forward passes, changed by wire_rules_backward. Forward passes do not read
-  // wire_rules_backward.
-  std::optional<quant::Format> wire_format_backward;
-  FormatRules wire_rules_backward;
-  quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
-  FormatRules gemm_rules;                           // formats of single parameters, by name
-  nn::ProductOptions products;                      // without tp_chunks and tp_overlap, which are settings below
+  std::optional<quant::DType> grad_wire;  // absent: dtype
+  FormatSettings formats;
+  nn::ProductOptions products;  // without tp_chunks and tp_overlap, which are settings below
 
   train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings

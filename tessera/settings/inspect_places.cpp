@@ -11,14 +11,14 @@ namespace tessera::settings {
 using nlohmann::ordered_json;
 
 ordered_json inspect_places(const ResolvedRun& run) {
-  const PlaceMap &unused = run.mesh().unused, &dead = run->dead;
+  const PlaceMap &unused = run.mesh().unused, &dead = run->mesh.unused.dead;
   const auto slots_of = [](const PlaceMap& slots, const TpGroup& group) {
     const auto found = slots.find(group);
     return found == slots.end() ? std::vector<int>() : found->second;
   };
   ordered_json places = ordered_json::array();
-  for (int dp = 0; dp < run->dp; ++dp)
-    for (int gtp = 0; gtp < run->gtp; ++gtp) {
+  for (int dp = 0; dp < run.degrees().dp; ++dp)
+    for (int gtp = 0; gtp < run.degrees().gtp; ++gtp) {
       const TpGroup group{.dp = dp, .gtp = gtp};
       const std::vector<int> dead_here = slots_of(dead, group), unused_here = slots_of(unused, group);
       std::vector<int> retired;

@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/base/text/printable.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 
 namespace tessera::settings {
 namespace {
@@ -66,17 +66,17 @@ PlaceMap sorted(PlaceMap slots, std::string_view flag) {
 }
 
 // Throws InputError for the first place outside the mesh.
-void check_inside(const PlaceMap& slots, const TrainConfig& config, std::string_view flag) {
+void check_inside(const PlaceMap& slots, const MeshSettings& mesh, std::string_view flag) {
   for (const auto& [group, named] : slots) {
-    if (group.dp >= config.dp)
+    if (group.dp >= mesh.dp)
       throw InputError("{}: place {} is in replica {}, expected one below --dp {}", flag, to_text(group, named.front()),
-                       group.dp, config.dp);
-    if (group.gtp >= config.gtp)
+                       group.dp, mesh.dp);
+    if (group.gtp >= mesh.gtp)
       throw InputError("{}: place {} is of gtp rank {}, expected one below --gtp {}", flag,
-                       to_text(group, named.front()), group.gtp, config.gtp);
-    if (named.back() >= config.tp)
+                       to_text(group, named.front()), group.gtp, mesh.gtp);
+    if (named.back() >= mesh.tp)
       throw InputError("{}: place {} is tp slot {}, expected one below --tp {}", flag, to_text(group, named.back()),
-                       named.back(), config.tp);
+                       named.back(), mesh.tp);
   }
 }
 
@@ -95,15 +95,15 @@ std::size_t most_slots(const PlaceMap& slots) {
   return most;
 }
 
-PlaceMap with_requested_spares(const PlaceMap& dead, const TrainConfig& config) {
-  if (config.tp_spares.empty()) return dead;
+PlaceMap with_requested_spares(const PlaceMap& dead, const MeshSettings& mesh) {
+  if (mesh.unused.tp_spares.empty()) return dead;
   if (dead.empty())
-    throw InputError("--tp-spares: got {} without --dead, expected dead places", base::excerpt(config.tp_spares));
-  const int tp = static_cast<int>(config.tp);
-  if (config.tp_spares == "auto") return uniform_spares(dead, tp).inactive;
-  const std::optional<int> spares = number_of(config.tp_spares);
+    throw InputError("--tp-spares: got {} without --dead, expected dead places", base::excerpt(mesh.unused.tp_spares));
+  const int tp = static_cast<int>(mesh.tp);
+  if (mesh.unused.tp_spares == "auto") return uniform_spares(dead, tp).inactive;
+  const std::optional<int> spares = number_of(mesh.unused.tp_spares);
   if (!spares || *spares < 1 || *spares > tp)
-    throw InputError("--tp-spares: got {}, expected auto or 1 to --tp {}", base::excerpt(config.tp_spares), tp);
+    throw InputError("--tp-spares: got {}, expected auto or 1 to --tp {}", base::excerpt(mesh.unused.tp_spares), tp);
   for (const auto& [group, slots] : dead)
     if (static_cast<int>(slots.size()) > *spares)
       throw InputError("--tp-spares: got {}, expected at least {}: --dead names {} slots of dp{}.gtp{}", *spares,
@@ -120,11 +120,11 @@ nlohmann::json read_map(const std::string& file, std::string_view flag) {
 }
 
 // Returns the flags that leave places without a rank, such as "--dead and --tp-spares".
-std::string flags_of_places(const TrainConfig& config) {
+std::string flags_of_places(const MeshSettings& mesh) {
   std::vector<std::string_view> flags;
-  if (!config.dead.empty()) flags.emplace_back("--dead");
-  if (!config.idle.empty()) flags.emplace_back("--idle");
-  if (!config.tp_spares.empty()) flags.emplace_back("--tp-spares");
+  if (!mesh.unused.dead.empty()) flags.emplace_back("--dead");
+  if (!mesh.unused.idle.empty()) flags.emplace_back("--idle");
+  if (!mesh.unused.tp_spares.empty()) flags.emplace_back("--tp-spares");
   return fmt::format("{}", fmt::join(flags, " and "));
 }
 
@@ -184,25 +184,25 @@ Spares uniform_spares(const PlaceMap& dead, int tp) {
   return {.count = count, .inactive = with_spares(dead, count, tp)};
 }
 
-PlaceMap inactive_slots(const TrainConfig& config) {
-  const PlaceMap &dead = config.dead, &idle = config.idle;
-  check_inside(dead, config, "--dead");
-  check_inside(idle, config, "--idle");
+PlaceMap inactive_slots(const MeshSettings& mesh) {
+  const PlaceMap &dead = mesh.unused.dead, &idle = mesh.unused.idle;
+  check_inside(dead, mesh, "--dead");
+  check_inside(idle, mesh, "--idle");
   for (const auto& [group, slots] : idle)
     if (const auto found = dead.find(group); found != dead.end())
       for (const int slot : slots)
         if (std::ranges::binary_search(found->second, slot))
           throw InputError("--idle: place {} is also named by --dead", to_text(group, slot));
-  PlaceMap inactive = with_requested_spares(dead, config);
+  PlaceMap inactive = with_requested_spares(dead, mesh);
   for (const auto& [group, slots] : idle) {
     std::vector<int>& known = inactive[group];
     std::vector<int> both;
     std::ranges::set_union(known, slots, std::back_inserter(both));
     known = std::move(both);
   }
-  if (count(inactive) == config.tp * config.gtp * config.dp)
-    throw InputError("{}: no place of tp {} x gtp {} x dp {} is left", flags_of_places(config), config.tp, config.gtp,
-                     config.dp);
+  if (count(inactive) == mesh.places())
+    throw InputError("{}: no place of tp {} x gtp {} x dp {} is left", flags_of_places(mesh), mesh.tp, mesh.gtp,
+                     mesh.dp);
   return inactive;
 }
 
@@ -223,28 +223,28 @@ std::vector<int> places_of(const PlaceMap& slots, std::int64_t tp, std::int64_t 
   return places;
 }
 
-std::int64_t replicas_of_processes(const TrainConfig& config, int processes) {
-  const std::int64_t part = config.tp * config.gtp, replicas = processes / part;
-  if (processes % part != 0) return 0;
-  for (const PlaceMap& places : {config.dead, config.idle})
+std::int64_t replicas_of_processes(const MeshSettings& mesh, int processes) {
+  const std::int64_t replicas = processes / mesh.replica_places();
+  if (processes % mesh.replica_places() != 0) return 0;
+  for (const PlaceMap& places : {mesh.unused.dead, mesh.unused.idle})
     for (const auto& [group, slots] : places)
       if (group.dp >= replicas) return 0;
   return replicas;
 }
 
-StartedRank started_rank(TrainConfig config, int rank, int processes) {
+StartedRank started_rank(MeshSettings mesh, int rank, int processes) {
   StartedRank all{.rank = rank, .size = processes};
-  if (config.dead.empty() && config.idle.empty()) return all;
-  if (config.dp == 0) config.dp = replicas_of_processes(config, processes);
-  if (config.tp * config.gtp * config.dp != processes) return all;
-  const PlaceMap unused = inactive_slots(config), &dead = config.dead;
-  std::vector<int> places = places_of(unused, config.tp, config.gtp);
+  if (mesh.unused.dead.empty() && mesh.unused.idle.empty()) return all;
+  if (mesh.dp == 0) mesh.dp = replicas_of_processes(mesh, processes);
+  if (mesh.places() != processes) return all;
+  const PlaceMap unused = inactive_slots(mesh), &dead = mesh.unused.dead;
+  std::vector<int> places = places_of(unused, mesh.tp, mesh.gtp);
   std::ranges::sort(places);
   const auto at = std::ranges::lower_bound(places, rank);
   const int before = static_cast<int>(at - places.begin()), size = processes - static_cast<int>(places.size());
   if (at == places.end() || *at != rank) return {.rank = rank - before, .size = size};
-  const int slot = rank % static_cast<int>(config.tp), group = rank / static_cast<int>(config.tp);
-  const TpGroup place{.dp = group / static_cast<int>(config.gtp), .gtp = group % static_cast<int>(config.gtp)};
+  const int slot = rank % static_cast<int>(mesh.tp), group = rank / static_cast<int>(mesh.tp);
+  const TpGroup place{.dp = group / static_cast<int>(mesh.gtp), .gtp = group % static_cast<int>(mesh.gtp)};
   const auto found = dead.find(place);
   const bool is_dead = found != dead.end() && std::ranges::binary_search(found->second, slot);
   return {.rank = rank - before,

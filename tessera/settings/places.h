@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/settings/config.h"
+#include "tessera/settings/mesh_settings.h"
 
 namespace tessera::settings {
 
@@ -36,7 +36,7 @@ Spares uniform_spares(const PlaceMap& dead, int tp);
 // Returns the slots without a rank under --dead, --idle and --tp-spares. Throws
 // InputError for: a place outside the mesh; a place that --dead and --idle both name; --tp-spares without a dead place;
 // fewer spares than a group has dead slots; a mesh without an active place. The message names the flag and the place.
-PlaceMap inactive_slots(const TrainConfig& config);
+PlaceMap inactive_slots(const MeshSettings& mesh);
 // Returns the tp slots of a group that have a rank.
 std::vector<int> active_slots(const PlaceMap& inactive, const TpGroup& group, int tp);
 // Returns the numbers of the places in `slots` in the grid (tp, gtp, dp), in ascending order. The number of a place is
@@ -53,11 +53,11 @@ struct StartedRank {
 };
 // Returns the number of replicas if each of `processes` processes was started for a place and --dp is not given.
 // Returns 0 if a replica of tp * gtp places does not divide `processes`, or if --dead or --idle names a later replica.
-std::int64_t replicas_of_processes(const TrainConfig& config, int processes);
+std::int64_t replicas_of_processes(const MeshSettings& mesh, int processes);
 // Returns the rank of process `rank` of `processes`. A launcher may start one process for each active place, or one for
 // each place. In the second case, the processes of places without a rank have no rank. In all other cases, returns
-// `rank` and `processes` unchanged; resolve_mesh refuses a wrong number of processes. `config` has the settings of the
+// `rank` and `processes` unchanged; resolve_mesh refuses a wrong number of processes. `mesh` has the settings of the
 // command line or of the resumed run; dp may be 0. Throws the errors of inactive_slots.
-StartedRank started_rank(TrainConfig config, int rank, int processes);
+StartedRank started_rank(MeshSettings mesh, int rank, int processes);
 
 }  // namespace tessera::settings

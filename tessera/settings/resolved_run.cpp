@@ -4,18 +4,14 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/settings/checks/run_limits.h"
 #include "tessera/settings/places.h"
+#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/shares.h"
 
 namespace tessera::settings {
 namespace {
-
-// Returns the global batch with which every reader has one microbatch in a step.
-std::int64_t one_microbatch(const TrainConfig& config, std::int64_t ranks) {
-  const std::int64_t part = config.tp * config.gtp;
-  return config.micro_batch * config.gtp * (config.dp > 0 ? config.dp : std::max<std::int64_t>(1, ranks / part));
-}
 
 TrainConfig plan_settings(TrainConfig config) {
   check_tp_tokens(config);
@@ -23,9 +19,9 @@ TrainConfig plan_settings(TrainConfig config) {
   // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
   // backend.
   if (!config.given.contains("backend")) config.backend = Backend::mpi;
-  if (has_unused_places(config) && config.dp == 0) config.dp = nominal_replicas(config);
-  check_mesh_limits(config);
-  if (!config.given.contains("global_batch")) config.global_batch = one_microbatch(config, config.ranks);
+  if (config.mesh.has_unused_places() && config.mesh.dp == 0) config.mesh.dp = nominal_replicas(config.mesh);
+  check_mesh_limits(config.mesh);
+  if (!config.given.contains("global_batch")) config.global_batch = one_microbatch(config, config.mesh.ranks);
   return config;
 }
 
@@ -42,10 +38,9 @@ TrainConfig settings_of(Use use, TrainConfig config, std::optional<std::int64_t>
   return config;
 }
 
-void leave_out(UnusedPlaces unused, TrainConfig& config) {
-  config.dead = std::move(unused.dead), config.idle = std::move(unused.idle);
-  config.tp_spares = std::move(unused.tp_spares), config.reduced_batch = std::move(unused.reduced_batch);
-  config.ranks = config.tp * config.gtp * config.dp - count(inactive_slots(config));
+void leave_out(UnusedPlaces unused, MeshSettings& mesh) {
+  mesh.unused = std::move(unused);
+  mesh.ranks = mesh.places() - count(inactive_slots(mesh));
 }
 
 }  // namespace
@@ -56,15 +51,15 @@ void check(const TrainConfig& settings) {
 
 RunMesh resolve_mesh(TrainConfig settings, Use use, std::optional<std::int64_t> world_size) {
   if (use != Use::train) settings = settings_of(use, std::move(settings), world_size);
-  return mesh_of(resolve_ranks(std::move(settings), world_size), /*has_experts=*/false);
+  return mesh_of(resolve_ranks(std::move(settings), world_size).mesh, /*has_experts=*/false);
 }
 
 ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
                     std::optional<std::int64_t> world_size) {
   settings = resolve_ranks(settings_of(use, std::move(settings), world_size), world_size);
   if (use == Use::forward && model->sizes().num_experts > 0) {
-    settings.etp = settings.tp, settings.egtp = settings.gtp;
-    settings.sequence_parallel = settings.tp > 1;
+    settings.mesh.etp = settings.mesh.tp, settings.mesh.egtp = settings.mesh.gtp;
+    settings.sequence_parallel = settings.mesh.tp > 1;
   }
   settings = resolve_model(std::move(settings), *model);
   if (use == Use::bench) {
@@ -77,7 +72,7 @@ ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
 ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model)
     : stored_(std::move(stored)),
       model_(std::move(model)),
-      mesh_(mesh_of(stored_, /*has_experts=*/model_->sizes().num_experts > 0)) {}
+      mesh_(mesh_of(stored_.mesh, /*has_experts=*/model_->sizes().num_experts > 0)) {}
 
 template <typename Change>
 ResolvedRun ResolvedRun::with(const Change& change) const {
@@ -91,12 +86,12 @@ bool ResolvedRun::overlaps_tp() const {
 }
 
 data::BatchShape ResolvedRun::batch() const {
-  return batch_shape(stored_, stored_.reduced_batch == "auto" ? units_of(*model_) : TpUnits());
+  return batch_shape(stored_, stored_.mesh.unused.reduced_batch == "auto" ? units_of(*model_) : TpUnits());
 }
 
 std::int64_t ResolvedRun::microbatches() const {
   if (has_unused_places()) return std::ranges::max(data::microbatches_by_replica(batch()));
-  return stored_.global_batch / (stored_.micro_batch * stored_.gtp * stored_.dp);
+  return stored_.global_batch / (stored_.micro_batch * stored_.mesh.gtp * stored_.mesh.dp);
 }
 
 ResolvedRun ResolvedRun::alone() const {
@@ -108,20 +103,21 @@ ResolvedRun ResolvedRun::on(const nn::MeshDegrees& degrees) const {
 }
 
 ResolvedRun ResolvedRun::without(UnusedPlaces unused) const {
-  return with([&](TrainConfig& config) { leave_out(std::move(unused), config); });
+  return with([&](TrainConfig& config) { leave_out(std::move(unused), config.mesh); });
 }
 
 ResolvedRun ResolvedRun::replica(PlaceMap unused, std::int64_t global_batch) const {
   return with([&](TrainConfig& config) {
-    config.dp = 1;
+    config.mesh.dp = 1;
     config.global_batch = global_batch;
-    leave_out({.dead = std::move(unused)}, config);
+    leave_out({.dead = std::move(unused)}, config.mesh);
   });
 }
 
 ResolvedRun ResolvedRun::with_microbatches(std::int64_t microbatches) const {
-  return with(
-      [&](TrainConfig& config) { config.global_batch = microbatches * config.micro_batch * config.gtp * config.dp; });
+  return with([&](TrainConfig& config) {
+    config.global_batch = microbatches * config.micro_batch * config.mesh.gtp * config.mesh.dp;
+  });
 }
 
 ResolvedRun ResolvedRun::with_lookup(Lookup lookup) const {

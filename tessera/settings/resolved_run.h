@@ -7,9 +7,10 @@
 #include "tessera/data/sampler.h"
 #include "tessera/models/model_config.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/config.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/batch.h"
+#include "tessera/settings/resolve/formats.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {
@@ -20,12 +21,6 @@ enum class Use {
   plan,     // starts no ranks: any number of ranks, and one microbatch in a step if the global batch is not given
   bench,    // as plan, but starts ranks on --backend
   forward,  // a stored model without training: one microbatch for each reader; experts are sharded like dense weights
-};
-
-// Settings of places without a rank (TrainConfig).
-struct UnusedPlaces {
-  PlaceMap dead, idle;
-  std::string tp_spares, reduced_batch;
 };
 
 // A run whose model is known and whose settings are checked and complete. Immutable. Only resolve() makes one. Each
@@ -47,7 +42,7 @@ class ResolvedRun {
   // Returns the tokens of a microbatch and the lookup, with which a model reads its embedding.
   shard::RowReads embedding_reads() const { return settings::embedding_reads(stored_); }
   // Returns the shares of the number formats of the model's weights.
-  shard::FormatTable formats() const { return format_table(stored_, *model_); }
+  shard::FormatTable format_table() const { return settings::format_table(stored_, *model_); }
   // Returns the number of tokens in a step.
   std::int64_t tokens() const { return stored_.global_batch * stored_.seq_len; }
   // Returns the split of the global batch. Throws the errors of batch_shape (shares.h).

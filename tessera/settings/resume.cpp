@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/registry.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/needs.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
 
@@ -47,7 +47,7 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
   apply_json(before, stored, where);
   MergedConfig merged{
       .config = command, .changes = {}, .keeps_mesh = false, .stored_mesh = {}, .has_trained = has_trained};
-  if (before.given.contains("ranks")) merged.stored_mesh = mesh_text(before);
+  if (before.given.contains("ranks")) merged.stored_mesh = mesh_text(before.mesh);
   const bool keeps_shape = !merged.stored_mesh.empty() && !is_any_given(command, OnResume::mesh);
   merged.keeps_mesh = keeps_shape && !is_any_given(command, OnResume::places);
   const KeptMesh kept_mesh{.shape = keeps_shape, .places = merged.keeps_mesh};

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
-#include "tessera/settings/checks/run_limits.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/shares.h"
+#include "tessera/settings/resolve/batch.h"
+#include "tessera/settings/resolve/recompute_checks.h"
+#include "tessera/settings/resolve/run_limits.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 namespace tessera::settings {
 namespace {
@@ -15,125 +17,120 @@ namespace {
 constexpr std::int64_t kMaxLocalRanks = 1024;  // the ranks are threads of one process
 
 void check_local_ranks(const TrainConfig& config) {
-  if (config.backend == Backend::local && config.ranks > kMaxLocalRanks)
-    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)", config.ranks,
-                     kMaxLocalRanks);
+  if (config.backend == Backend::local && config.mesh.ranks > kMaxLocalRanks)
+    throw InputError("--ranks: got {} with --backend local, expected at most {} (threads of one process)",
+                     config.mesh.ranks, kMaxLocalRanks);
 }
 
 void check_reduce_order(const TrainConfig& config) {
   const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
   if (in_nodes && config.ranks_per_node == 0)
-    throw InputError("--reduce-order hierarchical needs --ranks-per-node, a multiple of --tp {}", config.tp);
-  if (in_nodes && config.ranks_per_node % config.tp != 0)
+    throw InputError("--reduce-order hierarchical needs --ranks-per-node, a multiple of --tp {}", config.mesh.tp);
+  if (in_nodes && config.ranks_per_node % config.mesh.tp != 0)
     throw InputError("--ranks-per-node: got {} with --reduce-order hierarchical, expected a multiple of --tp {}",
-                     config.ranks_per_node, config.tp);
+                     config.ranks_per_node, config.mesh.tp);
   if (!in_nodes && config.ranks_per_node != 0)
     throw InputError("--ranks-per-node: got {} without --reduce-order hierarchical", config.ranks_per_node);
 }
 
-void check_recompute(const TrainConfig& config) {
-  const bool chooses = config.recompute == RecomputeSetting::automatic;
-  if (chooses && config.activation_budget.empty())
-    throw InputError("--activation-budget is missing: --recompute auto needs it, for example 20GB");
-  if (!chooses && !config.activation_budget.empty())
-    throw InputError("--activation-budget: got {} with --recompute {}, expected it with auto",
-                     config.activation_budget.text, name_of(config.recompute));
-}
-
 // Describes the source of the number of ranks: --ranks, or the started processes.
-std::string ranks_text(const TrainConfig& config, bool is_given) {
-  if (is_given) return fmt::format("--ranks: got {}", config.ranks);
-  return started_text(config.ranks);
+std::string ranks_text(std::int64_t ranks, bool is_given) {
+  return is_given ? fmt::format("--ranks: got {}", ranks) : started_text(ranks);
 }
 
-// Throws InputError for settings that a mesh with unused places does not support. Sets ranks and dp.
-TrainConfig resolve_unused_places(TrainConfig config, std::optional<std::int64_t> world_size) {
-  const std::int64_t part = config.tp * config.gtp;
-  if (config.dp == 0) config.dp = nominal_replicas(config);
-  check_mesh_limits(config);
-  const PlaceMap unused = inactive_slots(config);
-  const std::int64_t nominal = part * config.dp, active = nominal - count(unused);
-  const std::int64_t ranks = world_size ? *world_size : config.ranks;
+// Sets ranks and dp of a mesh with unused places. Throws InputError for settings that such a mesh does not support.
+void resolve_active_ranks(TrainConfig& config, std::optional<std::int64_t> world_size) {
+  MeshSettings& mesh = config.mesh;
+  if (mesh.dp == 0) mesh.dp = nominal_replicas(mesh);
+  check_mesh_limits(mesh);
+  const PlaceMap unused = inactive_slots(mesh);
+  const std::int64_t nominal = mesh.places(), active = nominal - count(unused);
+  const std::int64_t ranks = world_size ? *world_size : mesh.ranks;
   if (ranks > 0 && ranks != active && ranks != nominal)
     throw InputError("{}, expected {} active ranks or all {} places of tp {} x gtp {} x dp {} (--dead {})",
-                     world_size ? started_text(ranks) : fmt::format("--ranks: got {}", ranks), active, nominal,
-                     config.tp, config.gtp, config.dp, to_text(unused));
+                     world_size ? started_text(ranks) : fmt::format("--ranks: got {}", ranks), active, nominal, mesh.tp,
+                     mesh.gtp, mesh.dp, to_text(unused));
   if (config.reduce_order == ReduceOrder::hierarchical)
     throw InputError("--reduce-order: got hierarchical with --dead {}, expected sequential", to_text(unused));
-  if (config.etp * config.ep * config.egtp > 1)
+  if (mesh.etp * mesh.ep * mesh.egtp > 1)
     throw InputError("{}: got {} with --etp {} --ep {} --egtp {}, expected 1: experts need a whole mesh",
-                     unused_flag(config), to_text(unused), config.etp, config.ep, config.egtp);
+                     unused_flag(mesh.unused), to_text(unused), mesh.etp, mesh.ep, mesh.egtp);
   if (config.cuda_graph)
     throw InputError(
         "--cuda-graph: got on with --dead {}, expected off: replicas of different sizes launch different "
         "graphs",
         to_text(unused));
-  config.ranks = active;
-  return config;
+  mesh.ranks = active;
 }
 
-std::string unused_text(const TrainConfig& config) {
+// Sets ranks and dp of a mesh without unused places, so that tp * gtp * dp == ranks.
+void resolve_all_ranks(TrainConfig& config, std::optional<std::int64_t> world_size) {
+  MeshSettings& mesh = config.mesh;
+  if (!mesh.unused.reduced_batch.empty())
+    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places",
+                     base::excerpt(mesh.unused.reduced_batch));
+  const std::int64_t part = mesh.replica_places();
+  if (world_size && mesh.ranks > 0 && mesh.ranks != *world_size)
+    throw InputError("--ranks: got {}, expected {}: {}{}", mesh.ranks, *world_size, started_text(*world_size),
+                     start_text(config.backend, mesh.ranks));
+  const bool is_given = mesh.ranks > 0;
+  if (world_size) mesh.ranks = *world_size;
+  if (mesh.ranks == 0) mesh.ranks = part * (mesh.dp > 0 ? mesh.dp : 1);
+  if (mesh.dp == 0 && mesh.ranks % part == 0) mesh.dp = mesh.ranks / part;
+  if (mesh.dp == 0)
+    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
+                     mesh.gtp, part, start_text(config.backend, part * base::ceil_div(mesh.ranks, part)));
+  if (part * mesh.dp != mesh.ranks)
+    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(mesh.ranks, is_given), mesh.tp,
+                     mesh.gtp, mesh.dp, part * mesh.dp, start_text(config.backend, part * mesh.dp));
+}
+
+std::string unused_text(const UnusedPlaces& unused) {
   std::string text;
-  if (!config.dead.empty()) text += ", dead " + to_text(config.dead);
-  if (!config.idle.empty()) text += ", idle " + to_text(config.idle);
-  if (!config.tp_spares.empty()) text += ", tp spares " + config.tp_spares;
-  if (!config.reduced_batch.empty()) text += ", reduced batch " + config.reduced_batch;
+  if (!unused.dead.empty()) text += ", dead " + to_text(unused.dead);
+  if (!unused.idle.empty()) text += ", idle " + to_text(unused.idle);
+  if (!unused.tp_spares.empty()) text += ", tp spares " + unused.tp_spares;
+  if (!unused.reduced_batch.empty()) text += ", reduced batch " + unused.reduced_batch;
   return text;
 }
 
 }  // namespace
 
-std::string_view unused_flag(const TrainConfig& config) {
-  return config.dead.empty() ? "--idle" : "--dead";
-}
-
-bool has_unused_places(const TrainConfig& config) {
-  return !config.dead.empty() || !config.idle.empty() || !config.tp_spares.empty();
+std::string_view unused_flag(const UnusedPlaces& unused) {
+  return unused.dead.empty() ? "--idle" : "--dead";
 }
 
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size) {
-  check_mesh_limits(config);
-  if (has_unused_places(config)) {
-    config = resolve_unused_places(std::move(config), world_size);
-    check_local_ranks(config);
-    check_reduce_order(config);
-    check_recompute(config);
-    batch_shape(config, {});
-    return config;
-  }
-  if (!config.reduced_batch.empty())
-    throw InputError("--reduced-batch: got {} without --dead or --idle, expected unused places",
-                     base::excerpt(config.reduced_batch));
-  const std::int64_t part = config.tp * config.gtp;
-  if (world_size && config.ranks > 0 && config.ranks != *world_size)
-    throw InputError("--ranks: got {}, expected {}: {}{}", config.ranks, *world_size, started_text(*world_size),
-                     start_text(config.backend, config.ranks));
-  const bool is_given = config.ranks > 0;
-  if (world_size) config.ranks = *world_size;
-  if (config.ranks == 0) config.ranks = part * (config.dp > 0 ? config.dp : 1);
-  if (config.dp == 0 && config.ranks % part == 0) config.dp = config.ranks / part;
-  if (config.dp == 0)
-    throw InputError("{}, expected a multiple of --tp {} * --gtp {} = {}{}", ranks_text(config, is_given), config.tp,
-                     config.gtp, part, start_text(config.backend, part * ((config.ranks + part - 1) / part)));
-  if (part * config.dp != config.ranks)
-    throw InputError("{}, expected --tp {} * --gtp {} * --dp {} = {}{}", ranks_text(config, is_given), config.tp,
-                     config.gtp, config.dp, part * config.dp, start_text(config.backend, part * config.dp));
+  check_mesh_limits(config.mesh);
+  if (config.mesh.has_unused_places())
+    resolve_active_ranks(config, world_size);
+  else
+    resolve_all_ranks(config, world_size);
   check_local_ranks(config);
   check_reduce_order(config);
   check_recompute(config);
-  const std::int64_t blocks = config.micro_batch * config.gtp * config.dp;
-  if (config.global_batch % blocks != 0)
-    throw InputError("--global-batch: got {}, expected a multiple of --micro-batch {} * --gtp {} * --dp {} = {}",
-                     config.global_batch, config.micro_batch, config.gtp, config.dp, blocks);
+  check_global_batch(config);
   return config;
 }
 
-RunMesh mesh_of(const TrainConfig& config, bool has_experts) {
-  RunMesh mesh{.degrees = degrees_in(config), .ranks = config.ranks, .text = mesh_text(config, has_experts)};
-  if (!has_experts) mesh.degrees.experts.reset();
-  if (has_unused_places(config)) mesh.unused = inactive_slots(config);
-  mesh.degrees.unused = places_of(mesh.unused, config.tp, config.gtp);
-  return mesh;
+std::vector<int> ranks_of_node(const TrainConfig& config, bool has_experts) {
+  const MeshSettings& mesh = config.mesh;
+  const bool in_nodes = config.reduce_order == ReduceOrder::hierarchical;
+  const auto places = [&](std::int64_t compute) -> int {
+    const std::int64_t in_replica = mesh.replica_places() / compute, in_node = config.ranks_per_node / compute;
+    return in_nodes ? static_cast<int>(std::clamp<std::int64_t>(in_node, 1, in_replica)) : 1;
+  };
+  std::vector<int> nodes{places(mesh.tp)};
+  if (has_experts) nodes.push_back(places(mesh.etp * mesh.ep));
+  return nodes;
+}
+
+RunMesh mesh_of(const MeshSettings& mesh, bool has_experts) {
+  RunMesh run{.degrees = degrees_in(mesh), .ranks = mesh.ranks, .text = mesh_text(mesh, has_experts)};
+  if (!has_experts) run.degrees.experts.reset();
+  if (mesh.has_unused_places()) run.unused = inactive_slots(mesh);
+  run.degrees.unused = places_of(run.unused, mesh.tp, mesh.gtp);
+  return run;
 }
 
 std::string started_text(std::int64_t processes) {
@@ -144,21 +141,21 @@ std::string start_text(Backend backend, std::int64_t ranks) {
   return backend == Backend::mpi ? fmt::format(" (mpirun -n {} tessera train ...)", ranks) : "";
 }
 
-std::int64_t nominal_replicas(const TrainConfig& config) {
-  const std::int64_t part = config.tp * config.gtp;
-  std::int64_t replicas = std::max<std::int64_t>(1, (config.ranks + part - 1) / part);
-  for (const PlaceMap& places : {config.dead, config.idle})
+std::int64_t nominal_replicas(const MeshSettings& mesh) {
+  const std::int64_t part = mesh.replica_places();
+  std::int64_t replicas = std::max<std::int64_t>(1, base::ceil_div(mesh.ranks, part));
+  for (const PlaceMap& places : {mesh.unused.dead, mesh.unused.idle})
     for (const auto& [group, slots] : places) replicas = std::max<std::int64_t>(replicas, group.dp + 1);
   return replicas;
 }
 
-std::string mesh_text(const TrainConfig& config, bool has_experts) {
-  const std::string ranks = fmt::format("{} {}", config.ranks, config.ranks == 1 ? "rank" : "ranks");
-  if (!has_experts && config.etp * config.ep * config.egtp == 1)
-    return fmt::format("{} (tp {} x gtp {} x dp {}{})", ranks, config.tp, config.gtp, config.dp, unused_text(config));
-  return fmt::format("{} (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})", ranks, config.tp,
-                     config.gtp, config.dp, config.etp, config.ep, config.egtp,
-                     config.tp * config.gtp / (config.etp * config.ep * config.egtp), config.dp);
+std::string mesh_text(const MeshSettings& mesh, bool has_experts) {
+  const std::string ranks = fmt::format("{} {}", mesh.ranks, mesh.ranks == 1 ? "rank" : "ranks");
+  if (!has_experts && mesh.etp * mesh.ep * mesh.egtp == 1)
+    return fmt::format("{} (tp {} x gtp {} x dp {}{})", ranks, mesh.tp, mesh.gtp, mesh.dp, unused_text(mesh.unused));
+  return fmt::format("{} (tp {} x gtp {} x dp {}; experts etp {} x ep {} x egtp {} x edp {} x dp {})", ranks, mesh.tp,
+                     mesh.gtp, mesh.dp, mesh.etp, mesh.ep, mesh.egtp,
+                     mesh.replica_places() / (mesh.etp * mesh.ep * mesh.egtp), mesh.dp);
 }
 
 std::vector<std::pair<std::string, int>> axes_of(const nn::MeshDegrees& degrees) {
@@ -169,21 +166,23 @@ std::vector<std::pair<std::string, int>> axes_of(const nn::MeshDegrees& degrees)
   return axes;
 }
 
-nn::MeshDegrees degrees_in(const TrainConfig& config) {
+nn::MeshDegrees degrees_in(const MeshSettings& mesh) {
   const auto number = [](std::int64_t degree) { return static_cast<int>(degree); };
-  return {
-      .tp = number(config.tp),
-      .gtp = number(config.gtp),
-      .dp = number(config.dp),
-      .experts = nn::ExpertDegrees{.etp = number(config.etp), .ep = number(config.ep), .egtp = number(config.egtp)}};
+  return {.tp = number(mesh.tp),
+          .gtp = number(mesh.gtp),
+          .dp = number(mesh.dp),
+          .experts = nn::ExpertDegrees{.etp = number(mesh.etp), .ep = number(mesh.ep), .egtp = number(mesh.egtp)}};
 }
 
 TrainConfig on(TrainConfig config, const nn::MeshDegrees& degrees) {
   const nn::ExpertDegrees experts = degrees.experts.value_or(nn::ExpertDegrees());
-  config.tp = degrees.tp, config.gtp = degrees.gtp, config.dp = degrees.dp;
-  config.etp = experts.etp, config.ep = experts.ep, config.egtp = experts.egtp;
-  config.ranks = degrees.places();
-  config.dead.clear(), config.idle.clear(), config.tp_spares.clear(), config.reduced_batch.clear();
+  config.mesh = {.ranks = degrees.places(),
+                 .tp = degrees.tp,
+                 .gtp = degrees.gtp,
+                 .dp = degrees.dp,
+                 .etp = experts.etp,
+                 .ep = experts.ep,
+                 .egtp = experts.egtp};
   if (splits_tokens(config)) return config;
   config.tp_chunks = TrainConfig().tp_chunks;
   config.tp_overlap.reset();
@@ -197,13 +196,6 @@ TrainConfig alone(TrainConfig config) {
   config.reduce_order = ReduceOrder::sequential;
   config.ranks_per_node = 0;
   config.global_batch = config.micro_batch;
-  return config;
-}
-
-TrainConfig on_mesh_of(TrainConfig config, const TrainConfig& other) {
-  config.ranks = other.ranks, config.tp = other.tp, config.gtp = other.gtp, config.dp = other.dp;
-  config.dead = other.dead, config.idle = other.idle;
-  config.tp_spares = other.tp_spares, config.reduced_batch = other.reduced_batch;
   return config;
 }
 

@@ -23,16 +23,17 @@ struct RunMesh {
 // multiple of micro_batch * gtp * dp. If places are unused (places.h), `ranks` is the number of active places, and
 // global_batch may be any number. A launcher may then start a process for each active place or for each place.
 TrainConfig resolve_ranks(TrainConfig config, std::optional<std::int64_t> world_size);
+// Returns a number for each domain of nn::rank_layout: how many consecutive ranks add their gradients among themselves
+// before the sum over all ranks. 1: all gradients are added in rank order.
+std::vector<int> ranks_of_node(const TrainConfig& config, bool has_experts);
 // Returns the mesh of settings whose dp is set.
-RunMesh mesh_of(const TrainConfig& config, bool has_experts);
+RunMesh mesh_of(const MeshSettings& mesh, bool has_experts);
 
-// Returns whether --dead, --idle or --tp-spares leaves places without a rank.
-bool has_unused_places(const TrainConfig& config);
 // Returns the flag that names the first unused places.
-std::string_view unused_flag(const TrainConfig& config);
+std::string_view unused_flag(const UnusedPlaces& unused);
 // Returns the number of replicas of a mesh with unused places if --dp is not given. The result is the smallest number
 // for which the mesh contains all places of --dead and --idle, and a place for each rank of --ranks.
-std::int64_t nominal_replicas(const TrainConfig& config);
+std::int64_t nominal_replicas(const MeshSettings& mesh);
 
 // Returns "1 process was started" or "3 processes were started".
 std::string started_text(std::int64_t processes);
@@ -40,19 +41,17 @@ std::string started_text(std::int64_t processes);
 // backends that start their own processes.
 std::string start_text(Backend backend, std::int64_t ranks);
 // Returns RunMesh::text of settings that have a number of ranks, such as stored settings.
-std::string mesh_text(const TrainConfig& config, bool has_experts = false);
+std::string mesh_text(const MeshSettings& mesh, bool has_experts = false);
 // Returns the names and sizes of the axes: tp, gtp, dp, and for a model with experts also etp, ep, egtp, edp.
 std::vector<std::pair<std::string, int>> axes_of(const nn::MeshDegrees& degrees);
 
 // The next functions are for settings before resolve. ResolvedRun has the same for a resolved run.
 
 // Returns the degrees, with those of experts.
-nn::MeshDegrees degrees_in(const TrainConfig& config);
+nn::MeshDegrees degrees_in(const MeshSettings& mesh);
 // Returns the settings on a mesh without unused places. Settings that have no meaning on this mesh get their defaults.
 TrainConfig on(TrainConfig config, const nn::MeshDegrees& degrees);
 // Returns the settings for one rank, with one microbatch in a step.
 TrainConfig alone(TrainConfig config);
-// Returns the settings with the degrees tp, gtp and dp, the unused places and the number of ranks of `other`.
-TrainConfig on_mesh_of(TrainConfig config, const TrainConfig& other);
 
 }  // namespace tessera::settings

@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/size_limits.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/text/values.h"
 
 namespace tessera::settings {
@@ -29,6 +29,8 @@ constexpr Limits kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
                    kUnused = OnResume::places, kFixed = OnResume::fixed;
 using C = TrainConfig;
+using M = MeshSettings;
+using F = FormatSettings;
 constexpr Commands kSteps = Commands(Command::train) | Command::bench_step;
 constexpr Commands kPlans = kSteps | Command::plan | Command::bench_schedule;
 constexpr Commands kFrozen = Commands(Command::generate) | Command::evaluate;  // commands that run a stored model
@@ -50,7 +52,7 @@ constexpr std::array kSettings{
     Setting{"valid", field<&C::valid>(), kAny, kKept, "[W] PREFIX ...", "held-out data, as --data"},
     Setting{"backend", field<&C::backend>(), kAny, kKept, "local|mpi|nccl", "ranks are threads, MPI processes, or GPUs",
             kSteps | kFrozen},
-    Setting{"ranks", field<&C::ranks>(), kRanks, kMesh, "N",
+    Setting{"ranks", field<&C::mesh, &M::ranks>(), kRanks, kMesh, "N",
             "number of ranks (default: tp * gtp * dp, or the launcher's)", kPlans | Command::bench_links},
     Setting{"threads",
             field<&C::threads>(),
@@ -59,27 +61,29 @@ constexpr std::array kSettings{
             "N",
             "intra-op threads of a rank",
             kSteps | kFrozen | Command::bench_kernels},
-    Setting{"tp", field<&C::tp>(), kTpRanks, kMesh, "N", "tensor parallel ranks", kMeshes | Command::bench_products},
-    Setting{"gtp", field<&C::gtp>(), kRanks, kMesh, "N", "ranks that shard the weights of each tensor-parallel part",
-            kMeshes},
-    Setting{"dp", field<&C::dp>(), kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))",
+    Setting{"tp", field<&C::mesh, &M::tp>(), kTpRanks, kMesh, "N", "tensor parallel ranks",
+            kMeshes | Command::bench_products},
+    Setting{"gtp", field<&C::mesh, &M::gtp>(), kRanks, kMesh, "N",
+            "ranks that shard the weights of each tensor-parallel part", kMeshes},
+    Setting{"dp", field<&C::mesh, &M::dp>(), kRanks, kMesh, "N", "replicas (default: ranks / (tp * gtp))",
             kPlans | Command::evaluate},
-    Setting{"etp", field<&C::etp>(), kTpRanks, kMesh, "N", "experts: ranks that compute with parts of each expert",
+    Setting{"etp", field<&C::mesh, &M::etp>(), kTpRanks, kMesh, "N",
+            "experts: ranks that compute with parts of each expert", kPlans},
+    Setting{"ep", field<&C::mesh, &M::ep>(), kExpertRanks, kMesh, "N", "experts: ranks that own different experts",
             kPlans},
-    Setting{"ep", field<&C::ep>(), kExpertRanks, kMesh, "N", "experts: ranks that own different experts", kPlans},
-    Setting{"egtp", field<&C::egtp>(), kRanks, kMesh, "N", "experts: ranks that shard the weights of each part",
-            kPlans},
+    Setting{"egtp", field<&C::mesh, &M::egtp>(), kRanks, kMesh, "N",
+            "experts: ranks that shard the weights of each part", kPlans},
     Setting{
-        "dead", field<&C::dead>(), kAny, kUnused, "PLACES",
+        "dead", field<&C::mesh, &M::unused, &UnusedPlaces::dead>(), kAny, kUnused, "PLACES",
         "dead places, such as dp0.gtp1:0,3;dp2:1 (replica, gtp rank, tp slots; without gtp: gtp 0), or a .json file",
         kPlaces},
-    Setting{"idle", field<&C::idle>(), kAny, kUnused, "PLACES", "live places that do not take part, as --dead",
-            kPlaces},
-    Setting{"tp_spares", field<&C::tp_spares>(), kTextOrNumber, kUnused, "auto|N",
+    Setting{"idle", field<&C::mesh, &M::unused, &UnusedPlaces::idle>(), kAny, kUnused, "PLACES",
+            "live places that do not take part, as --dead", kPlaces},
+    Setting{"tp_spares", field<&C::mesh, &M::unused, &UnusedPlaces::tp_spares>(), kTextOrNumber, kUnused, "auto|N",
             "tp groups with dead slots use N fewer slots than --tp (auto: the most dead slots of a group)", kPlaces},
-    Setting{"reduced_batch", field<&C::reduced_batch>(), kTextOrNumber, kUnused, "auto|N",
-            "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)",
-            kPlaces},
+    Setting{
+        "reduced_batch", field<&C::mesh, &M::unused, &UnusedPlaces::reduced_batch>(), kTextOrNumber, kUnused, "auto|N",
+        "sequences of a step for each replica with unused places (auto: by its speed; default: equal shares)", kPlaces},
     Setting{"micro_batch", field<&C::micro_batch>(), kMicrobatch, kKept, "N", "sequences computed at once",
             kPlans | Command::evaluate},
     Setting{"global_batch", field<&C::global_batch>(), kCount, kFixed, "N", "sequences of a step", kPlans},
@@ -95,17 +99,18 @@ constexpr std::array kSettings{
             kMeshes | Command::bench_kernels},
     Setting{"grad_wire", field<&C::grad_wire>(), kAny, kKept, "fp32|bf16|fp64",
             "type of gradients in transfers (default: dtype)", kPlans},
-    Setting{"wire_format", field<&C::wire_format>(), kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
+    Setting{"wire_format", field<&C::formats, &F::wire>(), kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "matrices are stored and gathered in this number format (docs/formats.md)", kPlans},
-    Setting{"wire_rules", field<&C::wire_rules>(), kAny, kKept, "NAME=FORMAT,...",
+    Setting{"wire_rules", field<&C::formats, &F::wire_rules>(), kAny, kKept, "NAME=FORMAT,...",
             "formats by matrix name, which may be a shell pattern; the last match counts", kPlans},
-    Setting{"wire_format_backward", field<&C::wire_format_backward>(), kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
+    Setting{"wire_format_backward", field<&C::formats, &F::wire_backward>(), kAny, kKept,
+            "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "backward passes gather matrices in this number format (default: as forward)", kPlans},
-    Setting{"wire_rules_backward", field<&C::wire_rules_backward>(), kAny, kKept, "NAME=FORMAT,...",
+    Setting{"wire_rules_backward", field<&C::formats, &F::wire_rules_backward>(), kAny, kKept, "NAME=FORMAT,...",
             "formats of backward passes by matrix name, as --wire-rules", kPlans},
-    Setting{"gemm_format", field<&C::gemm_format>(), kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
+    Setting{"gemm_format", field<&C::formats, &F::products>(), kAny, kKept, "bf16|fp8|fp8_block|mxfp8|nvfp4",
             "number format of matrix products; GPUs: bf16, fp8, fp8_block", kPlans},
-    Setting{"gemm_rules", field<&C::gemm_rules>(), kAny, kKept, "NAME=FORMAT,...",
+    Setting{"gemm_rules", field<&C::formats, &F::product_rules>(), kAny, kKept, "NAME=FORMAT,...",
             "formats of products by matrix name, as --wire-rules", kPlans},
     Setting{"fp8_scaling", field<&C::products, &nn::ProductOptions::scaling>(), kAny, kKept, "delayed|current",
             "fp8 products: scales from the amaxes of earlier steps, or from a matrix's own amax", kPlans,

@@ -7,10 +7,10 @@
 #include <numeric>
 #include <utility>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/run_mesh.h"
 
 namespace tessera::settings {
 namespace {
@@ -22,33 +22,29 @@ struct Replica {
   bool is_reduced = false;
 };
 
-std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // Returns the units of the busiest rank in a group of `live` ranks, relative to a group of `tp` ranks.
 double work_of(const TpUnits& units, std::int64_t live, std::int64_t tp) {
   const auto ratio = [&](std::int64_t count) {
-    return static_cast<double>(rounded_up_quotient(count, live)) / static_cast<double>(rounded_up_quotient(count, tp));
+    return static_cast<double>(base::ceil_div(count, live)) / static_cast<double>(base::ceil_div(count, tp));
   };
   return std::max(ratio(units.heads), ratio(units.ffn));
 }
 
 std::vector<Replica> replicas_of(const TrainConfig& config, const TpUnits& units) {
-  const PlaceMap unused = has_unused_places(config) ? inactive_slots(config) : PlaceMap();
+  const PlaceMap unused = config.mesh.has_unused_places() ? inactive_slots(config.mesh) : PlaceMap();
   std::vector<Replica> replicas;
   // The key contains the slots of each tp group that has a rank.
   std::map<std::vector<std::vector<int>>, int> schedules;
-  for (int dp = 0; dp < config.dp; ++dp) {
+  for (int dp = 0; dp < config.mesh.dp; ++dp) {
     Replica replica;
     std::vector<std::vector<int>> shape;
-    for (int gtp = 0; gtp < config.gtp; ++gtp) {
-      std::vector<int> slots = active_slots(unused, {.dp = dp, .gtp = gtp}, static_cast<int>(config.tp));
+    for (int gtp = 0; gtp < config.mesh.gtp; ++gtp) {
+      std::vector<int> slots = active_slots(unused, {.dp = dp, .gtp = gtp}, static_cast<int>(config.mesh.tp));
       const auto live = static_cast<std::int64_t>(slots.size());
-      if (live < config.tp) replica.is_reduced = true;
+      if (live < config.mesh.tp) replica.is_reduced = true;
       if (live == 0) continue;
       ++replica.readers;
-      replica.work = std::max(replica.work, work_of(units, live, config.tp));
+      replica.work = std::max(replica.work, work_of(units, live, config.mesh.tp));
       shape.push_back(std::move(slots));
     }
     if (replica.readers == 0) continue;
@@ -79,7 +75,7 @@ std::vector<std::int64_t> proportional(std::int64_t total, const std::vector<dou
 
 std::vector<std::int64_t> fixed_shares(const TrainConfig& config, const std::vector<Replica>& replicas) {
   std::int64_t fixed = 0;
-  const std::string& text = config.reduced_batch;
+  const std::string& text = config.mesh.unused.reduced_batch;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fixed);
   if (error != std::errc() || end != text.data() + text.size() || fixed < 0)
     throw InputError("--reduced-batch: got {}, expected auto or a number of sequences", base::excerpt(text));
@@ -121,9 +117,9 @@ data::BatchShape batch_shape(const TrainConfig& config, const TpUnits& units) {
   data::BatchShape shape = data::equal_shares(config.micro_batch, config.global_batch, readers);
   for (std::size_t replica = 0; replica < replicas.size(); ++replica)
     shape.replicas[replica].schedule = replicas[replica].schedule;
-  if (config.reduced_batch.empty()) return shape;
+  if (config.mesh.unused.reduced_batch.empty()) return shape;
   std::vector<std::int64_t> shares;
-  if (config.reduced_batch == "auto") {
+  if (config.mesh.unused.reduced_batch == "auto") {
     std::vector<double> speeds;
     for (const Replica& replica : replicas) speeds.push_back(static_cast<double>(replica.readers) / replica.work);
     shares = proportional(config.global_batch, speeds);

@@ -5,8 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/predict/model_flops.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/settings/checks/tp_tokens.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 namespace tessera::settings {
 namespace {
@@ -20,9 +19,10 @@ runtime::RuntimeOptions runtime_options(const ResolvedRun& run) {
   options.zero = config.zero;
   options.one_microbatch = !run.has_unused_places() && run.microbatches() == 1;
   options.pushes = config.pushes;
-  options.wire = wire_policy(config);
-  options.products = product_policy(config);
-  options.wire_backward = backward_policy(config);
+  shard::FormatPolicies formats = policies_of(config.formats);
+  options.wire = std::move(formats.wire);
+  options.products = std::move(formats.products);
+  options.wire_backward = std::move(formats.wire_backward);
   options.nodes = ranks_of_node(config, run.has_experts());
   options.replay = {.poison = config.debug_poison, .delay_seed = static_cast<std::uint64_t>(config.debug_delays)};
   return options;
@@ -105,7 +105,7 @@ models::StepOptions step_options(const ResolvedRun& run, nn::BlockRecompute reco
 
 predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recompute) {
   models::StepOptions step = step_options(run, std::move(recompute));
-  const int last = static_cast<int>(std::max(run->tp, run->etp * run->ep)) - 1;
+  const int last = static_cast<int>(std::max(run->mesh.tp, run->mesh.etp * run->mesh.ep)) - 1;
   const int rank = std::min(last, step.layout.mesh.world_size() - 1);
   return {.step = std::move(step), .rank = rank, .sequences = run->micro_batch, .seq_len = run->seq_len};
 }

@@ -3,7 +3,7 @@
 namespace tessera::settings {
 
 std::string_view transport_of(const ResolvedRun& run, const runtime::ScheduleStatistics& statistics) {
-  if (run->backend != Backend::nccl || run->gtp == 1 || statistics.planned == 0) return "";
+  if (run->backend != Backend::nccl || run->mesh.gtp == 1 || statistics.planned == 0) return "";
   return statistics.indirect.empty() ? "push" : "nccl";
 }
 

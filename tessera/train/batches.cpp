@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tessera/base/ceil_div.h"
+
 namespace tessera::train {
 namespace {
 
@@ -22,10 +24,6 @@ models::Batch to_tensors(const data::Batch& batch, std::int64_t sequences, std::
                      .positions = tensor_of(batch.positions),
                      .cu_seqlens = batch.cu_seqlens},
           .first_token = first_sequence * seq_len};
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
 }
 
 // Returns samples first ... first + micro_batch of the data. Samples at or after `end` are masked.
@@ -80,7 +78,7 @@ train::StepInput evaluation_input(const data::TrainingData& data, const Evaluati
                                   const shard::ParallelGroups& parallel) {
   const std::int64_t samples = data.num_samples();
   // The number of blocks of a replica.
-  const std::int64_t share = ceil_div(ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);
+  const std::int64_t share = base::ceil_div(base::ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(data.sample_in_order(i));
   const std::int64_t first_block = share * parallel.place().replica;
@@ -88,8 +86,8 @@ train::StepInput evaluation_input(const data::TrainingData& data, const Evaluati
   const std::int64_t readers = parallel.cuts().parts, reader = parallel.place().part;
   std::vector<int> by_replica;
   for (int replica = 0; replica < parallel.cuts().replicas; ++replica)
-    by_replica.push_back(static_cast<int>(ceil_div(share, parallel.cuts().parts_of(replica))));
-  return {.microbatches = static_cast<int>(ceil_div(share, readers)),
+    by_replica.push_back(static_cast<int>(base::ceil_div(share, parallel.cuts().parts_of(replica))));
+  return {.microbatches = static_cast<int>(base::ceil_div(share, readers)),
           .microbatches_by_replica = by_replica,
           .tokens = tokens,
           .batch = [&data, shape, first_block, end, readers, reader](int microbatch) {

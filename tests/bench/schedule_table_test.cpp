@@ -27,7 +27,7 @@ ScheduleBench bench_of(Settings settings) {
 
 // Returns whether the tp ranks' parts are equal. The sizes of llama-tiny give equal parts.
 bool are_ranks_equal(const ScheduleBench& bench) {
-  return (bench.run->tp == 1 && bench.run->ep == 1) || bench.run->model == "llama-tiny";
+  return (bench.run->mesh.tp == 1 && bench.run->mesh.ep == 1) || bench.run->model == "llama-tiny";
 }
 
 // On the virtual clock, a model's step takes the simulated time, up to the rounding of sums, if the tp ranks' parts are

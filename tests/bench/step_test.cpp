@@ -31,7 +31,7 @@ models::DecoderConfig small_sizes() {
           .max_position_embeddings = 8};
 }
 settings::TrainConfig small_settings(int tp, int gtp, int dp = 1) {
-  settings::TrainConfig config{.model = "small", .tp = tp, .gtp = gtp, .dp = dp};
+  settings::TrainConfig config{.model = "small", .mesh = {.tp = tp, .gtp = gtp, .dp = dp}};
   config.global_batch = std::int64_t{2} * gtp * dp;  // the step has two microbatches
   config.given = {"backend", "global_batch"};
   return config;
@@ -47,8 +47,8 @@ StepBench small_bench(int tp, int gtp, int dp = 1) {
 
 std::vector<StepReport> reports_of(const StepBench& bench) {
   launch::set_up_process(bench.run->threads, bench.run->deterministic);
-  std::vector<StepReport> reports(static_cast<std::size_t>(bench.run->ranks));
-  comm::run_local(static_cast<int>(bench.run->ranks), {}, [&](comm::World& world) {
+  std::vector<StepReport> reports(static_cast<std::size_t>(bench.run->mesh.ranks));
+  comm::run_local(static_cast<int>(bench.run->mesh.ranks), {}, [&](comm::World& world) {
     reports[static_cast<std::size_t>(world.rank())] = measure_step(world, bench);
   });
   return reports;
@@ -85,7 +85,7 @@ TEST(StepBenchmark, ReportsTheRowsAndTheTransportOfExperts) {
   models::DecoderConfig sizes = small_sizes();
   sizes.experts = models::ExpertsConfig{.count = 6, .per_token = 2, .width = 8, .sparse = {true, true}};
   settings::TrainConfig config = small_settings(1, 2);
-  config.ep = 2;
+  config.mesh.ep = 2;
   const StepBench bench = bench_of(config, sizes);
   const nlohmann::ordered_json json = step_json(bench, reports_of(bench).front());
   EXPECT_EQ(json.at("expert_room_rows"), 2 * 8 * 2);
@@ -105,7 +105,7 @@ TEST(StepBenchmark, HasTheLoadOfItsRouting) {
   for (const int gtp : {1, 2}) {
     SCOPED_TRACE(gtp);
     settings::TrainConfig config = small_settings(1, gtp);
-    config.ep = gtp;
+    config.mesh.ep = gtp;
     config.global_batch = gtp;
     StepBench bench = bench_of(config, sizes);
     const double even = reports_of(bench).front().expert_load.value();
@@ -209,7 +209,7 @@ TEST(StepBenchmark, CountsTheFlopsOfARank) {
   constexpr double weights = 2 * 120 * 16 + 32 * 16, tokens = 8, scores = 8 * 8 / 2.0;
   constexpr double microbatch = 6 * weights * tokens + 2 * 7 * 2 * scores * 16;
   const auto flops = [](const StepBench& bench) {
-    return settings::model_flops(bench.run) / static_cast<double>(bench.run->ranks);
+    return settings::model_flops(bench.run) / static_cast<double>(bench.run->mesh.ranks);
   };
   EXPECT_EQ(flops(small_bench(1, 1)), 2 * microbatch);
   EXPECT_EQ(flops(small_bench(1, 4)), 2 * microbatch);
@@ -241,15 +241,15 @@ struct Held {
   double stored = 0, updated = 0, squared = 0;
 };
 std::vector<Held> held_by_rank(const StepBench& bench) {
-  std::vector<Held> held(static_cast<std::size_t>(bench.run->ranks));
-  comm::run_local(static_cast<int>(bench.run->ranks), {}, [&](comm::World& world) {
+  std::vector<Held> held(static_cast<std::size_t>(bench.run->mesh.ranks));
+  comm::run_local(static_cast<int>(bench.run->mesh.ranks), {}, [&](comm::World& world) {
     train::Trainer trainer(world, settings::trainer_options(bench.run));
     Held& own = held[static_cast<std::size_t>(world.rank())];
     for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
       const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
       own.stored += static_cast<double>(parameter.shard_elements());
       own.updated += static_cast<double>(parameter.state_elements());
-      if (bench.run->gtp == 1 || parameter.columns_of_sum(static_cast<int>(bench.run->dp)) == 0)
+      if (bench.run->mesh.gtp == 1 || parameter.columns_of_sum(static_cast<int>(bench.run->mesh.dp)) == 0)
         own.squared += static_cast<double>(parameter.state_elements());
     }
   });
@@ -266,7 +266,7 @@ TEST(StepBenchmark, LimitCountsTheElementsThatTheRankUpdates) {
       config.embedding = settings::Lookup::gather;
       const StepBench bench = bench_of(config);
       const std::vector<Held> held = held_by_rank(bench);
-      for (int rank = 0; rank < bench.run->ranks; ++rank) {
+      for (int rank = 0; rank < bench.run->mesh.ranks; ++rank) {
         const auto [stored, updated, squared] = held[static_cast<std::size_t>(rank)];
         const double one = bytes_of(bench, 1, rank), three = bytes_of(bench, 3, rank);
         // The first sum of a step does not read its destination.

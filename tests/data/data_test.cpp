@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/base/files.h"
+#include "tests/data/dataset_writer.h"
 
 namespace tessera::data {
 namespace {

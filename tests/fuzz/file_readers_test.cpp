@@ -14,6 +14,7 @@
 #include "tessera/hub/tokenizer/tokenizer_files.h"
 #include "tessera/hub/tokenizer/tokenizer_warnings.h"
 #include "tessera/models/registry.h"
+#include "tests/data/dataset_writer.h"
 #include "tests/fuzz/files.h"
 #include "tests/fuzz/fuzzing.h"
 

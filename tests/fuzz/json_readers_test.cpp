@@ -28,10 +28,11 @@ using nlohmann::json;
 settings::TrainConfig stored_config() {
   settings::TrainConfig config;
   config.model = "llama-tiny", config.data = {"data/train"}, config.out = "runs/a";
-  config.steps = 9, config.seq_len = 16, config.ranks = 8, config.dtype = quant::DType::bf16;
-  config.tp = 2, config.gtp = 2, config.dp = 2;
-  config.dead = settings::parse_slots("dp0.gtp1:1", "--dead"), config.tp_spares = "1", config.reduced_batch = "auto";
-  config.wire_rules.text = "layers.*=fp8,output.weight=bf16";
+  config.steps = 9, config.seq_len = 16, config.dtype = quant::DType::bf16;
+  config.mesh = {.ranks = 8, .tp = 2, .gtp = 2, .dp = 2};
+  config.mesh.unused = {
+      .dead = settings::parse_slots("dp0.gtp1:1", "--dead"), .tp_spares = "1", .reduced_batch = "auto"};
+  config.formats.wire_rules.text = "layers.*=fp8,output.weight=bf16";
   config.debug_suppress.text = "5,7:2";
   return config;
 }
@@ -80,27 +81,25 @@ TEST(Fuzz, SettingsOfRuns) {
 }
 
 TEST(Fuzz, Places) {
-  settings::TrainConfig mesh;
-  mesh.tp = 8, mesh.gtp = 4, mesh.dp = 1024;
+  settings::MeshSettings mesh{.tp = 8, .gtp = 4, .dp = 1024};
   fuzz({.name = "places",
         .seeds = {"dp0.gtp1:3,0;dp2:1", "gtp1.dp0.pp0.cp0:3", "dp1023.gtp3:7"},
         .mutate = mutated_bytes,
         .read = [&](const std::string& text) {
-          mesh.dead = settings::read_slots(text, "--dead");
+          mesh.unused.dead = settings::read_slots(text, "--dead");
           settings::inactive_slots(mesh);
         }});
 }
 
 TEST(Fuzz, FilesOfPlaces) {
   const base::TempFolder folder;
-  settings::TrainConfig mesh;
-  mesh.tp = 8, mesh.gtp = 4, mesh.dp = 1024;
+  settings::MeshSettings mesh{.tp = 8, .gtp = 4, .dp = 1024};
   fuzz({.name = "files of places",
         .seeds = {R"({"dp0.gtp1": [0, 3], "dp2": [1], "gtp3.dp1000": [7, 6, 5, 4]})"},
         .mutate = mutated_json,
         .read =
             [&](const std::string&) {
-              mesh.dead = settings::read_slots((folder / "dead.json").string(), "--dead");
+              mesh.unused.dead = settings::read_slots((folder / "dead.json").string(), "--dead");
               settings::inactive_slots(mesh);
             },
         .write = [&](const std::string& text) { write_file(folder / "dead.json", text); }});
@@ -190,7 +189,7 @@ struct RunFolder {
 TEST(Fuzz, ConfigsOfRuns) {
   const RunFolder made;
   settings::TrainConfig whole = stored_config();
-  whole.dead.clear(), whole.tp_spares = whole.reduced_batch = "";
+  whole.mesh.unused = {};
   fuzz({.name = "config.json of runs",
         .seeds = {config_of_run(stored_config()), config_of_run(whole)},
         .mutate = mutated_json,

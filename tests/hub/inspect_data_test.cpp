@@ -1,7 +1,7 @@
 #include "tessera/hub/inspect/inspect_data.h"
 
-#include "tessera/data/indexed_dataset.h"
 #include "tests/checkpoint/checkpoint_testing.h"
+#include "tests/data/dataset_writer.h"
 
 namespace tessera::hub {
 namespace {

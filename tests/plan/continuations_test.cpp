@@ -97,8 +97,8 @@ TEST(FailureWays, SharesAreThoseOfTheFastestStep) {
   // Checks that no other share is faster.
   ReplicaPlans plans(request);
   for (std::int64_t share = 0; share <= 24; ++share) {
-    const MeshStep step =
-        mesh_step(request.run.without({.dead = request.run->dead, .reduced_batch = std::to_string(share)}), plans);
+    const MeshStep step = mesh_step(
+        request.run.without({.dead = request.run->mesh.unused.dead, .reduced_batch = std::to_string(share)}), plans);
     EXPECT_GE(step.seconds, shares.seconds) << share;
     if (share == *shares.reduced_batch) {
       EXPECT_EQ(step.seconds, shares.seconds);

@@ -36,7 +36,7 @@ models::DecoderConfig odd_experts() {
 CountedBytes count(const StepPlanRequest& request) {
   CountedBytes counted;
   std::mutex mutex;
-  comm::run_local(static_cast<int>(request.run->ranks), {}, [&](comm::World& world) {
+  comm::run_local(static_cast<int>(request.run->mesh.ranks), {}, [&](comm::World& world) {
     train::Trainer trainer(world, settings::trainer_options(request.run));
     runtime::Runtime& runtime = trainer.runtime();
     const std::lock_guard lock(mutex);
@@ -66,7 +66,7 @@ void expect_the_bytes_of_a_trainer(const StepPlanRequest& request) {
   const nlohmann::ordered_json inspected = inspect_layout(request.run);
   const CountedBytes counted = count(request);
   ASSERT_EQ(inspected["parameters"].size(), counted.storage.size());
-  std::vector<std::int64_t> stored(static_cast<std::size_t>(request.run->ranks), 0);
+  std::vector<std::int64_t> stored(static_cast<std::size_t>(request.run->mesh.ranks), 0);
   for (const nlohmann::ordered_json& parameter : inspected["parameters"]) {
     const std::string name = parameter["name"];
     SCOPED_TRACE(name);

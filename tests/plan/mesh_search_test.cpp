@@ -13,7 +13,7 @@
 #include "tessera/plan/search/progress_lines.h"
 #include "tessera/plan/search/search_report.h"
 #include "tessera/predict/model_flops.h"
-#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/trainer_options.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"
@@ -61,7 +61,7 @@ TEST(MeshSearch, ListsEveryMeshBestFirst) {
     EXPECT_LE(meshes[i - 1].seconds.total(), meshes[i].seconds.total()) << i;
   for (const MeshPlan& mesh : meshes) {
     EXPECT_EQ(mesh.run->global_batch, 8);
-    EXPECT_EQ(mesh.run.splits_tokens(), mesh.run->tp > 1);
+    EXPECT_EQ(mesh.run.splits_tokens(), mesh.run->mesh.tp > 1);
   }
 }
 
@@ -199,12 +199,12 @@ TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
   const auto meshes = meshes_of(search_of({{"ranks", "4"}, {"global_batch", "4"}}, sparse_model()), 1);
   EXPECT_EQ(meshes.size(), 6u);
   for (const MeshPlan& mesh : meshes)
-    EXPECT_EQ(mesh.run->etp * mesh.run->ep * mesh.run->egtp, mesh.run->tp * mesh.run->gtp);
+    EXPECT_EQ(mesh.run->mesh.etp * mesh.run->mesh.ep * mesh.run->mesh.egtp, mesh.run->mesh.tp * mesh.run->mesh.gtp);
   const auto given = meshes_of(
       search_of({{"ranks", "4"}, {"global_batch", "4"}, {"tp", "1"}, {"gtp", "4"}, {"ep", "2"}}, sparse_model()), 1);
   ASSERT_EQ(given.size(), 1u);
-  EXPECT_EQ(given.front().run->ep, 2);
-  EXPECT_EQ(given.front().run->egtp, 2);
+  EXPECT_EQ(given.front().run->mesh.ep, 2);
+  EXPECT_EQ(given.front().run->mesh.egtp, 2);
   EXPECT_THAT(base::refusal([] {
                 meshes_of(search_of({{"ranks", "4"}, {"global_batch", "4"}, {"ep", "3"}}, sparse_model()), 1);
               }),
@@ -276,12 +276,12 @@ TEST(MeshSearchFlags, RanksWithoutDegreesProposeAMesh) {
   const settings::SettingWords ranks{{"model", {"llama-tiny"}}, {"ranks", {"4"}}};
   EXPECT_TRUE(inputs(ranks).propose);
   EXPECT_EQ(inputs(ranks).search.value().global_batch, 4);
-  EXPECT_EQ(inputs(ranks, false).request.run->dp, 4);  // benchmarks do not choose a mesh
+  EXPECT_EQ(inputs(ranks, false).request.run->mesh.dp, 4);  // benchmarks do not choose a mesh
   settings::SettingWords degrees = ranks;
   degrees["tp"] = {"2"};
   const PlanCommandInputs given = inputs(degrees);
   EXPECT_FALSE(given.search || given.propose);
-  EXPECT_EQ(given.request.run->dp, 2);
+  EXPECT_EQ(given.request.run->mesh.dp, 2);
   EXPECT_FALSE(inputs({{"model", {"llama-tiny"}}}).propose);
 }
 

@@ -87,7 +87,7 @@ TEST(PlanCommandFlags, OfUnusedPlacesAreCheckedAsInTraining) {
   flags.settings["dead"] = {"dp0:0"};
   const PlanCommandInputs task = plan_command_inputs(flags, configs());
   EXPECT_TRUE(task.has_unused);
-  EXPECT_EQ(task.request.run->ranks, 3);
+  EXPECT_EQ(task.request.run->mesh.ranks, 3);
   EXPECT_EQ(task.request.run->global_batch, 2) << "one microbatch for each reader of the whole mesh";
 }
 
@@ -108,14 +108,14 @@ TEST(PlanCommandFlags, FlagsThatDoNotFitTogetherAreRefused) {
               HasSubstr("--model: got llama-tiny with --measured"));
   EXPECT_THAT(base::refusal([&] { task({.measured = "/nowhere"}); }), HasSubstr("--measured: '/nowhere' holds no run"));
   const PlanCommandInputs good = task({.settings = {{"model", {"llama-tiny"}}, {"ranks", {"4096"}}, {"gtp", {"8"}}}});
-  EXPECT_EQ(good.request.run->dp, 512);
+  EXPECT_EQ(good.request.run->mesh.dp, 512);
   EXPECT_EQ(good.request.run->global_batch, 4096);  // one microbatch
 }
 
 TEST(PlanCommandFlags, LargeDegreesOfGtpAndDpArePlanned) {
   const auto ranks_of = [](const std::string& gtp, const std::string& dp) {
     const PlanCommandFlags flags{.settings = {{"model", {"llama-tiny"}}, {"gtp", {gtp}}, {"dp", {dp}}}};
-    return plan_command_inputs(flags, configs()).request.run->ranks;
+    return plan_command_inputs(flags, configs()).request.run->mesh.ranks;
   };
   EXPECT_EQ(ranks_of("1048576", "1"), 1048576);
   EXPECT_EQ(ranks_of("1024", "1024"), 1048576);
@@ -203,7 +203,7 @@ TEST(PlanMeasured, ComparesARunWithItsPlan) {
   const base::TempFolder folder;
   write_run(folder, [](int step) { return 1.0 * step; });
   const PlanCommandInputs task = plan_command_inputs({.measured = folder.path().string()}, configs());
-  EXPECT_EQ(task.request.run->gtp, 2);
+  EXPECT_EQ(task.request.run->mesh.gtp, 2);
   EXPECT_EQ(models::decoder_of(*task.request.run.model()), even_model());
   const StepPlan step = plan_step(task.request);
   const ordered_json comparison = comparison_json(step, *task.run, "RUN");

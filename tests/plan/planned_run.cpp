@@ -34,14 +34,14 @@ Moved run_planned(const StepPlanRequest& request, const schedule::Trace& planned
   const settings::ResolvedRun& run = request.run;
   std::mutex mutex;
   Moved moved;
-  comm::run_local(static_cast<int>(run->ranks), {}, [&](comm::World& world) {
+  comm::run_local(static_cast<int>(run->mesh.ranks), {}, [&](comm::World& world) {
     train::TrainerOptions options = settings::trainer_options(run);
     options.step.runtime.gather_budget = request.gather_budget;
     options.step.runtime.reduce_budget = request.reduce_budget;
     options.step.runtime.coalesce_bytes = request.coalesce_bytes;
     train::Trainer trainer(world, options);
     train::set_initial_values(trainer.runtime(), 1);
-    const std::int64_t tokens = run->seq_len, blocks = run->gtp * run->dp;
+    const std::int64_t tokens = run->seq_len, blocks = run->mesh.gtp * run->mesh.dp;
     const auto batch = [&](int) {
       models::Batch zeros{
           .tokens = at::zeros({tokens}, at::kLong), .targets = at::zeros({tokens}, at::kLong), .layout = {}};

@@ -9,7 +9,6 @@
 #include "tessera/plan/plan_report.h"
 #include "tessera/plan/predicted_timeline.h"
 #include "tessera/predict/recompute_choice.h"
-#include "tessera/settings/resolve.h"
 #include "tessera/settings/trainer_options.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/plan/planned_run.h"

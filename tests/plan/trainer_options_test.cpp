@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/settings/resolve.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"
 
@@ -45,7 +44,7 @@ TEST(TrainerOptions, TakeTheMeshAndTypesFromTheFlags) {
 // The ranks of a node divided by the ranks that compute one part, at least 1, and at most the ranks of a replica.
 TEST(TrainerOptions, NodesOfExpertsHaveTheirOwnNumberOfRanks) {
   settings::TrainConfig config;
-  config.tp = 2, config.gtp = 8, config.etp = 2, config.ep = 4;
+  config.mesh.tp = 2, config.mesh.gtp = 8, config.mesh.etp = 2, config.mesh.ep = 4;
   EXPECT_EQ(settings::ranks_of_node(config, true), (std::vector<int>{1, 1}));
   config.reduce_order = settings::ReduceOrder::hierarchical;
   for (const auto& [ranks, dense, experts] : {std::tuple{2, 1, 1}, {8, 4, 1}, {12, 6, 1}, {16, 8, 2}, {32, 8, 2}}) {

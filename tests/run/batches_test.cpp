@@ -10,6 +10,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tests/base/files.h"
+#include "tests/data/dataset_writer.h"
 #include "tests/settings/config_test_support.h"
 
 namespace tessera::run {
@@ -58,7 +59,8 @@ struct ReadingRun {
 };
 
 ReadingRun plan_of(const Counting& tokens, const Mesh& mesh, bool mask_documents) {
-  settings::TrainConfig config{.gtp = mesh.gtp, .dp = mesh.dp, .micro_batch = mesh.micro_batch, .seq_len = kLength};
+  settings::TrainConfig config{
+      .mesh = {.gtp = mesh.gtp, .dp = mesh.dp}, .micro_batch = mesh.micro_batch, .seq_len = kLength};
   config.global_batch = mesh.gtp * mesh.dp * mesh.micro_batch * 2;
   config.given = {"global_batch"};
   config.mask_documents = mask_documents;

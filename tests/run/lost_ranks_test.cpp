@@ -13,7 +13,6 @@
 #include "tessera/base/json_file.h"
 #include "tessera/run/rank_watch.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
 #include "tests/base/files.h"
 #include "tests/plan/plan_testing.h"
 #include "tests/settings/config_test_support.h"
@@ -54,11 +53,13 @@ TEST(LostRanks, KeepTheSettingsOfTheMesh) {
   const settings::ResolvedRun config = resolved({"--tp", "4", "--dp", "2", "--dead", "dp0:2", "--tp-spares", "1",
                                                  "--reduced-batch", "8", "--global-batch", "24", "--zero", "off"});
   const settings::ResolvedRun one = launch::without_ranks(config, {4});  // dp 1
-  EXPECT_EQ(std::tuple(to_text(one->dead), one->tp_spares, one->ranks), std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
-  EXPECT_EQ(one->reduced_batch, "auto");  // both replicas are reduced, and 2 x 8 is not 24
+  EXPECT_EQ(std::tuple(to_text(one->mesh.unused.dead), one->mesh.unused.tp_spares, one->mesh.ranks),
+            std::tuple("dp0.gtp0:2;dp1.gtp0:1", "1", 6));
+  EXPECT_EQ(one->mesh.unused.reduced_batch, "auto");  // both replicas are reduced, and 2 x 8 is not 24
   const settings::ResolvedRun two = launch::without_ranks(config, {0});
-  EXPECT_EQ(std::tuple(to_text(two->dead), two->tp_spares, two->ranks), std::tuple("dp0.gtp0:0,2", "auto", 6));
-  EXPECT_EQ(two->reduced_batch, "8");
+  EXPECT_EQ(std::tuple(to_text(two->mesh.unused.dead), two->mesh.unused.tp_spares, two->mesh.ranks),
+            std::tuple("dp0.gtp0:0,2", "auto", 6));
+  EXPECT_EQ(two->mesh.unused.reduced_batch, "8");
 }
 
 // Formats with tiles need whole tp groups.
@@ -67,10 +68,10 @@ TEST(LostRanks, TakeTheirTpGroupOrReplicaAlongWhereFormatsNeedIt) {
   std::vector<std::string> flags = tiles;
   flags.insert(flags.end(), {"--gtp", "2"});
   const settings::ResolvedRun group = launch::without_ranks(resolved(flags), {1});
-  EXPECT_EQ(std::tuple(to_text(group->dead), to_text(group->idle), group->ranks),
+  EXPECT_EQ(std::tuple(to_text(group->mesh.unused.dead), to_text(group->mesh.unused.idle), group->mesh.ranks),
             std::tuple("dp0.gtp0:1", "dp0.gtp0:0", 6));
   const settings::ResolvedRun replica = launch::without_ranks(resolved(tiles), {2});
-  EXPECT_EQ(std::tuple(to_text(replica->dead), to_text(replica->idle), replica->ranks),
+  EXPECT_EQ(std::tuple(to_text(replica->mesh.unused.dead), to_text(replica->mesh.unused.idle), replica->mesh.ranks),
             std::tuple("dp1.gtp0:0", "dp1.gtp0:1", 2));
 }
 

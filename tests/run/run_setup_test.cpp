@@ -2,10 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/data/indexed_dataset.h"
 #include "tessera/hub/stored_run.h"
 #include "tessera/launch/equal_ranks.h"
-#include "tessera/settings/resolve.h"
+#include "tests/data/dataset_writer.h"
 #include "tests/hub/convert_testing.h"
 #include "tests/settings/config_test_support.h"
 
@@ -110,15 +109,15 @@ TEST_F(ImportedCheckpoint, OfARunGivesTheRanksBeforeAPlan) {
   restate(stored_state(setup({"--gtp", "2", "--dp", "3"})));
   const std::string path = (root_ / "imported").string();
   const settings::TrainConfig kept = hub::with_stored_ranks(settings::parse({"--resume", path, "--out", "o"}));
-  EXPECT_EQ(settings::mesh_text(kept), "6 ranks (tp 1 x gtp 2 x dp 3)");
+  EXPECT_EQ(settings::mesh_text(kept.mesh), "6 ranks (tp 1 x gtp 2 x dp 3)");
   const settings::TrainConfig given =
       hub::with_stored_ranks(settings::parse({"--resume", path, "--out", "o", "--gtp", "4"}));
-  EXPECT_EQ(std::pair(given.gtp, given.dp), std::pair(std::int64_t{4}, std::int64_t{0}));
+  EXPECT_EQ(std::pair(given.mesh.gtp, given.mesh.dp), std::pair(std::int64_t{4}, std::int64_t{0}));
   const std::vector<std::string> flags{"--resume", path, "--out", (root_ / "out").string()};
   EXPECT_THAT(
       base::refusal([&] { make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 4}); }),
       HasSubstr("--resume: 4 processes were started, expected the mesh of"));
-  EXPECT_EQ(make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 6}).run->ranks, 6);
+  EXPECT_EQ(make_run_setup(settings::parse(flags), {.configs = root_.path(), .world_size = 6}).run->mesh.ranks, 6);
 }
 
 TEST_F(ImportedCheckpoint, OfABackendRunsOnIt) {

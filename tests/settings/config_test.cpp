@@ -47,8 +47,8 @@ TEST(TrainFlags, SetTheirValuesAndKeepOtherDefaults) {
                                     "0.5"});
   EXPECT_EQ(config.model, "m");
   EXPECT_THAT(config.data, ElementsAre("0.3", "a", "0.7", "b"));
-  EXPECT_EQ(config.tp, 2);
-  EXPECT_EQ(config.gtp, 3);
+  EXPECT_EQ(config.mesh.tp, 2);
+  EXPECT_EQ(config.mesh.gtp, 3);
   EXPECT_EQ(config.rates.lr, 1e-3);
   EXPECT_EQ(config.seed, 18446744073709551615u);
   EXPECT_EQ(config.sequence_parallel, true);
@@ -146,7 +146,7 @@ TEST(TrainFlags, OfBooleansNeedNoValue) {
       parse_train_flags({"--debug-poison", "--zero", "off", "--sequence-parallel", "--tp", "2", "--cuda-graph"}).config;
   EXPECT_TRUE(config.debug_poison && config.sequence_parallel.value() && config.cuda_graph);
   EXPECT_FALSE(config.zero);
-  EXPECT_EQ(config.tp, 2);
+  EXPECT_EQ(config.mesh.tp, 2);
   EXPECT_TRUE(config.given.contains("cuda_graph"));
 }
 
@@ -260,7 +260,7 @@ TEST(Settings, RoundTripThroughJson) {
   EXPECT_EQ(to_json(again).size(), settings().size());
   EXPECT_EQ(again.seed, config.seed);
   EXPECT_EQ(again.rates.lr, 0.1);
-  EXPECT_EQ(again.dp, 0);
+  EXPECT_EQ(again.mesh.dp, 0);
 }
 
 TrainConfig resolved(std::vector<std::string> flags, std::optional<std::int64_t> world = std::nullopt) {
@@ -270,12 +270,12 @@ TrainConfig resolved(std::vector<std::string> flags, std::optional<std::int64_t>
 }
 
 TEST(Resolve, FillsInDependentSettings) {
-  EXPECT_EQ(resolved({}).ranks, 1);
-  EXPECT_EQ(resolved({"--tp", "2", "--gtp", "3"}).ranks, 6);
-  EXPECT_EQ(resolved({"--tp", "2", "--gtp", "3"}).dp, 1);
-  EXPECT_EQ(resolved({"--tp", "2", "--ranks", "8"}).dp, 4);
-  EXPECT_EQ(resolved({"--tp", "2", "--dp", "4"}).ranks, 8);
-  EXPECT_EQ(resolved({"--tp", "2", "--backend", "mpi"}, 6).dp, 3);
+  EXPECT_EQ(resolved({}).mesh.ranks, 1);
+  EXPECT_EQ(resolved({"--tp", "2", "--gtp", "3"}).mesh.ranks, 6);
+  EXPECT_EQ(resolved({"--tp", "2", "--gtp", "3"}).mesh.dp, 1);
+  EXPECT_EQ(resolved({"--tp", "2", "--ranks", "8"}).mesh.dp, 4);
+  EXPECT_EQ(resolved({"--tp", "2", "--dp", "4"}).mesh.ranks, 8);
+  EXPECT_EQ(resolved({"--tp", "2", "--backend", "mpi"}, 6).mesh.dp, 3);
   EXPECT_EQ(resolved({}).rates.schedule_steps, 10);
   EXPECT_EQ(resolved({"--schedule-steps", "40"}).rates.schedule_steps, 40);
   EXPECT_EQ(resolved({"--dtype", "bf16"}).grad_wire, quant::DType::bf16);

@@ -13,7 +13,7 @@ ResolvedRun run_with(std::int64_t tp, std::int64_t etp, std::int64_t ep, Backend
   models::DecoderConfig model{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 10};
   model.num_heads = model.num_kv_heads = 2, model.head_dim = 4;
   model.experts = models::ExpertsConfig{.count = 7, .per_token = 2, .width = 8, .sparse = {true}};
-  return run_of({.backend = backend, .tp = tp, .gtp = etp * ep / tp, .etp = etp, .ep = ep, .micro_batch = 3},
+  return run_of({.backend = backend, .mesh = {.tp = tp, .gtp = etp * ep / tp, .etp = etp, .ep = ep}, .micro_batch = 3},
                 std::make_shared<models::MixtralConfig>(model));
 }
 

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/graph_checks.h"
 #include "tests/settings/config_test_support.h"
 
 namespace tessera::settings {
@@ -61,7 +61,7 @@ TEST(GraphHintOfARun, IsNotPrintedIfTheFlagIsRefusedOrOn) {
   config.debug_delays = 3;
   EXPECT_EQ(printed_after(config), -1);
   config = on_gpus();
-  config.idle[{.dp = 1}] = {0};
+  config.mesh.unused.idle[{.dp = 1}] = {0};
   EXPECT_EQ(printed_after(config), -1);
   EXPECT_EQ(printed_after(TrainConfig{}), -1);
 }

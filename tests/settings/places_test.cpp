@@ -18,13 +18,14 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-TrainConfig mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string dead, std::string idle = "",
-                 std::string spares = "") {
-  TrainConfig config;
-  config.tp = tp, config.gtp = gtp, config.dp = dp;
-  config.dead = parse_slots(dead, "--dead"), config.idle = parse_slots(idle, "--idle"),
-  config.tp_spares = std::move(spares);
-  return config;
+MeshSettings mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string dead, std::string idle = "",
+                  std::string spares = "") {
+  return {
+      .tp = tp,
+      .gtp = gtp,
+      .dp = dp,
+      .unused = {
+          .dead = parse_slots(dead, "--dead"), .idle = parse_slots(idle, "--idle"), .tp_spares = std::move(spares)}};
 }
 
 TEST(PlaceMaps, AreParsedAndPrinted) {
@@ -96,7 +97,7 @@ TEST(InactiveSlots, AreDeadIdleAndSpareOnes) {
 }
 
 TEST(InactiveSlots, ThatDoNotFitAreRefused) {
-  for (const auto& [config, words] : std::initializer_list<std::pair<TrainConfig, std::string>>{
+  for (const auto& [refused, words] : std::initializer_list<std::pair<MeshSettings, std::string>>{
            {mesh(2, 1, 2, "dp2:0"), "--dead: place dp2.gtp0:0 is in replica 2, expected one below --dp 2"},
            {mesh(2, 1, 2, "dp0.gtp1:0"), "--dead: place dp0.gtp1:0 is of gtp rank 1, expected one below --gtp 1"},
            {mesh(2, 1, 2, "dp0:0,2"), "--dead: place dp0.gtp0:2 is tp slot 2, expected one below --tp 2"},
@@ -113,10 +114,10 @@ TEST(InactiveSlots, ThatDoNotFitAreRefused) {
            {mesh(4, 1, 2, "dp0:0,1", "", "1"),
             "--tp-spares: got 1, expected at least 2: --dead names 2 slots of dp0.gtp0"}}) {
     if (words.empty()) {
-      EXPECT_EQ(count(inactive_slots(config)), 1);
+      EXPECT_EQ(count(inactive_slots(refused)), 1);
       continue;
     }
-    EXPECT_THAT([&] { inactive_slots(config); }, ThrowsMessage<InputError>(HasSubstr(words)));
+    EXPECT_THAT([&] { inactive_slots(refused); }, ThrowsMessage<InputError>(HasSubstr(words)));
   }
 }
 
@@ -129,8 +130,8 @@ TEST(ActiveSlots, AreTheOthers) {
 
 // With a process for each place, those of unused places end, and the others are numbered in order.
 TEST(StartedRanks, LeaveOutUnusedPlaces) {
-  const TrainConfig config = mesh(2, 2, 0, "dp0:0,1", "dp1.gtp1:1");
-  const auto started = [&](int rank, int processes) { return started_rank(config, rank, processes); };
+  const MeshSettings places = mesh(2, 2, 0, "dp0:0,1", "dp1.gtp1:1");
+  const auto started = [&](int rank, int processes) { return started_rank(places, rank, processes); };
   EXPECT_EQ(started(0, 8).text, "tessera: process 0 ends without work: place dp0.gtp0:0 is dead");
   EXPECT_EQ(started(7, 8).text, "tessera: process 7 ends without work: place dp1.gtp1:1 is not used");
   for (const auto& [process, rank] : std::initializer_list<std::pair<int, int>>{{2, 0}, {3, 1}, {4, 2}, {6, 4}}) {
@@ -141,8 +142,8 @@ TEST(StartedRanks, LeaveOutUnusedPlaces) {
   EXPECT_TRUE(started(0, 5).takes_part()) << "a process for each active place";
   EXPECT_EQ(started(3, 5).rank, 3);
   EXPECT_EQ(started(3, 5).size, 5);
-  EXPECT_EQ(replicas_of_processes(config, 8), 2);
-  EXPECT_EQ(replicas_of_processes(config, 5), 0);
+  EXPECT_EQ(replicas_of_processes(places, 8), 2);
+  EXPECT_EQ(replicas_of_processes(places, 5), 0);
   EXPECT_EQ(replicas_of_processes(mesh(1, 1, 0, "dp1:0"), 3), 3);
   EXPECT_EQ(replicas_of_processes(mesh(2, 1, 0, "dp2:0,1"), 4), 0);  // 4 active places of 3 replicas
 }

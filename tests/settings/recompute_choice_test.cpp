@@ -29,7 +29,7 @@ models::DecoderConfig model_of(std::int64_t layers) {
 
 TrainConfig config_of(std::int64_t tp) {
   TrainConfig config;
-  config.tp = tp;
+  config.mesh.tp = tp;
   config.recompute = RecomputeSetting::automatic;
   config.activation_budget = {.value = 1, .text = "1"};
   return config;
@@ -37,7 +37,7 @@ TrainConfig config_of(std::int64_t tp) {
 
 std::int64_t kept(const TrainConfig& config, const models::DecoderConfig& model, const std::vector<Policy>& blocks) {
   std::int64_t most = 0;
-  for (int rank = 0; rank < config.tp; ++rank) {
+  for (int rank = 0; rank < config.mesh.tp; ++rank) {
     predict::DryOptions options =
         dry_options(run_of(config, std::make_shared<models::LlamaConfig>(model)), nn::BlockRecompute(blocks));
     options.rank = rank;
@@ -108,17 +108,17 @@ TEST(RecomputeChoice, HasAShortText) {
 
 // Ranks that adopt keep more activations than the ranks of full tp groups.
 TEST(RecomputeChoice, CountsTheRanksThatAdopt) {
-  TrainConfig config{.tp = 3, .dp = 2};
+  TrainConfig config{.mesh = {.tp = 3, .dp = 2}};
   std::int64_t full = 0;
   for (const char* dead : {"", "dp0:1", "dp1:2", "dp1:0,2"}) {
-    config.dead = parse_slots(dead, "--dead");
+    config.mesh.unused.dead = parse_slots(dead, "--dead");
     predict::DryOptions options = dry_options(run_of(config), {});
     std::int64_t most = 0;
     for (int rank = 0; rank < options.step.layout.mesh.world_size(); ++rank)
       most = std::max(most, predict::max_stashed(options, {rank}));
     EXPECT_EQ(predict::max_stashed(options, predict::kinds_of_ranks(options)), most) << dead;
-    if (config.dead.empty()) full = most;
-    EXPECT_EQ(most > full, !config.dead.empty()) << dead;
+    if (config.mesh.unused.dead.empty()) full = most;
+    EXPECT_EQ(most > full, !config.mesh.unused.dead.empty()) << dead;
   }
 }
 

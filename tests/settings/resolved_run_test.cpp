@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 ResolvedRun whole_run() {
-  TrainConfig config{.ranks = 24, .tp = 3, .gtp = 4, .dp = 2, .micro_batch = 5, .global_batch = 240};
+  TrainConfig config{.mesh = {.ranks = 24, .tp = 3, .gtp = 4, .dp = 2}, .micro_batch = 5, .global_batch = 240};
   config.given = {"global_batch"};
   return run_of(config);
 }
@@ -22,7 +22,7 @@ TEST(ResolvedRun, OnAnotherMeshHasItsRanksAndPlaces) {
   EXPECT_EQ(std::tuple(whole.mesh().ranks, whole.has_unused_places()), std::tuple(24, false));
   const UnusedPlaces unused{.dead = {{{.dp = 1, .gtp = 3}, {0}}}, .idle = {{{.dp = 0, .gtp = 0}, {1, 2}}}};
   const ResolvedRun smaller = whole.without(unused);
-  EXPECT_EQ(std::tuple(smaller.mesh().ranks, smaller->ranks), std::tuple(21, 21));
+  EXPECT_EQ(std::tuple(smaller.mesh().ranks, smaller->mesh.ranks), std::tuple(21, 21));
   EXPECT_EQ(smaller.degrees().unused, (std::vector<int>{1, 2, 21}));
   EXPECT_EQ(smaller.mesh().text, "21 ranks (tp 3 x gtp 4 x dp 2, dead dp1.gtp3:0, idle dp0.gtp0:1,2)");
   UnusedPlaces spares = unused;
@@ -48,7 +48,7 @@ TEST(ResolvedRun, AMicrobatchOfEveryReaderIsAStep) {
 }
 
 TrainConfig twelve_ranks() {
-  return {.tp = 2, .gtp = 3, .dp = 2, .micro_batch = 2};
+  return {.mesh = {.tp = 2, .gtp = 3, .dp = 2}, .micro_batch = 2};
 }
 
 TEST(ResolvedRun, OfAPlanHasOneMicrobatchAndNoBackend) {
@@ -74,14 +74,14 @@ TEST(ResolvedRun, OfABenchmarkStartsItsRanks) {
 }
 
 TEST(ResolvedRun, OfAForwardPassShardsExpertsLikeDenseWeights) {
-  TrainConfig config{.tp = 2, .gtp = 3, .micro_batch = 2, .global_batch = 7};
+  TrainConfig config{.mesh = {.tp = 2, .gtp = 3}, .micro_batch = 2, .global_batch = 7};
   const ResolvedRun dense = resolve(config, small_model(), Use::forward, 12);
-  EXPECT_EQ(std::tuple(dense->dp, dense->global_batch, dense.has_experts()), std::tuple(2, 12, false));
+  EXPECT_EQ(std::tuple(dense->mesh.dp, dense->global_batch, dense.has_experts()), std::tuple(2, 12, false));
   models::DecoderConfig sparse{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 10};
   sparse.num_heads = sparse.num_kv_heads = 2, sparse.head_dim = 4;
   sparse.experts = models::ExpertsConfig{.count = 3, .per_token = 2, .width = 8, .sparse = {true}};
   const ResolvedRun experts = resolve(config, std::make_shared<models::MixtralConfig>(sparse), Use::forward, 12);
-  EXPECT_EQ(std::tuple(experts->etp, experts->ep, experts->egtp), std::tuple(2, 1, 3));
+  EXPECT_EQ(std::tuple(experts->mesh.etp, experts->mesh.ep, experts->mesh.egtp), std::tuple(2, 1, 3));
   EXPECT_EQ(experts.degrees().experts->egtp, 3);
   EXPECT_EQ(resolve_mesh(config, Use::forward).ranks, 6);
 }

@@ -44,11 +44,11 @@ TEST(Resume, KeepsTheComputationAndTakesTheMeshFromTheCommandLine) {
   EXPECT_EQ(merged.config.micro_batch, 2);
   EXPECT_EQ(merged.config.model, "m");
   EXPECT_THAT(merged.config.data, ElementsAre("d"));
-  EXPECT_EQ(merged.config.tp, 1);
-  EXPECT_EQ(merged.config.gtp, 3);
+  EXPECT_EQ(merged.config.mesh.tp, 1);
+  EXPECT_EQ(merged.config.mesh.gtp, 3);
   EXPECT_EQ(merged.config.resume, "latest");
   EXPECT_THAT(merged.changes, ElementsAre("--tp: 2 -> 1", "--gtp: 2 -> 3", "--steps: 20 -> 40"));
-  EXPECT_EQ(resolve_ranks(resolve_settings(merged.config), std::nullopt).ranks, 3);
+  EXPECT_EQ(resolve_ranks(resolve_settings(merged.config), std::nullopt).mesh.ranks, 3);
 }
 
 TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
@@ -56,17 +56,19 @@ TEST(Resume, KeepsTheWholeMeshUnlessAMeshFlagIsGiven) {
   const MergedConfig kept = merge_stored(parse({"--steps", "40", "--out", "o"}), before, "c");
   EXPECT_TRUE(kept.keeps_mesh);
   const TrainConfig config = resolve_ranks(resolve_settings(kept.config), std::nullopt);
-  EXPECT_EQ(mesh_text(config), "12 ranks (tp 2 x gtp 2 x dp 3)");
-  EXPECT_EQ(mesh_note(kept, mesh_of(config, false)), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_text(config.mesh), "12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_note(kept, mesh_of(config.mesh, false)), "mesh of the checkpoint: 12 ranks (tp 2 x gtp 2 x dp 3)");
   const MergedConfig without_checkpoint = merge_stored(parse({"--out", "o"}), before, "c", false);
-  EXPECT_EQ(mesh_note(without_checkpoint, mesh_of(config, false)), "mesh of the run: 12 ranks (tp 2 x gtp 2 x dp 3)");
+  EXPECT_EQ(mesh_note(without_checkpoint, mesh_of(config.mesh, false)),
+            "mesh of the run: 12 ranks (tp 2 x gtp 2 x dp 3)");
   for (const char* flag : {"--ranks", "--tp", "--gtp", "--dp"}) {
     const MergedConfig given = merge_stored(parse({flag, "2", "--out", "o"}), before, "c");
     EXPECT_FALSE(given.keeps_mesh);
     const TrainConfig resolved = resolve_ranks(resolve_settings(given.config), std::nullopt);
-    EXPECT_EQ(resolved.ranks, 2) << flag;
-    EXPECT_EQ(mesh_note(given, mesh_of(resolved, false)), "mesh of the command line: " + mesh_text(resolved) +
-                                                              "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
+    EXPECT_EQ(resolved.mesh.ranks, 2) << flag;
+    EXPECT_EQ(mesh_note(given, mesh_of(resolved.mesh, false)),
+              "mesh of the command line: " + mesh_text(resolved.mesh) +
+                  "; the checkpoint's was 12 ranks (tp 2 x gtp 2 x dp 3)");
   }
 }
 
@@ -76,18 +78,18 @@ TEST(Resume, KeepsTheMeshIfOnlyUnusedPlacesAreGiven) {
     for (const char* word : {"--out", "o"}) flags.emplace_back(word);
     const MergedConfig result = merge_stored(parse(flags), before, "c");
     EXPECT_FALSE(result.keeps_mesh);
-    return resolve_ranks(resolve_settings(result.config), std::nullopt);
+    return resolve_ranks(resolve_settings(result.config), std::nullopt).mesh;
   };
-  const TrainConfig other = merged({"--dead", "dp2:0"});
+  const MeshSettings other = merged({"--dead", "dp2:0"});
   EXPECT_EQ(std::tuple(other.ranks, other.tp, other.gtp, other.dp), std::tuple(11, 2, 2, 3));
-  EXPECT_EQ(std::tuple(to_text(other.dead), other.tp_spares, other.reduced_batch),
+  EXPECT_EQ(std::tuple(to_text(other.unused.dead), other.unused.tp_spares, other.unused.reduced_batch),
             std::tuple("dp2.gtp0:0", "auto", "auto"));
-  const TrainConfig more = merged({"--idle", "dp1:0,1"});
-  EXPECT_EQ(std::tuple(more.ranks, to_text(more.dead), to_text(more.idle)),
+  const MeshSettings more = merged({"--idle", "dp1:0,1"});
+  EXPECT_EQ(std::tuple(more.ranks, to_text(more.unused.dead), to_text(more.unused.idle)),
             std::tuple(9, "dp0.gtp0:1", "dp1.gtp0:0,1"));
   // With a flag of the mesh, the stored places do not count.
-  const TrainConfig new_mesh = merged({"--tp", "2"});
-  EXPECT_EQ(std::tuple(new_mesh.ranks, new_mesh.gtp, to_text(new_mesh.dead)), std::tuple(2, 1, ""));
+  const MeshSettings new_mesh = merged({"--tp", "2"});
+  EXPECT_EQ(std::tuple(new_mesh.ranks, new_mesh.gtp, to_text(new_mesh.unused.dead)), std::tuple(2, 1, ""));
 }
 
 TEST(Resume, KeepsHowTheRunIsComputed) {
@@ -228,7 +230,7 @@ TEST(Resume, TakesSettingsThatAreNotStoredFromTheCommandLine) {
   EXPECT_FALSE(merged.keeps_mesh);
   EXPECT_FALSE(merged.config.zero);
   const TrainConfig config = resolve_ranks(resolve_settings(merged.config), 6);
-  EXPECT_EQ(mesh_note(merged, mesh_of(config, false)),
+  EXPECT_EQ(mesh_note(merged, mesh_of(config.mesh, false)),
             "mesh of the command line: 6 ranks (tp 1 x gtp 1 x dp 6); the checkpoint stores no mesh");
 }
 

@@ -6,7 +6,7 @@ namespace tessera::settings {
 namespace {
 
 TrainConfig run_on_many_ranks() {
-  TrainConfig config{.ranks = 24, .tp = 3, .gtp = 4, .dp = 2, .micro_batch = 5, .global_batch = 240};
+  TrainConfig config{.mesh = {.ranks = 24, .tp = 3, .gtp = 4, .dp = 2}, .micro_batch = 5, .global_batch = 240};
   config.sequence_parallel = true;
   config.tp_chunks = "7";
   config.tp_overlap = true;
@@ -19,8 +19,8 @@ TrainConfig run_on_many_ranks() {
 TEST(OtherMesh, KeepsSettingsOfDividedTokensWhereTpRanksDivideTokens) {
   const TrainConfig config =
       on(run_on_many_ranks(), {.tp = 2, .gtp = 5, .dp = 3, .experts = nn::ExpertDegrees{.etp = 1, .ep = 2, .egtp = 5}});
-  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(2, 5, 3, 30));
-  EXPECT_EQ(std::tuple(config.etp, config.ep, config.egtp), std::tuple(1, 2, 5));
+  EXPECT_EQ(std::tuple(config.mesh.tp, config.mesh.gtp, config.mesh.dp, config.mesh.ranks), std::tuple(2, 5, 3, 30));
+  EXPECT_EQ(std::tuple(config.mesh.etp, config.mesh.ep, config.mesh.egtp), std::tuple(1, 2, 5));
   EXPECT_EQ(config.tp_chunks, "7");
   EXPECT_EQ(config.tp_overlap, true);
   EXPECT_EQ(config.products.tp_wire, quant::Format::fp8);
@@ -28,27 +28,19 @@ TEST(OtherMesh, KeepsSettingsOfDividedTokensWhereTpRanksDivideTokens) {
 
 TEST(OtherMesh, OneRankHasNoSettingsOfSeveralRanks) {
   TrainConfig several = run_on_many_ranks();
-  several.dead[{.dp = 1, .gtp = 3}] = {0};
-  several.idle[{.dp = 0, .gtp = 1}] = {1};
-  several.tp_spares = several.reduced_batch = "auto";
+  several.mesh.unused = {.dead = {{{.dp = 1, .gtp = 3}, {0}}},
+                         .idle = {{{.dp = 0, .gtp = 1}, {1}}},
+                         .tp_spares = "auto",
+                         .reduced_batch = "auto"};
   const TrainConfig config = alone(several);
-  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(1, 1, 1, 1));
+  EXPECT_EQ(std::tuple(config.mesh.tp, config.mesh.gtp, config.mesh.dp, config.mesh.ranks), std::tuple(1, 1, 1, 1));
   EXPECT_EQ(config.global_batch, config.micro_batch);
-  EXPECT_TRUE(config.dead.empty() && config.idle.empty());
-  EXPECT_TRUE(config.tp_spares.empty() && config.reduced_batch.empty());
+  EXPECT_FALSE(config.mesh.has_unused_places());
+  EXPECT_EQ(config.mesh.unused.reduced_batch, "");
   EXPECT_EQ(std::tuple(config.tp_chunks, config.tp_overlap, config.sequence_parallel),
             std::tuple("auto", std::optional<bool>(), std::optional<bool>()));
   EXPECT_EQ(config.products.tp_wire, quant::Format::bf16);
   EXPECT_EQ(std::tuple(config.reduce_order, config.ranks_per_node), std::tuple(ReduceOrder::sequential, 0));
-}
-
-TEST(OtherMesh, OfAnotherRunHasItsRanksAndPlaces) {
-  TrainConfig other = run_on_many_ranks();
-  other.ranks = 23, other.dead = {{{.dp = 1, .gtp = 3}, {0}}}, other.reduced_batch = "3";
-  const TrainConfig config = on_mesh_of({}, other);
-  EXPECT_EQ(std::tuple(config.tp, config.gtp, config.dp, config.ranks), std::tuple(3, 4, 2, 23));
-  EXPECT_EQ(config.dead, other.dead);
-  EXPECT_EQ(config.reduced_batch, "3");
 }
 
 }  // namespace

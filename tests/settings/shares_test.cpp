@@ -16,8 +16,9 @@ using ::testing::ThrowsMessage;
 TrainConfig mesh(std::int64_t tp, std::int64_t gtp, std::int64_t dp, std::string dead, std::int64_t batch,
                  std::string reduced = "") {
   TrainConfig config;
-  config.tp = tp, config.gtp = gtp, config.dp = dp, config.dead = parse_slots(dead, "--dead");
-  config.global_batch = batch, config.reduced_batch = std::move(reduced);
+  config.mesh = {.tp = tp, .gtp = gtp, .dp = dp};
+  config.mesh.unused = {.dead = parse_slots(dead, "--dead"), .reduced_batch = std::move(reduced)};
+  config.global_batch = batch;
   return config;
 }
 

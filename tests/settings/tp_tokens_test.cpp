@@ -1,4 +1,4 @@
-#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@ namespace {
 
 TEST(Transport, IsThatOfWeightsThatGpusShard) {
   TrainConfig config;
-  config.gtp = 2;
+  config.mesh.gtp = 2;
   runtime::ScheduleStatistics statistics;
   statistics.planned = 1;
   for (const Backend backend : {Backend::local, Backend::mpi}) {
@@ -23,7 +23,7 @@ TEST(Transport, IsThatOfWeightsThatGpusShard) {
   statistics.planned = 0;
   EXPECT_EQ(transport_of(run_of(config), statistics), "");
   statistics.planned = 1;
-  config.gtp = 1;
+  config.mesh.gtp = 1;
   EXPECT_EQ(transport_of(run_of(config), statistics), "");
 }
 

@@ -12,7 +12,7 @@
 #include "tessera/bench/kernels/kernels_cases.h"
 #include "tessera/bench/kernels/kernels_clock.h"
 #include "tessera/models/size_limits.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 
 namespace tessera::bench {
 namespace {

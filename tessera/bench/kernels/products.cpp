@@ -19,7 +19,7 @@ using ops::ProductCall, ops::ProductSizes;
 // sequences is not limited.
 predict::DryOptions product_options(const ProductBench& bench, std::int64_t tokens) {
   settings::TrainConfig config{
-      .backend = settings::Backend::local, .tp = bench.tp, .micro_batch = tokens, .seq_len = 1};
+      .backend = settings::Backend::local, .mesh = {.tp = bench.tp}, .micro_batch = tokens, .seq_len = 1};
   config.dtype = quant::DType::bf16;
   return settings::dry_options(settings::resolve(std::move(config), bench.model, settings::Use::plan), {});
 }

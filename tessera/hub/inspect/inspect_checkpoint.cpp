@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/reader.h"
 #include "tessera/hub/inspect/quantization_error.h"
 #include "tessera/models/registry.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/formats.h"
 #include "tessera/settings/text/parse.h"
 
 namespace tessera::hub {

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
 namespace {
-
-std::int64_t rounded_up_quotient(std::int64_t value, std::int64_t divisor) {
-  return (value + divisor - 1) / divisor;
-}
 
 // Divides the ranks with tokens into `count` chunks. A rank without tokens belongs to the chunk of the next rank with
 // tokens, or to the last chunk.
@@ -29,8 +26,7 @@ std::vector<TokenChunk> divide(std::span<const std::int64_t> tokens, const std::
 }
 
 bool fills_device(const TokenChunk& chunk, std::int64_t columns) {
-  return rounded_up_quotient(chunk.tokens.size(), kTileTokens) * rounded_up_quotient(columns, kTileColumns) >=
-         kChunkTiles;
+  return base::ceil_div(chunk.tokens.size(), kTileTokens) * base::ceil_div(columns, kTileColumns) >= kChunkTiles;
 }
 
 }  // namespace

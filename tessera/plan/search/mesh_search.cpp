@@ -14,7 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/plan/expert_layouts.h"
 #include "tessera/plan/plan_report.h"
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/run_mesh.h"
 
 namespace tessera::plan {
@@ -55,10 +55,11 @@ nn::MeshDegrees with_experts(const StepPlanRequest& request, const settings::Tra
   std::optional<ExpertLayout> best;
   for (const std::int64_t etp : divisors(degrees.tp)) {
     const std::int64_t ep = degrees.tp / etp;  // fits with egtp 1; expert_layouts tries every ep and egtp
-    if (!has_degree(asked, "etp", asked.etp, etp) || ep > experts) continue;
+    if (!has_degree(asked, "etp", asked.mesh.etp, etp) || ep > experts) continue;
     degrees.experts = {.etp = static_cast<int>(etp), .ep = static_cast<int>(ep)};
     for (const ExpertLayout& layout : expert_layouts(on_mesh(request, asked, degrees)))
-      if (has_degree(asked, "ep", asked.ep, layout.ep) && has_degree(asked, "egtp", asked.egtp, layout.egtp) &&
+      if (has_degree(asked, "ep", asked.mesh.ep, layout.ep) &&
+          has_degree(asked, "egtp", asked.mesh.egtp, layout.egtp) &&
           (!best || layout.total_seconds() < best->total_seconds()))
         best = layout;
   }
@@ -71,21 +72,21 @@ nn::MeshDegrees with_experts(const StepPlanRequest& request, const settings::Tra
 }
 
 void check_degrees(const settings::TrainConfig& asked) {
-  for (const auto& [name, degree] : {std::pair{"tp", asked.tp}, {"gtp", asked.gtp}, {"dp", asked.dp}})
-    if (asked.given.contains(name) && asked.ranks % degree != 0)
-      throw InputError("--ranks: got {}, expected a multiple of --{} {}", asked.ranks, name, degree);
+  for (const auto& [name, degree] : {std::pair{"tp", asked.mesh.tp}, {"gtp", asked.mesh.gtp}, {"dp", asked.mesh.dp}})
+    if (asked.given.contains(name) && asked.mesh.ranks % degree != 0)
+      throw InputError("--ranks: got {}, expected a multiple of --{} {}", asked.mesh.ranks, name, degree);
 }
 
 // Returns tp, gtp and dp of every mesh that the flags allow, with the asked expert degrees.
 std::vector<nn::MeshDegrees> dense_meshes(const settings::TrainConfig& asked, int ranks_per_node) {
-  const nn::ExpertDegrees experts = *settings::degrees_in(asked).experts;
+  const nn::ExpertDegrees experts = *settings::degrees_in(asked.mesh).experts;
   std::vector<nn::MeshDegrees> meshes;
-  for (const std::int64_t tp : divisors(asked.ranks)) {
-    if (tp > settings::kMaxTp || !has_degree(asked, "tp", asked.tp, tp)) continue;
+  for (const std::int64_t tp : divisors(asked.mesh.ranks)) {
+    if (tp > settings::kMaxTp || !has_degree(asked, "tp", asked.mesh.tp, tp)) continue;
     if (!asked.given.contains("tp") && tp > ranks_per_node) continue;
-    for (const std::int64_t gtp : divisors(asked.ranks / tp)) {
-      const std::int64_t dp = asked.ranks / tp / gtp;
-      const bool is_asked = has_degree(asked, "gtp", asked.gtp, gtp) && has_degree(asked, "dp", asked.dp, dp);
+    for (const std::int64_t gtp : divisors(asked.mesh.ranks / tp)) {
+      const std::int64_t dp = asked.mesh.ranks / tp / gtp;
+      const bool is_asked = has_degree(asked, "gtp", asked.mesh.gtp, gtp) && has_degree(asked, "dp", asked.mesh.dp, dp);
       if (!is_asked || asked.global_batch % (asked.micro_batch * gtp * dp) != 0) continue;
       meshes.push_back(
           {.tp = static_cast<int>(tp), .gtp = static_cast<int>(gtp), .dp = static_cast<int>(dp), .experts = experts});
@@ -194,7 +195,7 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, const settin
     throw InputError(
         "--search: no mesh of --ranks {} is possible: --global-batch {} is not a multiple of --micro-batch {} * gtp * "
         "dp for any tp x gtp x dp that the flags allow",
-        asked.ranks, asked.global_batch, asked.micro_batch);
+        asked.mesh.ranks, asked.global_batch, asked.micro_batch);
   std::vector<std::optional<MeshPlan>> plans(meshes.size());
   std::vector<std::string> refusals(meshes.size());  // index: mesh; why the model or its formats do not allow the mesh
   std::mutex mutex;
@@ -214,8 +215,8 @@ std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, const settin
   if (found.empty() && std::ranges::count(refusals, refusals.front()) == std::ssize(refusals))
     throw InputError("{}", refusals.front());
   if (found.empty())
-    throw InputError("--search: no mesh of --ranks {} is possible, for example tp {} x gtp {} x dp {}: {}", asked.ranks,
-                     meshes.front().tp, meshes.front().gtp, meshes.front().dp, refusals.front());
+    throw InputError("--search: no mesh of --ranks {} is possible, for example tp {} x gtp {} x dp {}: {}",
+                     asked.mesh.ranks, meshes.front().tp, meshes.front().gtp, meshes.front().dp, refusals.front());
   std::ranges::stable_sort(found, is_better);
   return found;
 }
@@ -265,7 +266,7 @@ std::string flags_text(const settings::ResolvedRun& run) {
   text += fmt::format(" --global-batch {}", run->global_batch);
   if (run->recompute != settings::RecomputeSetting::none)
     text += fmt::format(" --recompute {}", name_of(run->recompute));
-  if (run->tp > 1 && !run.splits_tokens()) text += " --sequence-parallel off";
+  if (run->mesh.tp > 1 && !run.splits_tokens()) text += " --sequence-parallel off";
   if (run->tp_chunks != "auto") text += " --tp-chunks " + run->tp_chunks;
   if (run->tp_overlap) text += fmt::format(" --tp-overlap {}", *run->tp_overlap ? "on" : "off");
   return text;

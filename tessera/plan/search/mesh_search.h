@@ -40,15 +40,15 @@ inline constexpr std::int64_t kPlannedMicrobatches = 4;
 // step with kPlannedMicrobatches.
 MeshPlan plan_mesh(const StepPlanRequest& request);
 
-// Plans every mesh of `asked.ranks` ranks and returns the plans, best first. Meshes that fit are first, ordered by step
-// time. Meshes that do not fit are ordered by their missing bytes. `asked` has a global batch and a number of ranks.
-// Each mesh is planned as `request`, with `asked` in place of the settings of its run. The search keeps degrees that
-// the user gave (TrainConfig::given). tp is at most the number of ranks of a node. Experts have edp 1, and the degrees
-// with the shortest predicted time of a layer. If `recompute` is not given, the search chooses the fastest policy that
-// fits, or the policy with the fewest missing bytes if none fits. If `sequence_parallel` is not given, it is on for tp
-// above 1. `threads` threads compute the plans; the result does not depend on their number. After each mesh, one thread
-// at a time calls `progress` with the number of planned meshes and of all meshes. Throws InputError if no mesh is
-// possible, and the errors of plan_step.
+// Plans every mesh of `asked.mesh.ranks` ranks and returns the plans, best first. Meshes that fit are first, ordered by
+// step time. Meshes that do not fit are ordered by their missing bytes. `asked` has a global batch and a number of
+// ranks. Each mesh is planned as `request`, with `asked` in place of the settings of its run. The search keeps degrees
+// that the user gave (TrainConfig::given). tp is at most the number of ranks of a node. Experts have edp 1, and the
+// degrees with the shortest predicted time of a layer. If `recompute` is not given, the search chooses the fastest
+// policy that fits, or the policy with the fewest missing bytes if none fits. If `sequence_parallel` is not given, it
+// is on for tp above 1. `threads` threads compute the plans; the result does not depend on their number. After each
+// mesh, one thread at a time calls `progress` with the number of planned meshes and of all meshes. Throws InputError if
+// no mesh is possible, and the errors of plan_step.
 using SearchProgress = std::function<void(std::size_t planned, std::size_t all)>;
 std::vector<MeshPlan> search_meshes(const StepPlanRequest& request, const settings::TrainConfig& asked, int threads,
                                     const SearchProgress& progress = {});

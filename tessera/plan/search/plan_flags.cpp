@@ -7,10 +7,9 @@
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
 #include "tessera/schedule/events_json.h"
-#include "tessera/settings/checks/expert_checks.h"
-#include "tessera/settings/checks/tp_tokens.h"
 #include "tessera/settings/places.h"
-#include "tessera/settings/resolve.h"
+#include "tessera/settings/resolve/expert_checks.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/trainer_options.h"
 
@@ -81,7 +80,7 @@ models::ModelConfigPtr with_layers(const PlanCommandFlags& flags, const models::
 
 // Returns whether the command chooses the mesh: it has several ranks and no degree.
 bool proposes_mesh(const PlanCommandFlags& flags, const settings::TrainConfig& config) {
-  if (!flags.measured.empty() || !flags.events.empty() || config.ranks < 2) return false;
+  if (!flags.measured.empty() || !flags.events.empty() || config.mesh.ranks < 2) return false;
   return std::ranges::none_of(std::array{"tp", "gtp", "dp", "etp", "ep", "egtp"},
                               [&](const char* degree) { return config.given.contains(degree); });
 }
@@ -94,7 +93,7 @@ settings::TrainConfig searched(settings::TrainConfig config, bool is_proposal) {
   };
   require("ranks");
   if (!is_proposal) require("global_batch");
-  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.ranks;
+  if (!config.given.contains("global_batch")) config.global_batch = config.micro_batch * config.mesh.ranks;
   config.given.insert("global_batch");
   return config;
 }
@@ -103,8 +102,8 @@ settings::TrainConfig searched(settings::TrainConfig config, bool is_proposal) {
 // that do not depend on the mesh.
 settings::ResolvedRun run_without_mesh(const settings::TrainConfig& asked, const models::ModelConfigPtr& model) {
   settings::tp_chunks_of(asked);  // refuses a bad value
-  nn::MeshDegrees degrees = settings::degrees_in(asked);
-  degrees.dp = static_cast<int>(std::max<std::int64_t>(1, asked.ranks / (asked.tp * asked.gtp)));
+  nn::MeshDegrees degrees = settings::degrees_in(asked.mesh);
+  degrees.dp = static_cast<int>(std::max<std::int64_t>(1, asked.mesh.ranks / asked.mesh.replica_places()));
   return settings::resolve(settings::alone(asked), model, settings::Use::plan).on(degrees);
 }
 
@@ -122,7 +121,7 @@ namespace {
 // Throws InputError for flags that do not apply to a mesh with unused places.
 void check_places(const PlanCommandFlags& flags, const settings::TrainConfig& config) {
   std::string_view given = "--dead-share";
-  if (!flags.dead_share) given = !config.dead.empty() ? "--dead" : "--idle";
+  if (!flags.dead_share) given = !config.mesh.unused.dead.empty() ? "--dead" : "--idle";
   for (const auto& [flag, is_given] : {std::pair{"--search", flags.search},
                                        {"--evaluate", flags.evaluate},
                                        {"--events", !flags.events.empty()},
@@ -137,12 +136,13 @@ double checked_share(double share, const char* flag, double example) {
   return share;
 }
 
-DeadDraws checked_draws(const PlanCommandFlags& flags, const settings::TrainConfig& config) {
-  if (settings::has_unused_places(config) || !config.reduced_batch.empty())
+DeadDraws checked_draws(const PlanCommandFlags& flags, const settings::MeshSettings& mesh) {
+  const settings::UnusedPlaces& unused = mesh.unused;
+  if (mesh.has_unused_places() || !unused.reduced_batch.empty())
     throw InputError("--dead-share: got {} with {}, expected one of them", *flags.dead_share,
-                     !config.dead.empty()        ? "--dead"
-                     : !config.idle.empty()      ? "--idle"
-                     : !config.tp_spares.empty() ? "--tp-spares"
+                     !unused.dead.empty()        ? "--dead"
+                     : !unused.idle.empty()      ? "--idle"
+                     : !unused.tp_spares.empty() ? "--tp-spares"
                                                  : "--reduced-batch");
   const DeadDraws draws{.share = checked_share(*flags.dead_share, "--dead-share", 0.001),
                         .seeds = flags.dead_seeds.value_or(DeadDraws().seeds)};
@@ -194,10 +194,10 @@ PlanCommandInputs plan_command_inputs(const PlanCommandFlags& flags, const std::
   if (flags.dead_seeds && !flags.dead_share)
     throw InputError("--dead-seeds: got {} without --dead-share", *flags.dead_seeds);
   std::optional<DeadDraws> draws;
-  if (flags.dead_share) draws = checked_draws(flags, config);
+  if (flags.dead_share) draws = checked_draws(flags, config.mesh);
   if (draws && source.model->sizes().num_experts > 0)
     throw InputError("--dead-share: model '{}' has experts, which need a whole mesh in this version", config.model);
-  const bool has_unused = settings::has_unused_places(config);
+  const bool has_unused = config.mesh.has_unused_places();
   if (draws || has_unused) check_places(flags, config);
   const bool propose = flags.may_propose && !flags.search && !draws && !has_unused && proposes_mesh(flags, config);
   const bool has_given_batch = config.given.contains("global_batch") || !flags.events.empty();

@@ -24,7 +24,7 @@ class Mfu {
       : peak_(request.machine.flops.at(request.run->dtype)),
         flops_(meshes.empty() ? 0 : settings::model_flops(meshes.front().run)) {}
   double operator()(const MeshPlan& mesh) const {
-    return predict::mfu_of(flops_, mesh.seconds.total(), mesh.run->ranks, peak_);
+    return predict::mfu_of(flops_, mesh.seconds.total(), mesh.run->mesh.ranks, peak_);
   }
 
  private:
@@ -98,7 +98,7 @@ ordered_json search_json(const StepPlanRequest& request, const std::vector<MeshP
   for (const MeshPlan& mesh : meshes) rows.push_back(mesh_json(mesh, mfu(mesh)));
   return {{"model", best->model},
           {"machine", request.machine.name},
-          {"ranks", best->ranks},
+          {"ranks", best->mesh.ranks},
           {"global_batch", best->global_batch},
           {"seq_len", best->seq_len},
           {"tokens", best.tokens()},
@@ -119,8 +119,8 @@ std::string search_text(const StepPlanRequest& request, const std::vector<MeshPl
       "{} meshes, {} first{}; exposed: time that operators wait for weights, gradients and activations{}\n\n"
       "{:>10} {:>10} {:>6} {:>26} {:>7} {:>4}  {:>41}\n"
       "{:>10} {:>10} {:>6} {:>8} {:>8} {:>8} {:>7} {:>4}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}  flags\n",
-      best->model, models::params_text(*request.run.model()), name_of(best->dtype), best->ranks, request.machine.name,
-      best->global_batch, best->seq_len, meshes.size(),
+      best->model, models::params_text(*request.run.model()), name_of(best->dtype), best->mesh.ranks,
+      request.machine.name, best->global_batch, best->seq_len, meshes.size(),
       meshes.front().fits() ? "best" : "none fits, the fewest missing bytes", usable_text(request),
       unmeasured_text(request), "", "", "", "exposed, ms", "", "", fmt::format("memory of a rank, {}", unit.name),
       "step, ms", "tokens/s", "mfu", "gathers", "gradient", "activat.", "all", "fits", "weight", "gather", "grad.",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/base/error.h"
 #include "tessera/layout/box_index.h"
 #include "tessera/layout/dense.h"
@@ -45,7 +46,7 @@ Layout region_of(const Layout& full, const std::vector<GroupLayouts>& groups, st
   const std::int64_t after = before + groups[group].home.size();
   Layout region{.shape = full.shape};
   for (const LocalLayout& local : full.ranks) {
-    const std::int64_t units = (rows_of(local) + together - 1) / together;
+    const std::int64_t units = base::ceil_div(rows_of(local), together);
     const auto bound = [&](std::int64_t ranks) { return units * ranks / all * together; };
     region.ranks.push_back(local_rows(local, {.begin = bound(before), .end = bound(after)}));
   }

@@ -1,4 +1,4 @@
-#include "tessera/settings/checks/run_limits.h"
+#include "tessera/settings/resolve/run_limits.h"
 
 #include <algorithm>
 
@@ -6,11 +6,11 @@
 
 namespace tessera::settings {
 
-void check_mesh_limits(const TrainConfig& config) {
-  const std::int64_t dp = std::max<std::int64_t>(config.dp, 1), part = config.tp * config.gtp;
+void check_mesh_limits(const MeshSettings& mesh) {
+  const std::int64_t dp = std::max<std::int64_t>(mesh.dp, 1), part = mesh.replica_places();
   if (part > kMaxRanks || part * dp > kMaxRanks)
-    throw InputError("--tp {} * --gtp {} * --dp {}: a mesh of {} places, expected at most {}", config.tp, config.gtp,
-                     dp, part * dp, kMaxRanks);
+    throw InputError("--tp {} * --gtp {} * --dp {}: a mesh of {} places, expected at most {}", mesh.tp, mesh.gtp, dp,
+                     part * dp, kMaxRanks);
 }
 
 void check_microbatch_limits(const TrainConfig& config, const models::ModelSizes& sizes) {

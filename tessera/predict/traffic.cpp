@@ -1,11 +1,11 @@
-#include "tessera/plan/traffic.h"
+#include "tessera/predict/traffic.h"
 
 #include <fmt/ranges.h>
 
 #include <map>
 #include <tuple>
 
-namespace tessera::plan {
+namespace tessera::predict {
 namespace {
 
 using mesh::Transfer;
@@ -46,7 +46,7 @@ class Roles {
 void count_gathers(StepPlan& step, Roles& roles) {
   for (const schedule::Residency& residency : step.schedule.residencies)
     for (const ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
-      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
       step.busiest_rank.gathered += total_bytes(parameter.size.gather);
       step.all_ranks.gathered += parameter.gather_total;
       roles.add(parameter.size.domain, parameter.size.gather);
@@ -56,7 +56,7 @@ void count_gathers(StepPlan& step, Roles& roles) {
 void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) {
   for (const Event& event : step.trace) {
     if (event.parameter < 0) continue;
-    const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
+    const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(event.parameter)];
     // For rows of a table, every rank receives as many bytes as it sends.
     if (schedule::reads_rows(event)) {
       step.busiest_rank.gathered += event.bytes;
@@ -73,7 +73,7 @@ void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) 
 void count_reductions(StepPlan& step, Roles& roles) {
   for (const schedule::Reduction& reduction : step.schedule.reductions)
     for (const ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
-      const predict::PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
+      const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
       step.busiest_rank.reduced += total_bytes(parameter.size.reduce);
       step.all_ranks.reduced += parameter.reduce_total;
       roles.add(parameter.size.domain, parameter.size.reduce);
@@ -86,7 +86,7 @@ void count_reductions(StepPlan& step, Roles& roles) {
 
 }  // namespace
 
-void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry, StepPlan& step) {
+void count_traffic(const shard::RankLayout& layout, const DryStep& dry, StepPlan& step) {
   Roles roles(layout);
   count_gathers(step, roles);
   count_rows_and_publishes(step, layout.mesh.world_size(), roles);
@@ -97,4 +97,4 @@ void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry,
   step.roles = roles.list();
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::predict

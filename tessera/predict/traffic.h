@@ -1,12 +1,12 @@
 // Counts the bytes that ranks receive in a planned step.
 #pragma once
-#include "tessera/plan/step_plan.h"
+#include "tessera/predict/planned_step.h"
 #include "tessera/shard/rank_layout.h"
 
-namespace tessera::plan {
+namespace tessera::predict {
 
 // Sets the members busiest_rank, all_ranks and roles of `step`, whose schedule is set. `dry` is the dry step of the
 // plan's trace.
-void count_traffic(const shard::RankLayout& layout, const predict::DryStep& dry, StepPlan& step);
+void count_traffic(const shard::RankLayout& layout, const DryStep& dry, StepPlan& step);
 
-}  // namespace tessera::plan
+}  // namespace tessera::predict

@@ -7,7 +7,7 @@ namespace tessera::settings {
 
 // Returns whether the tp ranks divide the tokens (--sequence-parallel).
 inline bool splits_tokens(const TrainConfig& config) {
-  return config.tp > 1 && config.sequence_parallel.value_or(true);
+  return config.mesh.tp > 1 && config.sequence_parallel.value_or(true);
 }
 // Returns whether pieces of tokens are long enough to travel beside products by default.
 // A transfer over t ranks has t - 1 pieces, which follow each other, and each piece costs a latency. A piece is the

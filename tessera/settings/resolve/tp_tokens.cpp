@@ -1,4 +1,4 @@
-#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 #include <charconv>
 
@@ -13,8 +13,8 @@ bool has_long_pieces(const TrainConfig& config, const models::ModelSizes& sizes)
   constexpr double kBytes = 1.5 * (1 << 20);
   const double piece = static_cast<double>(config.micro_batch) * static_cast<double>(config.seq_len) *
                        static_cast<double>(sizes.hidden_size) * static_cast<double>(quant::size_of(config.dtype)) /
-                       static_cast<double>(config.tp);
-  return config.tp <= 2 || piece >= static_cast<double>(config.tp - 1) * kBytes;
+                       static_cast<double>(config.mesh.tp);
+  return config.mesh.tp <= 2 || piece >= static_cast<double>(config.mesh.tp - 1) * kBytes;
 }
 
 std::int64_t tp_chunks_of(const TrainConfig& config) {

@@ -18,7 +18,7 @@ inline constexpr std::int64_t kMaxTp = 1024;
 inline constexpr std::int64_t kMaxMicrobatchTokens = std::int64_t{1} << 26;
 
 // Throws InputError for a mesh with more than kMaxRanks places. dp may be 0.
-void check_mesh_limits(const TrainConfig& config);
+void check_mesh_limits(const MeshSettings& mesh);
 // Throws InputError if a microbatch has more than kMaxMicrobatchTokens tokens, or if the bytes of its activations do
 // not fit into 64 bits.
 void check_microbatch_limits(const TrainConfig& config, const models::ModelSizes& sizes);

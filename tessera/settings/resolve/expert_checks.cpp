@@ -1,11 +1,11 @@
-#include "tessera/settings/checks/expert_checks.h"
+#include "tessera/settings/resolve/expert_checks.h"
 
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/router/router_options.h"
-#include "tessera/settings/checks/tp_tokens.h"
+#include "tessera/settings/resolve/tp_tokens.h"
 
 namespace tessera::settings {
 namespace {
@@ -44,7 +44,8 @@ void check_device_experts(std::string_view model, const models::ModelSizes& size
 
 void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   if (sizes.num_experts == 0) {
-    for (const auto& [flag, degree] : {std::pair{"--etp", config.etp}, {"--ep", config.ep}, {"--egtp", config.egtp}})
+    for (const auto& [flag, degree] :
+         {std::pair{"--etp", config.mesh.etp}, {"--ep", config.mesh.ep}, {"--egtp", config.mesh.egtp}})
       if (degree != 1)
         throw InputError("{}: got {}, expected 1: model '{}' has no experts", flag, degree, config.model);
     for (const auto& [flag, is_given] : {std::pair{"--moe-aux", config.router.aux != nn::MoeAux::layer},
@@ -58,16 +59,13 @@ void check_experts(const TrainConfig& config, const models::ModelSizes& sizes) {
   }
   if (config.backend == Backend::nccl) check_experts_on_gpus(config, sizes);
   check_routers(config, sizes);
-  if (config.ep > sizes.num_experts)
-    throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.ep, sizes.num_experts,
+  if (config.mesh.ep > sizes.num_experts)
+    throw InputError("--ep: got {}, expected at most {}, the experts of model '{}'", config.mesh.ep, sizes.num_experts,
                      config.model);
-  if (config.tp > 1 && !splits_tokens(config))
+  if (config.mesh.tp > 1 && !splits_tokens(config))
     throw InputError("--sequence-parallel: got off with --tp {}, expected on, which a model with experts needs",
-                     config.tp);
-  const nn::ExpertDegrees degrees{
-      .etp = static_cast<int>(config.etp), .ep = static_cast<int>(config.ep), .egtp = static_cast<int>(config.egtp)};
-  nn::check_expert_degrees(
-      {.tp = static_cast<int>(config.tp), .gtp = static_cast<int>(config.gtp), .experts = degrees});
+                     config.mesh.tp);
+  nn::check_expert_degrees(degrees_in(config.mesh));
 }
 
 }  // namespace tessera::settings

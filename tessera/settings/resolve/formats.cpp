@@ -1,0 +1,132 @@
+#include "tessera/settings/resolve/formats.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "tessera/base/error.h"
+#include "tessera/settings/resolve/batch.h"
+#include "tessera/settings/resolve/needs.h"
+#include "tessera/settings/resolve/tp_tokens.h"
+#include "tessera/settings/settings.h"
+
+namespace tessera::settings {
+namespace {
+
+// The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
+shard::FormatPolicy policy_of(quant::Format format, const FormatRules& rules) {
+  shard::FormatPolicy policy{.format = format,
+                             .rules = {{"embedding.weight", quant::Format::bf16, /*is_default=*/true},
+                                       {"output.weight", quant::Format::bf16, /*is_default=*/true}}};
+  std::ranges::copy(rules.value, std::back_inserter(policy.rules));
+  return policy;
+}
+
+// Returns the parameters of the model, with the formats of `policies`.
+std::vector<shard::ParameterSpec> specs_with(const shard::FormatPolicies& policies, const TrainConfig& config,
+                                             const models::ModelConfig& model) {
+  std::vector<shard::ParameterSpec> specs = model.parameters({.tp_size = static_cast<int>(config.mesh.tp),
+                                                              .etp = static_cast<int>(config.mesh.etp),
+                                                              .ep = static_cast<int>(config.mesh.ep),
+                                                              .embedding = embedding_reads(config)});
+  for (shard::ParameterSpec& spec : specs) shard::set_formats(spec, policies, {.model = config.dtype});
+  return specs;
+}
+
+// Throws InputError, which names the setting, if a policy uses a format with scales and --dtype is not bf16.
+void check_dtype(quant::DType dtype, const shard::FormatPolicy& policy, std::string_view format,
+                 std::string_view rules) {
+  const auto other = std::ranges::find_if(
+      policy.rules, [](const shard::FormatRule& rule) { return rule.format != quant::Format::bf16; });
+  const quant::Format requested = other == policy.rules.end() ? policy.format : other->format;
+  if (dtype != quant::DType::bf16 && requested != quant::Format::bf16)
+    throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
+                     other == policy.rules.end() ? format : rules, name_of(requested), name_of(dtype));
+}
+
+void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
+  for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
+    if (config.backend == Backend::nccl && has_format(policy, format))
+      throw InputError(
+          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
+          name_of(format));
+  const bool has_fp8 = has_format(policy, quant::Format::fp8);
+  // The stored settings of a run contain all settings. Therefore only a value that differs from the default counts as
+  // given.
+  const TrainConfig defaults;
+  for (const Setting& setting : settings()) {
+    if (!setting.is_of_fp8_products() || value_of(config, setting) == value_of(defaults, setting)) continue;
+    if (!has_fp8) throw InputError("{}: expected it with --gemm-format fp8", flag_of(setting.name));
+    if (is_without_meaning(config, setting))
+      throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting.name));
+  }
+  if (config.products.tp_wire == quant::Format::bf16) return;
+  if (config.products.tp_wire != quant::Format::fp8)
+    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.products.tp_wire));
+  if (!has_fp8 || !splits_tokens(config))
+    throw InputError(
+        "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
+        "--sequence-parallel on");
+}
+
+// Throws InputError if a flag chooses a number format that no weight of the model has.
+void check_formats_have_weights(const TrainConfig& config, const shard::FormatTable& table) {
+  const auto check = [&](std::string_view flag, quant::Format format, const shard::FormatShares& shares) {
+    if (format != quant::Format::bf16 && shares.elements[static_cast<std::size_t>(format)] == 0)
+      throw InputError(
+          "{}: got {}, but no weight of model '{}' has it: expected bf16, or rules that leave a weight to it", flag,
+          name_of(format), config.model);
+  };
+  const FormatSettings& formats = config.formats;
+  check("--wire-format", formats.wire, table.wire);
+  if (formats.wire_backward) check("--wire-format-backward", *formats.wire_backward, table.wire_backward);
+  check("--gemm-format", formats.products, table.products);
+}
+
+}  // namespace
+
+shard::FormatPolicies policies_of(const FormatSettings& formats) {
+  const shard::FormatPolicy wire = policy_of(formats.wire, formats.wire_rules);
+  shard::FormatPolicy backward = formats.wire_backward ? policy_of(*formats.wire_backward, {}) : wire;
+  std::ranges::copy(formats.wire_rules_backward.value, std::back_inserter(backward.rules));
+  return {.wire = wire, .wire_backward = backward, .products = policy_of(formats.products, formats.product_rules)};
+}
+
+bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
+  return policy.format == format ||
+         std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
+}
+
+std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {
+  std::map<std::string, WeightFormats> formats;
+  for (const shard::ParameterSpec& spec : specs_with(policies_of(config.formats), config, model)) {
+    formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
+                          .product = spec.product};
+  }
+  return formats;
+}
+
+shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model) {
+  const shard::FormatPolicies policies = policies_of(config.formats);
+  return shard::format_table(specs_with(policies, config, model), policies);
+}
+
+void check_formats(const TrainConfig& config, const models::ModelConfig& model) {
+  const FormatSettings& formats = config.formats;
+  const shard::FormatPolicies policies = policies_of(formats);
+  check_dtype(config.dtype, policies.wire, "--wire-format", "--wire-rules");
+  check_dtype(config.dtype, policies.wire_backward, "--wire-format-backward", "--wire-rules-backward");
+  check_dtype(config.dtype, policies.products, "--gemm-format", "--gemm-rules");
+  check_products(config, policies.products);
+  const std::vector<shard::ParameterSpec> specs = specs_with(policies, config, model);
+  std::vector<std::string> names;
+  for (const shard::ParameterSpec& spec : specs)
+    if (spec.dims.size() >= 2 && spec.takes_formats) names.push_back(spec.name);
+  std::ranges::sort(names);
+  shard::check_rules(formats.wire_rules.value, names, "--wire-rules");
+  shard::check_rules(formats.wire_rules_backward.value, names, "--wire-rules-backward");
+  shard::check_rules(formats.product_rules.value, names, "--gemm-rules");
+  check_formats_have_weights(config, shard::format_table(specs, policies));
+}
+
+}  // namespace tessera::settings
