@@ -44,7 +44,7 @@ double train_and_save(comm::World& world, const models::ModelConfig& model, cons
   train::Trainer trainer(
       world, {.step = {.build = [&](nn::Context& context) { return model.build(context, {.max_positions = kLength}); },
                        .layout = nn::rank_layout({.gtp = kRanks})},
-              .adamw = {.weight_decay = 0.0}});
+              .rule = ops::make_rule(ops::AdamW{.weight_decay = 0.0})});
   train::set_initial_values(trainer.runtime(), 7);
   double loss = 0;
   for (int step = 0; step < kSteps; ++step) {

@@ -65,8 +65,10 @@ TimedModel timed_model(const settings::ResolvedRun& run, const predict::Machine&
                    .microbatches = static_cast<int>(run.microbatches())};
   timed.step = predict::dry_step(timed.options);
   timed.parameters = planned_parameters(timed.step, timed.options.step.types);
-  const predict::CostInput input{
-      .machine = machine, .layout = timed.options.step.layout, .types = timed.options.step.types};
+  const predict::CostInput input{.machine = machine,
+                                 .layout = timed.options.step.layout,
+                                 .types = timed.options.step.types,
+                                 .rule = *timed.options.rule};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
   timed.equal_ranks = are_ranks_equal(timed.options, timed.step);
   return timed;

@@ -172,7 +172,7 @@ class Calls {
   std::int64_t each_ = 0, copies_ = 0;  // number of copies in a share, and number of all copies
 };
 
-// Returns the bytes of the work at the end of a step and of its microbatches: AdamW, the gradient's norm, and the
+// Returns the bytes of the work at the end of a step and of its microbatches: the update, the gradient's norm, and the
 // ordered sums of the gradient parts that gtp ranks send.
 std::int64_t update_bytes(const predict::DryOptions& options, const predict::DryStep& dry, std::int64_t microbatches) {
   std::int64_t bytes = 0;
@@ -182,7 +182,7 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
         options.step.layout.mesh, options.step.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
     const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
     const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
-    bytes += predict::adamw_bytes(updated, types, gradient);
+    bytes += predict::update_bytes(*options.rule, updated, types, gradient);
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;

@@ -20,8 +20,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFormat = "tessera-checkpoint";
-constexpr std::array<std::pair<Kind, std::string_view>, 4> kKinds{
-    {{Kind::weight, "weight"}, {Kind::master, "master"}, {Kind::exp_avg, "exp_avg"}, {Kind::exp_avg_sq, "exp_avg_sq"}}};
 
 // Text that the user gave (such as a path in `state`) may contain bytes that are not UTF-8. Such bytes become U+FFFD.
 std::string dump(const json& value) {
@@ -35,7 +33,7 @@ json to_json(const StoredTensor& tensor) {
     pieces.push_back({piece.file, piece.index, box.row, box.rows, box.col, box.cols});
   }
   return {{"name", tensor.name},
-          {"kind", name_of(tensor.kind)},
+          {"kind", tensor.kind.name()},
           {"dtype", name_of(tensor.dtype)},
           {"shape", tensor.dims},
           {"pieces", std::move(pieces)}};
@@ -91,20 +89,16 @@ StoredTensor parse_tensor(const json& value, std::size_t files, const std::strin
 
 }  // namespace
 
-std::string_view name_of(Kind kind) {
-  for (const auto& [value, name] : kKinds)
-    if (value == kind) return name;
-  throw Error("unknown tensor kind {}", static_cast<int>(kind));
-}
-
 Kind parse_kind(std::string_view name, const std::string& where) {
-  for (const auto& [value, known] : kKinds)
-    if (known == name) return value;
-  throw InputError("{}: kind: expected weight, master, exp_avg or exp_avg_sq, got '{}'", where, base::excerpt(name));
+  constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  if (name.empty() || name.size() > 32 || name.find_first_not_of(kCharacters) != std::string_view::npos)
+    throw InputError("{}: kind: expected weight, master, or an optimizer's state such as exp_avg, got '{}'", where,
+                     base::excerpt(name));
+  return Kind(name);
 }
 
-std::string piece_key(Kind kind, std::string_view name, std::int64_t index) {
-  return fmt::format("{}/{}/{}", name_of(kind), name, index);
+std::string piece_key(const Kind& kind, std::string_view name, std::int64_t index) {
+  return fmt::format("{}/{}/{}", kind.name(), name, index);
 }
 
 std::string to_text(const Manifest& manifest) {
@@ -142,7 +136,7 @@ void validate(const Manifest& manifest, const std::string& where) {
   std::set<std::pair<Kind, std::string>> seen;
   std::vector<layout::Box> boxes;
   for (const StoredTensor& tensor : manifest.tensors) {
-    const std::string name = fmt::format("{}: {} '{}'", where, name_of(tensor.kind), base::excerpt(tensor.name));
+    const std::string name = fmt::format("{}: {} '{}'", where, tensor.kind.name(), base::excerpt(tensor.name));
     if (!seen.emplace(tensor.kind, tensor.name).second) throw InputError("{}: listed twice", name);
     boxes.clear();
     std::set<std::pair<std::int64_t, std::int64_t>> places;
@@ -167,7 +161,7 @@ Manifest merge(const std::vector<Manifest>& parts) {
       if (fresh) whole.tensors.push_back({tensor.name, tensor.kind, tensor.dtype, tensor.dims, {}});
       StoredTensor& target = whole.tensors[at->second];
       if (target.dtype != tensor.dtype || target.dims != tensor.dims)
-        throw Error("{} '{}': one rank has {} [{}], another {} [{}]", name_of(tensor.kind), tensor.name,
+        throw Error("{} '{}': one rank has {} [{}], another {} [{}]", tensor.kind.name(), tensor.name,
                     name_of(target.dtype), fmt::join(target.dims, ", "), name_of(tensor.dtype),
                     fmt::join(tensor.dims, ", "));
       for (StoredPiece piece : tensor.pieces) {

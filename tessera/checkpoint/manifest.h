@@ -1,10 +1,12 @@
 // manifest.json: the list of a checkpoint's tensors and files. docs/checkpoint.md defines the format.
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/layout/box.h"
@@ -16,10 +18,28 @@ inline constexpr std::int64_t kCheckpointVersion = 1;
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::string_view kManifestChecksumFile = "manifest.xxh3";
 
-// The role of a stored tensor for its parameter.
-enum class Kind { weight, master, exp_avg, exp_avg_sq };
-std::string_view name_of(Kind kind);                               // "exp_avg_sq"
-Kind parse_kind(std::string_view name, const std::string& where);  // throws InputError for an unknown name
+// The role of a stored tensor for its parameter: the weight, its master, or a state plane of the optimizer with the
+// name of the plane (ops/optimizer/update_rule.h), such as "exp_avg".
+class Kind {
+ public:
+  static const Kind weight, master;
+  explicit Kind(std::string_view name) : name_(name) {}
+  const std::string& name() const { return name_; }
+  bool is_state() const { return *this != weight && *this != master; }
+  // Orders weight, master, and then the state by name.
+  std::strong_ordering operator<=>(const Kind& other) const {
+    return std::pair(order(), name_) <=> std::pair(other.order(), other.name_);
+  }
+  bool operator==(const Kind&) const = default;
+
+ private:
+  int order() const { return name_ == "weight" ? 0 : name_ == "master" ? 1 : 2; }
+
+  std::string name_;
+};
+inline const Kind Kind::weight{"weight"}, Kind::master{"master"};
+// Throws InputError unless the name has 1 to 32 lower-case letters, digits and underscores.
+Kind parse_kind(std::string_view name, const std::string& where);
 
 struct StoredFile {
   std::string name;  // relative to the checkpoint's folder
@@ -50,7 +70,7 @@ struct Manifest {
 };
 
 // Returns a piece's name in its file, such as "weight/layers.0.mlp.down.weight/0".
-std::string piece_key(Kind kind, std::string_view name, std::int64_t index);
+std::string piece_key(const Kind& kind, std::string_view name, std::int64_t index);
 
 // Convert between a manifest and the text of manifest.json. parse_manifest checks types, ranges and names, but not
 // whether the pieces fit.

@@ -84,26 +84,26 @@ CheckpointReader::CheckpointReader(std::filesystem::path folder)
   }
 }
 
-const StoredTensor* CheckpointReader::find(const std::string& name, Kind kind) const {
+const StoredTensor* CheckpointReader::find(const std::string& name, const Kind& kind) const {
   const auto found = index_.find({kind, name});
   return found == index_.end() ? nullptr : &manifest_.tensors[found->second];
 }
 
-const StoredTensor& CheckpointReader::tensor(const std::string& name, Kind kind) const {
+const StoredTensor& CheckpointReader::tensor(const std::string& name, const Kind& kind) const {
   const StoredTensor* found = find(name, kind);
-  if (found == nullptr) throw InputError("{}: the {} of tensor '{}' is missing", folder_.string(), name_of(kind), name);
+  if (found == nullptr) throw InputError("{}: the {} of tensor '{}' is missing", folder_.string(), kind.name(), name);
   return *found;
 }
 
-bool CheckpointReader::has_moments() const {
+bool CheckpointReader::has_state(const std::vector<Kind>& planes) const {
   bool any = false;
   for (const StoredTensor& tensor : manifest_.tensors) {
-    if (tensor.kind != Kind::exp_avg && tensor.kind != Kind::exp_avg_sq) continue;
-    const Kind other = tensor.kind == Kind::exp_avg ? Kind::exp_avg_sq : Kind::exp_avg;
-    if (find(tensor.name, other) == nullptr)
-      throw InputError("{}: '{}' has {} but not {}: expected both moments or neither", folder_.string(), tensor.name,
-                       name_of(tensor.kind), name_of(other));
+    if (std::ranges::find(planes, tensor.kind) == planes.end()) continue;
     any = true;
+    for (const Kind& other : planes)
+      if (find(tensor.name, other) == nullptr)
+        throw InputError("{}: '{}' has {} but not {}: expected all state of its update rule or none", folder_.string(),
+                         tensor.name, tensor.kind.name(), other.name());
   }
   return any;
 }
@@ -160,7 +160,7 @@ void CheckpointReader::read_piece(const StoredTensor& tensor, const layout::Piec
 
 void CheckpointReader::read(const LoadTensor& request) const {
   const StoredTensor& stored = tensor(request.name, request.kind);
-  const std::string what = fmt::format("{}: {} '{}'", folder_.string(), name_of(request.kind), request.name);
+  const std::string what = fmt::format("{}: {} '{}'", folder_.string(), request.kind.name(), request.name);
   if (stored.dims != request.dims)
     throw InputError("{}: expected shape [{}], got [{}]", what, fmt::join(request.dims, ", "),
                      fmt::join(stored.dims, ", "));

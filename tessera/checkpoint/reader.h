@@ -37,12 +37,12 @@ class CheckpointReader {
   const nlohmann::json& state() const { return manifest_.state; }
   const Manifest& manifest() const { return manifest_; }
 
-  const StoredTensor* find(const std::string& name, Kind kind) const;  // null if it is missing
-  const StoredTensor& tensor(const std::string& name, Kind kind) const;
-  // Returns whether the checkpoint has the optimizer's moments. A checkpoint from `tessera convert` has no moments. A
-  // run that starts from such a checkpoint begins with moments of zero and counts steps from 1. Throws InputError if a
-  // weight has only one of the two moments.
-  bool has_moments() const;
+  const StoredTensor* find(const std::string& name, const Kind& kind) const;  // null if it is missing
+  const StoredTensor& tensor(const std::string& name, const Kind& kind) const;
+  // Returns whether the checkpoint has the state of an update rule with these planes. A checkpoint from `tessera
+  // convert` has no state. A run that starts from such a checkpoint begins with state of zero and counts updates
+  // from 1. Throws InputError if a weight has only some of the planes.
+  bool has_state(const std::vector<Kind>& planes) const;
   // Returns whether the checkpoint has fp32 (or fp64) master weights besides the weights.
   bool has_master() const;
 

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
+#include "tessera/settings/resolved_run.h"
 #include "tessera/settings/resume.h"
 #include "tessera/settings/run_mesh.h"
 #include "tessera/settings/settings.h"
@@ -75,7 +76,7 @@ json stored_state_of(const checkpoint::CheckpointReader& reader) {
     throw InputError("{}: step: got {}, expected at most {:.0f}", where, reader.step(), last);
   if (!reader.state().is_null() && !reader.state().is_object())
     throw InputError("{}: state: got {}, expected an object", where, base::shown(reader.state()));
-  train::check_state(reader);
+  train::check_state(reader, *settings::update_rule({}));
   return reader.state().is_null() ? json::object() : reader.state();
 }
 

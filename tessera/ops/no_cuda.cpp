@@ -5,6 +5,7 @@
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/ops/norm/rms_norm_kernels.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/rope/rope_kernels.h"
 #include "tessera/ops/swiglu/swiglu_kernels.h"
 #include "tessera/ops/tensor.h"
@@ -24,11 +25,11 @@ base::CudaStream stream_of(const at::Tensor&) {
 
 namespace cuda {
 
-void adamw(std::span<const AdamWBuffers>, const StepScalars*, const Clip*, base::CudaStream) {
+void adamw(std::span<const UpdateShard>, const StepScalars*, const Clip*, base::CudaStream) {
   refuse("adamw");
 }
-void choose_step(const StepChoices*, const Clip*, std::int64_t*, StepScalars*, base::CudaStream) {
-  refuse("choose_step");
+void choose_scalars(const std::byte*, std::size_t, const Clip*, std::int64_t*, std::byte*, base::CudaStream) {
+  refuse("choose_scalars");
 }
 void decide_update(const double*, double, std::int64_t*, Clip*, base::CudaStream) {
   refuse("decide_update");

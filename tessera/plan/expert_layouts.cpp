@@ -67,7 +67,7 @@ ExpertLayout layout_of(StepPlanRequest request, std::int64_t ep, std::int64_t eg
   const predict::DryOptions options = dry_options_of(request);
   const predict::DryStep dry = dry_step(options);
   const std::vector<predict::PlannedParameter> parameters = planned_parameters(dry, options.step.types);
-  const predict::CostInput input = cost_input_of(request, options.step.layout);
+  const predict::CostInput input = cost_input_of(request, options);
   const schedule::Trace trace = dry.trace(1);
   const predict::StepCosts costs = event_costs(input, dry, trace, parameters);
   const double layers = sparse_layers(dry);

@@ -54,8 +54,8 @@ ordered_json boxes_of(const layout::LocalLayout& local) {
 // One parameter on all ranks.
 class ParameterRanks {
  public:
-  ParameterRanks(const shard::ParameterSpec& spec, const shard::ParameterTypes& types)
-      : spec_(spec), types_(types), planes_(shard::planes_of(spec, types)) {}
+  ParameterRanks(const shard::ParameterSpec& spec, const shard::ParameterTypes& types, const ops::UpdateRule& rule)
+      : spec_(spec), types_(types), rule_(rule), planes_(shard::planes_of(spec, types)) {}
 
   // Adds the next rank.
   void add(const shard::Cuts& cuts, const shard::Place& place) {
@@ -70,15 +70,14 @@ class ParameterRanks {
     storage_bytes_.push_back(stored);
     compute_bytes_.push_back(computed);
     const shard::RankParts parts = rank_parts(layouts.weight, cuts, place);
-    const bool has_state = spec_.trainable;
-    state_bytes_.push_back(has_state ? types_.accumulator_bytes(parts.local_state.size) * (has_master() ? 3 : 2) : 0);
+    state_bytes_.push_back(bytes_of_state(parts.local_state.size));
     const shard::Ways ways = ways_in(layouts, cuts, place).at(place);
     gather_bytes_.push_back(total_bytes(ways.gather));
     reduce_bytes_.push_back(total_bytes(ways.reduce));
     replica_bytes_.push_back(total_bytes(ways.replicas) + total_bytes(ways.publish));
     ordered_json boxes{{"storage", boxes_of(parts.local_storage)},
                        {"compute", boxes_of(parts.local_compute)},
-                       {"state", has_state ? boxes_of(parts.local_state) : ordered_json::array()}};
+                       {"state", spec_.trainable ? boxes_of(parts.local_state) : ordered_json::array()}};
     std::vector<int>& equal_ranks = ranks_[boxes.dump()];
     equal_ranks.push_back(rank);
     if (equal_ranks.size() == 1) parts_.push_back(std::move(boxes));
@@ -133,10 +132,17 @@ class ParameterRanks {
     return ways_.try_emplace(key, layouts.spec, layouts.weight, types_, cuts, by_rows).first->second;
   }
   // Returns the same value as ShardedParameter::has_master.
+  // Returns the bytes of the master and of the rule's state for this number of elements.
+  std::int64_t bytes_of_state(std::int64_t elements) const {
+    if (!spec_.trainable) return 0;
+    const std::int64_t master = has_master() ? types_.accumulator_bytes(elements) : 0;
+    return master + ops::state_bytes(rule_, elements, types_.accumulator);
+  }
   bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
 
   const shard::ParameterSpec& spec_;
   shard::ParameterTypes types_;
+  const ops::UpdateRule& rule_;
   // Key: replica and part if compute groups differ, otherwise zeros.
   std::map<std::pair<int, int>, LayoutsOfGroup> layouts_;
   std::vector<shard::PlaneSpec> planes_;
@@ -178,7 +184,7 @@ ordered_json parameters_of(const predict::DryOptions& options) {
       parameters.push_back(parameters[found->second]);
     } else {
       known.emplace_back(spec, parameters.size());
-      ParameterRanks ranks(spec, shard::types_of(spec, options.step.types));
+      ParameterRanks ranks(spec, shard::types_of(spec, options.step.types), *options.rule);
       for (const RankInDomain& rank : by_domain[static_cast<std::size_t>(spec.domain)])
         ranks.add(rank.cuts, rank.place);
       parameters.push_back(ranks.json());

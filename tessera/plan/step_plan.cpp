@@ -59,11 +59,10 @@ std::int64_t activations_of(const StepPlanRequest& request, const PreparedStep& 
 // Returns all memory except the arenas.
 MemoryUse memory_without_arenas(const StepPlanRequest& request, const PreparedStep& prepared,
                                 const std::vector<predict::PlannedParameter>& parameters) {
-  const models::StepOptions& step = prepared.options.step;
-  MemoryUse memory = lasting_memory(parameters, prepared.dry.front(), step.types);
+  MemoryUse memory = lasting_memory(parameters, prepared.dry.front(), prepared.options);
   memory.activations = activations_of(request, prepared);
   for (const predict::DryStep& dry : prepared.dry) memory.transfers = std::max(memory.transfers, dry.transfer_arena);
-  memory.overhead = request.machine.overhead_bytes(cost_input_of(request, step.layout).world_size());
+  memory.overhead = request.machine.overhead_bytes(cost_input_of(request, prepared.options).world_size());
   return memory;
 }
 
@@ -131,11 +130,12 @@ predict::DryOptions dry_options_of(const StepPlanRequest& request) {
   return options;
 }
 
-predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout) {
+predict::CostInput cost_input_of(const StepPlanRequest& request, const predict::DryOptions& options) {
   // One of ep owners receives at most all rows: ep times the mean.
   return {.machine = request.machine,
-          .layout = layout,
+          .layout = options.step.layout,
           .types = types_of(request.run),
+          .rule = *options.rule,
           .expert_load = std::min(request.expert_load, static_cast<double>(request.run->mesh.ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
 }
@@ -189,7 +189,7 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   step.parameters = prepared.parameters;
   step.trace = trace_of(request, dry);
   step.memory = memory_without_arenas(request, prepared, step.parameters);
-  const predict::CostInput input = cost_input_of(request, options.step.layout);
+  const predict::CostInput input = cost_input_of(request, options);
   set_event_costs(request, prepared, input, step);
   set_schedule(input, schedule ? *schedule : schedule_of(request, prepared, input, step), step);
   if (schedule) return step;
@@ -206,7 +206,7 @@ double limit_seconds(const StepPlanRequest& request, const std::vector<predict::
   const PreparedStep prepared = prepare_step(work, known);
   double longest = 0;
   for (const predict::DryStep& dry : prepared.dry) {
-    const predict::CostInput input = cost_input_of(work, prepared.options.step.layout);
+    const predict::CostInput input = cost_input_of(work, prepared.options);
     const std::vector<double> segments =
         event_costs(input, dry, trace_of(work, dry), prepared.parameters).costs.segment_seconds;
     longest = std::max(longest, std::accumulate(segments.begin(), segments.end(), 0.0));

@@ -51,8 +51,8 @@ double limit_seconds(const StepPlanRequest& request, const std::vector<predict::
 
 // Returns the options of the dry step for the request, including the choice of blocks that recompute activations.
 predict::DryOptions dry_options_of(const StepPlanRequest& request);
-// Returns the input from which the durations of a dry step are predicted. `layout` outlives the result.
-predict::CostInput cost_input_of(const StepPlanRequest& request, const shard::RankLayout& layout);
+// Returns the input from which the durations of a dry step are predicted. `options` outlives the result.
+predict::CostInput cost_input_of(const StepPlanRequest& request, const predict::DryOptions& options);
 
 // The largest number of events in a planned step. Planning that many events takes some seconds and some hundred
 // megabytes.

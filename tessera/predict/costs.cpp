@@ -73,8 +73,9 @@ class Operators {
       bytes += shard::bytes_of(parameter.state_elements, parameter.gradient_type(input_.types));
     return moves(bytes);
   }
-  double adamw(const PlannedParameter& parameter) const {
-    return moves(adamw_bytes(parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
+  double update(const PlannedParameter& parameter) const {
+    return moves(
+        update_bytes(input_.rule, parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
   }
   double ordered_sum(std::int64_t elements, int parts) const {
     return moves(ordered_sum_bytes(elements, parts, input_.types));
@@ -182,7 +183,7 @@ class Placer {
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
       if (parameter.state_elements == 0) continue;  // a backward weight has no state
-      add(updated, operators_.adamw(parameter), "adamw " + parameter.size.name);
+      add(updated, operators_.update(parameter), "update " + parameter.size.name);
     }
   }
 

@@ -2,15 +2,18 @@
 // the same events as a run records, and the work of every operator.
 #pragma once
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "tessera/models/step_options.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/work.h"
 
 namespace tessera::predict {
 
 struct DryOptions {
   models::StepOptions step;
+  std::shared_ptr<const ops::UpdateRule> rule = ops::make_rule(ops::AdamW{});
   int rank = 0;  // rank whose step is computed
   schedule::StepKind kind = schedule::StepKind::train;
   std::int64_t sequences = 1, seq_len = 1;  // sizes of one microbatch

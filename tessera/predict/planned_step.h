@@ -73,9 +73,9 @@ struct StepPlan {
 };
 
 // Returns the bytes of the parameters that a rank keeps between steps. The other numbers of the result are 0. `dry` is
-// the step that registers the parameters. `types` are those of the run.
+// the step that registers the parameters. `options` are those of the dry step.
 MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const DryStep& dry,
-                         const shard::ParameterTypes& types);
+                         const DryOptions& options);
 // Throws Error if `schedule` is wrong for a rank of the mesh. All ranks execute the schedule, which belongs to the
 // trace and the parameters of `step`.
 void check_schedule(const shard::RankLayout& layout, const StepPlan& step, const schedule::Schedule& schedule);

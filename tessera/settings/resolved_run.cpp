@@ -66,19 +66,25 @@ ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
     if (settings.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
     check_graph(settings);
   }
-  return {std::move(settings), std::move(model)};
+  std::shared_ptr<const ops::UpdateRule> rule = update_rule(settings);
+  return {std::move(settings), std::move(model), std::move(rule)};
 }
 
-ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model)
+std::shared_ptr<const ops::UpdateRule> update_rule(const TrainConfig& settings) {
+  return ops::make_rule(settings.adamw);
+}
+
+ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model, std::shared_ptr<const ops::UpdateRule> rule)
     : stored_(std::move(stored)),
       model_(std::move(model)),
-      mesh_(mesh_of(stored_.mesh, /*has_experts=*/model_->sizes().num_experts > 0)) {}
+      mesh_(mesh_of(stored_.mesh, /*has_experts=*/model_->sizes().num_experts > 0)),
+      rule_(std::move(rule)) {}
 
 template <typename Change>
 ResolvedRun ResolvedRun::with(const Change& change) const {
   TrainConfig changed = stored_;
   change(changed);
-  return {std::move(changed), model_};
+  return {std::move(changed), model_, rule_};
 }
 
 bool ResolvedRun::overlaps_tp() const {
@@ -95,11 +101,11 @@ std::int64_t ResolvedRun::microbatches() const {
 }
 
 ResolvedRun ResolvedRun::alone() const {
-  return {settings::alone(stored_), model_};
+  return {settings::alone(stored_), model_, rule_};
 }
 
 ResolvedRun ResolvedRun::on(const nn::MeshDegrees& degrees) const {
-  return {settings::on(stored_, degrees), model_};
+  return {settings::on(stored_, degrees), model_, rule_};
 }
 
 ResolvedRun ResolvedRun::without(UnusedPlaces unused) const {
@@ -122,6 +128,10 @@ ResolvedRun ResolvedRun::with_microbatches(std::int64_t microbatches) const {
 
 ResolvedRun ResolvedRun::with_lookup(Lookup lookup) const {
   return with([&](TrainConfig& config) { config.embedding = lookup; });
+}
+
+ResolvedRun ResolvedRun::with_rule(std::shared_ptr<const ops::UpdateRule> rule) const {
+  return {stored_, model_, std::move(rule)};
 }
 
 ResolvedRun ResolvedRun::on_gpus() const {

@@ -107,12 +107,16 @@ predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recom
   models::StepOptions step = step_options(run, std::move(recompute));
   const int last = static_cast<int>(std::max(run->mesh.tp, run->mesh.etp * run->mesh.ep)) - 1;
   const int rank = std::min(last, step.layout.mesh.world_size() - 1);
-  return {.step = std::move(step), .rank = rank, .sequences = run->micro_batch, .seq_len = run->seq_len};
+  return {.step = std::move(step),
+          .rule = run.rule(),
+          .rank = rank,
+          .sequences = run->micro_batch,
+          .seq_len = run->seq_len};
 }
 
 train::TrainerOptions trainer_options(const ResolvedRun& run) {
   models::StepOptions step = step_options(run, nn::BlockRecompute(recompute_choice(run)));
-  return {.step = std::move(step), .adamw = run->adamw, .clip = run->clip, .graph = run->cuda_graph};
+  return {.step = std::move(step), .rule = run.rule(), .clip = run->clip, .graph = run->cuda_graph};
 }
 
 }  // namespace tessera::settings

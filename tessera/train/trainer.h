@@ -14,6 +14,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/step_options.h"
 #include "tessera/ops/device/cached_memory.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/graph_time.h"
 #include "tessera/train/loss_sum.h"
@@ -27,9 +28,8 @@ namespace tessera::train {
 
 struct TrainerOptions {
   models::StepOptions step;
-  ops::AdamW adamw;
+  std::shared_ptr<const ops::UpdateRule> rule = ops::make_rule(ops::AdamW{});
   double clip = 1.0;
-  CastOrder cast_order = CastOrder::fused;
   // On GPUs: whether steps that follow their schedule are executed by a CUDA graph (step_graph.h).
   bool graph = false;
 };
@@ -77,7 +77,7 @@ class Trainer {
   // The largest number of pending steps: enqueued and not finished.
   static constexpr int kMaxPending = Optimizer::kMaxUnconfirmed;
 
-  // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, AdamW. Collective. For simple
+  // Runs one step: forward and backward of every microbatch, reduction, norm, clipping, update. Collective. For simple
   // loops; a training loop on GPUs is faster with the two halves below.
   StepResult train_step(const StepInput& input, double lr);
   // The first half of train_step: enqueues a step. The GPU can then execute this step while the host waits for the

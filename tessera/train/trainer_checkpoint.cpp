@@ -20,10 +20,9 @@ void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, V
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   visit(checkpoint::Kind::weight, parameter.types.model, weight);
   if (parameter.has_master()) visit(checkpoint::Kind::master, parameter.types.accumulator, parameter.master.data());
-  if (!parameter.spec.trainable) return;
-  Optimizer::Moments& moments = trainer.optimizer().moments(id);
-  visit(checkpoint::Kind::exp_avg, parameter.types.accumulator, moments.exp_avg.data());
-  visit(checkpoint::Kind::exp_avg_sq, parameter.types.accumulator, moments.exp_avg_sq.data());
+  trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
+    visit(checkpoint::Kind(plane.name), plane.type, buffer.data());
+  });
 }
 
 // A checkpoint does not depend on the number format: it stores a weight's rounded master instead of the encoded weight.
@@ -41,8 +40,8 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
   base::Buffer rounded;
   if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
   void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
-  for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, void* data) {
-    if ((kind == checkpoint::Kind::exp_avg || kind == checkpoint::Kind::exp_avg_sq) && !source.has_moments) return;
+  for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, void* data) {
+    if (kind.is_state() && !source.has_state) return;
     const std::int64_t elements = parameter.state_elements();
     if (kind == checkpoint::Kind::master && !source.has_masters) {
       trainer.parallel().kernels().cast(weight, parameter.types.model, data, type, elements);
@@ -130,9 +129,16 @@ void load_scales(nn::DelayedScales& scales, base::Lane& compute, const checkpoin
   }
 }
 
-// Returns the number of steps whose gradients are in the stored moments.
-std::int64_t stored_updates(const checkpoint::CheckpointReader& reader) {
-  if (!reader.has_moments()) return 0;
+// Returns the kinds of the rule's planes in checkpoints.
+std::vector<checkpoint::Kind> kinds_of(const ops::UpdateRule& rule) {
+  std::vector<checkpoint::Kind> kinds;
+  for (const ops::StatePlane& plane : rule.planes(quant::DType::fp32)) kinds.emplace_back(plane.name);
+  return kinds;
+}
+
+// Returns the number of updates whose gradients are in the rule's stored state.
+std::int64_t stored_updates(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule) {
+  if (!reader.has_state(kinds_of(rule))) return 0;
   const std::int64_t updates = checkpoint::integer_member(reader.state(), "updates", state_of(reader));
   if (updates > reader.step())
     throw InputError("{}: updates: got {}, expected at most {}, the steps of the checkpoint", state_of(reader), updates,
@@ -159,7 +165,7 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
     base::Buffer rounded;
     if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
     void* weight = parameter.spec.encoding ? rounded.data() : trainer.runtime().parameter(id).state_weight();
-    for_each_buffer(trainer, id, weight, [&](checkpoint::Kind kind, quant::DType type, const void* data) {
+    for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, const void* data) {
       const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
       views.emplace_back(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
       contents.tensors.push_back({.name = parameter.spec.name,
@@ -174,9 +180,9 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   write_checkpoint(folder, contents, *trainer.parallel().world);
 }
 
-void check_state(const checkpoint::CheckpointReader& reader) {
+void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule) {
   stored_scales(reader);
-  stored_updates(reader);
+  stored_updates(reader, rule);
 }
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {
@@ -187,10 +193,10 @@ void load_tensors(Trainer& trainer, const TensorSource& source) {
 
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
   load_tensors(trainer, {.has_masters = reader.has_master(),
-                         .has_moments = reader.has_moments(),
+                         .has_state = reader.has_state(kinds_of(trainer.optimizer().rule())),
                          .read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); }});
   load_scales(trainer.scales(), *trainer.parallel().compute, reader);
-  trainer.optimizer().set_updates(stored_updates(reader));
+  trainer.optimizer().set_updates(stored_updates(reader, trainer.optimizer().rule()));
 }
 
 }  // namespace tessera::train

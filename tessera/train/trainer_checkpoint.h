@@ -10,26 +10,27 @@
 
 namespace tessera::train {
 
-// Saves the trainer's weights, masters and moments. Collective over the world. `state` is stored with the added key
-// "updates", the optimizer's number of updates.
+// Saves the trainer's weights, masters and optimizer state. Collective over the world. `state` is stored with the added
+// key "updates", the optimizer's number of updates.
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state);
 
-// Checks all fields of a checkpoint's state that load_trainer reads. Throws InputError for an invalid field.
-void check_state(const checkpoint::CheckpointReader& reader);
+// Checks all fields of a checkpoint's state that load_trainer reads. Throws InputError for an invalid field, and if a
+// weight has only some of the rule's planes.
+void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule);
 
-// Loads this rank's weights, masters and moments from a checkpoint of any layout. If the checkpoint has no moments (an
-// imported checkpoint), the moments become zero. If it has no masters, the masters are made from the weights. Throws
-// InputError, also for a parameter without gradients whose values are not finite.
+// Loads this rank's weights, masters and optimizer state from a checkpoint of any layout. If the checkpoint has no
+// state of the trainer's rule (an imported checkpoint), the state is not changed. If it has no masters, the masters are
+// made from the weights. Throws InputError, also for a parameter without gradients whose values are not finite.
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);
 
 // A source from which a trainer's tensors are read.
 struct TensorSource {
-  bool has_masters = false, has_moments = false;
+  bool has_masters = false, has_state = false;
   // Fills the boxes of the request. `is_counted` is true on exactly one of the ranks that request equal boxes.
   std::function<void(const checkpoint::LoadTensor& request, bool is_counted)> read;
 };
-// Reads this rank's part of every weight, master and moment. If the source has no moments, they do not change. If the
-// source has no masters, they are made from the weights. Throws the errors of source.read, and InputError for a
+// Reads this rank's part of every weight, master and state plane. If the source has no state, it does not change. If
+// the source has no masters, they are made from the weights. Throws the errors of source.read, and InputError for a
 // parameter without gradients, such as a router's bias, whose values are not finite.
 void load_tensors(Trainer& trainer, const TensorSource& source);
 

@@ -155,7 +155,7 @@ TEST(Checkpoint, AMismatchedRequestIsAnInputError) {
   TestTensor bad = good;
   bad.name = "absent.weight";
   EXPECT_NE(fault(bad).find("absent.weight"), std::string::npos);
-  bad = good, bad.kind = Kind::exp_avg, bad.name = "norm.weight";
+  bad = good, bad.kind = Kind("exp_avg"), bad.name = "norm.weight";
   EXPECT_NE(fault(bad).find("exp_avg"), std::string::npos);
   bad = good, bad.dtype = DType::fp32;
   EXPECT_NE(fault(bad).find("expected fp32, got bf16 (--dtype bf16 reads it)"), std::string::npos);
@@ -180,27 +180,29 @@ TEST(Checkpoint, AMismatchedRequestIsAnInputError) {
 
 TEST(Checkpoint, ReportsMomentsAndMasters) {
   const TemporaryFolder root;
-  const auto tensor = [](const char* name, Kind kind) { return TestTensor{name, kind, DType::fp32, {4}, 1}; };
+  const std::vector<Kind> moments{Kind("exp_avg"), Kind("exp_avg_sq")};
+  const auto tensor = [](const char* name, const Kind& kind) { return TestTensor{name, kind, DType::fp32, {4}, 1}; };
   const auto reader_of = [&](const std::vector<TestTensor>& tensors) {
     write_whole(root / "c", tensors);
     return CheckpointReader(root / "c");
   };
-  const auto weight = tensor("a", Kind::weight), avg = tensor("a", Kind::exp_avg), sq = tensor("a", Kind::exp_avg_sq);
-  EXPECT_FALSE(reader_of({weight}).has_moments());
+  const auto weight = tensor("a", Kind::weight), avg = tensor("a", Kind("exp_avg")),
+             sq = tensor("a", Kind("exp_avg_sq"));
+  EXPECT_FALSE(reader_of({weight}).has_state(moments));
   EXPECT_FALSE(reader_of({weight}).has_master());
-  EXPECT_TRUE(reader_of({weight, avg, sq}).has_moments());
+  EXPECT_TRUE(reader_of({weight, avg, sq}).has_state(moments));
   EXPECT_TRUE(reader_of({weight, tensor("a", Kind::master)}).has_master());
   EXPECT_THAT(
       [&] {
-        reader_of({weight, avg}).has_moments();
+        reader_of({weight, avg}).has_state(moments);
       },
-      ThrowsMessage<InputError>(HasSubstr("expected both moments or neither")));
+      ThrowsMessage<InputError>(HasSubstr("expected all state of its update rule or none")));
   EXPECT_THAT(
       [&] {
-        reader_of({weight, sq}).has_moments();
+        reader_of({weight, sq}).has_state(moments);
       },
-      ThrowsMessage<InputError>(HasSubstr("expected both moments or neither")));
-  EXPECT_TRUE(reader_of({weight, avg, sq, tensor("frozen", Kind::weight)}).has_moments());
+      ThrowsMessage<InputError>(HasSubstr("expected all state of its update rule or none")));
+  EXPECT_TRUE(reader_of({weight, avg, sq, tensor("frozen", Kind::weight)}).has_state(moments));
 }
 
 // If the program's layouts are wrong, no rank may report a complete checkpoint.

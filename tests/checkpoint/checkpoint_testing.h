@@ -191,8 +191,8 @@ inline std::vector<TestTensor> sample_tensors() {
   using quant::DType;
   return {{"embedding.weight", Kind::weight, DType::bf16, {37, 24}, 1},
           {"embedding.weight", Kind::master, DType::fp32, {37, 24}, 2},
-          {"embedding.weight", Kind::exp_avg, DType::fp32, {37, 24}, 3},
-          {"embedding.weight", Kind::exp_avg_sq, DType::fp64, {37, 24}, 4},
+          {"embedding.weight", Kind("exp_avg"), DType::fp32, {37, 24}, 3},
+          {"embedding.weight", Kind("exp_avg_sq"), DType::fp64, {37, 24}, 4},
           {"norm.weight", Kind::weight, DType::bf16, {61}, 5},
           {"experts.weight", Kind::weight, DType::fp64, {3, 5, 7}, 6},
           {"tall.weight", Kind::weight, DType::fp32, {900, 3}, 7},

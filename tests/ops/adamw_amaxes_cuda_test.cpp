@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/ops/aten_types.h"
+#include "tessera/ops/optimizer/adamw.h"
 #include "tests/ops/matrix_amaxes.h"
 #include "tests/ops/on_device.h"
 #include "tests/ops/values.h"
@@ -23,12 +24,11 @@ struct StackShard {
                .weight = add(at::kBFloat16, 1).data_ptr(),
                .weight_type = quant::DType::bf16,
                .gradient = add(at::kFloat, 2).data_ptr(),
-               .exp_avg = add(at::kFloat, 1).data_ptr(),
-               .exp_avg_sq = add(at::kFloat, 1).abs_().data_ptr(),
+               .planes = {add(at::kFloat, 1).data_ptr(), add(at::kFloat, 1).abs_().data_ptr()},
                .count = count};
   }
   std::vector<at::Tensor> tensors;
-  AdamWBuffers buffers;
+  UpdateShard buffers;
 };
 
 // More shards than a launch takes. Some shards are part of one matrix; others touch several matrices, in one thread
@@ -55,17 +55,17 @@ std::int64_t all_matrices(const std::vector<StackShard>& shards) {
 TEST(AdamWAmaxesOnCuda, EqualTheDefinitionForStacks) {
   if (!has_cuda()) GTEST_SKIP() << "no CUDA device";
   std::vector<StackShard> host = stack_shards(at::kCPU), device = stack_shards(at::kCUDA);
-  const AdamW options{.lr = 1e-2};
-  const at::Tensor scalars = object_on_device(step_scalars(options));
+  const StepScalars of_step = step_scalars({}, /*lr=*/1e-2, 1);
+  const at::Tensor scalars = object_on_device(of_step);
   const auto matrices = static_cast<std::size_t>(all_matrices(host));
   for (const bool takes_place : {true, false, true}) {
     const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
     const at::Tensor expected = tensor_of(Values(matrices, 0.125), {all_matrices(host)}, at::kFloat);
     const at::Tensor got = on_device(expected);
-    std::vector<AdamWBuffers> launched;
+    std::vector<UpdateShard> launched;
     std::int64_t first = 0;
     for (std::size_t i = 0; i < host.size(); ++i) {
-      if (takes_place) adamw(options, host[i].buffers);
+      if (takes_place) adamw(of_step, host[i].buffers);
       raise_by_definition(host[i].buffers, expected.mutable_data_ptr<float>() + first);
       device[i].buffers.amax = got.mutable_data_ptr<float>() + first;
       launched.push_back(device[i].buffers);

@@ -13,6 +13,7 @@
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/ops/norm/rms_norm.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/tensor.h"
@@ -273,7 +274,7 @@ TEST_F(OnCuda, OperandsOnTwoDevicesAreRejected) {
 
 struct Shards {
   std::vector<at::Tensor> tensors;  // these tensors own the memory of the buffers
-  std::vector<AdamWBuffers> buffers;
+  std::vector<UpdateShard> buffers;
 };
 struct ShardTypes {
   at::ScalarType master, gradient, weight;
@@ -301,8 +302,7 @@ Shards shards_of(const ShardTypes& types, at::Device device) {
                               .weight_type = to_dtype(types.weight),
                               .gradient = at(add(count, seed + 3, types.gradient, 2)),
                               .gradient_type = to_dtype(types.gradient),
-                              .exp_avg = at(add(count, seed + 4, types.master, 1)),
-                              .exp_avg_sq = at(squares),
+                              .planes = {at(add(count, seed + 4, types.master, 1)), at(squares)},
                               .count = count,
                               .decays = i % 3 != 0});
   }
@@ -322,9 +322,10 @@ TEST_F(OnCuda, AdamWIsTheSame) {
     Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
     const base::CudaStream stream = stream_of(device.tensors[0]);
     for (std::int64_t step = 1; step <= 3; ++step) {
-      const AdamW options{.lr = 1e-2, .weight_decay = 0.1, .step = step, .gradient_scale = 0.37};
-      const at::Tensor scalars = object_on_device(step_scalars(options)), clip = object_on_device(Clip{.factor = 0.37});
-      for (const AdamWBuffers& buffers : host.buffers) adamw(options, buffers);
+      const StepScalars of_step = step_scalars({.weight_decay = 0.1}, /*lr=*/1e-2, step);
+      const Clip factor{.factor = 0.37};
+      const at::Tensor scalars = object_on_device(of_step), clip = object_on_device(factor);
+      for (const UpdateShard& buffers : host.buffers) adamw(of_step, buffers, factor);
       cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
                   static_cast<const Clip*>(clip.data_ptr()), stream);
     }
@@ -340,7 +341,7 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   const ShardTypes types{at::kFloat, at::kFloat, at::kBFloat16};
   const Shards before = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
   const base::CudaStream stream = stream_of(device.tensors[0]);
-  const at::Tensor scalars = object_on_device(step_scalars({.lr = 1})), clip = object_on_device(Clip{});
+  const at::Tensor scalars = object_on_device(step_scalars({}, /*lr=*/1, 1)), clip = object_on_device(Clip{});
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {infinity, std::nan("")}) {
     const at::Tensor squares = on_device(tensor_of({bad}, {1}, at::kDouble)), stops = object_on_device(Stops{});
@@ -359,10 +360,11 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
     const ShardTypes types{at::kFloat, at::kFloat, weight};
     Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
     const auto count = static_cast<std::int64_t>(host.buffers.size());
-    const AdamW options{.lr = 1e-2};
-    const at::Tensor scalars = object_on_device(step_scalars(options));
+    const StepScalars of_step = step_scalars({}, /*lr=*/1e-2, 1);
+    const at::Tensor scalars = object_on_device(of_step);
     for (const bool takes_place : {true, false, true}) {
-      const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
+      const Clip decision{.applies = takes_place ? 1 : 0};
+      const at::Tensor clip = object_on_device(decision);
       const at::Tensor expected = tensor_of(Values(host.buffers.size(), 0.125), {count}, at::kFloat);
       const at::Tensor got = on_device(expected);
       for (std::size_t i = 0; i < host.buffers.size(); ++i) {
@@ -370,13 +372,7 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
         host.buffers[i].amax = expected.mutable_data_ptr<float>() + i;
         device.buffers[i].amax = got.mutable_data_ptr<float>() + i;
       }
-      for (const AdamWBuffers& one : host.buffers) {
-        if (takes_place)
-          adamw(options, one);
-        else if (one.amax != nullptr)
-          quant::take_amaxes({one.master, quant::DType::fp32}, {.rows = 1, .cols = one.count}, {}, {.end = one.count},
-                             {one.amax, 1});
-      }
+      for (const UpdateShard& one : host.buffers) adamw(of_step, one, decision);
       cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
                   static_cast<const Clip*>(clip.data_ptr()), stream_of(got));
       EXPECT_TRUE(same_bits(got, expected)) << takes_place;
@@ -387,27 +383,29 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
 
 // The host has not read whether the newest updates were applied.
 TEST_F(OnCuda, AnUpdateUsesTheScalarsOfItsNumber) {
-  std::int64_t updates = 41;
+  const std::shared_ptr<const UpdateRule> rule = make_rule({.weight_decay = 0.1});
+  std::int64_t updates = 41, lowest = updates + 1;
   const at::Tensor counter = object_on_device(updates), chosen = object_on_device(StepScalars{});
   std::deque<bool> unseen;
-  AdamW options{.weight_decay = 0.1, .step = updates + 1};  // step: the lowest possible number
+  double lr = 0;
   for (const bool takes_place : {true, false, false, true, true, true, false, true}) {
-    options.lr += 1e-3;
-    const at::Tensor choices = object_on_device(step_choices(options));
+    lr += 1e-3;
+    std::vector<std::byte> written(choices_bytes(*rule));
+    write_choices(*rule, lr, lowest, written.data());
+    const at::Tensor choices = view_of(written.data(), {std::ssize(written)}, quant::DType::u8).to(at::kCUDA);
     const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
-    cuda::choose_step(static_cast<const StepChoices*>(choices.data_ptr()), static_cast<const Clip*>(clip.data_ptr()),
-                      static_cast<std::int64_t*>(counter.data_ptr()), static_cast<StepScalars*>(chosen.data_ptr()),
-                      stream_of(counter));
+    cuda::choose_scalars(static_cast<const std::byte*>(choices.data_ptr()), rule->scalar_bytes(),
+                         static_cast<const Clip*>(clip.data_ptr()), static_cast<std::int64_t*>(counter.data_ptr()),
+                         static_cast<std::byte*>(chosen.data_ptr()), stream_of(counter));
     unseen.push_back(takes_place);
     if (takes_place) {
-      AdamW applied = options;
-      applied.step = ++updates;
-      const StepScalars expected = step_scalars(applied), got = object_of<StepScalars>(chosen);
+      const StepScalars expected = step_scalars({.weight_decay = 0.1}, lr, ++updates),
+                        got = object_of<StepScalars>(chosen);
       EXPECT_EQ(std::memcmp(&got, &expected, sizeof expected), 0) << "update " << updates;
     }
     EXPECT_EQ(object_of<std::int64_t>(counter), updates);
-    if (unseen.size() < kStepChoices) continue;
-    if (unseen.front()) ++options.step;
+    if (unseen.size() < kScalarChoices) continue;
+    if (unseen.front()) ++lowest;
     unseen.pop_front();
   }
 }

@@ -15,6 +15,7 @@
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/square_sums.h"
 #include "tests/ops/matrix_amaxes.h"
 #include "tests/ops/values.h"
 
@@ -87,22 +88,26 @@ at::Tensor gradient_of(std::int64_t count, std::int64_t step, at::ScalarType typ
   for (double& value : values) value += value < 0 ? -0.5 : 0.5;  // magnitudes in [0.5, 1), away from 0
   return tensor_of(values, {count}, type);
 }
-void step(const AdamW& options, State& state, const at::Tensor& gradient, std::int64_t begin, std::int64_t count) {
+constexpr double kRate = 1e-2;
+constexpr AdamW kOptions{.weight_decay = 0.1};
+StepScalars scalars_at(std::int64_t number) {
+  return step_scalars(kOptions, kRate, number);
+}
+void step(std::int64_t number, State& state, const at::Tensor& gradient, std::int64_t begin, std::int64_t count,
+          double scale = 1) {
   const auto at = [begin](const at::Tensor& tensor) {
     return tensor.narrow(0, begin, tensor.size(0) - begin).data_ptr();
   };
-  adamw(options, {.master = at(state.master),
-                  .master_type = to_dtype(state.master.scalar_type()),
-                  .weight = at(state.weight),
-                  .weight_type = to_dtype(state.weight.scalar_type()),
-                  .gradient = at(gradient),
-                  .gradient_type = to_dtype(gradient.scalar_type()),
-                  .exp_avg = at(state.exp_avg),
-                  .exp_avg_sq = at(state.exp_avg_sq),
-                  .count = count});
-}
-AdamW options_at(std::int64_t step) {
-  return {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = step, .gradient_scale = 1};
+  adamw(scalars_at(number),
+        {.master = at(state.master),
+         .master_type = to_dtype(state.master.scalar_type()),
+         .weight = at(state.weight),
+         .weight_type = to_dtype(state.weight.scalar_type()),
+         .gradient = at(gradient),
+         .gradient_type = to_dtype(gradient.scalar_type()),
+         .planes = {at(state.exp_avg), at(state.exp_avg_sq)},
+         .count = count},
+        {.factor = scale});
 }
 
 class AdamWTypes : public testing::TestWithParam<Types> {};
@@ -121,18 +126,16 @@ TEST_P(AdamWTypes, TwentyStepsFollowTheFormula) {
   State state = initial_state(numel, GetParam());
   Values w = values_of(state.master), m(numel), v(numel);
   for (std::int64_t s = 1; s <= 20; ++s) {
-    AdamW options = options_at(s);
-    options.gradient_scale = 0.5;
     const at::Tensor gradient = gradient_of(numel, s, GetParam().gradient);
-    step(options, state, gradient, 0, numel);
+    step(s, state, gradient, 0, numel, 0.5);
     const Values g = values_of(gradient);
     for (std::size_t i = 0; i < w.size(); ++i) {
       const double scaled = 0.5 * g[i];
-      w[i] *= 1 - options.lr * options.weight_decay;
-      m[i] = options.beta1 * m[i] + (1 - options.beta1) * scaled;
-      v[i] = options.beta2 * v[i] + (1 - options.beta2) * scaled * scaled;
-      const double m_hat = m[i] / (1 - std::pow(options.beta1, s)), v_hat = v[i] / (1 - std::pow(options.beta2, s));
-      w[i] -= options.lr * m_hat / (std::sqrt(v_hat) + options.eps);
+      w[i] *= 1 - kRate * kOptions.weight_decay;
+      m[i] = kOptions.beta1 * m[i] + (1 - kOptions.beta1) * scaled;
+      v[i] = kOptions.beta2 * v[i] + (1 - kOptions.beta2) * scaled * scaled;
+      const double m_hat = m[i] / (1 - std::pow(kOptions.beta1, s)), v_hat = v[i] / (1 - std::pow(kOptions.beta2, s));
+      w[i] -= kRate * m_hat / (std::sqrt(v_hat) + kOptions.eps);
     }
   }
   const double u = roundoff(GetParam().master);
@@ -149,12 +152,11 @@ TEST(AdamW, AgreesWithTorch) {
   const auto aside = [](const at::Tensor& tensor) { return std::vector<at::Tensor>{tensor.clone()}; };
   std::vector<at::Tensor> w = aside(state.master), m = aside(state.exp_avg), v = aside(state.exp_avg_sq);
   for (std::int64_t s = 1; s <= 20; ++s) {
-    const AdamW options = options_at(s);
     const at::Tensor gradient = gradient_of(numel, s, at::kDouble);
-    step(options, state, gradient, 0, numel);
+    step(s, state, gradient, 0, numel);
     const std::vector<at::Tensor> g{gradient.clone()}, steps{tensor_of({static_cast<double>(s)}, {}, at::kFloat)};
-    at::_fused_adamw_(w, g, m, v, {}, steps, options.lr, options.beta1, options.beta2, options.weight_decay,
-                      options.eps, false, false);
+    at::_fused_adamw_(w, g, m, v, {}, steps, kRate, kOptions.beta1, kOptions.beta2, kOptions.weight_decay, kOptions.eps,
+                      false, false);
   }
   // Torch stores the step in fp32, and in some builds powers of beta in fp32 too. The relative error of 1e-7 changes
   // an update of 1e-2 by 1e-9. The moments do not depend on the step or on powers of beta, so their bound is smaller.
@@ -163,15 +165,44 @@ TEST(AdamW, AgreesWithTorch) {
   expect_near(values_of(state.master), values_of(w[0]), [](std::size_t) { return 20 * 1e-9; });
 }
 
-TEST(AdamW, ChoicesAreTheScalarsOfTheNextSteps) {
-  AdamW options = options_at(1000);
-  const StepChoices choices = step_choices(options);
-  EXPECT_EQ(choices.first, 1000);
-  for (const StepScalars& choice : choices.choices) {
-    const StepScalars expected = step_scalars(options);
-    EXPECT_EQ(std::memcmp(&choice, &expected, sizeof expected), 0) << "step " << options.step;
-    ++options.step;
+TEST(AdamW, ChoicesAreTheScalarsOfTheNextUpdates) {
+  const std::shared_ptr<const UpdateRule> rule = make_rule(kOptions);
+  std::vector<std::byte> choices(choices_bytes(*rule));
+  ASSERT_EQ(choices.size(), sizeof(std::int64_t) + kScalarChoices * sizeof(StepScalars));
+  write_choices(*rule, kRate, 1000, choices.data());
+  std::int64_t lowest = 0;
+  std::memcpy(&lowest, choices.data(), sizeof lowest);
+  EXPECT_EQ(lowest, 1000);
+  for (int i = 0; i < kScalarChoices; ++i) {
+    const StepScalars expected = scalars_at(1000 + i);
+    EXPECT_EQ(std::memcmp(choices.data() + sizeof lowest + i * sizeof expected, &expected, sizeof expected), 0) << i;
   }
+}
+
+// A suppressed update keeps every value, and its amaxes are those of the masters.
+TEST(AdamW, ASuppressedUpdateChangesOnlyAmaxes) {
+  State state = initial_state(50, {at::kFloat, at::kFloat, at::kBFloat16}), before = state;
+  for (at::Tensor* tensor : {&before.master, &before.weight, &before.exp_avg, &before.exp_avg_sq})
+    *tensor = tensor->clone();
+  const at::Tensor gradient = gradient_of(50, 1, at::kFloat);
+  float amax = 0;
+  const UpdateShard shard{.master = state.master.data_ptr(),
+                          .weight = state.weight.data_ptr(),
+                          .weight_type = DType::bf16,
+                          .gradient = gradient.data_ptr(),
+                          .planes = {state.exp_avg.data_ptr(), state.exp_avg_sq.data_ptr()},
+                          .count = 50,
+                          .amax = &amax};
+  const StepScalars scalars = scalars_at(1);
+  const Clip clip{.applies = 0};
+  make_rule(kOptions)->update({&shard, 1}, reinterpret_cast<const std::byte*>(&scalars), &clip, nullptr);
+  EXPECT_TRUE(same_bits(state.master, before.master));
+  EXPECT_TRUE(same_bits(state.weight, before.weight));
+  EXPECT_TRUE(same_bits(state.exp_avg, before.exp_avg));
+  EXPECT_TRUE(same_bits(state.exp_avg_sq, before.exp_avg_sq));
+  float expected = 0;
+  test::raise_by_definition(shard, &expected);
+  EXPECT_EQ(amax, expected);
 }
 
 TEST_P(AdamWTypes, DoesNotDependOnTheDivisionOfTheRange) {
@@ -179,10 +210,10 @@ TEST_P(AdamWTypes, DoesNotDependOnTheDivisionOfTheRange) {
   State whole = initial_state(numel, GetParam()), cut = initial_state(numel, GetParam());
   for (std::int64_t s = 1; s <= 3; ++s) {
     const at::Tensor gradient = gradient_of(numel, s, GetParam().gradient);
-    step(options_at(s), whole, gradient, 0, numel);
+    step(s, whole, gradient, 0, numel);
     std::int64_t begin = 0;
     for (const std::int64_t count : {1L, 7L, 0L, 16L, 3L, 1024L, 33L, 1016L}) {
-      step(options_at(s), cut, gradient, begin, count);
+      step(s, cut, gradient, begin, count);
       begin += count;
     }
     ASSERT_EQ(begin, numel);
@@ -198,11 +229,10 @@ TEST(AdamW, WritesNoWeightIfItIsNullOrTheMaster) {
         b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
   const at::Tensor gradient = gradient_of(50, 1, at::kFloat), untouched = b.weight.clone();
   const auto update = [&](State& state, void* weight) {
-    adamw(options_at(1), {.master = state.master.data_ptr(),
+    adamw(scalars_at(1), {.master = state.master.data_ptr(),
                           .weight = weight,
                           .gradient = gradient.data_ptr(),
-                          .exp_avg = state.exp_avg.data_ptr(),
-                          .exp_avg_sq = state.exp_avg_sq.data_ptr(),
+                          .planes = {state.exp_avg.data_ptr(), state.exp_avg_sq.data_ptr()},
                           .count = 50});
   };
   update(a, a.master.data_ptr());
@@ -216,14 +246,12 @@ TEST(AdamW, DoesNotDecayExcludedWeights) {
         b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
   const at::Tensor gradient = gradient_of(50, 1, at::kFloat);
   const auto update = [&](State& state, double weight_decay, bool decays) {
-    AdamW options = options_at(1);
-    options.weight_decay = weight_decay;
-    adamw(options, {.master = state.master.data_ptr(),
-                    .gradient = gradient.data_ptr(),
-                    .exp_avg = state.exp_avg.data_ptr(),
-                    .exp_avg_sq = state.exp_avg_sq.data_ptr(),
-                    .count = 50,
-                    .decays = decays});
+    adamw(step_scalars({.weight_decay = weight_decay}, kRate, 1),
+          {.master = state.master.data_ptr(),
+           .gradient = gradient.data_ptr(),
+           .planes = {state.exp_avg.data_ptr(), state.exp_avg_sq.data_ptr()},
+           .count = 50,
+           .decays = decays});
   };
   const at::Tensor before = a.master.clone();
   update(a, 0.1, false);
@@ -235,14 +263,14 @@ TEST(AdamW, DoesNotDecayExcludedWeights) {
 TEST(AdamW, ComputesTheAmaxOfTheUpdatedMaster) {
   float master[] = {1, -3.00390625F, 2, std::nanf("")}, gradient[] = {0, 0, 0, 0}, first[4] = {}, second[4] = {};
   float amax = 0.5F;
-  const AdamWBuffers buffers{
-      .master = master, .gradient = gradient, .exp_avg = first, .exp_avg_sq = second, .count = 4, .amax = &amax};
-  adamw({}, buffers);
+  const UpdateShard buffers{
+      .master = master, .gradient = gradient, .planes = {first, second}, .count = 4, .amax = &amax};
+  adamw(step_scalars({}, 0, 1), buffers);
   EXPECT_EQ(amax, 3.0F);  // rounded to bf16
-  adamw({.lr = 1, .weight_decay = 0.5}, buffers);
+  adamw(step_scalars({.weight_decay = 0.5}, /*lr=*/1, 1), buffers);
   EXPECT_EQ(amax, 3.0F);  // the earlier amax is greater, so it stays
   amax = 0;
-  adamw({}, buffers);
+  adamw(step_scalars({}, 0, 1), buffers);
   EXPECT_EQ(amax, 1.5F);
 }
 
@@ -258,13 +286,12 @@ TEST(AdamW, RaisesTheAmaxOfEachMatrixByItsOwnElements) {
     alone.master.copy_(state.master);
     const at::Tensor gradient = gradient_of(count, repeat, at::kFloat);
     const auto buffers_of = [&](State& own) {
-      return AdamWBuffers{.master = own.master.data_ptr(),
-                          .gradient = gradient.data_ptr(),
-                          .exp_avg = own.exp_avg.data_ptr(),
-                          .exp_avg_sq = own.exp_avg_sq.data_ptr(),
-                          .count = count};
+      return UpdateShard{.master = own.master.data_ptr(),
+                         .gradient = gradient.data_ptr(),
+                         .planes = {own.exp_avg.data_ptr(), own.exp_avg_sq.data_ptr()},
+                         .count = count};
     };
-    AdamWBuffers buffers = buffers_of(state);
+    UpdateShard buffers = buffers_of(state);
     buffers.amax_elements = elements;
     buffers.amax_offset = static_cast<std::int64_t>(random() % static_cast<unsigned>(elements));
     const auto matrices = static_cast<std::size_t>(touched_matrices(buffers));
@@ -272,10 +299,10 @@ TEST(AdamW, RaisesTheAmaxOfEachMatrixByItsOwnElements) {
     for (float& amax : amaxes) amax = random() % 3 == 0 ? 2.0F : 0.0F;
     std::vector<float> expected = amaxes;
     buffers.amax = amaxes.data() + 1;
-    adamw(options_at(1), buffers);
+    adamw(scalars_at(1), buffers);
     raise_by_definition(buffers, expected.data() + 1);
     ASSERT_EQ(amaxes, expected) << count << " elements from " << buffers.amax_offset << ", matrices of " << elements;
-    adamw(options_at(1), buffers_of(alone));
+    adamw(scalars_at(1), buffers_of(alone));
     ASSERT_TRUE(same_bits(state.master, alone.master));
     ASSERT_TRUE(same_bits(state.exp_avg_sq, alone.exp_avg_sq));
   }
@@ -283,36 +310,34 @@ TEST(AdamW, RaisesTheAmaxOfEachMatrixByItsOwnElements) {
 
 TEST(AdamW, RejectsInvalidArguments) {
   float value = 0;
-  AdamWBuffers buffers{.master = &value,
-                       .weight = &value,
-                       .weight_type = DType::bf16,
-                       .gradient = &value,
-                       .exp_avg = &value,
-                       .exp_avg_sq = &value,
-                       .count = 1};
-  EXPECT_THROW(adamw({}, buffers), Error);
+  UpdateShard buffers{.master = &value,
+                      .weight = &value,
+                      .weight_type = DType::bf16,
+                      .gradient = &value,
+                      .planes = {&value, &value},
+                      .count = 1};
+  EXPECT_THROW(adamw(step_scalars({}, 0, 1), buffers), Error);
   buffers.weight = nullptr;
-  EXPECT_THROW(adamw({.step = 0}, buffers), Error);
+  EXPECT_THROW(scalars_at(0), Error);
   double wide[4] = {};
   float amax = 0;
-  EXPECT_THROW(adamw({}, {.master = wide,
-                          .master_type = DType::fp64,
-                          .gradient = wide + 1,
-                          .exp_avg = wide + 2,
-                          .exp_avg_sq = wide + 3,
-                          .count = 1,
-                          .amax = &amax}),
+  EXPECT_THROW(adamw({}, UpdateShard{.master = wide,
+                                     .master_type = DType::fp64,
+                                     .gradient = wide + 1,
+                                     .planes = {wide + 2, wide + 3},
+                                     .count = 1,
+                                     .amax = &amax}),
                Error);
   for (const auto& [elements, offset] : {std::pair{4L, 4L}, {4L, -1L}, {0L, 1L}, {-4L, 0L}}) {
-    AdamWBuffers outside = buffers;
+    UpdateShard outside = buffers;
     outside.amax = &amax;
     outside.amax_elements = elements;
     outside.amax_offset = offset;
     EXPECT_THROW(adamw({}, outside), Error) << offset << " of " << elements;
   }
-  buffers.exp_avg = nullptr;
-  EXPECT_THROW(adamw({}, buffers), Error);
-  EXPECT_NO_THROW(adamw({}, {}));
+  buffers.planes[1] = nullptr;
+  EXPECT_THROW(adamw(step_scalars({}, 0, 1), buffers), Error);
+  EXPECT_NO_THROW(adamw({}, UpdateShard{}));
 }
 
 // ---- row square sums

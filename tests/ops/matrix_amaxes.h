@@ -1,17 +1,17 @@
-// The definition of the amaxes of AdamWBuffers, one element at a time.
+// The definition of the amaxes of UpdateShard, one element at a time.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/update_rule.h"
 #include "tessera/quant/bfloat16.h"
 
 namespace tessera::ops::test {
 
 // Raises amaxes[i] to the amax of the elements of matrix i in the shard. Matrix 0 contains the first element. The
 // master is in host memory.
-inline void raise_by_definition(const AdamWBuffers& shard, float* amaxes) {
+inline void raise_by_definition(const UpdateShard& shard, float* amaxes) {
   for (std::int64_t i = 0; i < shard.count; ++i) {
     const std::int64_t matrix = shard.amax_elements == 0 ? 0 : (shard.amax_offset + i) / shard.amax_elements;
     const float rounded = static_cast<float>(quant::bfloat16(static_cast<const float*>(shard.master)[i]));
@@ -20,7 +20,7 @@ inline void raise_by_definition(const AdamWBuffers& shard, float* amaxes) {
 }
 
 // Returns the number of matrices of which the shard has elements.
-inline std::int64_t touched_matrices(const AdamWBuffers& shard) {
+inline std::int64_t touched_matrices(const UpdateShard& shard) {
   if (shard.count == 0) return 0;
   return shard.amax_elements == 0 ? 1 : (shard.amax_offset + shard.count - 1) / shard.amax_elements + 1;
 }

@@ -3,13 +3,16 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "tessera/comm/local/world.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/step_plan.h"
 #include "tessera/settings/trainer_options.h"
 #include "tessera/train/trainer.h"
 #include "tests/plan/plan_testing.h"
+#include "tests/train/momentum_sgd.h"
 
 namespace tessera::plan {
 namespace {
@@ -55,8 +58,9 @@ CountedBytes count(const StepPlanRequest& request) {
       std::int64_t& state = at(counted.state);
       state = static_cast<std::int64_t>(parameter.master.size());
       if (id >= runtime.parameters().weights()) continue;
-      const train::Optimizer::Moments& moments = trainer.optimizer().moments(id);
-      state += static_cast<std::int64_t>(moments.exp_avg.size() + moments.exp_avg_sq.size());
+      trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane&, const base::Buffer& buffer) {
+        state += static_cast<std::int64_t>(buffer.size());
+      });
     }
   });
   return counted;
@@ -89,6 +93,22 @@ class InspectedLayout : public ::testing::TestWithParam<Words> {};
 
 TEST_P(InspectedLayout, HasTheBytesOfATrainersBuffers) {
   expect_the_bytes_of_a_trainer(request_of(GetParam(), odd_model()));
+}
+
+// A rule that is not part of the library, with one bf16 plane. If all ranks have equal shards, the plan also has the
+// bytes of the buffers.
+TEST(InspectedRule, HasTheBytesOfATrainersBuffers) {
+  for (const Words& words : {Words{{"gtp", "3"}}, Words{{"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}},
+                             Words{{"tp", "2"}, {"gtp", "2"}, {"wire_format", "fp8"}, {"dtype", "bf16"}}}) {
+    StepPlanRequest request = request_of(words, odd_model());
+    request.run = request.run.with_rule(train::testing::momentum_sgd());
+    expect_the_bytes_of_a_trainer(request);
+  }
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}}, even_model());
+  request.run = request.run.with_rule(train::testing::momentum_sgd());
+  std::int64_t state = 0;
+  for (const auto& [name, bytes] : count(request).state) state += bytes.front();
+  EXPECT_EQ(plan_step(request).memory.optimizer, state);
 }
 
 class InspectedExperts : public ::testing::TestWithParam<Words> {};

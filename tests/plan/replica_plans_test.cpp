@@ -115,7 +115,7 @@ TEST(ReplicaPlans, HaveTheTimesOfTheSlowestRanks) {
     for (const ReplicaKind& kind : kinds.kinds) {
       const StepPlan plan = plans.plan(kinds, kind, 2);
       const predict::DryOptions options = settings::dry_options(request.run, {});
-      const predict::CostInput input = cost_input_of(request, options.step.layout);
+      const predict::CostInput input = cost_input_of(request, options);
       std::vector<double> seconds(plan.trace.size());
       std::int64_t activations = 0;
       for (const predict::DryStep& step : steps_in_mesh(request, kind)) {

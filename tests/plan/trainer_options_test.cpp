@@ -19,10 +19,12 @@ train::TrainerOptions options_of(std::vector<std::string> flags) {
 TEST(TrainerOptions, TakeTheOptimizerFromTheFlags) {
   const train::TrainerOptions options =
       options_of({"--beta1", "0.5", "--beta2", "0.75", "--eps", "0.125", "--weight-decay", "0.375", "--clip", "0.625"});
-  EXPECT_EQ(options.adamw.beta1, 0.5);
-  EXPECT_EQ(options.adamw.beta2, 0.75);
-  EXPECT_EQ(options.adamw.eps, 0.125);
-  EXPECT_EQ(options.adamw.weight_decay, 0.375);
+  ops::StepScalars got;
+  ASSERT_EQ(options.rule->scalar_bytes(), sizeof got);
+  options.rule->scalars(0.25, 7, reinterpret_cast<std::byte*>(&got));
+  const ops::StepScalars expected =
+      ops::step_scalars({.beta1 = 0.5, .beta2 = 0.75, .eps = 0.125, .weight_decay = 0.375}, 0.25, 7);
+  EXPECT_EQ(std::memcmp(&got, &expected, sizeof got), 0);
   EXPECT_EQ(options.clip, 0.625);
 }
 

@@ -59,8 +59,6 @@ TEST(ExpertFormats, HaveTheSameBitsWhereverExpertsAreStored) {
       options.replay.poison = true;
       options.recompute = nn::Recompute::full;
       expect_same_bits(expected, run(options), what + " egtp 2 edp 2");
-      options.cast_order = CastOrder::apart;
-      expect_same_bits(expected, run(options), what + " with a separate pass for the amaxes");
     }
 }
 

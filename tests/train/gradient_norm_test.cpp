@@ -20,7 +20,7 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/comm/nccl/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/quant/device_kernels.h"
 #include "tests/quant/wide_integer.h"
 #include "tests/runtime/elements.h"

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tests/ops/allocator_settings.h"
+#include "tests/train/momentum_sgd.h"
 #include "tests/train/training.h"
 
 namespace tessera::train {
@@ -30,16 +31,6 @@ class PendingSteps : public ::testing::TestWithParam<base::DeviceKind> {
         .model = odd_model(), .gtp = on_gpu() ? 1 : 2, .blocks = 4, .steps = 6, .on_gpu = on_gpu(), .lr_growth = 3e-3};
   }
 };
-
-TEST_P(PendingSteps, MayCastSeparatelyFromTheUpdate) {
-  RunOptions options = this->options();
-  options.model = odd_model();
-  options.dtype = quant::DType::bf16;
-  options.ahead = 1;
-  const RunResult fused = run(options);
-  options.cast_order = CastOrder::apart;
-  EXPECT_EQ(run(options), fused);
-}
 
 TEST_P(PendingSteps, GiveTheBitsOfWholeStepsInOrder) {
   RunOptions options = this->options();
@@ -226,9 +217,10 @@ TEST(PendingStepsOnGpu, AreEnqueuedWhileTheDeviceIsBlocked) {
 // The first two steps are recorded. One rank has nothing to gather, so the other steps are launches.
 TEST(GraphSteps, GiveTheBitsOfStepsWithoutAGraph) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-  for (const quant::DType dtype : {quant::DType::fp32, quant::DType::bf16}) {
+  for (const quant::DType dtype : {quant::DType::fp32, quant::DType::bf16, quant::DType::fp64}) {
     RunOptions options{
         .model = odd_model(), .dtype = dtype, .blocks = 3, .steps = 8, .on_gpu = true, .lr_growth = 3e-3};
+    if (dtype == quant::DType::fp64) options.rule = testing::momentum_sgd();
     options.spoiled = {5};
     const RunResult expected = run(options);
     options.graph = true;

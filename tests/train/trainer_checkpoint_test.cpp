@@ -1,9 +1,11 @@
 // Checks that a run that resumes from a checkpoint has the same results as an uninterrupted run.
 #include "tessera/train/trainer_checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/base/files.h"
+#include "tests/train/momentum_sgd.h"
 #include "tests/train/training.h"
 
 namespace tessera::train::testing {
@@ -16,12 +18,28 @@ RunOptions options_of(quant::DType dtype) {
   return {.model = odd_model(), .dtype = dtype, .blocks = 6, .steps = kSaved + 2, .spoiled = {1}};
 }
 
-class ContinuedRun : public ::testing::TestWithParam<quant::DType> {};
+struct UpdatedTypes {
+  quant::DType dtype;
+  bool has_momentum_sgd = false;  // a rule of this test instead of AdamW
+};
+
+class ContinuedRun : public ::testing::TestWithParam<UpdatedTypes> {
+ public:
+  static RunOptions options() {
+    RunOptions options = options_of(GetParam().dtype);
+    if (GetParam().has_momentum_sgd) options.rule = momentum_sgd();
+    return options;
+  }
+  static std::vector<checkpoint::Kind> state() {
+    if (GetParam().has_momentum_sgd) return {checkpoint::Kind("momentum")};
+    return {checkpoint::Kind("exp_avg"), checkpoint::Kind("exp_avg_sq")};
+  }
+};
 
 TEST_P(ContinuedRun, HasTheBitsOfTheWholeRun) {
   const base::TempFolder root;
   const std::filesystem::path folder = root / "checkpoint";
-  RunOptions writer = options_of(GetParam());
+  RunOptions writer = options();
   writer.after_step = [&](Trainer& trainer, int step) {
     if (step + 1 == kSaved) save_trainer(trainer, folder, kSaved, nlohmann::json::object());
   };
@@ -32,10 +50,11 @@ TEST_P(ContinuedRun, HasTheBitsOfTheWholeRun) {
   const checkpoint::CheckpointReader stored(folder);
   EXPECT_EQ(stored.step(), kSaved);
   EXPECT_EQ(stored.state().at("updates"), 2);
-  EXPECT_TRUE(stored.has_moments());
-  EXPECT_EQ(stored.has_master(), GetParam() == quant::DType::bf16);
+  EXPECT_TRUE(stored.has_state(state()));
+  EXPECT_FALSE(stored.has_state({checkpoint::Kind("other")}));
+  EXPECT_EQ(stored.has_master(), GetParam().dtype == quant::DType::bf16);
 
-  RunOptions reader = options_of(GetParam());
+  RunOptions reader = options();
   reader.gtp = 3;
   reader.left_out = {0, 1, 2};
   reader.before_step = [&](Trainer& trainer, int step) {
@@ -49,8 +68,13 @@ TEST_P(ContinuedRun, HasTheBitsOfTheWholeRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ContinuedRun,
-                         ::testing::Values(quant::DType::fp32, quant::DType::bf16, quant::DType::fp64),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         ::testing::Values(UpdatedTypes{quant::DType::fp32}, UpdatedTypes{quant::DType::bf16},
+                                           UpdatedTypes{quant::DType::fp64}, UpdatedTypes{quant::DType::fp32, true},
+                                           UpdatedTypes{quant::DType::bf16, true}),
+                         [](const auto& info) {
+                           return fmt::format("{}{}", name_of(info.param.dtype),
+                                              info.param.has_momentum_sgd ? "_momentum_sgd" : "");
+                         });
 
 // Calls check(weight, master) for this rank's part of every parameter.
 void for_each_master(Trainer& trainer,
@@ -78,7 +102,7 @@ TEST(LoadTensors, TakesMastersFromTheWeightsWhereTheSourceHasNone) {
     save_trainer(trainer, folder, options.steps, nlohmann::json::object());
     const checkpoint::CheckpointReader reader(folder);
     const auto read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); };
-    load_tensors(trainer, {.has_masters = false, .has_moments = true, .read = read});
+    load_tensors(trainer, {.has_masters = false, .has_state = true, .read = read});
     for_each_master(trainer, [](auto weight, auto master) {
       EXPECT_TRUE(std::equal(weight.begin(), weight.end(), master.begin(), master.end()));
     });

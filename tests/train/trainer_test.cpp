@@ -99,17 +99,6 @@ TEST(Trainer, AStepWithoutTargetsHasNoLossAndNoGradient) {
   EXPECT_EQ(result.norms, std::vector<double>(2, 0.0));
 }
 
-// A cast after the update writes the same values as the fused update.
-TEST(Trainer, ASeparateCastGivesTheSameBits) {
-  for (const quant::DType dtype : {quant::DType::bf16, quant::DType::fp32})
-    for (const int dp : {1, 2}) {
-      testing::RunOptions options{.model = testing::odd_model(), .gtp = 2, .dp = dp, .dtype = dtype, .steps = 3};
-      const testing::RunResult fused = testing::run(options);
-      options.cast_order = CastOrder::apart;
-      EXPECT_EQ(testing::run(options), fused) << name_of(dtype) << " dp " << dp;
-    }
-}
-
 TEST(Trainer, RandomDelaysChangeNoBit) {
   RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .sequence_parallel = true, .blocks = 4, .steps = 2};
   const RunResult expected = run(options);

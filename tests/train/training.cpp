@@ -164,11 +164,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
       .dropout = options.dropout,
       .expert_bias_rate = options.expert_bias_rate,
       .expert_room = options.expert_room};
-  return {.step = std::move(step),
-          .adamw = {.weight_decay = 0.1},
-          .clip = options.clip,
-          .cast_order = options.cast_order,
-          .graph = options.graph};
+  return {.step = std::move(step), .rule = options.rule, .clip = options.clip, .graph = options.graph};
 }
 
 // The steps of one rank; each is repeated until it counts.
@@ -255,7 +251,6 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
   trainer.runtime().wait_until_idle();  // wait until the replicas have exchanged their weights
   for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-    Optimizer::Moments& moments = trainer.optimizer().moments(id);
     const std::string& name = parameter.spec.name;
     const layout::LocalLayout &state = parameter.local_state, &storage = parameter.local_storage;
     if (parameter.spec.encoding)
@@ -264,8 +259,9 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
       collector.add("weight/" + name, parameter, storage, parameter.weight().data(), parameter.types.model);
     if (!parameter.spec.trainable) continue;
     collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), parameter.gradient_type());
-    collector.add("exp_avg/" + name, parameter, state, moments.exp_avg.data(), accumulator);
-    collector.add("exp_avg_sq/" + name, parameter, state, moments.exp_avg_sq.data(), accumulator);
+    trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
+      collector.add(fmt::format("{}/{}", plane.name, name), parameter, state, buffer.data(), plane.type);
+    });
   }
 }
 

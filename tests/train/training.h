@@ -41,7 +41,7 @@ struct RunOptions {
   std::int64_t coalesce_bytes = 0;
   bool one_microbatch = false;  // RuntimeOptions::one_microbatch
   runtime::ReplayOptions replay;
-  CastOrder cast_order = CastOrder::fused;
+  std::shared_ptr<const ops::UpdateRule> rule = ops::make_rule({.weight_decay = 0.1});
   quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered
   // Number format of products with these matrices and with the output layer.
   quant::Format products = quant::Format::bf16;
@@ -74,8 +74,9 @@ struct RunResult {
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
   std::vector<float> scales;  // state of delayed scaling at the end
-  // By name: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME" and "main_grad/NAME". The elements of the logical tensor
-  // are in row-major order, converted exactly to fp64. For a weight in a number format, "weight/NAME" is its master.
+  // By name: "weight/NAME", "main_grad/NAME", and for each state plane "exp_avg/NAME". The elements of the logical
+  // tensor are in row-major order, converted exactly to fp64. For a weight in a number format, "weight/NAME" is its
+  // master.
   std::map<std::string, std::vector<double>> tensors;
   // For each suppressed attempt: its step, and the number of steps that were enqueued after it.
   std::vector<std::pair<int, int>> suppressed;

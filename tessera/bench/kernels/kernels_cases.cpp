@@ -8,6 +8,7 @@
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/norm/rms_norm.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
 
@@ -226,22 +227,20 @@ std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint6
   const at::Tensor gradient = c.normal({count}, gradient_type, seed + 2),
                    exp_avg = c.normal({count}, c.wide(), seed + 3);
   const at::Tensor exp_avg_sq = c.normal({count}, c.wide(), seed + 4).abs_();
-  const ops::AdamWBuffers buffers{.master = master.data_ptr(),
-                                  .master_type = c.wide(),
-                                  .weight = c.bench().type == c.wide() ? master.data_ptr() : weight.data_ptr(),
-                                  .weight_type = c.bench().type,
-                                  .gradient = gradient.data_ptr(),
-                                  .gradient_type = gradient_type,
-                                  .exp_avg = exp_avg.data_ptr(),
-                                  .exp_avg_sq = exp_avg_sq.data_ptr(),
-                                  .count = count};
-  const ops::AdamW options{.lr = 1e-4, .weight_decay = 0.1, .step = 10};
+  const ops::UpdateShard shard{.master = master.data_ptr(),
+                               .master_type = c.wide(),
+                               .weight = c.bench().type == c.wide() ? master.data_ptr() : weight.data_ptr(),
+                               .weight_type = c.bench().type,
+                               .gradient = gradient.data_ptr(),
+                               .gradient_type = gradient_type,
+                               .planes = {exp_avg.data_ptr(), exp_avg_sq.data_ptr()},
+                               .count = count};
+  ops::StepScalars scalars = ops::step_scalars({.weight_decay = 0.1}, /*lr=*/1e-4, /*number=*/10);
   const std::vector<at::Tensor> owners = {master, weight, gradient, exp_avg, exp_avg_sq};
-  if (!c.bench().cuda) return [owners, buffers, options] { ops::adamw(options, buffers); };
-  ops::StepScalars scalars = ops::step_scalars(options);
+  if (!c.bench().cuda) return [owners, shard, scalars] { ops::adamw(scalars, shard); };
   const at::Tensor on_device = ops::view_of(&scalars, {sizeof scalars}, DType::u8).to(c.device());
-  return [owners, buffers, on_device] {
-    ops::cuda::adamw({&buffers, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
+  return [owners, shard, on_device] {
+    ops::cuda::adamw({&shard, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
                      ops::stream_of(on_device));
   };
 }

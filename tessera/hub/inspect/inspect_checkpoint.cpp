@@ -20,12 +20,12 @@
 namespace tessera::hub {
 namespace {
 
-// Returns the kinds of tensors in the checkpoint. Without exp_avg and exp_avg_sq, a run starts with moments of zero.
+// Returns the kinds of tensors in the checkpoint. Without state of the update rule, a run starts with state of zero.
 std::vector<std::string> kinds_of(const checkpoint::Manifest& manifest) {
   std::set<checkpoint::Kind> kinds;
   for (const checkpoint::StoredTensor& tensor : manifest.tensors) kinds.insert(tensor.kind);
   std::vector<std::string> names;
-  for (const checkpoint::Kind kind : kinds) names.emplace_back(name_of(kind));
+  for (const checkpoint::Kind& kind : kinds) names.push_back(kind.name());
   return names;
 }
 
@@ -46,7 +46,7 @@ void add_wire_formats(const checkpoint::CheckpointReader& reader, nlohmann::json
     const std::map<std::string, settings::WeightFormats> formats = formats_of_run(reader);
     for (nlohmann::json& tensor : result["tensors"]) {
       const auto found = formats.find(tensor["name"].get<std::string>());
-      if (tensor["kind"] != name_of(checkpoint::Kind::weight) || found == formats.end()) continue;
+      if (tensor["kind"] != checkpoint::Kind::weight.name() || found == formats.end()) continue;
       if (found->second.wire == quant::Format::bf16)
         tensor["wire_format"] = tensor["dtype"];
       else
@@ -82,7 +82,7 @@ nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const Inspe
   });
   for (const checkpoint::StoredTensor* tensor : tensors) {
     nlohmann::json entry = {{"name", tensor->name},
-                            {"kind", name_of(tensor->kind)},
+                            {"kind", tensor->kind.name()},
                             {"dtype", name_of(tensor->dtype)},
                             {"shape", tensor->dims},
                             {"elements", layout::matrix_shape(tensor->dims).elements()},

@@ -36,63 +36,52 @@ void update(const TypedScalars<A>& scalars, const Range<A>& range) {
 constexpr std::int64_t kChunk = 1024;  // elements whose gradients are widened together
 
 template <typename A>
-void adamw_typed(const AdamW& options, const AdamWBuffers& buffers, quant::DType type) {
-  const TypedScalars<A> scalars(step_scalars(options), options.gradient_scale, buffers.decays);
+void adamw_typed(const StepScalars& of_step, double gradient_scale, const UpdateShard& shard) {
+  const quant::DType type = shard.master_type;
+  const TypedScalars<A> scalars(of_step, gradient_scale, shard.decays);
   std::array<A, kChunk> widened;
-  for (std::int64_t start = 0; start < buffers.count; start += kChunk) {
-    const std::int64_t count = std::min(kChunk, buffers.count - start);
+  for (std::int64_t start = 0; start < shard.count; start += kChunk) {
+    const std::int64_t count = std::min(kChunk, shard.count - start);
     const auto at = [start](void* data, quant::DType element) {
       return static_cast<std::byte*>(data) + static_cast<std::size_t>(start) * quant::size_of(element);
     };
-    const A* gradient = static_cast<const A*>(buffers.gradient) + start;
-    if (buffers.gradient_type != type) {
-      quant::cast(at(const_cast<void*>(buffers.gradient), buffers.gradient_type), buffers.gradient_type, widened.data(),
-                  type, count);
+    const A* gradient = static_cast<const A*>(shard.gradient) + start;
+    if (shard.gradient_type != type) {
+      quant::cast(at(const_cast<void*>(shard.gradient), shard.gradient_type), shard.gradient_type, widened.data(), type,
+                  count);
       gradient = widened.data();
     }
-    A* master = static_cast<A*>(buffers.master) + start;
+    A* master = static_cast<A*>(shard.master) + start;
     update(scalars, Range<A>{.master = master,
-                             .exp_avg = static_cast<A*>(buffers.exp_avg) + start,
-                             .exp_avg_sq = static_cast<A*>(buffers.exp_avg_sq) + start,
+                             .exp_avg = static_cast<A*>(shard.planes[0]) + start,
+                             .exp_avg_sq = static_cast<A*>(shard.planes[1]) + start,
                              .gradient = gradient,
                              .count = count});
-    if (buffers.weight != nullptr && buffers.weight != buffers.master)
-      quant::cast(master, type, at(buffers.weight, buffers.weight_type), buffers.weight_type, count);
+    if (shard.weight != nullptr && shard.weight != shard.master)
+      quant::cast(master, type, at(shard.weight, shard.weight_type), shard.weight_type, count);
   }
 }
 
 // Raises the amaxes of the matrices that the shard touches. The matrices are the rows of one matrix whose tiles are
 // rows.
-void raise_amaxes(const AdamWBuffers& buffers) {
-  const std::int64_t begin = buffers.amax_offset, end = begin + buffers.count;
-  const std::int64_t elements = buffers.amax_elements == 0 ? end : buffers.amax_elements;
+void raise_amaxes(const UpdateShard& shard) {
+  const std::int64_t begin = shard.amax_offset, end = begin + shard.count;
+  const std::int64_t elements = shard.amax_elements == 0 ? end : shard.amax_elements;
   if (begin == end) return;
   const std::int64_t matrices = (end + elements - 1) / elements;
-  quant::take_amaxes({buffers.master, buffers.master_type}, {.rows = matrices, .cols = elements},
+  quant::take_amaxes({shard.master, shard.master_type}, {.rows = matrices, .cols = elements},
                      {.rows = 1, .cols = elements}, {.begin = begin, .end = end},
-                     {buffers.amax, static_cast<std::size_t>(matrices)});
+                     {shard.amax, static_cast<std::size_t>(matrices)});
 }
 
 }  // namespace
 
-void adamw(const AdamW& options, const AdamWBuffers& buffers) {
-  check_adamw(buffers);
-  dispatch_accumulator(buffers.master_type,
-                       [&](auto element) { adamw_typed<decltype(element)>(options, buffers, buffers.master_type); });
-  if (buffers.amax != nullptr) raise_amaxes(buffers);
-}
-
-void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
-                     double* sums) {
-  dispatch_floating(type, [&](auto element) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const auto* data = static_cast<const decltype(element)*>(values) + row * stride;
-      sums[row] = lane_sum<double>(cols, [data](std::int64_t i) {
-        const double value = load(data[i]);
-        return value * value;
-      });
-    }
-  });
+void adamw(const StepScalars& scalars, const UpdateShard& shard, const Clip& clip) {
+  check_shard(shard, 2);
+  if (clip.applies != 0)
+    dispatch_accumulator(shard.master_type,
+                         [&](auto element) { adamw_typed<decltype(element)>(scalars, clip.factor, shard); });
+  if (shard.amax != nullptr) raise_amaxes(shard);
 }
 
 }  // namespace tessera::ops

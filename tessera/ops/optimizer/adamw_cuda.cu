@@ -178,7 +178,7 @@ struct Types {
   bool operator==(const Types&) const = default;
 };
 // A shard without its own weight can share a launch with any weight type.
-Types types_of(const AdamWBuffers& b) {
+Types types_of(const UpdateShard& b) {
   const bool own = b.weight != nullptr && b.weight != b.master;
   return {b.master_type, b.gradient_type, own ? b.weight_type : b.master_type};
 }
@@ -187,21 +187,21 @@ int pack_of(const Types& types) {
   return pack_of(quant::size_of(types.master), quant::size_of(types.gradient), quant::size_of(types.weight));
 }
 
-bool all_aligned(const AdamWBuffers& b, const void* weight) {
+bool all_aligned(const UpdateShard& b, const void* weight) {
   const Types types = types_of(b);
   const auto pack = static_cast<std::size_t>(pack_of(types)), master = pack * quant::size_of(types.master);
-  return is_aligned(b.master, master) && is_aligned(b.exp_avg, master) && is_aligned(b.exp_avg_sq, master) &&
+  return is_aligned(b.master, master) && is_aligned(b.planes[0], master) && is_aligned(b.planes[1], master) &&
          is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
          is_aligned(weight, pack * quant::size_of(types.weight));
 }
 
-void append(Launch& launch, const AdamWBuffers& b) {
+void append(Launch& launch, const UpdateShard& b) {
   void* weight = b.weight == b.master ? nullptr : b.weight;
   launch.shards[launch.count] = {.master = b.master,
                                  .weight = weight,
                                  .gradient = b.gradient,
-                                 .exp_avg = b.exp_avg,
-                                 .exp_avg_sq = b.exp_avg_sq,
+                                 .exp_avg = b.planes[0],
+                                 .exp_avg_sq = b.planes[1],
                                  .amax = b.amax,
                                  .amax_elements = b.amax_elements,
                                  .amax_offset = b.amax_offset,
@@ -225,25 +225,12 @@ void run(const Launch& launch, const Types& types, const StepScalars* scalars, c
   check_launch("adamw");
 }
 
-__global__ void choose_kernel(const StepChoices* choices, const Clip* clip, std::int64_t* updates,
-                              StepScalars* scalars) {
-  if (clip->applies == 0) return;
-  const std::int64_t number = ++*updates, choice = number - choices->first;
-  if (choice < 0 || choice >= kStepChoices) __trap();
-  *scalars = choices->choices[choice];
-}
-
-__global__ void decide_kernel(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip) {
-  ops::decide_update(*sum_of_squares, limit, stops, *clip);
-}
-
 }  // namespace
 
-void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, const Clip* clip,
-           base::CudaStream stream) {
+void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream) {
   std::vector<Types> kinds;
-  for (const AdamWBuffers& shard : shards) {
-    check_adamw(shard);
+  for (const UpdateShard& shard : shards) {
+    check_shard(shard, 2);
     if (std::ranges::find(kinds, types_of(shard)) == kinds.end()) kinds.push_back(types_of(shard));
   }
   for (const Types& types : kinds) {
@@ -253,25 +240,13 @@ void adamw(std::span<const AdamWBuffers> shards, const StepScalars* scalars, con
       launch.count = 0;
       launch.blocks = 0;
     };
-    for (const AdamWBuffers& shard : shards) {
+    for (const UpdateShard& shard : shards) {
       if (shard.count == 0 || types_of(shard) != types) continue;
       if (launch.count == kShards) flush();
       append(launch, shard);
     }
     flush();
   }
-}
-
-void choose_step(const StepChoices* choices, const Clip* clip, std::int64_t* updates, StepScalars* scalars,
-                 base::CudaStream stream) {
-  choose_kernel<<<1, 1, 0, stream>>>(choices, clip, updates, scalars);
-  check_launch("choose_step");
-}
-
-void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
-                   base::CudaStream stream) {
-  decide_kernel<<<1, 1, 0, stream>>>(sum_of_squares, limit, stops, clip);
-  check_launch("decide_update");
 }
 
 }  // namespace tessera::ops::cuda

@@ -7,9 +7,6 @@
 
 namespace tessera::ops {
 
-// Throws Error if a required buffer is null or if the buffers do not match.
-void check_adamw(const AdamWBuffers& buffers);
-
 template <typename A>
 struct TypedScalars {
   A decay, beta1_rest, beta2, beta2_rest, step_size, root_correction2, eps, gradient_scale;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/base/host_device.h"
 
 namespace tessera::ops {
@@ -41,5 +42,11 @@ TESSERA_HOST_DEVICE inline void decide_update(double sum_of_squares, double limi
   }
   clip.applies = std::isfinite(clip.norm) && clip.suppressed == 0 ? 1 : 0;
 }
+
+namespace cuda {
+// Computes ops::decide_update on the device. All pointers point to device memory.
+void decide_update(const double* sum_of_squares, double limit, std::int64_t* stops, Clip* clip,
+                   base::CudaStream stream);
+}  // namespace cuda
 
 }  // namespace tessera::ops

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {

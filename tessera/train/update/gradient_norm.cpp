@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/optimizer/square_sums.h"
 
 namespace tessera::train {
 namespace {

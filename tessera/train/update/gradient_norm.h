@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/base/memory/buffer.h"
-#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/clip.h"
 #include "tessera/quant/exact_sum.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/train/update/finite_check.h"

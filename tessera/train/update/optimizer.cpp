@@ -8,6 +8,15 @@
 #include "tessera/schedule/buckets.h"
 
 namespace tessera::train {
+namespace {
+
+// Returns whether the update itself writes the rounded weight. The update always writes a weight that is its own
+// master. If a weight has a backward weight, the cast writes both of them.
+bool is_fused(const shard::ShardedParameter& parameter) {
+  return !parameter.spec.backward && is_rounded_master(parameter);
+}
+
+}  // namespace
 
 std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime) {
   std::vector<schedule::ParameterId> order = runtime.by_first_use();
@@ -16,21 +25,24 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
       order, [&](schedule::ParameterId id) { return runtime.parameter(id).storage.shape.elements(); });
 }
 
-Optimizer::Optimizer(runtime::Runtime& runtime, const ops::AdamW& options, CastOrder order)
-    : runtime_(runtime), options_(options), order_(order), cast_(runtime) {
+Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule)
+    : runtime_(runtime), rule_(std::move(rule)), cast_(runtime) {
   const base::Device device = runtime.parallel().device;
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
-    const auto elements = static_cast<std::size_t>(parameter.spec.trainable ? parameter.state_elements() : 0);
-    const std::size_t bytes = elements * quant::size_of(parameter.types.accumulator);
-    moments_.push_back({base::Buffer(bytes, device), base::Buffer(bytes, device)});
-    moments_.back().exp_avg.fill_zero();
-    moments_.back().exp_avg_sq.fill_zero();
+    std::vector<base::Buffer>& state = state_.emplace_back();
+    if (!parameter.spec.trainable) continue;
+    const std::vector<ops::StatePlane> planes = rule_->planes(parameter.types.accumulator);
+    TESSERA_CHECK(planes.size() <= ops::kMostStatePlanes, "update rule: {} state planes, expected at most {}",
+                  planes.size(), ops::kMostStatePlanes);
+    for (const ops::StatePlane& plane : planes)
+      state.emplace_back(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), plane.type)), device)
+          .fill_zero();
   }
+  scalars_ = base::Buffer(rule_->scalar_bytes(), device);
   if (!runtime.parallel().is_asynchronous()) return;
-  for (int i = 0; i < kMaxUnconfirmed; ++i) uploads_.push_back(base::Buffer::pinned(sizeof(ops::StepChoices)));
-  choices_ = base::Buffer(sizeof(ops::StepChoices), device);
-  scalars_ = base::Buffer(sizeof(ops::StepScalars), device);
+  for (int i = 0; i < kMaxUnconfirmed; ++i) uploads_.push_back(base::Buffer::pinned(ops::choices_bytes(*rule_)));
+  choices_ = base::Buffer(ops::choices_bytes(*rule_), device);
   counter_ = base::Buffer(sizeof(std::int64_t), device);
   set_updates(0);
 }
@@ -41,80 +53,61 @@ void Optimizer::set_updates(std::int64_t updates) {
   if (counter_.size() > 0) base::copy_bytes(counter_.data(), &updates_, sizeof updates_);
 }
 
-// Returns whether the update itself writes the rounded weight. The update always writes a weight that is its own
-// master. If a weight has a backward weight, the cast writes both of them.
-bool Optimizer::is_fused(const shard::ShardedParameter& parameter) const {
-  if (parameter.spec.backward) return false;
-  return is_rounded_master(parameter) && (order_ == CastOrder::fused || !parameter.has_master());
-}
-
-ops::AdamWBuffers Optimizer::buffers_of(schedule::ParameterId id) {
+ops::UpdateShard Optimizer::shard_of(schedule::ParameterId id) {
   shard::ShardedParameter& parameter = runtime_.parameter(id);
-  return {.master = parameter.state_master(),
-          .master_type = parameter.types.accumulator,
-          .weight = is_fused(parameter) ? parameter.state_weight() : nullptr,
-          .weight_type = parameter.types.model,
-          .gradient = parameter.state_gradient(),
-          .gradient_type = parameter.gradient_type(),
-          .exp_avg = moments(id).exp_avg.data(),
-          .exp_avg_sq = moments(id).exp_avg_sq.data(),
-          .count = parameter.state_elements(),
-          .decays = parameter.spec.decay};
+  ops::UpdateShard shard{.master = parameter.state_master(),
+                         .master_type = parameter.types.accumulator,
+                         .weight = is_fused(parameter) ? parameter.state_weight() : nullptr,
+                         .weight_type = parameter.types.model,
+                         .gradient = parameter.state_gradient(),
+                         .gradient_type = parameter.gradient_type(),
+                         .count = parameter.state_elements(),
+                         .decays = parameter.spec.decay};
+  std::ranges::transform(state_[static_cast<std::size_t>(id)], shard.planes.begin(),
+                         [](base::Buffer& plane) { return plane.data(); });
+  return shard;
 }
 
-template <typename Update>
-void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, Update&& update) {
+void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, const ops::Clip* clip) {
   std::vector<schedule::ParameterId> left;
   for (const schedule::ParameterId id : bucket)
     if (!is_fused(runtime_.parameter(id))) left.push_back(id);
-  std::vector<shard::StateAmaxes> amaxes;
-  if (order_ == CastOrder::fused) amaxes = cast_.places_of_amaxes(left);
-  std::vector<ops::AdamWBuffers> shards;
+  const std::vector<shard::StateAmaxes> amaxes = cast_.places_of_amaxes(left);
+  std::vector<ops::UpdateShard> shards;
   auto next = amaxes.begin();
   for (const schedule::ParameterId id : bucket) {
-    shards.push_back(buffers_of(id));
+    shards.push_back(shard_of(id));
     if (amaxes.empty() || is_fused(runtime_.parameter(id))) continue;
     shards.back().amax = next->first;
     shards.back().amax_elements = next->elements;
     shards.back().amax_offset = next++->offset;
   }
-  update(shards);
+  rule_->update(shards, scalars_.data(), clip, runtime_.parallel().compute->stream());
   cast_.cast(left, !amaxes.empty());
   runtime_.program().publish(bucket);
 }
 
 void Optimizer::begin_update(double lr) {
-  options_.lr = lr;
-  options_.step = updates_ + 1;
-  if (!runtime_.parallel().is_asynchronous()) return;
+  if (!runtime_.parallel().is_asynchronous()) return rule_->scalars(lr, updates_ + 1, scalars_.data());
   TESSERA_CHECK(unconfirmed_ < kMaxUnconfirmed, "cannot begin an update while {} updates are unconfirmed, the maximum",
                 unconfirmed_);
   ++unconfirmed_;
   // The buffer can be reused: the previous copy from this buffer is done, because its update is confirmed.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
-  upload.as<ops::StepChoices>()[0] = ops::step_choices(options_);
-  runtime_.parallel().kernels().copy(upload.data(), choices_.data(), sizeof(ops::StepChoices));
+  ops::write_choices(*rule_, lr, updates_ + 1, upload.data());
+  runtime_.parallel().kernels().copy(upload.data(), choices_.data(), upload.size());
 }
 
 void Optimizer::update(const ops::Clip* clip) {
-  if (runtime_.parallel().is_asynchronous()) return update_on_device(clip);
-  if (clip->applies == 0) return;
-  ++updates_;
-  options_.gradient_scale = clip->factor;
-  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_))
-    update_bucket(bucket, [&](const std::vector<ops::AdamWBuffers>& shards) {
-      for (const ops::AdamWBuffers& shard : shards) ops::adamw(options_, shard);
-    });
-}
-
-void Optimizer::update_on_device(const ops::Clip* clip) {
-  const base::CudaStream stream = runtime_.parallel().compute->stream();
-  ops::StepScalars* scalars = scalars_.as<ops::StepScalars>().data();
-  ops::cuda::choose_step(choices_.as<ops::StepChoices>().data(), clip, counter_.as<std::int64_t>().data(), scalars,
-                         stream);
-  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_))
-    update_bucket(
-        bucket, [&](const std::vector<ops::AdamWBuffers>& shards) { ops::cuda::adamw(shards, scalars, clip, stream); });
+  const shard::ParallelGroups& parallel = runtime_.parallel();
+  if (parallel.is_asynchronous()) {
+    ops::cuda::choose_scalars(choices_.data(), rule_->scalar_bytes(), clip, counter_.as<std::int64_t>().data(),
+                              scalars_.data(), parallel.compute->stream());
+  } else {
+    if (clip->applies == 0) return;
+    ++updates_;
+  }
+  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) update_bucket(bucket, clip);
 }
 
 void Optimizer::confirm_update(const ops::Clip& clip) {

@@ -7,7 +7,7 @@
 
 #include "tessera/base/memory/buffer.h"
 #include "tessera/models/model.h"
-#include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/clip.h"
 #include "tessera/ops/router/bias_update.h"
 #include "tessera/runtime/runtime.h"
 

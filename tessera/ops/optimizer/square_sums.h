@@ -1,0 +1,19 @@
+// Sums of squares for the norm of a gradient.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/quant/dtype.h"
+
+namespace tessera::ops {
+
+// Writes the sum of the squares of row r to sums[r], in fp64. The order of the additions depends only on `cols`.
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                     double* sums);
+namespace cuda {
+// Both pointers point to device memory.
+void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                     double* sums, base::CudaStream stream);
+}  // namespace cuda
+
+}  // namespace tessera::ops

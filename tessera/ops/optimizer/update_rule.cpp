@@ -1,0 +1,44 @@
+#include "tessera/ops/optimizer/update_rule.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+
+void check_shard(const UpdateShard& shard, std::size_t planes) {
+  TESSERA_CHECK(shard.count >= 0, "update: count {}: expected 0 or more", shard.count);
+  const bool has_planes =
+      std::all_of(shard.planes.begin(), shard.planes.begin() + planes, [](const void* plane) { return plane; });
+  TESSERA_CHECK((shard.master && shard.gradient && has_planes) || shard.count == 0,
+                "update: master, gradient or a state plane is null for {} elements", shard.count);
+  TESSERA_CHECK(shard.amax == nullptr || shard.master_type == quant::DType::fp32,
+                "update: an amax needs an fp32 master, got {}", name_of(shard.master_type));
+  const bool is_within = shard.amax_offset >= 0 && shard.amax_offset < shard.amax_elements;
+  TESSERA_CHECK(is_within || (shard.amax_elements == 0 && shard.amax_offset == 0),
+                "update: the shard begins at element {} of a matrix of {} elements, expected an element of the matrix",
+                shard.amax_offset, shard.amax_elements);
+  TESSERA_CHECK(shard.weight != shard.master || shard.weight == nullptr || shard.weight_type == shard.master_type,
+                "update: the weight shares the master's memory, expected one type, got weight {} and master {}",
+                name_of(shard.weight_type), name_of(shard.master_type));
+}
+
+std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::DType master) {
+  std::int64_t bytes = 0;
+  for (const StatePlane& plane : rule.planes(master))
+    bytes += elements * static_cast<std::int64_t>(quant::size_of(plane.type));
+  return bytes;
+}
+
+std::size_t choices_bytes(const UpdateRule& rule) {
+  return sizeof(std::int64_t) + kScalarChoices * rule.scalar_bytes();
+}
+
+void write_choices(const UpdateRule& rule, double lr, std::int64_t lowest, std::byte* to) {
+  std::memcpy(to, &lowest, sizeof lowest);
+  to += sizeof lowest;
+  for (int i = 0; i < kScalarChoices; ++i, to += rule.scalar_bytes()) rule.scalars(lr, lowest + i, to);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,89 @@
+// An update rule computes new masters from gradients, one element at a time. A rule declares the state that it keeps
+// for each element. The optimizer's buffers, the tensors of checkpoints, and the memory and bytes of a plan follow from
+// this declaration.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/ops/optimizer/clip.h"
+#include "tessera/quant/dtype.h"
+
+namespace tessera::ops {
+
+// The largest number of state planes of a rule.
+inline constexpr std::size_t kMostStatePlanes = 4;
+
+// A state plane has one number for each element of a parameter. The numbers start at zero. `name` is the kind of the
+// plane in checkpoints (checkpoint/manifest.h).
+struct StatePlane {
+  std::string_view name;
+  quant::DType type = quant::DType::fp32;
+};
+
+// The part of a parameter that this rank updates. The buffers are flat and have the same elements.
+struct UpdateShard {
+  void* master = nullptr;  // in fp32 or fp64; the update overwrites it
+  quant::DType master_type = quant::DType::fp32;
+  void* weight = nullptr;  // receives the master, rounded to weight_type; may equal `master`; null: not written
+  quant::DType weight_type = quant::DType::fp32;
+  const void* gradient = nullptr;  // of any floating type
+  quant::DType gradient_type = quant::DType::fp32;
+  std::array<void*, kMostStatePlanes> planes = {};  // in the order of UpdateRule::planes; the update overwrites them
+  std::int64_t count = 0;                           // number of elements
+  bool decays = true;                               // false: weight decay does not apply
+  // *amax is raised to the greatest magnitude of the updated master, rounded to bf16. NaNs are ignored. Requires a
+  // master in fp32. Null: the amax is not computed.
+  float* amax = nullptr;
+  // For a shard of a stack of matrices: the number of elements of a matrix, and the position of the shard's first
+  // element in its matrix. Then *amax belongs to this matrix, the amaxes of the next matrices follow, and each amax is
+  // raised by the elements of its own matrix. 0: the shard is part of one matrix.
+  std::int64_t amax_elements = 0, amax_offset = 0;
+};
+// Throws Error if the master, the gradient or one of the first `planes` planes is null, or if the members do not fit
+// each other.
+void check_shard(const UpdateShard& shard, std::size_t planes);
+
+// Immutable. Any thread may call the functions. The results of an element do not depend on other elements, on its
+// position or on the sharding. The CPU and CUDA give the same bits.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  // Returns at most kMostStatePlanes planes. `master` is the type of the masters.
+  virtual std::vector<StatePlane> planes(quant::DType master) const = 0;
+  // Returns the bytes of the numbers that change from update to update: a multiple of 8.
+  virtual std::size_t scalar_bytes() const = 0;
+  // Writes these numbers for the update with this number, from 1. `lr` is the learning rate. Throws Error for a number
+  // below 1.
+  virtual void scalars(double lr, std::int64_t number, std::byte* to) const = 0;
+  // Updates the shards. With a stream, all pointers point to memory of its device, and the call enqueues the update.
+  // Without a stream, they point to host memory. The gradient is multiplied by clip->factor. If clip->applies is 0, the
+  // update changes only amaxes, which are then those of the current masters. Throws the errors of check_shard.
+  virtual void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
+                      base::CudaStream stream) const = 0;
+};
+
+// Returns the bytes of all state planes of this number of elements.
+std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::DType master);
+
+// The scalars of an update whose number the host does not know yet, because it has not read yet whether the updates
+// directly before were applied. Choices are the lowest possible number, as an int64, and the scalars of kScalarChoices
+// consecutive numbers from it. The host computes them, so every device uses the same bits.
+inline constexpr int kScalarChoices = 3;
+std::size_t choices_bytes(const UpdateRule& rule);
+void write_choices(const UpdateRule& rule, double lr, std::int64_t lowest, std::byte* to);
+
+namespace cuda {
+// If clip->applies is not 0, increments *updates and copies the scalars of this number from `choices` to `scalars`.
+// Otherwise *updates and the scalars are unchanged. A number outside the choices traps on the device. `bytes` is
+// UpdateRule::scalar_bytes. All pointers point to device memory.
+void choose_scalars(const std::byte* choices, std::size_t bytes, const Clip* clip, std::int64_t* updates,
+                    std::byte* scalars, base::CudaStream stream);
+}  // namespace cuda
+
+}  // namespace tessera::ops
