@@ -102,8 +102,8 @@ bool CheckpointReader::has_state(const std::vector<Kind>& planes) const {
     any = true;
     for (const Kind& other : planes)
       if (find(tensor.name, other) == nullptr)
-        throw InputError("{}: '{}' has {} but not {}: expected all state of its update rule or none", folder_.string(),
-                         tensor.name, tensor.kind.name(), other.name());
+        throw InputError("{}: '{}' has {} but not {}: expected the whole state of its update rule, or no state",
+                         folder_.string(), tensor.name, tensor.kind.name(), other.name());
   }
   return any;
 }

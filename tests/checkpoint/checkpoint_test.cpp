@@ -196,12 +196,12 @@ TEST(Checkpoint, ReportsMomentsAndMasters) {
       [&] {
         reader_of({weight, avg}).has_state(moments);
       },
-      ThrowsMessage<InputError>(HasSubstr("expected all state of its update rule or none")));
+      ThrowsMessage<InputError>(HasSubstr("expected the whole state of its update rule, or no state")));
   EXPECT_THAT(
       [&] {
         reader_of({weight, sq}).has_state(moments);
       },
-      ThrowsMessage<InputError>(HasSubstr("expected all state of its update rule or none")));
+      ThrowsMessage<InputError>(HasSubstr("expected the whole state of its update rule, or no state")));
   EXPECT_TRUE(reader_of({weight, avg, sq, tensor("frozen", Kind::weight)}).has_state(moments));
 }
 

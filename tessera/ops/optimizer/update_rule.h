@@ -16,7 +16,7 @@
 namespace tessera::ops {
 
 // The largest number of state planes of a rule.
-inline constexpr std::size_t kMostStatePlanes = 4;
+inline constexpr std::size_t kMaxStatePlanes = 4;
 
 // A state plane has one number for each element of a parameter. The numbers start at zero. `name` is the kind of the
 // plane in checkpoints (checkpoint/manifest.h).
@@ -33,9 +33,9 @@ struct UpdateShard {
   quant::DType weight_type = quant::DType::fp32;
   const void* gradient = nullptr;  // of any floating type
   quant::DType gradient_type = quant::DType::fp32;
-  std::array<void*, kMostStatePlanes> planes = {};  // in the order of UpdateRule::planes; the update overwrites them
-  std::int64_t count = 0;                           // number of elements
-  bool decays = true;                               // false: weight decay does not apply
+  std::array<void*, kMaxStatePlanes> planes = {};  // in the order of UpdateRule::planes; the update overwrites them
+  std::int64_t count = 0;                          // number of elements
+  bool decays = true;                              // false: weight decay does not apply
   // *amax is raised to the greatest magnitude of the updated master, rounded to bf16. NaNs are ignored. Requires a
   // master in fp32. Null: the amax is not computed.
   float* amax = nullptr;
@@ -54,7 +54,7 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
-  // Returns at most kMostStatePlanes planes. `master` is the type of the masters.
+  // Returns at most kMaxStatePlanes planes. `master` is the type of the masters.
   virtual std::vector<StatePlane> planes(quant::DType master) const = 0;
   // Returns the bytes of the numbers that change from update to update: a multiple of 8.
   virtual std::size_t scalar_bytes() const = 0;

@@ -33,8 +33,8 @@ Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::Updat
     std::vector<base::Buffer>& state = state_.emplace_back();
     if (!parameter.spec.trainable) continue;
     const std::vector<ops::StatePlane> planes = rule_->planes(parameter.types.accumulator);
-    TESSERA_CHECK(planes.size() <= ops::kMostStatePlanes, "update rule: {} state planes, expected at most {}",
-                  planes.size(), ops::kMostStatePlanes);
+    TESSERA_CHECK(planes.size() <= ops::kMaxStatePlanes, "update rule: {} state planes, expected at most {}",
+                  planes.size(), ops::kMaxStatePlanes);
     for (const ops::StatePlane& plane : planes)
       state.emplace_back(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), plane.type)), device)
           .fill_zero();
