@@ -109,9 +109,10 @@ class ExpertFormats(unittest.TestCase):
         for name, model in (("mixtral", self.model), ("qwen", qwen)):
             self.train(f"stored-{name}", (1, 2, 1, 1, 1, 2), "nvfp4", "--model", model, steps=1)
             tessera("convert", self.folder / f"stored-{name}", self.folder / f"plain-{name}", "--dtype", "bf16")
-            result = run("evaluate", self.folder / f"stored-{name}", "--data", self.data, "--seq-len", 16)
-            self.assertEqual(0, result.returncode, result.stderr)
-            self.assertIn("warning: the run was trained with --wire-format nvfp4; its formats are not used here", result.stderr)
+            for command, *flags in (("evaluate", "--data", self.data, "--seq-len", 16), ("generate", "--prompt-ids", "5,3", "--tokens", 2)):
+                result = run(command, self.folder / f"stored-{name}", *flags)
+                self.assertEqual(0, result.returncode, result.stderr)
+                self.assertIn("warning: the run was trained with --wire-format nvfp4; its formats are not used here", result.stderr)
             plain = safetensors(self.folder / f"plain-{name}" / "model.safetensors")
             for wire in FORMATS:
                 folder = self.folder / f"folder-{name}-{wire}"
