@@ -22,8 +22,13 @@ Encoding flipped(Encoding encoding) {
 std::vector<Stack> stacks_of(const Encoding& encoding) {
   std::mt19937 random(79);
   std::vector<Stack> stacks;
-  for (const auto& [matrix, count] : std::vector<std::pair<Extent, std::int64_t>>{
-           {{290, 272}, 3}, {{2, 288}, 7}, {{34, 18}, 130}, {{256, 128}, 2}, {{0, 32}, 4}, {{16, 16}, 0}, {{66, 130}, 1}})
+  for (const auto& [matrix, count] : std::vector<std::pair<Extent, std::int64_t>>{{{290, 272}, 3},
+                                                                                  {{2, 288}, 7},
+                                                                                  {{34, 18}, 130},
+                                                                                  {{256, 128}, 2},
+                                                                                  {{0, 32}, 4},
+                                                                                  {{16, 16}, 0},
+                                                                                  {{66, 130}, 1}})
     stacks.push_back(random_stack(encoding, matrix, count, random));
   return stacks;
 }
@@ -31,7 +36,8 @@ std::vector<Stack> stacks_of(const Encoding& encoding) {
 TEST(StackTranspose, EachMatrixHasTheBytesOfAMatrixAlone) {
   for (const NamedEncoding& named : all_encodings())
     for (const Stack& stack : stacks_of(named.encoding)) {
-      SCOPED_TRACE(fmt::format("{}: {} matrices of {} x {}", named.name, stack.count, stack.matrix.rows, stack.matrix.cols));
+      SCOPED_TRACE(
+          fmt::format("{}: {} matrices of {} x {}", named.name, stack.count, stack.matrix.rows, stack.matrix.cols));
       StoredStack source(stack), expected, found;
       for (std::int64_t number = 0; number < stack.count; ++number) {
         Stored alone = stack.quantized_alone(number), turned = room_for(flipped(stack.encoding), flip(stack.matrix));

@@ -44,7 +44,9 @@ struct StoredStack {
 // A StoredStack on a device. `shift` is the DeviceArray shift of the codes.
 struct DeviceStack {
   explicit DeviceStack(const StoredStack& stack, std::size_t shift = 0, base::Device device = kTestDevice)
-      : codes(stack.codes, shift, device), scales(stack.scales, 0, device), tensor_amaxes(stack.tensor_amaxes, 0, device) {}
+      : codes(stack.codes, shift, device),
+        scales(stack.scales, 0, device),
+        tensor_amaxes(stack.tensor_amaxes, 0, device) {}
   Quantized view() { return {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()}; }
 
   DeviceArray<std::uint8_t> codes, scales;

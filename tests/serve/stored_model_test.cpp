@@ -48,9 +48,11 @@ TEST(StoredModels, WarnOfTheNumberFormatsOfTheRun) {
        {nlohmann::json(), nlohmann::json::object(), nlohmann::json{{"wire_format", "bf16"}, {"gemm_rules", ""}}})
     EXPECT_THAT(warnings_of(settings), ::testing::IsEmpty()) << settings;
   EXPECT_THAT(warnings_of({{"wire_format", "nvfp4"}, {"gemm_format", "bf16"}}), names("--wire-format nvfp4"));
-  EXPECT_THAT(warnings_of({{"wire_rules", "a=fp8"}, {"wire_format_backward", "mxfp8"}, {"wire_rules_backward", "b=fp8"}}),
-              names("--wire-rules a=fp8 --wire-format-backward mxfp8 --wire-rules-backward b=fp8"));
-  EXPECT_THAT(warnings_of({{"gemm_rules", "a=fp8"}, {"gemm_format", "fp8"}}), names("--gemm-format fp8 --gemm-rules a=fp8"));
+  EXPECT_THAT(
+      warnings_of({{"wire_rules", "a=fp8"}, {"wire_format_backward", "mxfp8"}, {"wire_rules_backward", "b=fp8"}}),
+      names("--wire-rules a=fp8 --wire-format-backward mxfp8 --wire-rules-backward b=fp8"));
+  EXPECT_THAT(warnings_of({{"gemm_rules", "a=fp8"}, {"gemm_format", "fp8"}}),
+              names("--gemm-format fp8 --gemm-rules a=fp8"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Transposes quantized weights: first the codes, through tiles in shared memory, then the scales. A weight is a stack of
-// matrices, and the thread blocks of a matrix are adjacent.
+// Transposes quantized weights: first the codes, through tiles in shared memory, then the scales. A weight is a stack
+// of matrices, and the thread blocks of a matrix are adjacent.
 #include <cstring>
 #include <type_traits>
 

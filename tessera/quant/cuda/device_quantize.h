@@ -66,9 +66,9 @@ constexpr std::int64_t scale_stride(std::int64_t elements) {
   return (elements + 4 * kBlockCast - 1) / (4 * kBlockCast) * 4;
 }
 
-// Arguments to transpose a quantized stack of matrices, as transpose() of quantize.h does. `padded` is the extent of the
-// codes of one transposed matrix. It may be larger than [matrix.cols, matrix.rows]; the codes outside the transposed
-// matrix are set to 0.
+// Arguments to transpose a quantized stack of matrices, as transpose() of quantize.h does. `padded` is the extent of
+// the codes of one transposed matrix. It may be larger than [matrix.cols, matrix.rows]; the codes outside the
+// transposed matrix are set to 0.
 struct Transposition {
   Quantized source;
   Extent matrix;  // of one matrix of the stack
