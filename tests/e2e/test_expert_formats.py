@@ -61,23 +61,23 @@ class ExpertFormats(unittest.TestCase):
             threads, processes = (self.train(f"{backend}-{wire}", mesh, wire, steps=2, backend=backend) for backend in ("local", "mpi"))
             self.assertEqual(threads, processes, wire)
 
+    def resumed(self, name, source, step, mesh, wire):
+        tessera("train", "--resume", self.folder / source / "checkpoints" / f"step-{step:08}", *mesh_flags(mesh), "--wire-format", wire,
+                "--steps", STEPS, "--out", self.folder / name)
+        return bits(self.folder / name)
+
     def test_a_checkpoint_continues_in_another_format_and_on_another_mesh(self):
-        """A checkpoint contains masters. Two runs with equal masters and formats have equal bits, for any earlier formats."""
-        self.train("before", (1, 4, 1, 1, 2, 2), "nvfp4", "--schedule-steps", STEPS, steps=2)
-        source = self.folder / "before" / "checkpoints" / "step-00000002"
-        for name, mesh in (("after-1", (2, 2, 1, 2, 1, 1)), ("after-2", (2, 2, 1, 2, 1, 2))):
-            tessera("train", "--resume", source, *mesh_flags(mesh), "--wire-format", "mxfp8", "--steps", STEPS, "--out", self.folder / name)
-        self.assertEqual(bits(self.folder / "after-1"), bits(self.folder / "after-2"))
-        tessera("convert", source, self.folder / "masters", "--dtype", "fp32")
-        values = []
-        for wire in ("mxfp8", "bf16"):
-            self.train(f"init-{wire}", (2, 2, 1, 2, 1, 1), wire, "--init", self.folder / "masters", steps=1)
-            values.append(metrics(self.folder / f"init-{wire}")[0]["loss"])
-        tessera("train", "--resume", source, *mesh_flags((2, 2, 1, 2, 1, 1)), "--wire-format", "bf16", "--steps", 3, "--out",
-                self.folder / "after-bf16")
-        self.assertIn("bf16", self.summary("after-bf16")["gathered_bytes"])
+        """A checkpoint contains masters. Two runs with equal masters, moments and formats have equal bits, for any earlier formats."""
+        owners, parts, sharded_parts = (1, 4, 1, 1, 2, 2), (2, 2, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2)
+        self.train("before", owners, "nvfp4", "--schedule-steps", STEPS, steps=2)
+        self.assertEqual(*(self.resumed(f"after-{mesh[-1]}", "before", 2, mesh, "mxfp8") for mesh in (parts, sharded_parts)))
+        masters = self.folder / "masters"
+        tessera("convert", self.folder / "before", masters, "--dtype", "fp32")
+        self.train("at-masters", owners, "nvfp4", "--init", masters, "--schedule-steps", STEPS, steps=0)
+        expected = self.train("from-masters", sharded_parts, "mxfp8", "--init", masters)
+        self.assertEqual(expected, self.resumed("after-masters", "at-masters", 0, parts, "mxfp8"))
+        self.assertNotEqual(expected["steps"], self.resumed("after-bf16", "at-masters", 0, parts, "bf16")["steps"])
         self.assertEqual({"bf16"}, set(self.summary("after-bf16")["gathered_bytes"]))
-        self.assertNotEqual(*values)
 
     def test_plans_equal_measurements(self):
         for wire, mesh, *flags in (("nvfp4", (1, 4, 1, 1, 2, 2), "--wire-format-backward", "mxfp8"), ("fp8", (2, 2, 1, 2, 1, 2)),
@@ -109,9 +109,10 @@ class ExpertFormats(unittest.TestCase):
         for name, model in (("mixtral", self.model), ("qwen", qwen)):
             self.train(f"stored-{name}", (1, 2, 1, 1, 1, 2), "nvfp4", "--model", model, steps=1)
             tessera("convert", self.folder / f"stored-{name}", self.folder / f"plain-{name}", "--dtype", "bf16")
-            result = run("evaluate", self.folder / f"stored-{name}", "--data", self.data, "--seq-len", 16)
-            self.assertEqual(0, result.returncode, result.stderr)
-            self.assertIn("warning: the run was trained with --wire-format nvfp4; its formats are not used here", result.stderr)
+            for command, *flags in (("evaluate", "--data", self.data, "--seq-len", 16), ("generate", "--prompt-ids", "5,3", "--tokens", 2)):
+                result = run(command, self.folder / f"stored-{name}", *flags)
+                self.assertEqual(0, result.returncode, result.stderr)
+                self.assertIn("warning: the run was trained with --wire-format nvfp4; its formats are not used here", result.stderr)
             plain = safetensors(self.folder / f"plain-{name}" / "model.safetensors")
             for wire in FORMATS:
                 folder = self.folder / f"folder-{name}-{wire}"

@@ -33,7 +33,8 @@ FACTORS = {
     "experts": [8, 7, 10],
     "k": [1, 2, "E"],
     "micro_batches": [1, 3],
-    "dtype": ["fp32", "bf16", "fp64"],
+    # dtype, and the formats of wire and backward wire
+    "types": [("fp32",), ("bf16",), ("fp64",), ("bf16", "nvfp4", "mxfp8"), ("bf16", "mxfp8", "nvfp4"), ("bf16", "fp8_block"), ("bf16", "fp8")],
     "recompute": ["none", "selective", "full", "auto"],
     "gather": ["auto", "min"],
     "reduce": ["auto", "min"],
@@ -44,23 +45,30 @@ FACTORS = {
     "aux": ["layer", "pooled"],
     "backend": ["local", "mpi"] if MPIRUN else ["local"],
 }
-PROBLEM = ("model", "experts", "k", "micro_batches", "dtype", "aux")
-# Few sizes divide.
+PROBLEM = ("model", "experts", "k", "micro_batches", "types", "aux")
+# Few numbers divide these sizes.
 SIZES = {"vocab_size": 43, "hidden_size": 13, "intermediate_size": 11, "num_hidden_layers": 2, "num_attention_heads": 6,
          "num_key_value_heads": 3, "head_dim": 4}
+# With number formats: 4-bit numbers need even sizes on each rank, and tp ranks must not share a tile of key/value heads.
+FORMAT_SIZES = SIZES | {"hidden_size": 26, "intermediate_size": 24, "num_key_value_heads": 6}
 
 
 def write_model(path, row):
     """Mixtral has experts in both layers. Qwen3-MoE has a dense layer."""
     base = {"mixtral": "mixtral-tiny-odd", "qwen3_moe": "qwen3-moe-tiny-odd"}[row["model"]]
-    config = json.loads((ROOT / "configs" / base / "config.json").read_text()) | SIZES
+    has_formats = len(row["types"]) > 1
+    config = json.loads((ROOT / "configs" / base / "config.json").read_text()) | (FORMAT_SIZES if has_formats else SIZES)
     count = "num_local_experts" if row["model"] == "mixtral" else "num_experts"
     config |= {count: row["experts"], "num_experts_per_tok": row["experts"] if row["k"] == "E" else row["k"],
                "router_aux_loss_coef": 0.02}
     if row["model"] == "qwen3_moe":
-        config["moe_intermediate_size"] = 7
+        config["moe_intermediate_size"] = 12 if has_formats else 7
     path.write_text(json.dumps(config))
     return path
+
+
+def type_flags(types):
+    return [word for flag, value in zip(("--dtype", "--wire-format", "--wire-format-backward"), types) for word in (flag, value)]
 
 
 def egtp_of(row):
@@ -120,7 +128,7 @@ class ExpertPairs(unittest.TestCase):
         out = self.folder / name
         (_, row_gtp) = row["mesh"]
         tessera("train", "--model", write_model(self.folder / f"{name}.json", row), "--data", self.data, "--seq-len", 8, "--seed", 7,
-                "--lr", 3e-3, "--clip", 0.3, "--router-z-loss", 1e-3, "--moe-aux", row["aux"], "--dtype", row["dtype"], "--steps", STEPS,
+                "--lr", 3e-3, "--clip", 0.3, "--router-z-loss", 1e-3, "--moe-aux", row["aux"], *type_flags(row["types"]), "--steps", STEPS,
                 "--global-batch", row_gtp * dp * row["micro_batches"], "--tp", tp, "--gtp", gtp, "--dp", dp, "--etp", etp, "--ep", ep,
                 "--egtp", egtp, "--sequence-parallel", "on" if tp > 1 else "off", "--backend", backend, *flags, "--out", out,
                 mpi_ranks=tp * gtp * dp if backend == "mpi" else None)
@@ -137,7 +145,7 @@ class ExpertPairs(unittest.TestCase):
         flags = ["--recompute", row["recompute"], "--gather-budget", row["gather"], "--reduce-budget", row["reduce"],
                  "--debug-poison", row["poison"], "--debug-delays", row["delays"], "--zero", row["zero"], "--coalesce", row["coalesce"]]
         if row["recompute"] == "auto":
-            flags += ["--activation-budget", 60000 if row["dtype"] == "fp64" else 30000]
+            flags += ["--activation-budget", 60000 if row["types"] == ("fp64",) else 30000]
         found = self.train(f"run-{number}", row, row["mesh"], egtp_of(row), *flags, backend=row["backend"])
         self.assertEqual(self.expected[problem], found, (SEED, number, row))
 

@@ -24,9 +24,12 @@ SIZES = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "
          "num_key_value_heads": 2, "head_dim": 32}
 
 
-def train(folder, sizes):
+EXPERT_SIZES = SIZES | {"intermediate_size": 384, "num_local_experts": 5}
+
+
+def train(folder, base, sizes):
     model = folder / "model.json"
-    model.write_text(json.dumps(json.loads((ROOT / "configs" / "llama-tiny-odd" / "config.json").read_text()) | sizes))
+    model.write_text(json.dumps(json.loads((ROOT / "configs" / base / "config.json").read_text()) | sizes))
     tessera("train", "--model", model, "--data", write_tokens(folder / "tokens", 131), "--global-batch", 8, "--seq-len", 32,
             "--seed", 7, "--dtype", "bf16", "--steps", 3, "--out", folder / "run")
     return folder / "run"
@@ -34,8 +37,14 @@ def train(folder, sizes):
 
 class Transformers(unittest.TestCase):
     def test_fp8_blocks_give_the_logits_of_their_values(self):
-        folder = scratch("transformers")
-        run = train(folder, SIZES)
+        self.check("llama-tiny-odd", SIZES)
+
+    def test_fp8_blocks_of_experts_give_the_logits_of_their_values(self):
+        self.check("mixtral-tiny-odd", EXPERT_SIZES)
+
+    def check(self, base, sizes):
+        folder = scratch(f"transformers-{base}")
+        run = train(folder, base, sizes)
         self.assertNotIn("note", json.loads(tessera("convert", run, folder / "fp8", "--format", "fp8_block", "--json")))
         tessera("convert", folder / "fp8", folder / "checkpoint", "--dtype", "bf16")
         tessera("convert", folder / "checkpoint", folder / "values")

@@ -47,8 +47,9 @@ inline std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
 }
 
 // Writes a checkpoint of step 20 from one rank. It contains fp32 weights, or bf16 weights with fp32 masters. Tensor i
-// has the seed i. Routers are fp32 in both cases.
-inline void write_model(const fs::path& folder, const models::ModelConfig& config, quant::DType dtype) {
+// has the seed i. Routers are fp32 in both cases. `settings`: those of the run; null for a checkpoint without them.
+inline void write_model(const fs::path& folder, const models::ModelConfig& config, quant::DType dtype,
+                        const nlohmann::json& settings = nullptr) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<std::uint16_t>> weights;
   const std::vector<LogicalTensor> logical = logical_tensors(config.hf_tensors());
@@ -57,6 +58,7 @@ inline void write_model(const fs::path& folder, const models::ModelConfig& confi
     weights.push_back(rounded(masters.back()));
   }
   checkpoint::CheckpointContents contents{.step = 20, .state = {{"model", config.to_json()}}, .tensors = {}};
+  if (!settings.is_null()) contents.state["config"] = settings;
   for (std::size_t i = 0; i < logical.size(); ++i) {
     const layout::LocalLayout all = whole(layout::matrix_shape(logical[i].dims));
     const bool narrow = dtype == quant::DType::bf16 && !logical[i].is_wide;

@@ -11,48 +11,38 @@
 namespace tessera::quant {
 namespace {
 
-template <typename T>
-void append(std::vector<T>& all, const std::vector<T>& part) {
-  all.insert(all.end(), part.begin(), part.end());
-}
-
-// A stack whose matrices are quantized alone, and the values of these matrices.
+// A stack, and the values of its matrices.
 struct QuantizedStack {
-  explicit QuantizedStack(const Stack& stack) : encoding(stack.encoding), matrix(stack.matrix), count(stack.count) {
-    for (std::int64_t number = 0; number < count; ++number) {
-      Stored alone = stack.quantized_alone(number);
-      std::vector<bfloat16> of_matrix(static_cast<std::size_t>(matrix.elements()));
-      dequantize(alone.view(), matrix, encoding, of_matrix.data());
-      append(values, of_matrix);
-      append(codes, alone.data);
-      append(scales, alone.scales);
-      tensor_amaxes.push_back(alone.tensor_amax);
-    }
+  explicit QuantizedStack(const Stack& stack)
+      : encoding(stack.encoding),
+        matrix(stack.matrix),
+        count(stack.count),
+        stored(stack),
+        values(stack.masters.size()) {
+    for (std::int64_t number = 0; number < count; ++number)
+      dequantize(matrix_of(stored.view(), number, matrix, encoding), matrix, encoding,
+                 values.data() + number * matrix.elements());
   }
 
   Encoding encoding;
   Extent matrix;
   std::int64_t count;
-  std::vector<std::uint8_t> codes, scales;
-  std::vector<float> tensor_amaxes;
+  StoredStack stored;
   std::vector<bfloat16> values;
 };
 
 // The stack on a device, and its unpacked values.
 struct PackedStack {
   PackedStack(const QuantizedStack& stack, std::size_t shift, base::Device device)
-      : codes(stack.codes, shift, device),
-        scales(stack.scales, 0, device),
-        tensor_amaxes(stack.tensor_amaxes, 0, device),
+      : source(stack.stored, shift, device),
         target(static_cast<std::int64_t>(stack.values.size()), 2 * shift, device),
-        task{.source = {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()},
+        task{.source = source.view(),
              .matrix = stack.matrix,
              .encoding = stack.encoding,
              .target = target.data(),
              .matrices = stack.count} {}
 
-  DeviceArray<std::uint8_t> codes, scales;
-  DeviceArray<float> tensor_amaxes;
+  DeviceStack source;
   DeviceArray<bfloat16> target;
   Dequantization task;
 };

@@ -23,6 +23,36 @@ struct Stack {
   Stored quantized_alone(std::int64_t number) const { return quantized(master(number), matrix, encoding); }
 };
 
+// The bytes of a stack whose matrices are quantized alone.
+struct StoredStack {
+  StoredStack() = default;
+  explicit StoredStack(const Stack& stack) {
+    for (std::int64_t number = 0; number < stack.count; ++number) add(stack.quantized_alone(number));
+  }
+  void add(const Stored& matrix) {
+    codes.insert(codes.end(), matrix.data.begin(), matrix.data.end());
+    scales.insert(scales.end(), matrix.scales.begin(), matrix.scales.end());
+    tensor_amaxes.push_back(matrix.tensor_amax);
+  }
+  Quantized view() { return {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()}; }
+  bool operator==(const StoredStack&) const = default;
+
+  std::vector<std::uint8_t> codes, scales;
+  std::vector<float> tensor_amaxes;
+};
+
+// A StoredStack on a device. `shift` is the DeviceArray shift of the codes.
+struct DeviceStack {
+  explicit DeviceStack(const StoredStack& stack, std::size_t shift = 0, base::Device device = kTestDevice)
+      : codes(stack.codes, shift, device),
+        scales(stack.scales, 0, device),
+        tensor_amaxes(stack.tensor_amaxes, 0, device) {}
+  Quantized view() { return {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()}; }
+
+  DeviceArray<std::uint8_t> codes, scales;
+  DeviceArray<float> tensor_amaxes;
+};
+
 // Returns a stack with a matrix of zeros. The amaxes of the matrices differ by factors of up to 10^6.
 inline Stack random_stack(const Encoding& encoding, Extent matrix, std::int64_t count, std::mt19937& random) {
   Stack stack{.encoding = encoding,

@@ -60,6 +60,25 @@ std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
   return cuts;
 }
 
+// The tests of all ranks cut 4-bit weights at these borders.
+TEST(CastMastersCuts, HaveOddBordersEmptySlicesAndSingleElements) {
+  for (const std::int64_t cols : {2, 288, 290}) {
+    int odd = 0, empty = 0, single = 0;
+    for (int ranks = 2; ranks <= 8; ++ranks)
+      for (const unsigned seed : {1U, 2U}) {
+        const std::vector<std::vector<Slice>> cuts = random_cuts(ranks, seed);
+        for (std::size_t w = 0; w < kMatrices.size(); ++w)
+          for (const Slice& slice : cuts[w])
+            if (kMatrices[w].cols == cols) {
+              odd += static_cast<int>(slice.begin % 2);
+              empty += slice.size() == 0 ? 1 : 0;
+              single += slice.size() == 1 ? 1 : 0;
+            }
+      }
+    EXPECT_GT(std::min({odd, empty, single}), 0) << cols << " columns: " << odd << " " << empty << " " << single;
+  }
+}
+
 // Extends each slice by up to three elements on both sides, so that slices of several ranks overlap.
 std::vector<std::vector<Slice>> widened(std::vector<std::vector<Slice>> cuts) {
   for (std::size_t w = 0; w < cuts.size(); ++w)

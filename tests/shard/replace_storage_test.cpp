@@ -14,8 +14,10 @@ namespace {
 
 using quant::Format;
 
-ShardedParameter make_weight(Format format, layout::Shape shape, int gtp_rank) {
-  ParameterSpec spec{.name = "weight", .dims = {shape.rows, shape.cols}, .compute = layout::replicated(shape, 1)};
+// dims: rows and columns, or the number of matrices of a stack, and rows and columns of one of them.
+ShardedParameter make_weight(Format format, const std::vector<std::int64_t>& dims, int gtp_rank) {
+  const std::int64_t rows = dims.size() == 3 ? dims[0] * dims[1] : dims[0];
+  ParameterSpec spec{.name = "weight", .dims = dims, .compute = layout::replicated({rows, dims.back()}, 1)};
   if (format != Format::bf16) spec.encoding = quant::weight_encoding(format);
   ShardedParameter parameter =
       make_parameter(std::move(spec), {.model = quant::DType::bf16}, {.parts = 3}, {.part = gtp_rank});
@@ -49,8 +51,9 @@ INSTANTIATE_TEST_SUITE_P(Formats, ReplaceStorage,
 TEST_P(ReplaceStorage, KeepsTheBytesOfSeveralWeightsInOneBuffer) {
   for (const int rank : {0, 1, 2}) {
     std::vector<ShardedParameter> weights;
-    for (const layout::Shape shape : {layout::Shape{300, 288}, {7, 80}, {50, 16}})  // some ranks have no rows
-      weights.push_back(make_weight(GetParam(), shape, rank));
+    for (const std::vector<std::int64_t>& dims : std::initializer_list<std::vector<std::int64_t>>{
+             {300, 288}, {7, 80}, {50, 16}, {7, 20, 34}, {2, 3, 16}})  // some ranks have no rows
+      weights.push_back(make_weight(GetParam(), dims, rank));
     std::size_t bytes = 0;
     for (const ShardedParameter& weight : weights) bytes += storage_bytes(weight);
     base::Buffer flat(bytes);

@@ -1,27 +1,36 @@
 // Runs of a model whose experts are stored and sent in number formats. Bits do not depend on where experts are stored.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/train/compare_runs.h"
+#include "tests/train/pairwise.h"
 #include "tests/train/training.h"
 
-namespace tessera::train::testing {
+namespace tessera::train::expert_formats {
 namespace {
 
 using quant::Format;
+using testing::Choice;
+using testing::expect_same_bits;
+using testing::run;
+using testing::RunOptions;
+using testing::RunResult;
 
 constexpr std::array kFormats{Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4};
 
 // All columns of a rank are even at etp 1 and 2, as 4-bit elements require.
 models::DecoderConfig even_experts() {
-  models::DecoderConfig config = sparse_model();
+  models::DecoderConfig config = testing::sparse_model();
   config.intermediate_size = 38;
   config.num_heads = 4, config.num_kv_heads = 2;  // parts of tp 2 share no head
   config.experts->width = 12;
@@ -30,7 +39,6 @@ models::DecoderConfig even_experts() {
 
 struct Mesh {
   int tp, gtp, dp, etp, ep, egtp;
-  bool zero = false;
 };
 
 RunOptions options_of(const Mesh& mesh, Format wire, std::optional<Format> backward = std::nullopt) {
@@ -39,7 +47,6 @@ RunOptions options_of(const Mesh& mesh, Format wire, std::optional<Format> backw
           .gtp = mesh.gtp,
           .dp = mesh.dp,
           .experts = nn::ExpertDegrees{.etp = mesh.etp, .ep = mesh.ep, .egtp = mesh.egtp},
-          .zero = mesh.zero,
           .dtype = quant::DType::bf16,
           .sequence_parallel = mesh.tp > 1,
           .blocks = 4,
@@ -47,38 +54,68 @@ RunOptions options_of(const Mesh& mesh, Format wire, std::optional<Format> backw
           .wire_backward = backward};
 }
 
-// Storage over egtp, edp and dp, ZeRO-1, memory, recomputation and the pass that finds the amaxes change no bit.
-TEST(ExpertFormats, HaveTheSameBitsWhereverExpertsAreStored) {
-  for (const Format wire : kFormats)
-    for (const std::optional<Format> backward : {std::optional<Format>(), std::optional(Format::mxfp8)}) {
-      const RunResult expected = run(options_of({1, 4, 1, 1, 1, 1}, wire, backward));
-      EXPECT_EQ(expected.skipped, std::vector<bool>(expected.skipped.size(), false));
-      const std::string what = fmt::format("{} backward {}", name_of(wire), name_of(backward.value_or(wire)));
-      expect_same_bits(expected, run(options_of({1, 4, 1, 1, 1, 4}, wire, backward)), what + " egtp 4");
-      RunOptions options = options_of({1, 4, 1, 1, 1, 2}, wire, backward);  // edp 2
-      options.replay.poison = true;
-      options.recompute = nn::Recompute::full;
-      expect_same_bits(expected, run(options), what + " egtp 2 edp 2");
-    }
+enum Factor { kKind, kStorage, kWire, kRecompute, kMemory, kPoison, kDelays, kZero, kCoalesce };
+const std::vector<int> kLevels{5, 2, 4, 3, 2, 2, 2, 2, 2};  // number of levels of each factor
+
+int level(const Choice& choice, Factor factor) {
+  return choice[static_cast<std::size_t>(factor)];
 }
 
-TEST(ExpertFormats, HaveTheSameBitsWithExpertsOfSeveralOwners) {
-  for (const Format wire : kFormats) {
-    const RunResult expected = run(options_of({2, 2, 1, 2, 1, 1}, wire));
-    expect_same_bits(expected, run(options_of({2, 2, 1, 2, 1, 2}, wire)), fmt::format("{} etp 2", name_of(wire)));
-    const RunResult owners = run(options_of({1, 4, 1, 1, 2, 1}, wire));
-    expect_same_bits(owners, run(options_of({1, 4, 1, 1, 2, 2}, wire)), fmt::format("{} ep 2", name_of(wire)));
-    const RunResult replicas = run(options_of({1, 2, 2, 1, 1, 1}, wire));
-    expect_same_bits(replicas, run(options_of({1, 2, 2, 1, 1, 2, true}, wire)),
-                     fmt::format("{} with ZeRO-1", name_of(wire)));
+// Meshes of one kind have equal tp, dp, etp and ep. The first mesh of a kind has the least gtp and egtp 1.
+constexpr Mesh kMeshes[][3] = {{{1, 2, 1, 1, 1, 1}, {1, 4, 1, 1, 1, 4}, {1, 4, 1, 1, 1, 2}},
+                               {{2, 1, 1, 2, 1, 1}, {2, 2, 1, 2, 1, 2}, {2, 2, 1, 2, 1, 1}},
+                               {{1, 2, 1, 1, 2, 1}, {1, 4, 1, 1, 2, 2}, {1, 4, 1, 1, 2, 1}},
+                               {{2, 1, 1, 1, 2, 1}, {2, 2, 1, 1, 2, 2}, {2, 2, 1, 1, 2, 1}},
+                               {{1, 1, 2, 1, 1, 1}, {1, 2, 2, 1, 1, 2}, {1, 2, 2, 1, 1, 1}}};
+
+RunOptions options_of(const Choice& choice) {
+  constexpr std::pair<Format, std::optional<Format>> kPairs[] = {{Format::nvfp4, Format::mxfp8},
+                                                                 {Format::mxfp8, Format::nvfp4},
+                                                                 {Format::fp8, std::nullopt},
+                                                                 {Format::fp8_block, std::nullopt}};
+  const auto& [wire, backward] = kPairs[level(choice, kWire)];
+  RunOptions options = options_of(kMeshes[level(choice, kKind)][1 + level(choice, kStorage)], wire, backward);
+  options.steps = 20;
+  options.clip = 0.5;
+  options.recompute = static_cast<nn::Recompute>(level(choice, kRecompute));
+  options.least_memory = level(choice, kMemory) == 1;
+  options.replay = {.poison = level(choice, kPoison) == 1,
+                    .delay_seed = level(choice, kDelays) == 0 ? 0U : 5U,
+                    .longest_delay = 0.0003};
+  options.zero = level(choice, kZero) == 1;
+  options.coalesce_bytes = level(choice, kCoalesce) == 0 ? 0 : 1 << 20;
+  return options;
+}
+
+// Storage over egtp, edp and dp, memory and recomputation change no bit. The runs are a
+// pairwise covering set. The seed is printed; TESSERA_COVER_SEED sets it. tests/e2e/test_expert_pairs.py also has
+// processes.
+TEST(ExpertFormats, HaveTheSameBitsWhereverExpertsAreStored) {
+  const unsigned seed = testing::number_of_environment("TESSERA_COVER_SEED", 1);
+  const std::vector<Choice> choices = testing::pairwise_set(kLevels, seed, [](const Choice&) { return true; });
+  fmt::print("seed {}: {} runs cover all pairs of values\n", seed, choices.size());
+  std::map<std::pair<int, int>, RunResult> results;  // of the first mesh of a kind, by kind and formats
+  for (const Choice& choice : choices) {
+    RunOptions options = options_of(choice);
+    const auto [found, is_new] = results.try_emplace({level(choice, kKind), level(choice, kWire)});
+    RunResult& expected = found->second;
+    if (is_new) {
+      RunOptions first = options_of(kMeshes[level(choice, kKind)][0], options.wire, options.wire_backward);
+      first.steps = options.steps;
+      first.clip = options.clip;
+      expected = run(first);
+      EXPECT_EQ(expected.skipped, std::vector<bool>(expected.skipped.size(), false));
+      EXPECT_GT(*std::ranges::max_element(expected.norms), options.clip);
+    }
+    expect_same_bits(expected, run(options), fmt::format("choice {}", fmt::join(choice, " ")));
   }
 }
 
 TEST(ExpertFormats, ReachTheExperts) {
   for (const Format wire : kFormats) {
     RunOptions options = options_of({1, 1, 1, 1, 1, 1}, wire, Format::mxfp8);
-    options.steps = 1;
-    options.before_step = [&](Trainer& trainer, int) {
+    options.steps = 0;
+    options.at_end = [&](Trainer& trainer) {
       const runtime::Runtime& runtime = trainer.runtime();
       int experts = 0;
       for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
@@ -110,7 +147,7 @@ TEST(ExpertFormats, AValueThatIsNotFiniteSkipsSteps) {
         const std::int64_t changed = is_last ? options.model.experts->count * rows - 1 : 0;
         options.before_step = [&](Trainer& trainer, int step) {
           if (step != 0 && step != 2) return;
-          set_elements(trainer, name, [&](std::int64_t row, std::int64_t col, float old) {
+          testing::set_elements(trainer, name, [&](std::int64_t row, std::int64_t col, float old) {
             return row == changed && col == 1 ? (step == 0 ? value : 0.01F) : old;
           });
         };
@@ -119,4 +156,4 @@ TEST(ExpertFormats, AValueThatIsNotFiniteSkipsSteps) {
 }
 
 }  // namespace
-}  // namespace tessera::train::testing
+}  // namespace tessera::train::expert_formats

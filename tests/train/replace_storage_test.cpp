@@ -48,29 +48,39 @@ INSTANTIATE_TEST_SUITE_P(Formats, TrainAfterReplaceStorage,
                                            quant::Format::mxfp8, quant::Format::nvfp4),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
+void expect_same_bits_after_moves(testing::RunOptions options) {
+  const testing::RunResult expected = testing::run(options);
+  FlatBuffers buffers;
+  options.before_step = [&](Trainer& trainer, int step) {
+    if (step == 0 || step == 2)
+      // Storage is replaced before the step is recorded, and again while steps follow the schedule.
+      buffers.take(trainer);
+  };
+  EXPECT_TRUE(testing::run(options) == expected) << "gtp " << options.gtp;
+  EXPECT_NE(expected.losses.front(), expected.losses.back());
+}
+
 TEST_P(TrainAfterReplaceStorage, GivesTheSameBits) {
-  testing::RunOptions options{.model = testing::odd_model(),
-                              .gtp = 2,
-                              .dtype = quant::DType::bf16,
-                              .blocks = 4,
-                              .steps = 4,
-                              .wire = GetParam()};
+  testing::RunOptions options{
+      .model = testing::odd_model(), .dtype = quant::DType::bf16, .blocks = 6, .steps = 4, .wire = GetParam()};
   // All numbers of columns are even.
   options.model.intermediate_size = 38;
   for (const int gtp : {1, 3}) {
     options.gtp = gtp;
-    options.blocks = 2 * gtp;
-    options.before_step = nullptr;
-    const testing::RunResult expected = testing::run(options);
-    FlatBuffers buffers;
-    options.before_step = [&](Trainer& trainer, int step) {
-      if (step == 0 || step == 2)
-        // Storage is replaced before the step is recorded, and again while steps follow the schedule.
-        buffers.take(trainer);
-    };
-    EXPECT_TRUE(testing::run(options) == expected) << "gtp " << gtp;
-    EXPECT_NE(expected.losses.front(), expected.losses.back());
+    expect_same_bits_after_moves(options);
   }
+}
+
+TEST_P(TrainAfterReplaceStorage, GivesTheSameBitsOfExperts) {
+  testing::RunOptions options{.model = testing::sparse_model(),
+                              .gtp = 2,
+                              .experts = nn::ExpertDegrees{.egtp = 2},
+                              .dtype = quant::DType::bf16,
+                              .blocks = 4,
+                              .steps = 4,
+                              .wire = GetParam()};
+  options.model.experts->width = 12;
+  expect_same_bits_after_moves(options);
 }
 
 }  // namespace

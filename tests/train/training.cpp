@@ -140,6 +140,8 @@ TrainerOptions trainer_options(const RunOptions& options) {
                                    .expert_capacity = options.expert_capacity};
   std::optional<shard::FormatPolicy> backward;
   if (options.wire_backward) backward = shard::FormatPolicy{.format = *options.wire_backward, .rules = {}};
+  std::optional<std::int64_t> budget;
+  if (options.least_memory) budget = schedule::kMinimum;
   models::StepOptions step{
       .build =
           [&options, model](nn::Context& context) {
@@ -154,6 +156,8 @@ TrainerOptions trainer_options(const RunOptions& options) {
       .runtime = {.zero = options.zero,
                   .one_microbatch = options.one_microbatch,
                   .nodes = options.nodes,
+                  .gather_budget = budget,
+                  .reduce_budget = budget,
                   .coalesce_bytes = options.coalesce_bytes,
                   .replay = options.replay,
                   .wire = {.format = options.wire},

@@ -25,6 +25,7 @@ struct RunOptions {
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
   bool zero = false;                                               // whether the optimizer's state is sharded over dp
   std::vector<int> nodes;                                          // RuntimeOptions::nodes
+  bool least_memory = false;                                       // whether both budgets are kMinimum
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::TokenSplit split;

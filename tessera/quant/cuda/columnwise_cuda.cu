@@ -1,4 +1,5 @@
-// Transposes quantized weights: first the codes, through tiles in shared memory, then the scales.
+// Transposes quantized weights: first the codes, through tiles in shared memory, then the scales. A weight is a stack
+// of matrices, and the thread blocks of a matrix are adjacent.
 #include <cstring>
 #include <type_traits>
 
@@ -16,14 +17,18 @@ constexpr int kTileRows = 128;  // rows of the transposed matrix, kTileBytes eac
 struct Codes {
   const std::uint8_t* source;
   std::uint8_t* target;
-  std::int64_t rows, row_bytes;            // extent of the source
+  std::int64_t matrices;
+  std::int64_t rows, row_bytes;            // extent of a matrix of the source
   std::int64_t target_rows, target_bytes;  // target_bytes: number of bytes of a row
   bool nibbles;
   bool wide_loads, wide_stores;  // whether rows begin at multiples of 16, or of 8 for loads of 4-bit elements
+
+  __host__ __device__ std::int64_t tiles_down() const { return pieces_of(target_rows, kTileRows); }
+  __host__ __device__ std::int64_t tiles() const { return tiles_down() * pieces_of(target_bytes, kTileBytes); }
 };
 using CodesList = WeightList<Codes>;
 
-// Loads kBytes bytes (8 or 16) of a row of the source. Bytes outside the matrix are 0.
+// Loads kBytes bytes (8 or 16) of a row of a matrix. Bytes outside the matrix are 0.
 template <int kBytes, bool kWide>
 __device__ void load_row(const Codes& codes, std::int64_t row, std::int64_t byte, std::uint32_t (&words)[kBytes / 4]) {
 #pragma unroll
@@ -99,9 +104,12 @@ __device__ void fill_nibbles(const Codes& codes, std::int64_t row, std::int64_t 
 __global__ void __launch_bounds__(kThreads) transpose_codes(const __grid_constant__ CodesList list) {
   __shared__ ByteTile<kTileRows> tile;
   const int number = list.item_of(blockIdx.x);
-  const Codes& codes = list.items[number];
-  const unsigned block = blockIdx.x - list.first_block[number];
-  const auto down = static_cast<unsigned>(pieces_of(codes.target_rows, kTileRows));
+  Codes codes = list.items[number];
+  const auto tiles = static_cast<unsigned>(codes.tiles()), down = static_cast<unsigned>(codes.tiles_down());
+  const unsigned matrix = (blockIdx.x - list.first_block[number]) / tiles;
+  const unsigned block = blockIdx.x - list.first_block[number] - matrix * tiles;
+  codes.source += matrix * codes.rows * codes.row_bytes;
+  codes.target += matrix * codes.target_rows * codes.target_bytes;
   const std::int64_t target_row = static_cast<std::int64_t>(block % down) * kTileRows;
   const std::int64_t target_byte = static_cast<std::int64_t>(block / down) * kTileBytes;
   if (codes.nibbles && codes.wide_loads)
@@ -135,6 +143,7 @@ Codes codes_of(const Transposition& weight) {
   const std::int64_t in_byte = nibbles ? 2 : 1, load = nibbles ? 8 : 16;
   Codes codes{.source = weight.source.data,
               .target = weight.target.data,
+              .matrices = weight.matrices,
               .rows = weight.matrix.rows,
               .row_bytes = weight.matrix.cols / in_byte,
               .target_rows = padded.rows,
@@ -145,25 +154,35 @@ Codes codes_of(const Transposition& weight) {
   return codes;
 }
 
-std::int64_t tiles_of(const Codes& codes) {
-  return pieces_of(codes.target_rows, kTileRows) * pieces_of(codes.target_bytes, kTileBytes);
+std::int64_t blocks_of(const Codes& codes) {
+  return codes.matrices * codes.tiles();
 }
 
 constexpr int kScaleSide = 32;
 
-struct ScaleMatrix {
+struct ScaleStack {
   const void* source;
   void* target;
-  Extent extent;  // extent of the source
+  std::int64_t matrices;
+  Extent extent;  // extent of the scales of a matrix of the source
   bool wide;      // whether the scales are fp32 instead of bytes
   const float* source_amax;
-  float* target_amax;  // null: the amax is not written
+  float* target_amax;  // null: the amaxes are not written
+
+  // Returns at least one square, because the first square of a matrix copies its amax.
+  __host__ __device__ std::int64_t squares() const {
+    const std::int64_t count = pieces_of(extent.rows, kScaleSide) * pieces_of(extent.cols, kScaleSide);
+    return count > 0 ? count : 1;
+  }
 };
-using ScaleList = WeightList<ScaleMatrix>;
+using ScaleList = WeightList<ScaleStack>;
 
 template <typename T>
-__device__ void transpose_scale_square(const ScaleMatrix& scales, unsigned square) {
+__device__ void transpose_scale_square(const ScaleStack& scales, unsigned matrix, unsigned square) {
   __shared__ T tile[kScaleSide][kScaleSide + 1];
+  const std::int64_t first_scale = matrix * scales.extent.rows * scales.extent.cols;
+  const T* source = static_cast<const T*>(scales.source) + first_scale;
+  T* target = static_cast<T*>(scales.target) + first_scale;
   const auto across = static_cast<unsigned>(pieces_of(scales.extent.cols, kScaleSide));
   const std::int64_t row = static_cast<std::int64_t>(square / across) * kScaleSide;
   const std::int64_t col = static_cast<std::int64_t>(square % across) * kScaleSide;
@@ -171,48 +190,50 @@ __device__ void transpose_scale_square(const ScaleMatrix& scales, unsigned squar
 #pragma unroll
   for (int r = 0; r < kScaleSide; r += kThreads / kScaleSide)
     if (row + first + r < scales.extent.rows && col + lane < scales.extent.cols)
-      tile[first + r][lane] = static_cast<const T*>(scales.source)[(row + first + r) * scales.extent.cols + col + lane];
+      tile[first + r][lane] = source[(row + first + r) * scales.extent.cols + col + lane];
   __syncthreads();
 #pragma unroll
   for (int c = 0; c < kScaleSide; c += kThreads / kScaleSide)
     if (col + first + c < scales.extent.cols && row + lane < scales.extent.rows)
-      static_cast<T*>(scales.target)[(col + first + c) * scales.extent.rows + row + lane] = tile[lane][first + c];
+      target[(col + first + c) * scales.extent.rows + row + lane] = tile[lane][first + c];
 }
 
 __global__ void __launch_bounds__(kThreads) transpose_scales(const __grid_constant__ ScaleList list) {
   const int number = list.item_of(blockIdx.x);
-  const ScaleMatrix& scales = list.items[number];
-  const unsigned square = blockIdx.x - list.first_block[number];
-  if (square == 0 && threadIdx.x == 0 && scales.target_amax != nullptr) *scales.target_amax = *scales.source_amax;
+  const ScaleStack& scales = list.items[number];
+  const auto squares = static_cast<unsigned>(scales.squares());
+  const unsigned matrix = (blockIdx.x - list.first_block[number]) / squares;
+  const unsigned square = blockIdx.x - list.first_block[number] - matrix * squares;
+  if (square == 0 && threadIdx.x == 0 && scales.target_amax != nullptr)
+    scales.target_amax[matrix] = scales.source_amax[matrix];
   if (scales.wide)
-    transpose_scale_square<std::uint32_t>(scales, square);
+    transpose_scale_square<std::uint32_t>(scales, matrix, square);
   else
-    transpose_scale_square<std::uint8_t>(scales, square);
+    transpose_scale_square<std::uint8_t>(scales, matrix, square);
 }
 
-ScaleMatrix scales_of(const Transposition& weight) {
+ScaleStack scales_of(const Transposition& weight) {
   const bool has_amaxes = weight.source.tensor_amax != nullptr && weight.target.tensor_amax != nullptr;
   return {.source = weight.source.scales,
           .target = weight.target.scales,
+          .matrices = weight.matrices,
           .extent = scale_extent(weight.encoding, weight.matrix),
           .wide = weight.encoding.scale == Scale::fp32,
           .source_amax = weight.source.tensor_amax,
           .target_amax = has_amaxes ? weight.target.tensor_amax : nullptr};
 }
 
-// Returns at least one square, because the first block copies the amax of the weight.
-std::int64_t scale_squares_of(const ScaleMatrix& scales) {
-  return std::max<std::int64_t>(pieces_of(scales.extent.rows, kScaleSide) * pieces_of(scales.extent.cols, kScaleSide),
-                                1);
+std::int64_t scale_blocks_of(const ScaleStack& scales) {
+  return scales.matrices * scales.squares();
 }
 
 }  // namespace
 
 void create_columnwise(std::span<const Transposition> weights, base::CudaStream stream) {
-  for_each_list<Codes>(weights, codes_of, tiles_of, [&](const CodesList& list, unsigned blocks) {
+  for_each_list<Codes>(weights, codes_of, blocks_of, [&](const CodesList& list, unsigned blocks) {
     transpose_codes<<<blocks, kThreads, 0, stream>>>(list);
   });
-  for_each_list<ScaleMatrix>(weights, scales_of, scale_squares_of, [&](const ScaleList& list, unsigned blocks) {
+  for_each_list<ScaleStack>(weights, scales_of, scale_blocks_of, [&](const ScaleList& list, unsigned blocks) {
     transpose_scales<<<blocks, kThreads, 0, stream>>>(list);
   });
 }

@@ -66,14 +66,16 @@ constexpr std::int64_t scale_stride(std::int64_t elements) {
   return (elements + 4 * kBlockCast - 1) / (4 * kBlockCast) * 4;
 }
 
-// Arguments to transpose a quantized weight, as transpose() of quantize.h does. `padded` is the extent of the target's
-// codes. It may be larger than [matrix.cols, matrix.rows]; the codes outside the transposed matrix are set to 0.
+// Arguments to transpose a quantized stack of matrices, as transpose() of quantize.h does. `padded` is the extent of
+// the codes of one transposed matrix. It may be larger than [matrix.cols, matrix.rows]; the codes outside the
+// transposed matrix are set to 0.
 struct Transposition {
   Quantized source;
-  Extent matrix;
+  Extent matrix;  // of one matrix of the stack
   Encoding encoding;
   Quantized target;
   Extent padded;
+  std::int64_t matrices = 1;
 };
 
 }  // namespace tessera::quant

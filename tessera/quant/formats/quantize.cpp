@@ -297,9 +297,8 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
   unpack_matrix(source, matrix, encoding, target);
 }
 
-void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target) {
-  check_extent(encoding, matrix);
-  check_extent(encoding, {.rows = matrix.cols, .cols = matrix.rows});
+namespace {
+void transpose_one(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target) {
   if (encoding.element == Element::e2m1)
     transpose_nibbles(source.data, matrix, target.data);
   else
@@ -310,6 +309,17 @@ void transpose(const Quantized& source, Extent matrix, const Encoding& encoding,
   else
     transpose_matrix<std::uint8_t>(source.scales, tiles, target.scales);
   if (source.tensor_amax != nullptr && target.tensor_amax != nullptr) *target.tensor_amax = *source.tensor_amax;
+}
+}  // namespace
+
+void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target,
+               std::int64_t matrices) {
+  check_extent(encoding, matrix);
+  check_extent(encoding, {.rows = matrix.cols, .cols = matrix.rows});
+  // A transposed matrix has the same numbers of elements and of scales, so it has the same addresses.
+  for (std::int64_t number = 0; number < matrices; ++number)
+    transpose_one(matrix_of(source, number, matrix, encoding), matrix, encoding,
+                  matrix_of(target, number, matrix, encoding));
 }
 
 }  // namespace tessera::quant

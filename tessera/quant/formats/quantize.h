@@ -85,9 +85,11 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 // Writes the values of a quantized matrix in fp32. A scaled product multiplies these values.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
-// Writes the transposed matrix [cols, rows]. The result has the same elements and scales as the source, so its encoding
-// has the transposed tile. Throws Error if check_extent fails for either matrix. This function defines the results of
-// the CUDA kernel. Only tests call this function.
-void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target);
+// Writes the transposed matrix [cols, rows] of each matrix of a stack. `matrix` is the extent of one of the `matrices`
+// matrices. The result has the same elements and scales as the source, so its encoding has the transposed tile. Throws
+// Error if check_extent fails for either extent. This function defines the results of the CUDA kernel. Only tests call
+// this function.
+void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target,
+               std::int64_t matrices = 1);
 
 }  // namespace tessera::quant
