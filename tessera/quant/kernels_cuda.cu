@@ -222,6 +222,17 @@ class CudaKernels final : public Kernels {
         .source = source, .matrix = matrix, .encoding = encoding, .target = target, .matrices = matrices};
     cuda::dequantize({&stack, 1}, stream_);
   }
+  void decode(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
+              std::int64_t matrices) const override {
+    const base::DeviceGuard guard(device_);
+    const Dequantization stack{.source = source,
+                               .matrix = matrix,
+                               .encoding = encoding,
+                               .target = target,
+                               .matrices = matrices,
+                               .decoded = true};
+    cuda::dequantize({&stack, 1}, stream_);
+  }
   void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;
   void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const override {

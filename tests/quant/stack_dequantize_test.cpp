@@ -1,4 +1,4 @@
-// Unpacks stacks of matrices. Each matrix must have the values of a matrix that is unpacked alone.
+// Unpacks and decodes stacks of matrices. Each matrix must have the values of a matrix that is unpacked alone.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/quant/formats/decoded.h"
 #include "tests/quant/stacks.h"
 
 namespace tessera::quant {
@@ -16,13 +17,17 @@ void append(std::vector<T>& all, const std::vector<T>& part) {
   all.insert(all.end(), part.begin(), part.end());
 }
 
-// A stack whose matrices are quantized alone, and the values of these matrices.
+// A stack whose matrices are quantized alone, and the values or decoded values of these matrices.
 struct QuantizedStack {
-  explicit QuantizedStack(const Stack& stack) : encoding(stack.encoding), matrix(stack.matrix), count(stack.count) {
+  QuantizedStack(const Stack& stack, bool decoded)
+      : encoding(stack.encoding), matrix(stack.matrix), count(stack.count), decoded(decoded) {
     for (std::int64_t number = 0; number < count; ++number) {
       Stored alone = stack.quantized_alone(number);
       std::vector<bfloat16> of_matrix(static_cast<std::size_t>(matrix.elements()));
-      dequantize(alone.view(), matrix, encoding, of_matrix.data());
+      if (decoded)
+        decode(alone.view(), matrix, encoding, of_matrix.data());
+      else
+        dequantize(alone.view(), matrix, encoding, of_matrix.data());
       append(values, of_matrix);
       append(codes, alone.data);
       append(scales, alone.scales);
@@ -33,6 +38,7 @@ struct QuantizedStack {
   Encoding encoding;
   Extent matrix;
   std::int64_t count;
+  bool decoded;
   std::vector<std::uint8_t> codes, scales;
   std::vector<float> tensor_amaxes;
   std::vector<bfloat16> values;
@@ -49,7 +55,8 @@ struct PackedStack {
              .matrix = stack.matrix,
              .encoding = stack.encoding,
              .target = target.data(),
-             .matrices = stack.count} {}
+             .matrices = stack.count,
+             .decoded = stack.decoded} {}
 
   DeviceArray<std::uint8_t> codes, scales;
   DeviceArray<float> tensor_amaxes;
@@ -61,14 +68,17 @@ class StackDequantize : public OnBothDevices {
  protected:
   void unpack_each(std::span<const Dequantization> tasks) const {
     for (const Dequantization& task : tasks)
-      kernels().dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
+      if (task.decoded)
+        kernels().decode(task.source, task.matrix, task.encoding, task.target, task.matrices);
+      else
+        kernels().dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
   }
   static std::vector<QuantizedStack> stacks() {
     std::mt19937 random(78);
     std::vector<QuantizedStack> result;
     for (const NamedEncoding& named : all_encodings()) {
       const auto add = [&](Extent matrix, std::int64_t count) {
-        result.emplace_back(random_stack(named.encoding, matrix, count, random));
+        result.emplace_back(random_stack(named.encoding, matrix, count, random), random() % 2 == 0);
       };
       for (const std::int64_t count : {0, 1, 2, 7}) add(random_extent(random), count);
       add({3, 6}, 128);    // more matrices than a launch has weights

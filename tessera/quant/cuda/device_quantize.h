@@ -8,14 +8,15 @@
 
 namespace tessera::quant {
 
-// Arguments to dequantize a stack of matrices to bf16, as dequantize() of quantize.h does for each of them. The
-// elements of the matrices are adjacent in `target`.
+// Arguments to dequantize a stack of matrices to bf16, as dequantize() of quantize.h does for each of them, or to
+// decode them, as decode() of decoded.h does. The elements of the matrices are adjacent in `target`.
 struct Dequantization {
   Quantized source;
   Extent matrix;  // of one matrix of the stack
   Encoding encoding;
   bfloat16* target = nullptr;
   std::int64_t matrices = 1;
+  bool decoded = false;  // whether `target` gets decoded values; source.tensor_amax is not read then
 };
 
 // A matrix and the address of its amax. The caller sets *amax to 0 before the first launch. The kernel only raises
