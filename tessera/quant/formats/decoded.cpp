@@ -22,7 +22,9 @@ struct TileScales {
 
 // Returns the amaxes of the tiles. The amax of a tile with a NaN is NaN if scales have one byte.
 std::vector<float> operand_amaxes(const OperandSource& operand) {
-  const auto& [values, matrix, encoding, whole] = operand;
+  const bfloat16* values = operand.values;
+  const Extent matrix = operand.matrix;
+  const Encoding& encoding = operand.encoding;
   std::vector<float> amaxes(static_cast<std::size_t>(scale_extent(encoding, matrix).elements()));
   take_amaxes({values, DType::bf16}, matrix, encoding.tile, whole_of(matrix), amaxes);
   if (encoding.scale == Scale::fp32) return amaxes;
@@ -44,9 +46,46 @@ TileScales operand_scales(const OperandSource& operand) {
   return result;
 }
 
+// Encodes the elements of an operand to E2M1 with stochastic rounding, in the order of the matrix.
+class RandomEncoder {
+ public:
+  explicit RandomEncoder(const OperandSource& operand)
+      : operand_(operand),
+        step_(static_cast<std::uint32_t>(*operand.rounding.step)),
+        side_(operand.encoding.tile.cols == 1 ? RoundingSide::columns : RoundingSide::rows) {}
+
+  std::uint8_t encode(std::int64_t index, float value) {
+    const std::int64_t row = index / operand_.matrix.cols, col = index % operand_.matrix.cols;
+    if (row != row_ || col / kRoundedColumns != group_) {
+      row_ = row;
+      group_ = col / kRoundedColumns;
+      words_ = rounding_words(operand_.rounding, step_, row, static_cast<std::uint32_t>(group_), side_);
+    }
+    const std::uint32_t bits = rounding_bits(words_, static_cast<int>(col % kRoundedColumns));
+    return static_cast<std::uint8_t>(encode_e2m1_randomly(value, bits));
+  }
+
+ private:
+  const OperandSource& operand_;
+  std::uint32_t step_;
+  RoundingSide side_;
+  std::int64_t row_ = -1, group_ = -1;  // position of words_
+  base::PhiloxCounter words_{};
+};
+
 // Calls visit(Type{}, index, code, tile) for every element of an operand in order. Type is the element type.
 template <typename Visit>
 void for_each_code(const OperandSource& operand, const TileScales& scales, Visit visit) {
+  if (operand.encoding.element == Element::e2m1 && operand.rounding.step != nullptr) {
+    RandomEncoder encoder(operand);
+    return for_each_run(operand.matrix, operand.encoding.tile, whole_of(operand.matrix),
+                        [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
+                          const float multiplier = scales.multipliers[static_cast<std::size_t>(tile)];
+                          for (std::int64_t i = begin; i < end; ++i)
+                            visit(E2M1{}, i, encoder.encode(i, static_cast<float>(operand.values[i]) * multiplier),
+                                  tile);
+                        });
+  }
   dispatch_element(operand.encoding.element, [&](auto type) {
     for_each_run(operand.matrix, operand.encoding.tile, whole_of(operand.matrix),
                  [&](std::int64_t tile, std::int64_t begin, std::int64_t end) {
@@ -82,8 +121,10 @@ void quantize_operand(const OperandSource& operand, const Quantized& target) {
   const Extent stored = stored_extent(operand.encoding, operand.matrix);
   if (stored != operand.matrix) {
     const std::vector<bfloat16> wide = with_columns(operand.values, operand.matrix, stored);
-    return quantize_operand(
-        {.values = wide.data(), .matrix = stored, .encoding = operand.encoding, .whole = operand.whole}, target);
+    OperandSource with_zeros = operand;
+    with_zeros.values = wide.data();
+    with_zeros.matrix = stored;
+    return quantize_operand(with_zeros, target);
   }
   const TileScales scales = operand_scales(operand);
   if (!has_one_scale(operand.encoding))

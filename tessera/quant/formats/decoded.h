@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "tessera/quant/formats/quantize.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::quant {
 
@@ -39,6 +40,8 @@ struct OperandSource {
   // The number of the whole matrix: its amax T for e4m3 scales, the multiplier for an encoding with one fp32 scale.
   // Other encodings do not read the number.
   float whole = 0;
+  // Rounds E2M1 elements stochastically if rounding.step is not null. The side is `columns` if the tile has one column.
+  StochasticRounding rounding;
 };
 
 // Returns the extent of the stored codes. Two 4-bit elements share a byte, so an odd number of columns of 4-bit
