@@ -106,9 +106,9 @@ TEST(ProductAlpha, IsOneOrTheProductOfTheNumbersOfBothMatrices) {
   EXPECT_EQ(product_alpha(kOperandNvfp4, 0, kOperandNvfp4, 3), 0);
   EXPECT_EQ(product_alpha(kOperandNvfp4, 1e30F, kOperandNvfp4, 1e30F), kInfinite);
   EXPECT_EQ(product_alpha(kOperandNvfp4, kInfinite, kOperandNvfp4, 3), kInfinite);
-  // RN(3.1 * 5.7 / 7225344), with 3.1 and 5.7 in fp32. The fp32 chain of operations gives other bits.
-  EXPECT_EQ(product_alpha(kOperandNvfp4, 3.1F, kOperandNvfp4, 5.7F),
-            static_cast<float>(static_cast<double>(3.1F) * static_cast<double>(5.7F) / 7225344.0));
+  // The product of both numbers exceeds fp32, but alpha does not.
+  EXPECT_EQ(product_alpha(kOperandNvfp4, 1e22F, kOperandNvfp4, 3e22F),
+            static_cast<float>(static_cast<double>(1e22F) * static_cast<double>(3e22F) / 7225344.0));
 }
 
 const std::vector<Extent>& operand_extents() {
