@@ -21,7 +21,8 @@ using SixteenValues = std::array<float, kHadamard>;
 SixteenValues transformed(const SixteenValues& values) {
   float x[kHadamard];
   std::copy(values.begin(), values.end(), x);
-  hadamard(x);
+  hadamard_sums(x);
+  for (float& value : x) value *= kHadamardFactor;
   return std::to_array(x);
 }
 

@@ -72,8 +72,8 @@ __device__ void load_codes(const std::uint8_t* from, std::uint32_t (&words)[kCod
 }
 
 __device__ void store_rounded(bfloat16* to, const float (&values)[kVector]) {
-  *reinterpret_cast<uint4*>(to) = {round_pair(values[0], values[1]), round_pair(values[2], values[3]),
-                                   round_pair(values[4], values[5]), round_pair(values[6], values[7])};
+  store_vector(to, uint4{round_pair(values[0], values[1]), round_pair(values[2], values[3]),
+                         round_pair(values[4], values[5]), round_pair(values[6], values[7])});
 }
 
 template <Element kElement, bool kByColumn, Scale kScale>

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tessera/quant/formats/quantize.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::quant {
 
@@ -25,6 +26,45 @@ struct AmaxTask {
   Source source;
   std::int64_t elements = 0;
   float* amax = nullptr;
+};
+
+// The results of one side of an operand. Results whose address is null are not written.
+struct OperandSide {
+  const float* whole = nullptr;  // amax T of the matrix on this side; e8m0 scales do not read it
+  bfloat16* decoded = nullptr;   // decoded values (decoded.h), dense
+  Quantized stored;              // codes and scales with the stored_extent; tensor_amax is not used
+  constexpr bool is_wanted() const { return decoded != nullptr || stored.data != nullptr; }
+};
+
+// Arguments to quantize a bf16 matrix by rows and by columns in one pass, as decode_operand and quantize_operand of
+// decoded.h do. `encoding` is the encoding by rows: tiles of 1 x 16 elements of nvfp4, 1 x 32 of mxfp8, or 16 x 16 of
+// nvfp4. Square tiles have no results by columns, because the results by rows serve both sides.
+struct OperandCast {
+  const bfloat16* source = nullptr;
+  Extent matrix;
+  Encoding encoding;
+  OperandSide rows;
+  OperandSide columns;  // in the encoding by_columns(encoding)
+  // Transforms the columns first (hadamard.h), so they have the transformed_extent. Only for tiles of 1 x 16.
+  bool transform = false;
+  StochasticRounding rounding;  // only for tiles of 1 x 16; the step is in device memory
+};
+
+// Arguments to compute the amaxes T of both sides of an operand in one pass. The caller sets them to 0 before. The
+// kernel only raises them. NaNs are ignored.
+struct OperandAmaxes {
+  const bfloat16* source = nullptr;
+  Extent matrix;
+  float* rows = nullptr;     // of the matrix; null: not computed
+  float* columns = nullptr;  // of the transformed columns (hadamard.h)
+};
+
+// Arguments to compute product_alpha of encoding.h. The numbers of both matrices are in device memory.
+struct AlphaTask {
+  Encoding left, right;
+  const float* left_whole = nullptr;  // may be null if product_alpha does not read the number
+  const float* right_whole = nullptr;
+  float* alpha = nullptr;
 };
 
 // Arguments to multiply a bf16 matrix by one number and round it to fp8. The results have the extent `padded`. Their

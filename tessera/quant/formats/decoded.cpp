@@ -62,7 +62,7 @@ class RandomEncoder {
       words_ = rounding_words(operand_.rounding, step_, row, static_cast<std::uint32_t>(group_), side_);
     }
     const std::uint32_t bits = rounding_bits(words_, static_cast<int>(col % kRoundedColumns));
-    return static_cast<std::uint8_t>(encode_e2m1_randomly(value, bits));
+    return encode_e2m1_randomly(value, bits);
   }
 
  private:
@@ -105,11 +105,6 @@ std::vector<bfloat16> with_columns(const bfloat16* values, Extent matrix, Extent
 }
 
 }  // namespace
-
-Extent stored_extent(const Encoding& encoding, Extent matrix) {
-  if (encoding.element == Element::e2m1) matrix.cols += matrix.cols % 2;
-  return matrix;
-}
 
 void decode(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target) {
   for_each_value(

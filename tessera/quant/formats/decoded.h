@@ -46,7 +46,10 @@ struct OperandSource {
 
 // Returns the extent of the stored codes. Two 4-bit elements share a byte, so an odd number of columns of 4-bit
 // elements has one more column of zeros. Scales have the scale_extent of this extent.
-Extent stored_extent(const Encoding& encoding, Extent matrix);
+constexpr Extent stored_extent(const Encoding& encoding, Extent matrix) {
+  if (encoding.element == Element::e2m1) matrix.cols += matrix.cols % 2;
+  return matrix;
+}
 
 // Writes the codes and scales of an operand. `target` has the stored_extent. target.scales is not read or written if
 // the encoding has one fp32 scale, and target.tensor_amax is not written.

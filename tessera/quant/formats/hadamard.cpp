@@ -11,9 +11,9 @@ void transform_columns(const bfloat16* source, Extent matrix, bfloat16* target) 
       float values[kHadamard] = {};
       for (std::int64_t row = 0; row < rows; ++row)
         values[row] = static_cast<float>(source[(first + row) * matrix.cols + col]);
-      hadamard(values);
+      hadamard_sums(values);
       for (std::int64_t row = 0; row < kHadamard; ++row)
-        target[(first + row) * matrix.cols + col] = bfloat16(values[row]);
+        target[(first + row) * matrix.cols + col] = bfloat16(values[row] * kHadamardFactor);
     }
   }
 }

@@ -18,9 +18,9 @@ namespace tessera::quant {
 inline constexpr int kHadamard = 16;                     // number of tokens that are transformed together
 inline constexpr std::uint32_t kHadamardSigns = 0xD7E8;  // bit i is set if s[i] is -
 
-// Transforms 16 values without rounding to bf16. The sums are fp32, in four stages: stage d = 1, 2, 4, 8 replaces
-// (a, b) = (x[i], x[i + d]) by (a + b, a - b) for every i without bit d. Then each value is multiplied by 0.25.
-TESSERA_HOST_DEVICE inline void hadamard(float (&x)[kHadamard]) {
+// Computes 4 x' without rounding to bf16. The sums are fp32, in four stages: stage d = 1, 2, 4, 8 replaces
+// (a, b) = (x[i], x[i + d]) by (a + b, a - b) for every i without bit d.
+TESSERA_HOST_DEVICE inline void hadamard_sums(float (&x)[kHadamard]) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
@@ -39,11 +39,8 @@ TESSERA_HOST_DEVICE inline void hadamard(float (&x)[kHadamard]) {
       x[i + distance] = a - b;
     }
   }
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-  for (int i = 0; i < kHadamard; ++i) x[i] *= 0.25F;
 }
+inline constexpr float kHadamardFactor = 0.25F;  // x' is this factor times the sums
 
 // Returns the extent of a transformed matrix: the rows are rounded up to a multiple of 16.
 constexpr Extent transformed_extent(Extent matrix) {

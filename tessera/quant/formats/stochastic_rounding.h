@@ -16,6 +16,7 @@
 
 #include "tessera/base/host_device.h"
 #include "tessera/base/philox.h"
+#include "tessera/quant/formats/minifloat.h"
 
 namespace tessera::quant {
 
@@ -55,28 +56,30 @@ TESSERA_HOST_DEVICE inline std::uint32_t rounding_bits(const base::PhiloxCounter
   return words[static_cast<unsigned>(i) / 2] >> (16 * (i % 2)) & 0xFFFF;
 }
 
-// Returns the fp32 number 1 + value, rounded towards infinity. `value` is from 0 to 1.
-TESSERA_HOST_DEVICE inline float one_plus_rounded_up(float value) {
+// Returns the fp32 sum of a number from 0 to 1 and 1, or of any number and 0, rounded towards infinity.
+TESSERA_HOST_DEVICE inline float sum_rounded_up(float value, float one_or_zero) {
 #ifdef __CUDA_ARCH__
-  return __fadd_ru(1.0F, value);
+  return __fadd_ru(value, one_or_zero);
 #else
-  const float sum = 1.0F + value;
-  return sum - 1.0F < value ? std::nextafter(sum, 3.0F) : sum;
+  const float sum = value + one_or_zero;
+  return sum - one_or_zero < value ? std::nextafter(sum, 3.0F) : sum;
 #endif
 }
 
-// Returns the E2M1 code of a value: |value| is limited to 6. Between the adjacent numbers lo and hi, |value| is rounded
-// up if 2^16 (|value| - lo) / (hi - lo) > bits, where `bits` is a number below 2^16. A NaN gives the code of 6.
-TESSERA_HOST_DEVICE inline std::uint32_t encode_e2m1_randomly(float value, std::uint32_t bits) {
-  constexpr std::uint32_t kOne = 0x3F800000;  // the bits of 1.0
-  const float limited = fmaxf(fminf(value, 6.0F), -6.0F), magnitude = fabsf(limited);
+// Rounds a number that is not negative to E2M1: it is limited to 6. Between the adjacent numbers lo and hi, it is
+// rounded up if 2^16 (magnitude - lo) / (hi - lo) > bits, where `bits` is a number below 2^16. A NaN gives 6.
+TESSERA_HOST_DEVICE inline float round_e2m1_randomly(float magnitude, std::uint32_t bits) {
   // From 1 on, adjacent numbers are 2^22 apart in the bits of fp32, and the last 22 bits are a fraction of this
-  // distance. Below 1 the numbers are 0.5 apart, as they are between 1 and 2. 1 + magnitude is rounded up, because
-  // every value above lo exceeds the threshold 0.
-  const std::uint32_t position = magnitude < 1 ? std::bit_cast<std::uint32_t>(one_plus_rounded_up(magnitude)) - kOne
-                                               : std::bit_cast<std::uint32_t>(magnitude) - kOne + (2U << 22);
-  const std::uint32_t code = (position + 0x3FFFFF - (bits << 6)) >> 22;
-  return code | (std::bit_cast<std::uint32_t>(limited) >> 28 & 8);
+  // distance. Below 1 the numbers are 0.5 apart, as they are between 1 and 2, so 1 is added. The sum is rounded up,
+  // because every value above lo exceeds the threshold 0.
+  const float limited = fminf(magnitude, 6.0F), shift = limited < 1 ? 1.0F : 0.0F;
+  const auto word = std::bit_cast<std::uint32_t>(sum_rounded_up(limited, shift));
+  return std::bit_cast<float>((word + 0x3FFFFF - (bits << 6)) & 0xFFC00000) - shift;
+}
+// Returns the code of a value whose magnitude is rounded by round_e2m1_randomly. A NaN gives the code of 6.
+TESSERA_HOST_DEVICE inline std::uint8_t encode_e2m1_randomly(float value, std::uint32_t bits) {
+  const float rounded = round_e2m1_randomly(fabsf(value), bits);
+  return E2M1::encode(value != value ? rounded : copysignf(rounded, value));
 }
 
 }  // namespace tessera::quant
