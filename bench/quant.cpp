@@ -19,7 +19,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/memory/buffer.h"
 #include "tessera/quant/cuda_table.h"
+#include "tessera/quant/formats/decoded.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/hadamard.h"
 #include "tessera/quant/formats/swizzle.h"
 
 namespace {
@@ -65,9 +67,13 @@ class Bench {
                matrix_.rows, matrix_.cols, "kernel", "MB", "us", "GB/s", "of copy");
     for (const DType type : {DType::fp32, DType::bf16})
       for (const quant::Format format : kFormats) master_cast(format, type);
-    for (const quant::Format format : kFormats) dequantize(format, 1);
-    if (matrix_.rows % (kMatrices * quant::kBlockCast) == 0)
-      for (const quant::Format format : kFormats) dequantize(format, kMatrices);
+    for (const bool decoded : {false, true})
+      for (const quant::Format format : kFormats) {
+        dequantize(quant::weight_encoding(format), name_of(format), 1, decoded);
+        if (matrix_.rows % (kMatrices * quant::kBlockCast) == 0)
+          dequantize(quant::weight_encoding(format), name_of(format), kMatrices, decoded);
+      }
+    operands();
     for (const quant::Format format : {quant::Format::fp8, quant::Format::fp8_block, quant::Format::nvfp4})
       columnwise(format);
     for (const bool both : {false, true}) activations(both);
@@ -141,7 +147,10 @@ class Bench {
   }
 
   void master_cast(quant::Format format, DType type);
-  void dequantize(quant::Format format, std::int64_t matrices);
+  void dequantize(const Encoding& encoding, std::string_view format, std::int64_t matrices, bool decoded);
+  void operands();
+  void operand_amaxes();
+  void operand(const std::string& name, const quant::OperandCast& of, bool kept_columns);
   void columnwise(quant::Format format);
   void activations(bool columnwise);
   void amaxes(DType type);
@@ -179,23 +188,81 @@ void Bench::master_cast(quant::Format format, DType type) {
   measure({"master cast, " + name, in + code_bytes(encoding) + scale_bytes(encoding) + 3 * amaxes, prepare(true)});
 }
 
-void Bench::dequantize(quant::Format format, std::int64_t matrices) {
-  const Encoding encoding = quant::weight_encoding(format);
+void Bench::dequantize(const Encoding& encoding, std::string_view format, std::int64_t matrices, bool decoded) {
   const double out = bytes_of(matrix_.elements(), sizeof(bfloat16));
-  const std::string name = matrices == 1 ? "dequantize, " : "dequantize stack, ";
+  const std::string name = std::string(decoded ? "decode" : "dequantize") + (matrices == 1 ? ", " : " stack, ");
+  measure({name + std::string(format), code_bytes(encoding) + scale_bytes(encoding) + out, [=, this]() -> Call {
+             const Weight from = filled_weight(encoding);
+             const auto to = room(out);
+             return [=, this] {
+               const quant::Dequantization task{.source = from.view(),
+                                                .matrix = {.rows = matrix_.rows / matrices, .cols = matrix_.cols},
+                                                .encoding = encoding,
+                                                .target = to->as<bfloat16>().data(),
+                                                .matrices = matrices,
+                                                .decoded = decoded};
+               table_.dequantize({&task, 1}, nullptr);
+             };
+           }});
+}
+
+void Bench::operands() {
+  const Encoding nvfp4 = quant::input_encoding(quant::Format::nvfp4),
+                 mxfp8 = quant::input_encoding(quant::Format::mxfp8);
+  operand_amaxes();
+  operand("operand, nvfp4", {.encoding = nvfp4}, false);
+  operand("operand, nvfp4, transform", {.encoding = nvfp4, .transform = true}, false);
+  operand("operand, nvfp4, transform, random", {.encoding = nvfp4, .transform = true, .rounding = {.key = {1, 2}}},
+          false);
+  operand("operand, nvfp4, kept columns", {.encoding = nvfp4, .transform = true}, true);
+  operand("operand, nvfp4, squares", {.encoding = quant::weight_encoding(quant::Format::nvfp4)}, false);
+  operand("operand, mxfp8", {.encoding = mxfp8}, false);
+  operand("operand, mxfp8, kept columns", {.encoding = mxfp8}, true);
+  dequantize(quant::by_columns(nvfp4), "kept nvfp4 columns", 1, true);
+  dequantize(quant::by_columns(mxfp8), "kept mxfp8 columns", 1, true);
+}
+
+void Bench::operand_amaxes() {
   measure(
-      {name + std::string(name_of(format)), code_bytes(encoding) + scale_bytes(encoding) + out, [=, this]() -> Call {
-         const Weight from = filled_weight(encoding);
-         const auto to = room(out);
+      {"operand amaxes, transform", bytes_of(matrix_.elements(), sizeof(bfloat16)), [=, this]() -> Call {
+         const auto from = source(DType::bf16), amaxes = multiplier_and_amax();
+         amaxes->fill_zero();
          return [=, this] {
-           const quant::Dequantization task{.source = from.view(),
-                                            .matrix = {.rows = matrix_.rows / matrices, .cols = matrix_.cols},
-                                            .encoding = encoding,
-                                            .target = to->as<bfloat16>().data(),
-                                            .matrices = matrices};
-           table_.dequantize({&task, 1}, nullptr);
+           const auto to = amaxes->as<float>();
+           table_.take_operand_amaxes(
+               {.source = from->as<bfloat16>().data(), .matrix = matrix_, .rows = to.data(), .columns = to.data() + 1},
+               nullptr);
          };
        }});
+}
+
+// `of` has the encoding, and a key if values are rounded stochastically.
+void Bench::operand(const std::string& name, const quant::OperandCast& of, bool kept_columns) {
+  const bool random = of.rounding.key != base::PhiloxKey{}, squares = of.encoding.tile.rows > 1;
+  const Extent wide = of.transform ? quant::transformed_extent(matrix_) : matrix_;
+  const double values = bytes_of(matrix_.elements(), sizeof(bfloat16)), decoded = bytes_of(wide.elements(), 2);
+  const Encoding across = quant::by_columns(of.encoding);
+  const double codes = bytes_of(quant::data_bytes(across.element, wide.elements())),
+               scales = bytes_of(quant::scale_extent(across, wide).elements());
+  const double columns = squares ? 0 : kept_columns ? codes + scales : decoded;
+  measure({name, 2 * values + columns, [=, this]() -> Call {
+             const auto from = source(DType::bf16), rows = room(values), cols = room(decoded), kept = room(codes),
+                        kept_scales = room(scales), numbers = multiplier_and_amax(), step = room(sizeof(std::int64_t));
+             step->fill_zero();
+             quant::OperandCast cast = of;
+             cast.source = from->as<bfloat16>().data();
+             cast.matrix = matrix_;
+             cast.rounding.step = random ? step->as<std::int64_t>().data() : nullptr;
+             cast.rows = {.whole = numbers->as<float>().data(), .decoded = rows->as<bfloat16>().data()};
+             if (!squares) cast.columns.whole = cast.rows.whole;
+             if (!squares && !kept_columns) cast.columns.decoded = cols->as<bfloat16>().data();
+             if (kept_columns)
+               cast.columns.stored = {.data = kept->as<std::uint8_t>().data(), .scales = kept_scales->data()};
+             return [=, this] {
+               (void)from, (void)rows, (void)cols, (void)kept, (void)kept_scales, (void)numbers, (void)step,
+                   table_.cast_operand(cast, nullptr);
+             };
+           }});
 }
 
 void Bench::columnwise(quant::Format format) {

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "tessera/base/host_device.h"
-#include "tessera/ops/philox.h"
+#include "tessera/base/philox.h"
 
 namespace tessera::ops {
 
@@ -52,13 +52,14 @@ class DropoutMask {
   template <typename A>
   TESSERA_HOST_DEVICE void factors(std::uint32_t step, std::int64_t row, std::uint32_t group,
                                    A (&factors)[kColumns]) const {
-    const PhiloxCounter words = philox({group, first_token_ + static_cast<std::uint32_t>(row), step, site_}, key_);
+    const base::PhiloxCounter words =
+        base::philox({group, first_token_ + static_cast<std::uint32_t>(row), step, site_}, key_);
     for (int i = 0; i < kColumns; ++i) factors[i] = words[i] < threshold_ ? A{0} : static_cast<A>(scale_);
   }
 
  private:
   const std::int64_t* step_ = nullptr;
-  PhiloxKey key_{};
+  base::PhiloxKey key_{};
   std::uint32_t first_token_ = 0, site_ = 0, threshold_ = 0;
   double scale_ = 1;
 };

@@ -39,6 +39,8 @@ struct CudaTable {
   void (*take_amaxes)(std::span<const AmaxTask> matrices, base::CudaStream stream) = nullptr;
   void (*cast_fp8)(const Fp8Cast& cast, base::CudaStream stream) = nullptr;
   void (*cast_blocks)(const BlockCast& cast, base::CudaStream stream) = nullptr;
+  void (*take_operand_amaxes)(const OperandAmaxes& amaxes, base::CudaStream stream) = nullptr;
+  void (*cast_operand)(const OperandCast& cast, base::CudaStream stream) = nullptr;
   // Computes operand_scale (encoding.h) for a matrix with one fp32 scale, from its amax. Writes the multiplier to
   // *multiplier and the stored scale to *inverse.
   void (*scale_of_amax)(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/quant/device_kernels.h"
 #include "tessera/quant/elementwise.h"
+#include "tessera/quant/formats/decoded.h"
 
 namespace tessera::quant {
 namespace {
@@ -109,6 +110,11 @@ class HostKernels final : public Kernels {
     for (std::int64_t number = 0; number < matrices; ++number)
       quant::dequantize(matrix_of(source, number, matrix, encoding), matrix, encoding,
                         target + number * matrix.elements());
+  }
+  void decode(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
+              std::int64_t matrices) const override {
+    for (std::int64_t number = 0; number < matrices; ++number)
+      quant::decode(matrix_of(source, number, matrix, encoding), matrix, encoding, target + number * matrix.elements());
   }
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override {
     quant::ordered_extreme(out, parts, type, count, maximum);

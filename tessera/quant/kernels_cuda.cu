@@ -222,6 +222,17 @@ class CudaKernels final : public Kernels {
         .source = source, .matrix = matrix, .encoding = encoding, .target = target, .matrices = matrices};
     cuda::dequantize({&stack, 1}, stream_);
   }
+  void decode(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
+              std::int64_t matrices) const override {
+    const base::DeviceGuard guard(device_);
+    const Dequantization stack{.source = source,
+                               .matrix = matrix,
+                               .encoding = encoding,
+                               .target = target,
+                               .matrices = matrices,
+                               .decoded = true};
+    cuda::dequantize({&stack, 1}, stream_);
+  }
   void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;
   void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const override {
@@ -458,6 +469,8 @@ constexpr CudaTable kTable{.make_kernels = make_kernels,
                            .take_amaxes = cuda::take_amaxes,
                            .cast_fp8 = cuda::cast_fp8,
                            .cast_blocks = cuda::cast_blocks,
+                           .take_operand_amaxes = cuda::take_operand_amaxes,
+                           .cast_operand = cuda::cast_operand,
                            .scale_of_amax = cuda::scale_of_amax,
                            .update_multipliers = cuda::update_multipliers,
                            .create_columnwise = cuda::create_columnwise,

@@ -26,10 +26,10 @@ at::Tensor logical_factors(std::uint32_t site, std::int64_t tokens, std::int64_t
   at::Tensor factors = at::empty({tokens, columns}, at::kDouble);
   for (std::int64_t token = 0; token < tokens; ++token)
     for (std::int64_t column = 0; column < columns; ++column) {
-      const ops::PhiloxCounter words =
-          ops::philox({static_cast<std::uint32_t>(column / 4), static_cast<std::uint32_t>(kDroppedFirst + token),
-                       kDroppedStep, site},
-                      {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
+      const base::PhiloxCounter words =
+          base::philox({static_cast<std::uint32_t>(column / 4), static_cast<std::uint32_t>(kDroppedFirst + token),
+                        kDroppedStep, site},
+                       {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
       const bool drops = words[static_cast<std::size_t>(column % 4)] < least;
       factors.data_ptr<double>()[token * columns + column] = drops ? 0 : 1 / (1 - least / 0x1p32);
     }

@@ -22,10 +22,10 @@ Values defined_factors(const Dropout& dropout, std::int64_t step, std::int64_t r
   Values factors;
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t column = 0; column < columns; ++column) {
-      const PhiloxCounter words =
-          philox({static_cast<std::uint32_t>(column / 4), static_cast<std::uint32_t>(dropout.first_token + row),
-                  static_cast<std::uint32_t>(step), dropout.site},
-                 {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
+      const base::PhiloxCounter words =
+          base::philox({static_cast<std::uint32_t>(column / 4), static_cast<std::uint32_t>(dropout.first_token + row),
+                        static_cast<std::uint32_t>(step), dropout.site},
+                       {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
       factors.push_back(words[static_cast<std::size_t>(column % 4)] < least ? 0 : 1 / (1 - p));
     }
   return factors;

@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "tessera/quant/formats/decoded.h"
 #include "tests/quant/on_device.h"
+#include "tests/quant/values.h"
 
 namespace tessera::quant {
 namespace {
@@ -17,12 +19,23 @@ struct PackedWeight {
         on_device(stored, shift),
         target(extent.elements(), 2 * shift) {}
   Dequantization task() {
-    return {.source = on_device.view(), .matrix = matrix, .encoding = encoding, .target = target.data()};
+    return {.source = on_device.view(),
+            .matrix = matrix,
+            .encoding = encoding,
+            .target = target.data(),
+            .decoded = decoded};
   }
   std::vector<bfloat16> expected() {
     std::vector<bfloat16> values(static_cast<std::size_t>(matrix.elements()));
-    dequantize(stored.view(), matrix, encoding, values.data());
+    if (decoded)
+      decode(stored.view(), matrix, encoding, values.data());
+    else
+      dequantize(stored.view(), matrix, encoding, values.data());
     return values;
+  }
+  bool is_as_expected() {
+    if (decoded) return same_bits(target.values(), expected());
+    return same_numbers(target.values(), expected());
   }
 
   Encoding encoding;
@@ -30,6 +43,7 @@ struct PackedWeight {
   Stored stored;
   DeviceStored on_device;
   DeviceArray<bfloat16> target;
+  bool decoded = false;
 };
 
 class DeviceDequantize : public OnDevice {
@@ -39,7 +53,7 @@ class DeviceDequantize : public OnDevice {
     for (const auto& weight : weights) tasks.push_back(weight->task());
     kernels().dequantize(tasks, nullptr);
     for (std::size_t w = 0; w < weights.size(); ++w)
-      EXPECT_TRUE(same_numbers(weights[w]->target.values(), weights[w]->expected()))
+      EXPECT_TRUE(weights[w]->is_as_expected())
           << "weight " << w << ", " << weights[w]->matrix.rows << " x " << weights[w]->matrix.cols;
   }
 };
@@ -50,8 +64,11 @@ TEST_F(DeviceDequantize, UnpacksManyWeightsLikeTheHost) {
     std::vector<std::unique_ptr<PackedWeight>> weights;
     for (const Extent& matrix : device_matrices())
       for (const NamedEncoding& named : all_encodings())
-        weights.push_back(
-            std::make_unique<PackedWeight>(named, matrix, all_kinds_of_values(matrix.elements(), ++seed), shift));
+        for (const bool decoded : {false, true}) {
+          weights.push_back(
+              std::make_unique<PackedWeight>(named, matrix, all_kinds_of_values(matrix.elements(), ++seed), shift));
+          weights.back()->decoded = decoded;
+        }
     weights.push_back(std::make_unique<PackedWeight>(all_encodings()[8], Extent{0, 32}, std::vector<float>(), shift));
     check(weights);
   }
@@ -62,13 +79,16 @@ TEST_F(DeviceDequantize, UnpacksEveryCodeAndScale) {
   for (const NamedEncoding& named : all_encodings()) {
     const Extent matrix{.rows = 512, .cols = 512};
     std::vector<std::unique_ptr<PackedWeight>> weights;
-    weights.push_back(std::make_unique<PackedWeight>(named, matrix, random_values(matrix.elements(), 5), 0));
-    Stored& stored = weights[0]->stored;
-    for (std::size_t i = 0; i < stored.data.size(); ++i) stored.data[i] = static_cast<std::uint8_t>(i * 31 + i / 256);
-    if (named.encoding.scale != Scale::fp32)
-      for (std::size_t i = 0; i < stored.scales.size(); ++i) stored.scales[i] = static_cast<std::uint8_t>(i);
-    weights[0]->on_device.codes.set(stored.data);
-    weights[0]->on_device.scales.set(stored.scales);
+    for (const bool decoded : {false, true}) {
+      weights.push_back(std::make_unique<PackedWeight>(named, matrix, random_values(matrix.elements(), 5), 0));
+      weights.back()->decoded = decoded;
+      Stored& stored = weights.back()->stored;
+      for (std::size_t i = 0; i < stored.data.size(); ++i) stored.data[i] = static_cast<std::uint8_t>(i * 31 + i / 256);
+      if (named.encoding.scale != Scale::fp32)
+        for (std::size_t i = 0; i < stored.scales.size(); ++i) stored.scales[i] = static_cast<std::uint8_t>(i);
+      weights.back()->on_device.codes.set(stored.data);
+      weights.back()->on_device.scales.set(stored.scales);
+    }
     check(weights);
   }
 }

@@ -40,7 +40,8 @@ inline std::vector<NamedEncoding> all_encodings() {
           {"mxfp8_1x32", {Element::e4m3, Scale::e8m0, {1, 32}}},
           {"mxfp8_32x1", {Element::e4m3, Scale::e8m0, {32, 1}}},
           {"nvfp4_16x16", {Element::e2m1, Scale::e4m3, {16, 16}}},
-          {"nvfp4_1x16", {Element::e2m1, Scale::e4m3, {1, 16}}}};
+          {"nvfp4_1x16", {Element::e2m1, Scale::e4m3, {1, 16}}},
+          {"nvfp4_16x1", {Element::e2m1, Scale::e4m3, {16, 1}}}};
 }
 
 // Returns values of many magnitudes and both signs, and some zeros. The values are not bf16 numbers.

@@ -1,4 +1,4 @@
-// Unpacks stacks of matrices. Each matrix must have the values of a matrix that is unpacked alone.
+// Unpacks and decodes stacks of matrices. Each matrix must have the values of a matrix that is unpacked alone.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -6,27 +6,35 @@
 #include <span>
 #include <vector>
 
+#include "tessera/quant/formats/decoded.h"
 #include "tests/quant/stacks.h"
 
 namespace tessera::quant {
 namespace {
 
-// A stack, and the values of its matrices.
+// A stack, and the values or decoded values of its matrices.
 struct QuantizedStack {
-  explicit QuantizedStack(const Stack& stack)
+  QuantizedStack(const Stack& stack, bool decoded)
       : encoding(stack.encoding),
         matrix(stack.matrix),
         count(stack.count),
+        decoded(decoded),
         stored(stack),
         values(stack.masters.size()) {
-    for (std::int64_t number = 0; number < count; ++number)
-      dequantize(matrix_of(stored.view(), number, matrix, encoding), matrix, encoding,
-                 values.data() + number * matrix.elements());
+    for (std::int64_t number = 0; number < count; ++number) {
+      const Quantized alone = matrix_of(stored.view(), number, matrix, encoding);
+      bfloat16* const target = values.data() + number * matrix.elements();
+      if (decoded)
+        decode(alone, matrix, encoding, target);
+      else
+        dequantize(alone, matrix, encoding, target);
+    }
   }
 
   Encoding encoding;
   Extent matrix;
   std::int64_t count;
+  bool decoded;
   StoredStack stored;
   std::vector<bfloat16> values;
 };
@@ -40,7 +48,8 @@ struct PackedStack {
              .matrix = stack.matrix,
              .encoding = stack.encoding,
              .target = target.data(),
-             .matrices = stack.count} {}
+             .matrices = stack.count,
+             .decoded = stack.decoded} {}
 
   DeviceStack source;
   DeviceArray<bfloat16> target;
@@ -51,14 +60,17 @@ class StackDequantize : public OnBothDevices {
  protected:
   void unpack_each(std::span<const Dequantization> tasks) const {
     for (const Dequantization& task : tasks)
-      kernels().dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
+      if (task.decoded)
+        kernels().decode(task.source, task.matrix, task.encoding, task.target, task.matrices);
+      else
+        kernels().dequantize(task.source, task.matrix, task.encoding, task.target, task.matrices);
   }
   static std::vector<QuantizedStack> stacks() {
     std::mt19937 random(78);
     std::vector<QuantizedStack> result;
     for (const NamedEncoding& named : all_encodings()) {
       const auto add = [&](Extent matrix, std::int64_t count) {
-        result.emplace_back(random_stack(named.encoding, matrix, count, random));
+        result.emplace_back(random_stack(named.encoding, matrix, count, random), random() % 2 == 0);
       };
       for (const std::int64_t count : {0, 1, 2, 7}) add(random_extent(random), count);
       add({3, 6}, 128);    // more matrices than a launch has weights

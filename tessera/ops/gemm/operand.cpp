@@ -206,10 +206,6 @@ Operand columns_operand(const at::Tensor& matrix, const Encoding& encoding, cons
 
 }  // namespace
 
-bool has_one_scale(const Encoding& encoding) {
-  return encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{};
-}
-
 WholeCast whole_cast(Extent matrix, const Quantization& as, at::Device device) {
   WholeCast result{.operands = device_operands(matrix, as.encoding, as.sides, device), .cast = {}};
   Operands& operands = result.operands;

@@ -5,9 +5,6 @@
 
 namespace tessera::ops {
 
-// Returns true if the encoding has one fp32 scale for the whole matrix.
-bool has_one_scale(const quant::Encoding& encoding);
-
 struct WholeCast {
   Operands operands;    // own the memory that the kernel writes
   quant::Fp8Cast cast;  // arguments of the kernel; `source` is not set

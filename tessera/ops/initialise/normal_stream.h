@@ -1,9 +1,10 @@
 // The random bits of initial values, for every device. Internal to ops.
 #pragma once
 #include "tessera/base/host_device.h"
+#include "tessera/base/philox.h"
+#include "tessera/base/text/name_hash.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/ops/initialise/normal.h"
-#include "tessera/ops/philox.h"
 
 namespace tessera::ops {
 
@@ -14,12 +15,10 @@ void check_fill(const NormalFill& fill);
 // name are Philox's counter.
 class NormalStream {
  public:
-  explicit NormalStream(const NormalFill& fill) : seed_(fill.seed) {
-    for (const char c : fill.name) name_hash_ = (name_hash_ ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  }
+  explicit NormalStream(const NormalFill& fill) : seed_(fill.seed), name_hash_(base::name_hash(fill.name)) {}
   TESSERA_HOST_DEVICE std::uint64_t bits(std::uint64_t index) const {
-    const PhiloxCounter random =
-        philox({low(index), high(index), low(name_hash_), high(name_hash_)}, {low(seed_), high(seed_)});
+    const base::PhiloxCounter random =
+        base::philox({low(index), high(index), low(name_hash_), high(name_hash_)}, {low(seed_), high(seed_)});
     return std::uint64_t{random[1]} << 32 | random[0];
   }
 
@@ -27,7 +26,7 @@ class NormalStream {
   TESSERA_HOST_DEVICE static std::uint32_t low(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
   TESSERA_HOST_DEVICE static std::uint32_t high(std::uint64_t value) { return static_cast<std::uint32_t>(value >> 32); }
 
-  std::uint64_t seed_, name_hash_ = 0xCBF29CE484222325u;  // FNV-1a, 64 bits (Fowler, Noll, Vo)
+  std::uint64_t seed_, name_hash_;
 };
 
 }  // namespace tessera::ops

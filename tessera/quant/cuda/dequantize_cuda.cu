@@ -1,4 +1,4 @@
-// Unpacks weights to bf16. A weight is a stack of matrices.
+// Unpacks weights to bf16: to their values or to their decoded values. A weight is a stack of matrices.
 #include <type_traits>
 
 #include "tessera/quant/cuda/quantize_cuda.h"
@@ -18,8 +18,8 @@ struct Item {
   std::int64_t matrices, tiles;  // number of matrices, and of the tiles of one matrix
   Tiling tiling;
   std::uint32_t blocks_of_matrix;
-  Element element;
-  Scale scale;
+  Encoding encoding;
+  bool decoded;
   bool vectors;  // whether every vector of all matrices is aligned to its size
 };
 using List = WeightList<Item>;
@@ -40,17 +40,23 @@ struct Part {
   }
 };
 
-// Decodes the stored scale of a tile of a matrix.
+// Decodes the stored scale of a tile of a matrix: the scale of its values or of its decoded values.
 template <Scale kScale>
 struct Scales {
   const std::conditional_t<kScale == Scale::fp32, std::uint32_t, std::uint8_t>* stored;
   float tensor_amax;
+  bool decoded, one;
 
   __device__ Scales(const Item& item, std::int64_t matrix)
       : stored(static_cast<decltype(stored)>(item.scales) + matrix * item.tiles),
-        tensor_amax(kScale == Scale::e4m3 ? item.tensor_amax[matrix] : 0.0F) {}
+        tensor_amax(kScale == Scale::e4m3 && !item.decoded ? item.tensor_amax[matrix] : 0.0F),
+        decoded(item.decoded),
+        one(item.decoded && has_one_scale(item.encoding)) {}
   __device__ float operator[](std::int64_t tile) const {
-    return decode_scale(kScale, __ldg(stored + tile), tensor_amax);
+    if (kScale == Scale::fp32 && one) return 1;
+    const std::uint32_t bits = __ldg(stored + tile);
+    if (kScale == Scale::e4m3 && decoded) return E4M3::decode(static_cast<std::uint8_t>(bits));
+    return decode_scale(kScale, bits, tensor_amax);
   }
 };
 
@@ -66,8 +72,8 @@ __device__ void load_codes(const std::uint8_t* from, std::uint32_t (&words)[kCod
 }
 
 __device__ void store_rounded(bfloat16* to, const float (&values)[kVector]) {
-  *reinterpret_cast<uint4*>(to) = {round_pair(values[0], values[1]), round_pair(values[2], values[3]),
-                                   round_pair(values[4], values[5]), round_pair(values[6], values[7])};
+  store_vector(to, uint4{round_pair(values[0], values[1]), round_pair(values[2], values[3]),
+                         round_pair(values[4], values[5]), round_pair(values[6], values[7])});
 }
 
 template <Element kElement, bool kByColumn, Scale kScale>
@@ -143,7 +149,7 @@ __device__ void unpack_part(const Item& item, const Part& part) {
 
 template <Scale kScale>
 __device__ void unpack_elements(const Item& item, const Part& part) {
-  switch (item.element) {
+  switch (item.encoding.element) {
     case Element::e4m3:
       return unpack_part<Element::e4m3, kScale>(item, part);
     case Element::e5m2:
@@ -157,7 +163,7 @@ __global__ void __launch_bounds__(kPieceThreads) unpack_weights(const __grid_con
   const int number = list.item_of(blockIdx.x);
   const Item& item = list.items[number];
   const Part part(item, blockIdx.x - list.first_block[number]);
-  switch (item.scale) {
+  switch (item.encoding.scale) {
     case Scale::fp32:
       return unpack_elements<Scale::fp32>(item, part);
     case Scale::e8m0:
@@ -183,8 +189,8 @@ Item item_of(const Dequantization& weight) {
           .tiles = scale_extent(weight.encoding, weight.matrix).elements(),
           .tiling = Tiling(weight.encoding.tile, weight.matrix),
           .blocks_of_matrix = checked_blocks(blocks_of(weight.matrix)),
-          .element = weight.encoding.element,
-          .scale = weight.encoding.scale,
+          .encoding = weight.encoding,
+          .decoded = weight.decoded,
           // Rows of whole vectors keep the vectors of all matrices aligned.
           .vectors = weight.matrix.cols % kVector == 0 && is_aligned(weight.source.data, code_bytes) &&
                      is_aligned(weight.target, 16)};

@@ -5,17 +5,19 @@
 #include <cstdint>
 
 #include "tessera/quant/formats/quantize.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::quant {
 
-// Arguments to dequantize a stack of matrices to bf16, as dequantize() of quantize.h does for each of them. The
-// elements of the matrices are adjacent in `target`.
+// Arguments to dequantize a stack of matrices to bf16, as dequantize() of quantize.h does for each of them, or to
+// decode them, as decode() of decoded.h does. The elements of the matrices are adjacent in `target`.
 struct Dequantization {
   Quantized source;
   Extent matrix;  // of one matrix of the stack
   Encoding encoding;
   bfloat16* target = nullptr;
   std::int64_t matrices = 1;
+  bool decoded = false;  // whether `target` gets decoded values; source.tensor_amax is not read then
 };
 
 // A matrix and the address of its amax. The caller sets *amax to 0 before the first launch. The kernel only raises
@@ -24,6 +26,37 @@ struct AmaxTask {
   Source source;
   std::int64_t elements = 0;
   float* amax = nullptr;
+};
+
+// The results of one side of an operand. Results whose address is null are not written.
+struct OperandSide {
+  const float* whole = nullptr;  // amax T of the matrix on this side; e8m0 scales do not read it
+  bfloat16* decoded = nullptr;   // decoded values (decoded.h), dense
+  Quantized stored;              // codes and scales with the stored_extent; tensor_amax is not used
+  constexpr bool is_wanted() const { return decoded != nullptr || stored.data != nullptr; }
+};
+
+// Arguments to quantize a bf16 matrix by rows and by columns in one pass, as decode_operand and quantize_operand of
+// decoded.h do. `encoding` is the encoding by rows: tiles of 1 x 16 elements of nvfp4, 1 x 32 of mxfp8, or 16 x 16 of
+// nvfp4. Square tiles have no results by columns, because the results by rows serve both sides.
+struct OperandCast {
+  const bfloat16* source = nullptr;
+  Extent matrix;
+  Encoding encoding;
+  OperandSide rows;
+  OperandSide columns;  // in the encoding by_columns(encoding)
+  // Transforms the columns first (hadamard.h), so they have the transformed_extent. Only for tiles of 1 x 16.
+  bool transform = false;
+  StochasticRounding rounding;  // only for tiles of 1 x 16; the step is in device memory
+};
+
+// Arguments to compute the amaxes T of both sides of an operand in one pass. The caller sets them to 0 before. The
+// kernel only raises them. NaNs are ignored.
+struct OperandAmaxes {
+  const bfloat16* source = nullptr;
+  Extent matrix;
+  float* rows = nullptr;     // of the matrix; null: not computed
+  float* columns = nullptr;  // of the transformed columns (hadamard.h)
 };
 
 // Arguments to multiply a bf16 matrix by one number and round it to fp8. The results have the extent `padded`. Their

@@ -93,14 +93,29 @@ TESSERA_HOST_DEVICE inline void decode_vector(const std::uint32_t (&words)[kCode
   }
 }
 
-// Rounds two numbers to bf16, to nearest even; the result of `low` is in the low half.
+// Returns decode(encode(magnitude)) with fewer operations: the value of the element type that is nearest to a number
+// that is not negative. A NaN gives the greatest finite value.
+template <Element kElement>
+TESSERA_HOST_DEVICE inline float round_magnitude(float magnitude) {
+  constexpr int kMantissa = kElement == Element::e4m3 ? 3 : kElement == Element::e5m2 ? 2 : 1;
+  constexpr float kMinNormal = kElement == Element::e4m3 ? 0x1p-6F : kElement == Element::e5m2 ? 0x1p-14F : 1.0F;
+  constexpr float kShift = power_of_two(23 - kMantissa);
+  const float limited = fminf(magnitude, greatest_of(kElement));
+  // One unit in the last place of `power * kShift` is the distance between adjacent numbers near the value, so the
+  // first sum is rounded to a multiple of this distance. The products and the second sum are exact.
+  const auto power = std::bit_cast<float>(std::bit_cast<std::uint32_t>(fmaxf(limited, kMinNormal)) & 0x7F800000);
+  return fmaf(power, -kShift, fmaf(power, kShift, limited));
+}
+
+// Rounds two numbers to bf16, to nearest even; the result of `low` is in the low half. A NaN gives the NaN 0x7FFF.
 TESSERA_HOST_DEVICE inline std::uint32_t round_pair(float low, float high) {
 #ifdef __CUDA_ARCH__
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 #else
-  return bfloat16::round(low) | static_cast<std::uint32_t>(bfloat16::round(high)) << 16;
+  const auto round = [](float value) -> std::uint32_t { return value != value ? 0x7FFF : bfloat16::round(value); };
+  return round(low) | round(high) << 16;
 #endif
 }
 TESSERA_HOST_DEVICE inline float low_half(std::uint32_t pair) {
@@ -122,6 +137,26 @@ TESSERA_HOST_DEVICE inline std::uint32_t greater_magnitudes(std::uint32_t amaxes
   const auto greater = [](float amax, float magnitude) { return magnitude > amax ? magnitude : amax; };
   return round_pair(greater(low_half(amaxes), low_half(magnitudes)), greater(high_half(amaxes), high_half(magnitudes)));
 #endif
+}
+
+// Like greater_magnitudes, but a NaN in `pair` or in `amaxes` gives the NaN 0x7FFF.
+TESSERA_HOST_DEVICE inline std::uint32_t greater_or_nan(std::uint32_t amaxes, std::uint32_t pair) {
+  const std::uint32_t magnitudes = pair & 0x7FFF7FFFU;
+#ifdef __CUDA_ARCH__
+  std::uint32_t greater;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(greater) : "r"(amaxes), "r"(magnitudes));
+  return greater;
+#else
+  const auto greater = [](std::uint32_t amax, std::uint32_t magnitude) {
+    const std::uint32_t result = magnitude > amax ? magnitude : amax;  // NaNs have the greatest bits
+    return result > 0x7F80 ? 0x7FFFU : result;
+  };
+  return greater(amaxes & 0xFFFF, magnitudes & 0xFFFF) | greater(amaxes >> 16, magnitudes >> 16) << 16;
+#endif
+}
+// Returns the greater number of a pair that is not negative, or NaN if one of them is NaN.
+TESSERA_HOST_DEVICE inline float greater_half(std::uint32_t pair) {
+  return low_half(greater_or_nan(pair, pair >> 16));
 }
 
 // Computes CUDA's __byte_perm. Byte i of the result is byte (selector >> 4 * i & 7) of the eight bytes of `low` and

@@ -66,6 +66,24 @@ __device__ inline uint4 load_part(const bfloat16* from, std::int64_t count) {
   return {words[0], words[1], words[2], words[3]};
 }
 
+// Stores a vector in one access. The compiler may divide the assignment of a struct into several stores. The kernel
+// must not read this memory afterwards.
+__device__ inline void store_vector(void* to, const uint4& words) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+               "r"(words.w));
+#else
+  *static_cast<uint4*>(to) = words;
+#endif
+}
+__device__ inline void store_vector(void* to, const uint2& words) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y));
+#else
+  *static_cast<uint2*>(to) = words;
+#endif
+}
+
 // Atomically raises *amax to `value`. Amaxes are neither negative nor NaN, so they have the same order as their bits.
 __device__ inline void raise(float* amax, float value) {
   if (value > 0) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(value));

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "tessera/base/host_device.h"
+#include "tessera/quant/bfloat16.h"
 #include "tessera/quant/formats/e8m0.h"
 #include "tessera/quant/formats/minifloat.h"
 
@@ -118,12 +119,13 @@ TESSERA_HOST_DEVICE inline std::uint32_t nan_scale(Scale scale) {
   return scale == Scale::fp32 ? 0x7FC00000U : scale == Scale::e8m0 ? 0xFFU : 0x7FU;
 }
 
-// Returns the scale of a tile of a GEMM operand. The scale equals tile_scale unless `amax` is infinite. Then the stored
-// scale is NaN, so that the product is NaN too; the saturated elements alone would hide the infinity. Stored weights
-// use tile_scale instead, because their cast reports values that are not finite (master_cast.h).
+// Returns the scale of a tile of a GEMM operand. The scale equals tile_scale unless `amax` is infinite or NaN. Then the
+// stored scale is NaN, so that the product is NaN too; the saturated elements alone would hide the infinity, and 4-bit
+// elements have no NaN. Stored weights use tile_scale instead, because their cast reports values that are not finite
+// (master_cast.h).
 TESSERA_HOST_DEVICE inline TileScale operand_scale(const Encoding& encoding, float amax, float tensor_amax) {
   TileScale result = tile_scale(encoding, amax, tensor_amax);
-  if (amax > FLT_MAX) result.stored = nan_scale(encoding.scale);
+  if (!(amax <= FLT_MAX)) result.stored = nan_scale(encoding.scale);
   return result;
 }
 
@@ -136,6 +138,38 @@ TESSERA_HOST_DEVICE inline float decode_scale(Scale scale, std::uint32_t stored,
   // changes no other bit.
   if (tensor_amax > 0x1p118F) return ((tile * (tensor_amax * 0x1p-10F)) * (1.0F / 2688.0F)) * 0x1p10F;
   return (tile * tensor_amax) * (1.0F / 2688.0F);
+}
+
+// Returns true if one fp32 scale belongs to the whole matrix.
+TESSERA_HOST_DEVICE constexpr bool has_one_scale(const Encoding& encoding) {
+  return encoding.scale == Scale::fp32 && encoding.tile.rows == 0 && encoding.tile.cols == 0;
+}
+
+// Returns the factor of a tile's decoded values (decoded.h). The factor contains no number of the whole matrix: neither
+// tensor_amax nor the scale of an encoding with one fp32 scale.
+TESSERA_HOST_DEVICE inline float decoded_factor(const Encoding& encoding, std::uint32_t stored) {
+  if (encoding.scale == Scale::e4m3) return E4M3::decode(static_cast<std::uint8_t>(stored));
+  return has_one_scale(encoding) ? 1.0F : decode_scale(encoding.scale, stored, 0);
+}
+
+// Returns the decoded value of one element. `factor` is the decoded_factor of its tile. The product is exact in fp32. A
+// NaN has the bits 0x7FFF, as the conversion instruction of GPUs gives.
+TESSERA_HOST_DEVICE inline bfloat16 decoded_value(float element, float factor) {
+  const float value = element * factor;
+  bfloat16 result(value);
+  if (value != value) result.bits = 0x7FFF;
+  return result;
+}
+
+// Returns alpha, the factor of a product of two decoded operands. `left_whole` and `right_whole` are the operands'
+// numbers of the whole matrix: tensor_amax for e4m3 scales, the inverse scale for an encoding with one fp32 scale;
+// otherwise they are not read. The arithmetic is fp64, rounded once to fp32. The result may be infinite or NaN.
+TESSERA_HOST_DEVICE inline float product_alpha(const Encoding& left, float left_whole, const Encoding& right,
+                                               float right_whole) {
+  const double left_number = left.scale == Scale::e4m3 || has_one_scale(left) ? left_whole : 1.0F;
+  const double right_number = right.scale == Scale::e4m3 || has_one_scale(right) ? right_whole : 1.0F;
+  const double divisor = (left.scale == Scale::e4m3 ? 2688.0 : 1.0) * (right.scale == Scale::e4m3 ? 2688.0 : 1.0);
+  return static_cast<float>(left_number * right_number / divisor);
 }
 
 }  // namespace tessera::quant

@@ -1,12 +1,12 @@
 #include "tessera/quant/formats/quantize.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/quant/formats/tile_runs.h"
 
 namespace tessera::quant {
 namespace {
@@ -19,19 +19,6 @@ void dispatch_source(DType type, Visit&& visit) {
   throw Error("quantize: expected bf16 or fp32, got {}", name_of(type));
 }
 
-// Calls visit(T{}), where T is E4M3, E5M2 or E2M1.
-template <typename Visit>
-void dispatch_element(Element element, Visit&& visit) {
-  switch (element) {
-    case Element::e4m3:
-      return visit(E4M3{});
-    case Element::e5m2:
-      return visit(E5M2{});
-    case Element::e2m1:
-      return visit(E2M1{});
-  }
-}
-
 // Returns the value of a source element, rounded to bf16, as float.
 float value_of(bfloat16 element) {
   return static_cast<float>(element);
@@ -40,73 +27,14 @@ float value_of(float element) {
   return static_cast<float>(bfloat16(element));
 }
 
-// The values of all codes of an element type, indexed by code.
-template <typename Type>
-constexpr std::array<float, 256> decoded_values() {
-  std::array<float, 256> values{};
-  for (int code = 0; code < 256; ++code)
-    values[static_cast<std::size_t>(code)] = Type::decode(static_cast<std::uint8_t>(code));
-  return values;
-}
-template <typename Type>
-constexpr std::array<float, 256> kValues = decoded_values<Type>();
-
-std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
-  return (value + divisor - 1) / divisor;
-}
-
-// A run is a range of adjacent elements in one row and in one tile. Calls visit(tile, begin, end) for the runs of a
-// slice in order; elements [begin, end) of the matrix belong to tile number `tile`.
-template <typename Visit>
-void for_each_run(Extent matrix, const ScaleTile& tile, Slice slice, Visit&& visit) {
-  if (slice.size() <= 0) return;
-  const std::int64_t tile_rows = tile.rows == 0 ? matrix.rows : tile.rows;
-  const std::int64_t tile_cols = tile.cols == 0 ? matrix.cols : tile.cols;
-  const std::int64_t tiles_in_row = ceil_div(matrix.cols, tile_cols);
-  std::int64_t row = slice.begin / matrix.cols;
-  for (std::int64_t begin = slice.begin; begin < slice.end; ++row) {
-    const std::int64_t row_begin = row * matrix.cols, row_end = std::min(row_begin + matrix.cols, slice.end);
-    const std::int64_t tile_col = (begin - row_begin) / tile_cols;
-    std::int64_t number = row / tile_rows * tiles_in_row + tile_col;
-    std::int64_t tile_end = row_begin + (tile_col + 1) * tile_cols;
-    for (; begin < row_end; ++number, tile_end += tile_cols) {
-      const std::int64_t end = std::min(tile_end, row_end);
-      visit(number, begin, end);
-      begin = end;
-    }
-  }
-}
-
-// Returns the bit offset of an element in its byte.
-int nibble_shift(std::int64_t index) {
-  return index % 2 == 0 ? 0 : 4;
-}
-
 // Writes elements [begin, end) of a matrix. `source` points to element `begin`, and `data` to the byte of element
 // `origin`.
 template <typename Type, typename T>
 void cast_run(const T* source, float multiplier, std::int64_t begin, std::int64_t end, std::int64_t origin,
               std::uint8_t* data) {
-  if constexpr (std::is_same_v<Type, E2M1>) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::uint32_t code = Type::encode(value_of(source[i - begin]) * multiplier);
-      std::uint8_t& byte = data[i / 2 - origin / 2];
-      const int shift = nibble_shift(i);
-      byte = static_cast<std::uint8_t>((byte & (0xF0U >> shift)) | (code << shift));
-    }
-  } else {
-    for (std::int64_t i = begin; i < end; ++i)
-      data[i - origin] = Type::encode(value_of(source[i - begin]) * multiplier);
-  }
-}
-
-// Returns the code of element `index` of a whole matrix.
-template <typename Type>
-std::uint8_t code_of(const std::uint8_t* data, std::int64_t index) {
-  if constexpr (std::is_same_v<Type, E2M1>)
-    return data[index / 2] >> nibble_shift(index) & 0xF;
-  else
-    return data[index];
+  const std::int64_t first = std::is_same_v<Type, E2M1> ? origin / 2 * 2 : origin;
+  for (std::int64_t i = begin; i < end; ++i)
+    store_code<Type>(data, i - first, Type::encode(value_of(source[i - begin]) * multiplier));
 }
 
 // The transposition works on squares of this many rows and columns. A square fits into the first-level cache.
@@ -155,19 +83,6 @@ void transpose_nibbles(const std::uint8_t* source, Extent matrix, std::uint8_t* 
     transpose_nibble_square(source + (row * matrix.cols + col) / 2, matrix.cols, target + (col * matrix.rows + row) / 2,
                             matrix.rows, square);
   });
-}
-
-// Returns the stored bits of tile number `tile`.
-std::uint32_t stored_scale(Scale scale, const void* scales, std::int64_t tile) {
-  return scale == Scale::fp32 ? static_cast<const std::uint32_t*>(scales)[tile]
-                              : static_cast<const std::uint8_t*>(scales)[tile];
-}
-
-void store_scale(Scale scale, std::uint32_t stored, void* scales, std::int64_t tile) {
-  if (scale == Scale::fp32)
-    static_cast<float*>(scales)[tile] = std::bit_cast<float>(stored);
-  else
-    static_cast<std::uint8_t*>(scales)[tile] = static_cast<std::uint8_t>(stored);
 }
 
 }  // namespace
@@ -274,18 +189,10 @@ void quantize(const Source& source, Extent matrix, const Encoding& encoding, con
 namespace {
 template <typename T>
 void unpack_matrix(const Quantized& source, Extent matrix, const Encoding& encoding, T* target) {
-  check_extent(encoding, matrix);
   const float tensor_amax = encoding.scale == Scale::e4m3 ? *source.tensor_amax : 0;
-  dispatch_element(encoding.element, [&](auto type) {
-    using Type = decltype(type);
-    for_each_run(matrix, encoding.tile, {.begin = 0, .end = matrix.elements()},
-                 [&](std::int64_t number, std::int64_t begin, std::int64_t end) {
-                   const float scale =
-                       decode_scale(encoding.scale, stored_scale(encoding.scale, source.scales, number), tensor_amax);
-                   for (std::int64_t i = begin; i < end; ++i)
-                     target[i] = T(scale * kValues<Type>[code_of<Type>(source.data, i)]);
-                 });
-  });
+  for_each_value(
+      source, matrix, encoding, [&](std::uint32_t stored) { return decode_scale(encoding.scale, stored, tensor_amax); },
+      [&](std::int64_t index, float value, float scale) { target[index] = T(scale * value); });
 }
 }  // namespace
 

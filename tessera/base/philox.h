@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace tessera::ops {
+namespace tessera::base {
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
@@ -20,4 +20,4 @@ constexpr PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::base
