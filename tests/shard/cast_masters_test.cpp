@@ -52,7 +52,8 @@ std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
     std::sort(ends.begin(), ends.end());
     ends.push_back(size);
     for (std::size_t rank = 1; rank + 1 < ends.size(); ++rank)
-      if (random() % 3 == 0) ends[rank] = std::min(ends[rank], ends[rank - 1] + 1);
+      if (random() % 3 == 0)
+        ends[rank] = std::min(ends[rank], ends[rank - 1] + static_cast<std::int64_t>(random() % 2));
     std::vector<Slice> slices;
     for (const std::int64_t end : ends) slices.push_back({slices.empty() ? 0 : slices.back().end, end});
     cuts.push_back(slices);
