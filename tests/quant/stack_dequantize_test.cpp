@@ -17,7 +17,7 @@ struct QuantizedStack {
       : encoding(stack.encoding),
         matrix(stack.matrix),
         count(stack.count),
-        stored(stack),
+        stored(stack.stored()),
         values(stack.masters.size()) {
     for (std::int64_t number = 0; number < count; ++number)
       dequantize(matrix_of(stored.view(), number, matrix, encoding), matrix, encoding,

@@ -300,9 +300,9 @@ TEST_P(CastMasters, GatherAllWeightsWithOneExchange) {
 }
 
 // Returns the error of a gather over two ranks with these slices of a weight of 8 x 8 elements.
-std::string gather_fault_of(Slice first, Slice second) {
+std::string gather_fault_of(Slice first, Slice second, bool has_data = true) {
   std::vector<std::uint8_t> data(64);
-  const QuantizedWeight weight{{8, 8}, {data.data()}};
+  const QuantizedWeight weight{{8, 8}, {has_data ? data.data() : nullptr}};
   std::string fault;
   comm::run_local(2, {}, [&](comm::World& world) {
     const auto group = comm::make_whole_group(world, 2);
@@ -322,6 +322,19 @@ TEST(GatherQuantizedErrors, NameTheWeightWhoseSlicesAreWrong) {
   EXPECT_THAT(gather_fault_of({0, 13}, {14, 64}), testing::HasSubstr("cols [13, 14)"));
   EXPECT_THAT(gather_fault_of({0, 13}, {13, 65}), testing::HasSubstr("52 columns from 13"));
   EXPECT_THAT(gather_fault_of({0, 13}, {64, 13}), testing::HasSubstr("weight 0: "));
+  EXPECT_THAT(gather_fault_of({0, 13}, {13, 64}, false), testing::HasSubstr("weight 0: no memory for its data"));
+}
+
+TEST(GatherQuantizedErrors, RefuseOtherNumbersOfSlicesThanWeights) {
+  const QuantizedWeight weight{{8, 8}, {}};
+  comm::run_local(1, {}, [&](comm::World& world) {
+    const auto group = comm::make_whole_group(world, 1);
+    EXPECT_THAT(
+        [&] {
+          QuantizedGather({&weight, 1}, {}, *group, Format::fp8);
+        },
+        testing::ThrowsMessage<Error>(testing::HasSubstr("got 1 weights and 0 slices")));
+  });
 }
 
 TEST_P(CastMasters, AcceptAnEmptyListOfWeights) {
