@@ -138,8 +138,8 @@ class Formats(FormatRuns, unittest.TestCase):
         return metrics(self.folder / f"moved-{wire}")[-1]
 
     def test_impossible_settings_are_refused(self):
-        self.refused(dtype="fp32", expect=["--wire-format", "mxfp8", "--dtype bf16"])
-        self.refused("--wire-rules", "layers.0.*=nvfp4", dtype="fp64", wire="bf16", expect=["--wire-rules", "nvfp4"])
+        self.refused(dtype="fp32", expect=["--wire-format: got mxfp8 with --dtype fp32", "--dtype bf16"])
+        self.refused("--wire-rules", "layers.0.*=nvfp4", dtype="fp64", wire="bf16", expect=["--wire-rules: got nvfp4 with --dtype fp64"])
         self.refused(wire="fp16", expect=["--wire-format", "fp16", "mxfp8"])
         self.refused("--wire-rules", "unknown=fp8", expect=["--wire-rules", "unknown"])
         self.refused("--wire-rules", "layers.0.*", expect=["--wire-rules", "PATTERN=FORMAT"])

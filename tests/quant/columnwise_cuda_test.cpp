@@ -1,97 +1,102 @@
-// Compares transposed copies of weights on a GPU with the host.
+// Compares transposed copies of stacks of matrices on a GPU with the host.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <random>
 
-#include "tests/quant/on_device.h"
+#include "tests/quant/stacks.h"
 
 namespace tessera::quant {
 namespace {
 
-// A weight on the device, and memory for its transposed copy.
-struct TurnedWeight {
-  TurnedWeight(const Encoding& weight_encoding, Extent extent, Extent target_extent, unsigned seed, std::size_t shift)
-      : encoding(weight_encoding),
-        flipped(weight_encoding),
-        matrix(extent),
-        padded(target_extent),
-        stored(quantized(random_values(extent.elements(), seed), extent, weight_encoding)),
-        source(stored, shift) {
-    flipped.tile = {encoding.tile.cols, encoding.tile.rows};
-    const Extent room_extent = padded == Extent{} ? Extent{matrix.cols, matrix.rows} : padded;
-    room = room_for(flipped, {matrix.cols, matrix.rows});
-    room.data.assign(static_cast<std::size_t>(data_bytes(encoding.element, room_extent.elements())), 0xA5);
-    target = std::make_unique<DeviceStored>(room, shift);
-  }
+// A stack on the device, and memory for its transposed copy. `padded`: extent of the codes of one transposed matrix.
+class TurnedStack {
+ public:
+  TurnedStack(Stack stack, Extent padded, std::size_t shift)
+      : stack_(std::move(stack)),
+        padded_(padded),
+        stored_(stack_.stored()),
+        source_(stored_, shift),
+        target_(stack_.transposed_room(padded), shift) {}
+
   Transposition task() {
-    return {
-        .source = source.view(), .matrix = matrix, .encoding = encoding, .target = target->view(), .padded = padded};
+    return {.source = source_.view(),
+            .matrix = stack_.matrix,
+            .encoding = stack_.encoding,
+            .target = target_.view(),
+            .padded = padded_,
+            .matrices = stack_.count};
   }
-  Stored expected() {
-    Stored result = room_for(flipped, {matrix.cols, matrix.rows});
-    transpose(stored.view(), matrix, encoding, result.view());
-    if (padded == Extent{}) return result;
-    const auto row = static_cast<std::size_t>(data_bytes(encoding.element, matrix.rows));
-    const auto padded_row = static_cast<std::size_t>(data_bytes(encoding.element, padded.cols));
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(padded.rows) * padded_row);
-    for (std::size_t r = 0; r < static_cast<std::size_t>(matrix.cols); ++r)
-      std::copy_n(result.data.data() + r * row, row, codes.data() + r * padded_row);
-    result.data = codes;
+
+  void expect_equal_to_host() {
+    const StoredStack expected = expected_stack();
+    const std::string what =
+        fmt::format("{} matrices of {} x {}", stack_.count, stack_.matrix.rows, stack_.matrix.cols);
+    EXPECT_TRUE(same_bytes(target_.codes.values(), expected.codes)) << "codes, " << what;
+    EXPECT_TRUE(same_bytes(target_.scales.values(), expected.scales)) << "scales, " << what;
+    EXPECT_EQ(target_.tensor_amaxes.values(), expected.tensor_amaxes) << what;
+  }
+
+ private:
+  // Returns the host's result with padding.
+  StoredStack expected_stack() {
+    const Extent across = flip(stack_.matrix);
+    StoredStack turned = stack_.transposed_room(across), result = turned;
+    transpose(stored_.view(), stack_.matrix, stack_.encoding, turned.view(), stack_.count);
+    const auto bytes_of = [&](std::int64_t elements) {
+      return static_cast<std::size_t>(data_bytes(stack_.encoding.element, elements));
+    };
+    result.codes.assign(bytes_of(stack_.count * padded_.elements()), 0);
+    for (std::int64_t number = 0; number < stack_.count; ++number)
+      for (std::int64_t row = 0; row < across.rows; ++row)
+        std::copy_n(turned.codes.data() + bytes_of((number * across.rows + row) * across.cols), bytes_of(across.cols),
+                    result.codes.data() + bytes_of((number * padded_.rows + row) * padded_.cols));
+    result.scales = turned.scales;
+    result.tensor_amaxes = turned.tensor_amaxes;
     return result;
   }
 
-  Encoding encoding, flipped;
-  Extent matrix, padded;
-  Stored stored;
-  DeviceStored source;
-  Stored room;
-  std::unique_ptr<DeviceStored> target;
+  Stack stack_;
+  Extent padded_;
+  StoredStack stored_;
+  DeviceStack source_, target_;
 };
 
 class DeviceColumnwise : public OnDevice {
  protected:
-  static void check(std::vector<std::unique_ptr<TurnedWeight>>& weights) {
-    std::vector<Transposition> tasks;
-    for (const auto& weight : weights) tasks.push_back(weight->task());
-    kernels().create_columnwise(tasks, nullptr);
-    for (std::size_t w = 0; w < weights.size(); ++w) {
-      const Stored got = weights[w]->target->values(), expected = weights[w]->expected();
-      const Extent matrix = weights[w]->matrix;
-      EXPECT_TRUE(same_bytes(got.data, expected.data)) << "codes, " << matrix.rows << " x " << matrix.cols;
-      EXPECT_TRUE(same_bytes(got.scales, expected.scales)) << "scales, " << matrix.rows << " x " << matrix.cols;
-      EXPECT_EQ(got.tensor_amax, expected.tensor_amax);
-    }
-  }
-  // The extents in which 4-bit elements can be transposed.
-  static std::vector<Extent> matrices(const Encoding& encoding) {
-    std::vector<Extent> result{{0, 16}, {272, 512}, {384, 1024}};
+  // The extents in which 4-bit elements can be transposed, with numbers of matrices.
+  static std::vector<std::pair<Extent, std::int64_t>> stacks(const Encoding& encoding) {
+    std::vector<std::pair<Extent, std::int64_t>> result{{{0, 16}, 2},    {{272, 512}, 1}, {{384, 1024}, 1},
+                                                        {{290, 272}, 3}, {{34, 18}, 130}, {{16, 16}, 0}};
     for (const Extent& matrix : device_matrices())
-      if (encoding.element != Element::e2m1 || matrix.rows % 2 == 0) result.push_back(matrix);
+      if (encoding.element != Element::e2m1 || matrix.rows % 2 == 0)
+        result.emplace_back(matrix, matrix.elements() < 10000 ? 4 : 1);
     return result;
   }
 };
 
-TEST_F(DeviceColumnwise, TransposesManyWeightsLikeTheHost) {
-  unsigned seed = 0;
-  for (const std::size_t shift : {0, 1}) {
-    std::vector<std::unique_ptr<TurnedWeight>> weights;
-    for (const NamedEncoding& named : all_encodings())
-      for (const Extent& matrix : matrices(named.encoding))
-        weights.push_back(std::make_unique<TurnedWeight>(named.encoding, matrix, Extent{}, ++seed, shift));
-    check(weights);
-  }
-}
-
-TEST_F(DeviceColumnwise, PadsTheCodesWithZeros) {
-  unsigned seed = 500;
-  std::vector<std::unique_ptr<TurnedWeight>> weights;
-  for (const NamedEncoding& named : all_encodings())
-    for (const Extent& matrix : matrices(named.encoding)) {
-      const Extent padded{.rows = (matrix.cols + 15) / 16 * 16 + seed % 2 * 144,
-                          .cols = (matrix.rows + 31) / 32 * 32 + seed % 3 * 288};
-      weights.push_back(std::make_unique<TurnedWeight>(named.encoding, matrix, padded, ++seed, 0));
+TEST_F(DeviceColumnwise, TransposesManyStacksLikeTheHostAndPadsCodesWithZeros) {
+  std::mt19937 random(21);
+  for (const std::size_t shift : {0, 1})
+    for (const bool is_padded : {false, true}) {
+      if (is_padded && shift == 1) continue;
+      std::vector<std::unique_ptr<TurnedStack>> turned;
+      std::vector<Transposition> tasks;
+      for (const NamedEncoding& named : all_encodings())
+        for (const auto& [matrix, count] : stacks(named.encoding)) {
+          Extent padded = flip(matrix);
+          if (is_padded)
+            padded = {.rows = (padded.rows + 15) / 16 * 16 + static_cast<std::int64_t>(random() % 2) * 144,
+                      .cols = (padded.cols + 31) / 32 * 32 + static_cast<std::int64_t>(random() % 3) * 288};
+          turned.push_back(
+              std::make_unique<TurnedStack>(random_stack(named.encoding, matrix, count, random), padded, shift));
+          tasks.push_back(turned.back()->task());
+        }
+      kernels().create_columnwise(tasks, nullptr);
+      for (const auto& stack : turned) stack->expect_equal_to_host();
     }
-  check(weights);
 }
 
 }  // namespace

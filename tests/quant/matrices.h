@@ -107,6 +107,11 @@ constexpr Extent flip(Extent matrix) {
   return {.rows = matrix.cols, .cols = matrix.rows};
 }
 
+inline Encoding flipped(Encoding encoding) {
+  std::swap(encoding.tile.rows, encoding.tile.cols);
+  return encoding;
+}
+
 template <typename T>
 std::vector<T> transposed_values(const std::vector<T>& values, Extent matrix) {
   std::vector<T> result(values.size());

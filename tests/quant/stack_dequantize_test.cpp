@@ -19,7 +19,7 @@ struct QuantizedStack {
         matrix(stack.matrix),
         count(stack.count),
         decoded(decoded),
-        stored(stack),
+        stored(stack.stored()),
         values(stack.masters.size()) {
     for (std::int64_t number = 0; number < count; ++number) {
       const Quantized alone = matrix_of(stored.view(), number, matrix, encoding);

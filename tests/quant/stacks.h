@@ -9,6 +9,20 @@
 
 namespace tessera::quant {
 
+// The bytes of a stack.
+struct StoredStack {
+  void add(const Stored& matrix) {
+    codes.insert(codes.end(), matrix.data.begin(), matrix.data.end());
+    scales.insert(scales.end(), matrix.scales.begin(), matrix.scales.end());
+    tensor_amaxes.push_back(matrix.tensor_amax);
+  }
+  Quantized view() { return {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()}; }
+  bool operator==(const StoredStack&) const = default;
+
+  std::vector<std::uint8_t> codes, scales;
+  std::vector<float> tensor_amaxes;
+};
+
 struct Stack {
   Encoding encoding;
   Extent matrix;
@@ -21,24 +35,20 @@ struct Stack {
   }
   // Returns the bytes of one matrix that is quantized alone.
   Stored quantized_alone(std::int64_t number) const { return quantized(master(number), matrix, encoding); }
-};
-
-// The bytes of a stack whose matrices are quantized alone.
-struct StoredStack {
-  StoredStack() = default;
-  explicit StoredStack(const Stack& stack) {
-    for (std::int64_t number = 0; number < stack.count; ++number) add(stack.quantized_alone(number));
+  // Returns the bytes of all matrices.
+  StoredStack stored() const {
+    StoredStack result;
+    for (std::int64_t number = 0; number < count; ++number) result.add(quantized_alone(number));
+    return result;
   }
-  void add(const Stored& matrix) {
-    codes.insert(codes.end(), matrix.data.begin(), matrix.data.end());
-    scales.insert(scales.end(), matrix.scales.begin(), matrix.scales.end());
-    tensor_amaxes.push_back(matrix.tensor_amax);
+  // Returns memory for the transposed matrices. `padded`: extent of the codes of one of them.
+  StoredStack transposed_room(Extent padded) const {
+    Stored one = room_for(flipped(encoding), flip(matrix));
+    one.data.assign(static_cast<std::size_t>(data_bytes(encoding.element, padded.elements())), 0xA5);
+    StoredStack room;
+    for (std::int64_t number = 0; number < count; ++number) room.add(one);
+    return room;
   }
-  Quantized view() { return {.data = codes.data(), .scales = scales.data(), .tensor_amax = tensor_amaxes.data()}; }
-  bool operator==(const StoredStack&) const = default;
-
-  std::vector<std::uint8_t> codes, scales;
-  std::vector<float> tensor_amaxes;
 };
 
 // A StoredStack on a device. `shift` is the DeviceArray shift of the codes.

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tests/quant/matrices.h"
+#include "tests/quant/stacks.h"
 
 namespace tessera::quant {
 namespace {
@@ -11,11 +11,7 @@ class Transposes : public testing::TestWithParam<NamedEncoding> {
  protected:
   const Encoding& encoding() const { return GetParam().encoding; }
   // Returns the encoding of the transposed matrix.
-  Encoding flipped() const {
-    Encoding result = encoding();
-    std::swap(result.tile.rows, result.tile.cols);
-    return result;
-  }
+  Encoding flipped() const { return quant::flipped(encoding()); }
 };
 INSTANTIATE_TEST_SUITE_P(Encodings, Transposes, testing::ValuesIn(all_encodings()), name_of_case);
 
@@ -54,6 +50,19 @@ TEST_P(Transposes, HaveTheSameValues) {
   values.resize(static_cast<std::size_t>(matrix.elements()));
   const std::vector<bfloat16> expected = transposed_values(values, matrix);
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(flipped_values[i].bits, expected[i].bits) << i;
+}
+
+TEST_P(Transposes, OfAStackHaveTheBytesOfEachMatrixAlone) {
+  std::mt19937 random(25);
+  for (const std::int64_t count : {0, 1, 7})
+    for (const Extent& matrix : kExtents) {
+      const Stack stack = random_stack(encoding(), matrix, count, random);
+      StoredStack source = stack.stored(), found = stack.transposed_room(flip(matrix)), expected;
+      for (std::int64_t number = 0; number < count; ++number)
+        expected.add(transposed(stack.quantized_alone(number), matrix, encoding(), flipped()));
+      transpose(source.view(), matrix, encoding(), found.view(), count);
+      EXPECT_EQ(found, expected) << count << " matrices of " << matrix.rows << " x " << matrix.cols;
+    }
 }
 
 TEST_P(Transposes, OfOddExtentsAreRejectedOnlyForFourBits) {

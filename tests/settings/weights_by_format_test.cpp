@@ -112,5 +112,18 @@ TEST(WeightsByFormat, RefuseFormatsAndRulesWithoutAWeight) {
   EXPECT_NO_THROW(lines_of("llama-tiny", {"--dtype", "bf16", "--wire-format", "nvfp4", "--wire-rules", "*=nvfp4"}));
 }
 
+// The width of an expert is 344, so each of 8 etp ranks has 43 columns.
+TEST(WeightsByFormat, RefuseAnOddNumberOfColumnsOfExpertsOnAnEtpRank) {
+  const auto flags_over = [](const char* degree) -> Flags {
+    return {"--tp", "8", degree, "8", "--wire-rules", "layers.0.experts.down.weight=nvfp4"};
+  };
+  EXPECT_EQ(refusal_of("mixtral-demo", flags_over("--etp")),
+            "parameter 'layers.0.experts.down.weight': 4-bit formats need an even number of columns on each compute "
+            "rank, got 43");
+  Flags over_ep = flags_over("--ep");
+  over_ep.insert(over_ep.end(), {"--dtype", "bf16"});
+  EXPECT_NO_THROW(lines_of("mixtral-demo", over_ep));
+}
+
 }  // namespace
 }  // namespace tessera::settings

@@ -52,7 +52,8 @@ std::vector<std::vector<Slice>> random_cuts(int ranks, unsigned seed) {
     std::sort(ends.begin(), ends.end());
     ends.push_back(size);
     for (std::size_t rank = 1; rank + 1 < ends.size(); ++rank)
-      if (random() % 3 == 0) ends[rank] = std::min(ends[rank], ends[rank - 1] + 1);
+      if (random() % 3 == 0)
+        ends[rank] = std::min(ends[rank], ends[rank - 1] + static_cast<std::int64_t>(random() % 2));
     std::vector<Slice> slices;
     for (const std::int64_t end : ends) slices.push_back({slices.empty() ? 0 : slices.back().end, end});
     cuts.push_back(slices);
@@ -299,9 +300,9 @@ TEST_P(CastMasters, GatherAllWeightsWithOneExchange) {
 }
 
 // Returns the error of a gather over two ranks with these slices of a weight of 8 x 8 elements.
-std::string gather_fault_of(Slice first, Slice second) {
+std::string gather_fault_of(Slice first, Slice second, bool has_data = true) {
   std::vector<std::uint8_t> data(64);
-  const QuantizedWeight weight{{8, 8}, {data.data()}};
+  const QuantizedWeight weight{{8, 8}, {has_data ? data.data() : nullptr}};
   std::string fault;
   comm::run_local(2, {}, [&](comm::World& world) {
     const auto group = comm::make_whole_group(world, 2);
@@ -321,6 +322,19 @@ TEST(GatherQuantizedErrors, NameTheWeightWhoseSlicesAreWrong) {
   EXPECT_THAT(gather_fault_of({0, 13}, {14, 64}), testing::HasSubstr("cols [13, 14)"));
   EXPECT_THAT(gather_fault_of({0, 13}, {13, 65}), testing::HasSubstr("52 columns from 13"));
   EXPECT_THAT(gather_fault_of({0, 13}, {64, 13}), testing::HasSubstr("weight 0: "));
+  EXPECT_THAT(gather_fault_of({0, 13}, {13, 64}, false), testing::HasSubstr("weight 0: no memory for its data"));
+}
+
+TEST(GatherQuantizedErrors, RefuseOtherNumbersOfSlicesThanWeights) {
+  const QuantizedWeight weight{{8, 8}, {}};
+  comm::run_local(1, {}, [&](comm::World& world) {
+    const auto group = comm::make_whole_group(world, 1);
+    EXPECT_THAT(
+        [&] {
+          QuantizedGather({&weight, 1}, {}, *group, Format::fp8);
+        },
+        testing::ThrowsMessage<Error>(testing::HasSubstr("got 1 weights and 0 slices")));
+  });
 }
 
 TEST_P(CastMasters, AcceptAnEmptyListOfWeights) {
