@@ -297,6 +297,8 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFlags{{"--gtp", "1024", "--dp", "1048576", "--backend", "mpi"}, {"1073741824 places"}},
                       BadFlags{{"--tp", "1024", "--gtp", "1048576", "--dp", "1048576"}, {"at most 1048576"}},
                       BadFlags{{"--gtp", "1024", "--dead", "dp1048576:0"}, {"--dp 1048577", "at most 1048576"}},
+                      BadFlags{{"--tp", "2", "--dp", "3", "--dead", "dp1:0", "--reduced-batch", "25"},
+                               {"--reduced-batch: got 25", "at most --global-batch 24"}},
                       BadFlags{{"--ranks", "4", "--tp", "3"}, {"--ranks", "got 4", "--tp 3", "multiple"}},
                       BadFlags{{"--ranks", "4", "--tp", "2", "--gtp", "2", "--dp", "2"},
                                {"--ranks", "got 4", "--dp 2", "= 8"}},
