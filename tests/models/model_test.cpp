@@ -13,7 +13,7 @@ class OnlyTrains : public Model {
   nn::Loss forward(const Batch&, double) override { return {}; }
 };
 
-TEST(Model, NamesTheMissingFunctionWhenAModelThatOnlyTrainsIsAskedToGenerate) {
+TEST(Model, NamesTheFunctionThatAModelLacks) {
   OnlyTrains model;
   nn::KeyValueCache cache;
   const auto expect = [](auto call, const char* name) {
@@ -25,7 +25,11 @@ TEST(Model, NamesTheMissingFunctionWhenAModelThatOnlyTrainsIsAskedToGenerate) {
     }
   };
   expect([&] { model.make_cache(3); }, "Model::make_cache");
-  expect([&] { model.next_logits({}, cache); }, "Model::next_logits");
+  expect([&] { model.logits({}, {}); }, "Model::logits");
+  expect([&] { model.blocks(); }, "Model::blocks");
+  expect([&] { model.begin({}); }, "Model::begin");
+  expect([&] { model.run({}, {}, {}); }, "Model::run");
+  expect([&] { model.loss({}, {}, 1); }, "Model::loss");
 }
 
 }  // namespace

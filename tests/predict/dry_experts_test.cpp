@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tests/models/divided_model.h"
 #include "tests/predict/recorded_steps.h"
 
 namespace tessera::predict {
@@ -99,6 +100,28 @@ TEST(DryStepExperts, UpdateRouterBiasesBeforeWeights) {
   EXPECT_EQ(with[0].bytes, 6 * 8);
   EXPECT_EQ(with[1].kind, schedule::EventKind::publish);
   EXPECT_EQ(dry_step(options).parameters[static_cast<std::size_t>(with[1].parameter)].name, "layers.1.router.bias");
+}
+
+TEST(DryStepExperts, RangesOfBlocksHaveTheEventsOfAllBlocks) {
+  for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+    const Case it{.config = balanced_model(),
+                  .tp = 2,
+                  .recompute = recompute,
+                  .sequence_parallel = true,
+                  .experts = nn::ExpertDegrees{.etp = 2}};
+    DryOptions options = options_of(it, 1);
+    options.step.dropout.hidden = 0.25;
+    const DryStep whole = dry_step(options);
+    for (const std::vector<std::int64_t>& ends : {std::vector<std::int64_t>{1}, {0, 1}}) {
+      DryOptions divided = options;
+      divided.step.build = [&](nn::Context& context) {
+        return std::make_unique<models::testing::DividedModel>(options.step.build(context), ends);
+      };
+      const DryStep parts = dry_step(divided);
+      EXPECT_EQ(parts.microbatch, whole.microbatch);
+      EXPECT_EQ(parts.optimizer, whole.optimizer);
+    }
+  }
 }
 
 // Returns the bytes of activations of all tokens that a dry step keeps, by layer with experts.

@@ -99,6 +99,29 @@ TEST(Trainer, AStepWithoutTargetsHasNoLossAndNoGradient) {
   EXPECT_EQ(result.norms, std::vector<double>(2, 0.0));
 }
 
+// The blocks of a model may run in several ranges, some of them empty.
+TEST(Trainer, RangesOfBlocksChangeNoBit) {
+  models::DecoderConfig deep = testing::balanced_model();
+  deep.num_layers = 4;
+  deep.experts->sparse = {false, true, true, false};
+  for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+    RunOptions options{.model = deep,
+                       .tp = 2,
+                       .gtp = 2,
+                       .experts = nn::ExpertDegrees{.etp = 2, .egtp = 2},
+                       .sequence_parallel = true,
+                       .recompute = recompute,
+                       .blocks = 4,
+                       .steps = 2};
+    options.dropout.hidden = 0.25;
+    const RunResult expected = run(options);
+    for (const std::vector<std::int64_t>& ends : {std::vector<std::int64_t>{2}, {1, 3}, {0, 4}, {1, 1, 2}}) {
+      options.block_ends = ends;
+      EXPECT_EQ(run(options), expected) << fmt::format("ranges that end at {}", fmt::join(ends, ", "));
+    }
+  }
+}
+
 TEST(Trainer, RandomDelaysChangeNoBit) {
   RunOptions options{.model = odd_model(), .tp = 2, .gtp = 2, .sequence_parallel = true, .blocks = 4, .steps = 2};
   const RunResult expected = run(options);

@@ -12,6 +12,7 @@
 #include "tessera/models/decoder/decoder.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/quant/elementwise.h"
+#include "tests/models/divided_model.h"
 
 namespace tessera::train::testing {
 namespace {
@@ -145,8 +146,10 @@ TrainerOptions trainer_options(const RunOptions& options) {
   models::StepOptions step{
       .build =
           [&options, model](nn::Context& context) {
-            return std::make_unique<HookedModel>(std::make_unique<models::Decoder>(options.model, context, model),
-                                                 context, options);
+            std::unique_ptr<models::Model> built = std::make_unique<models::Decoder>(options.model, context, model);
+            if (!options.block_ends.empty())
+              built = std::make_unique<models::testing::DividedModel>(std::move(built), options.block_ends);
+            return std::make_unique<HookedModel>(std::move(built), context, options);
           },
       .layout = layout_of(options),
       .types = {.model = options.dtype, .accumulator = quant::accumulator_of(options.dtype), .wire = options.dtype},

@@ -30,6 +30,7 @@ struct RunOptions {
   bool sequence_parallel = false;
   nn::TokenSplit split;
   std::optional<models::TpParts> parts;
+  std::vector<std::int64_t> block_ends;  // not empty: blocks run in ranges with these ends, and a last range
   nn::Recompute recompute = nn::Recompute::none;
   shard::Lookup embedding = shard::Lookup::gather;
   int blocks = 12;  // blocks of a step, of one sequence each; a rank has blocks / (gtp * dp) microbatches

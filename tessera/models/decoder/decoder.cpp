@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/layers/output_logits.h"
@@ -170,34 +172,54 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
   return layers;
 }
 
-at::Tensor Decoder::hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache) {
+void Decoder::set_first_token(const Batch& batch) {
   context_.dropout.first_token =
       batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
-  nn::Stream stream{embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}};
+}
+
+Flow Decoder::begin(const Batch& batch) {
+  set_first_token(batch);
+  return {.stream = {embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}}, .terms = {}};
+}
+
+Flow Decoder::run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyValueCache* cache) {
+  TESSERA_CHECK(blocks.begin >= 0 && blocks.begin <= blocks.end && blocks.end <= this->blocks(),
+                "blocks {} to {}, expected blocks below {}", blocks.begin, blocks.end, this->blocks());
+  set_first_token(batch);
   nn::TokenLayout layout = batch.layout;
   if (config_.experts) layout.counted = batch.targets.ge(0);
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+  for (auto layer = static_cast<std::size_t>(blocks.begin); layer < static_cast<std::size_t>(blocks.end); ++layer) {
     const nn::Block& block = blocks_[layer];
     if (cache != nullptr) {
       const nn::CachePlace place{.layer = cache->layers.at(layer), .first = cache->tokens};
-      stream = cached_block_forward(context_, block, std::move(stream), layout, rope_, place);
+      flow.stream = cached_block_forward(context_, block, std::move(flow.stream), layout, rope_, place);
       continue;
     }
-    nn::BlockOutput out = block_forward(context_, block, std::move(stream), layout, rope_);
-    stream = std::move(out.stream);
-    if (out.terms.defined() && terms != nullptr) terms->push_back(std::move(out.terms));
+    nn::BlockOutput out = block_forward(context_, block, std::move(flow.stream), layout, rope_);
+    flow.stream = std::move(out.stream);
+    if (out.terms.defined()) flow.terms.push_back(std::move(out.terms));
   }
-  return rms_norm(context_, norm_, stream.h, stream.residual);
+  return flow;
 }
 
-nn::Loss Decoder::forward(const Batch& batch, double scale) {
-  std::vector<nn::RouterTerms> terms;
-  nn::Loss loss = output_loss(context_, output_, hidden(batch, &terms, nullptr), batch.targets, scale);
+at::Tensor Decoder::hidden(Flow flow, const Batch& batch) {
+  set_first_token(batch);
+  return rms_norm(context_, norm_, flow.stream.h, flow.stream.residual);
+}
+
+nn::Loss Decoder::loss(Flow flow, const Batch& batch, double scale) {
+  const std::vector<nn::RouterTerms> terms = std::exchange(flow.terms, {});
+  const at::Tensor last = hidden(std::move(flow), batch);  // from here on, the stream's memory may be reused
+  nn::Loss loss = output_loss(context_, output_, last, batch.targets, scale);
   if (terms.empty()) return loss;
   const nn::RouterLoss router = router_loss(terms, router_loss_, batch.targets.ge(0), scale);
   loss.objective = at::add(loss.objective, router.objective);
   loss.router = router.values;
   return loss;
+}
+
+at::Tensor Decoder::logits(Flow flow, const Batch& batch) {
+  return last_logits(context_, output_, hidden(std::move(flow), batch), batch.layout.seq_len, config_.vocab_size);
 }
 
 RouterBiases Decoder::router_biases() const {
@@ -216,17 +238,6 @@ nn::KeyValueCache Decoder::make_cache(std::int64_t capacity) {
     cache.layers.push_back({.keys = at::empty(shape, options), .values = at::empty(shape, options)});
   }
   return cache;
-}
-
-at::Tensor Decoder::next_logits(const Batch& batch, nn::KeyValueCache& cache) {
-  const std::int64_t tokens = batch.layout.seq_len;
-  TESSERA_CHECK(batch.layout.batch == 1 && tokens > 0, "{} sequences of {} tokens, expected one that is not empty",
-                batch.layout.batch, tokens);
-  TESSERA_CHECK(cache.tokens + tokens <= cache.capacity, "a cache of {} tokens has no place for {} after {}",
-                cache.capacity, tokens, cache.tokens);
-  const at::Tensor last = hidden(batch, nullptr, &cache);
-  cache.tokens += tokens;
-  return last_logits(context_, output_, last, tokens, config_.vocab_size);
 }
 
 }  // namespace tessera::models

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <iterator>
 #include <vector>
 
 #include "tessera/models/decoder/decoder_config.h"
@@ -21,18 +22,20 @@ class Decoder final : public Model {
   // decoder_parameters.
   Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
 
-  nn::Loss forward(const Batch& batch, double scale) override;
+  std::int64_t blocks() const override { return std::ssize(blocks_); }
+  Flow begin(const Batch& batch) override;
+  Flow run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyValueCache* cache) override;
+  nn::Loss loss(Flow flow, const Batch& batch, double scale) override;
   RouterBiases router_biases() const override;
   nn::KeyValueCache make_cache(std::int64_t capacity) override;
-  at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache) override;
+  at::Tensor logits(Flow flow, const Batch& batch) override;
   // Returns the input of the output layer: [own tokens, hidden].
-  at::Tensor hidden(const Batch& batch) { return hidden(batch, nullptr, nullptr); }
+  at::Tensor hidden(Flow flow, const Batch& batch);
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // If `terms` is not null, it receives the router terms of the sparse blocks, in order. If `cache` is not null, the
-  // tokens attend also to the tokens in the cache (next_logits), otherwise only to tokens of this batch.
-  at::Tensor hidden(const Batch& batch, std::vector<nn::RouterTerms>* terms, nn::KeyValueCache* cache);
+  // Sets the position of this rank's first token, which dropout reads.
+  void set_first_token(const Batch& batch);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   // On a GPU in bf16, checks that the products of an expert have bits that do not depend on other experts. Throws Error
   // if the check fails.

@@ -53,7 +53,9 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
   runtime::Runtime& runtime = trainer.runtime();
   runtime.program().begin_step(schedule::StepKind::evaluate, 1);
   runtime.program().begin_microbatch();
-  const at::Tensor hidden = decoder->hidden(batch_of(tokens));
+  const models::Batch batch = batch_of(tokens);
+  const at::Tensor hidden =
+      decoder->hidden(decoder->run(decoder->begin(batch), {0, decoder->blocks()}, batch, nullptr), batch);
   {
     const nn::ConsumedWeight weight(*context, decoder->output().weight, schedule::Pass::forward);
     const at::Tensor part = ops::gemm_fprop(hidden, weight.tensor()).contiguous();
