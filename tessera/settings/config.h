@@ -31,6 +31,8 @@ using FormatRules = Written<std::vector<shard::FormatRule>>;
 
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
+// native: a product that would be decoded (quant/formats/product_kernel.h) is refused.
+enum class GemmKernels { automatic, native };
 using shard::Lookup;
 // The values of nn::Recompute, and `automatic`, with which predict/recompute_choice.h chooses the policy of each
 // block.
@@ -84,7 +86,8 @@ struct TrainConfig {
   FormatRules wire_rules_backward;
   quant::Format gemm_format = quant::Format::bf16;  // number format of matrix products
   FormatRules gemm_rules;                           // formats of single parameters, by name
-  nn::ProductOptions products;                      // without tp_chunks and tp_overlap, which are settings below
+  GemmKernels gemm_kernels = GemmKernels::automatic;
+  nn::ProductOptions products;  // without tp_chunks and tp_overlap, which are settings below
 
   train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings

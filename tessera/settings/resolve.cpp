@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "tessera/base/error.h"
+#include "tessera/quant/formats/product_kernel.h"
 #include "tessera/settings/checks/expert_checks.h"
 #include "tessera/settings/checks/format_checks.h"
 #include "tessera/settings/checks/run_limits.h"
@@ -65,12 +66,21 @@ bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
          std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
 }
 
-void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
-  for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
-    if (config.backend == Backend::nccl && has_format(policy, format))
+// Throws InputError if --gemm-kernels native is given and a product would be decoded.
+void check_kernels(const TrainConfig& config, const shard::FormatPolicy& policy) {
+  if (config.gemm_kernels != GemmKernels::native) return;
+  const bool is_gpu = config.backend == Backend::nccl;
+  for (const quant::Format format :
+       {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
+    if (has_format(policy, format) && quant::kernel_of(format, is_gpu) == quant::ProductKernel::decoded)
       throw InputError(
-          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
-          name_of(format));
+          "--gemm-kernels: got native with products in {}, which --backend {} multiplies as decoded values; expected "
+          "auto, or products in {}",
+          name_of(format), name_of(config.backend), is_gpu ? "bf16, fp8 or fp8_block" : "bf16");
+}
+
+void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
+  check_kernels(config, policy);
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
   // The stored settings of a run contain all settings. Therefore only a value that differs from the default counts as
   // given.
