@@ -19,11 +19,17 @@ ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule:
   const runtime::WeightView view = context.program.consume(weight.id, pass);
   encoded_ = view.encoded;
   encoding_ = view.encoding;
-  if (!encoded_) tensor_ = shaped(context, const_cast<void*>(view.weight().data), view.weight().type, weight);
+  if (encoded_) return;
+  (view.is_decoded ? decoded_ : tensor_) =
+      shaped(context, const_cast<void*>(view.weight().data), view.weight().type, weight);
+  if (view.is_decoded && ops::needs_whole(encoding_))
+    amax_ = ops::view_of(const_cast<float*>(view.tensor_amax), {1}, quant::DType::fp32,
+                         ops::to_device(context.program.device()));
 }
 
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   const at::Device device = ops::to_device(context_.program.device());
+  if (decoded_.defined()) return ops::decoded_weight(decoded_, encoding_, side, amax_);
   if (encoded_) return ops::borrowed_weight(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});

@@ -30,8 +30,8 @@ class ConsumedWeight {
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
 
-  // Returns a view that is valid until the destructor runs. The tensor is undefined if the products read the weight in
-  // its stored format.
+  // Returns a view of the weight's values, which is valid until the destructor runs. The tensor is undefined if the
+  // products read the weight in its stored format, or its decoded values.
   const at::Tensor& tensor() const { return tensor_; }
   // Returns the weight in the format of its products, by rows or by columns. The operand is valid until the destructor
   // runs. The call may be collective over tp, to reduce the amax of the logical weight.
@@ -42,9 +42,10 @@ class ConsumedWeight {
   const Weight& weight_;
   schedule::Pass pass_;
   std::optional<quant::Quantized> encoded_;
-  quant::Encoding encoding_;                     // encoding of encoded_
+  quant::Encoding encoding_;                     // encoding of encoded_ and decoded_
   int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   at::Tensor tensor_;
+  at::Tensor decoded_, amax_;  // the weight's decoded values, and the amax of the logical weight
 };
 
 // Calls write(gradient, accumulate), where `gradient` is the staging of the weight's gradient. Then produces the

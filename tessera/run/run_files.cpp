@@ -95,7 +95,9 @@ ordered_json or_null(const std::optional<double>& value) {
 
 // Adds the weights, bytes and flops of each number format, and the requested formats.
 void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, ordered_json& json) {
-  json["weights_by_format"] = settings::weights_by_format(run.format_table(), run->dtype);
+  const shard::FormatTable formats = run.format_table();
+  json["weights_by_format"] = settings::weights_by_format(formats, run->dtype);
+  json["weights_quantized_at_use"] = telemetry::by_format(formats.quantized_at_use, run->dtype);
   json["wire_format"] = telemetry::name_in_run(run->formats.wire, run->dtype);
   if (!run->formats.wire_rules.empty()) json["wire_rules"] = run->formats.wire_rules.text;
   if (run->formats.wire_backward)
@@ -109,6 +111,8 @@ void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, or
     if (setting.is_of_fp8_products() && !settings::is_without_meaning(run.stored(), setting))
       json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
   json["flops"] = telemetry::by_format(totals.flops_by_format, run->dtype);
+  json["products_by_kernel"] =
+      telemetry::products_by_kernel(totals.flops_by_format, run->dtype, run->backend == settings::Backend::nccl);
   if (run->mesh.tp == 1) return;
   json["tp_chunks"] = run->tp_chunks;
   json["tp_wire_format"] = telemetry::name_in_run(run->products.tp_wire, run->dtype);

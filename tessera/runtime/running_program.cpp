@@ -155,6 +155,9 @@ WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
   WeightView view;
   if (is_unpacked(parameter.spec)) {
     view.planes[0] = {entry.view(), parameter.types.model};
+    view.is_decoded = unpacked_to(parameter.spec) == shard::Unpacked::decoded;
+    view.encoding = *parameter.spec.encoding;
+    view.tensor_amax = encoded_matrix(parameter, nullptr, nullptr).tensor_amax;
     return view;
   }
   for (std::size_t p = 0; p < parameter.planes.size(); ++p) {

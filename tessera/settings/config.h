@@ -31,6 +31,8 @@ using FormatRules = Written<std::vector<shard::FormatRule>>;
 
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
+// native: a product that would be decoded (quant/formats/product_kernel.h) is refused.
+enum class GemmKernels { automatic, native };
 using shard::Lookup;
 // The values of nn::Recompute, and `automatic`, with which predict/recompute_choice.h chooses the policy of each
 // block.
@@ -51,6 +53,7 @@ struct FormatSettings {
   FormatRules wire_rules_backward;
   quant::Format products = quant::Format::bf16;  // of matrix products
   FormatRules product_rules;
+  GemmKernels kernels = GemmKernels::automatic;
 };
 
 // Defaults are those of the command line. settings.h has the table of keys: a key names a setting in JSON, and its flag

@@ -3,15 +3,23 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/quant/formats/product_kernel.h"
 
 namespace tessera::shard {
 
-bool is_unpacked(const ParameterSpec& spec) {
-  if (!spec.encoding) return false;
-  if (spec.product == quant::Format::bf16 || spec.looked_up) return true;
+Unpacked unpacked_to(const ParameterSpec& spec) {
+  if (!spec.encoding) return Unpacked::nothing;
+  if (spec.product == quant::Format::bf16 || spec.looked_up) return Unpacked::values;
   const quant::Encoding as_multiplied =
       spec.is_backward_weight ? quant::columnwise_encoding(spec.product) : quant::weight_encoding(spec.product);
-  return *spec.encoding != as_multiplied;
+  if (*spec.encoding != as_multiplied) return Unpacked::values;
+  return quant::is_decoded(spec.product) ? Unpacked::decoded : Unpacked::nothing;
+}
+
+bool is_quantized_at_use(const ParameterSpec& spec) {
+  if (spec.product == quant::Format::bf16) return false;
+  if (!spec.encoding || unpacked_to(spec) == Unpacked::values) return true;
+  return spec.backward && is_quantized_at_use(backward_weight(spec));
 }
 
 ParameterSpec backward_weight(const ParameterSpec& spec) {

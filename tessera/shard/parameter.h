@@ -78,9 +78,9 @@ struct ParameterSpec {
   // element of the weight, and contains the weight's values or its data.
   std::vector<PlaneSpec> planes;
   // The number format in which a matrix of a bf16 model is stored and sent. If set, it replaces `planes`. The master is
-  // fp32. If is_unpacked() is true, layers read the weight unpacked to bf16 (encoded.h).
+  // fp32. If is_unpacked() is true, layers read the weight unpacked (Unpacked).
   std::optional<quant::Encoding> encoding;
-  // The number format of the weight's products. If it is the format of `encoding`, products read the planes directly.
+  // The number format of the weight's products. If it is the format of `encoding`, products do not quantize the weight.
   quant::Format product = quant::Format::bf16;
   bool looked_up = false;  // whether a layer also reads rows of the matrix by index, in bf16
   // Set if backward passes read the weight in another number format, from a separate parameter (backward_weight()).
@@ -98,8 +98,19 @@ struct ParameterSpec {
 inline std::int64_t matrices_of(const ParameterSpec& spec) {
   return spec.dims.size() == 3 ? spec.dims.front() : 1;
 }
-// Returns whether layers read the weight, which is stored in a number format, unpacked to bf16.
-bool is_unpacked(const ParameterSpec& spec);
+// The content of the unpacked stage of a weight in a number format, which has the type of the model:
+//   nothing  layers read the planes
+//   values   the values of the weight, rounded to bf16
+//   decoded  the decoded values of its codes (quant/formats/decoded.h), for products of these values
+enum class Unpacked : std::uint8_t { nothing, values, decoded };
+Unpacked unpacked_to(const ParameterSpec& spec);
+// Returns whether layers read the weight, which is stored in a number format, unpacked.
+inline bool is_unpacked(const ParameterSpec& spec) {
+  return unpacked_to(spec) != Unpacked::nothing;
+}
+// Returns whether each product quantizes a weight that the product reads in another format. The product may be one of
+// a forward or of a backward pass.
+bool is_quantized_at_use(const ParameterSpec& spec);
 // Returns the backward weight of a weight whose `backward` is set. The backward weight has the shape and the sharding
 // of the weight, and the name "NAME (backward)". A backward weight is not trained and has no master.
 ParameterSpec backward_weight(const ParameterSpec& spec);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "tessera/quant/formats/product_kernel.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::telemetry {
@@ -155,6 +156,18 @@ void each_number(const Metric& metric, StepMetrics& step, const std::function<vo
 
 std::string_view name_in_run(quant::Format format, quant::DType dtype) {
   return format == quant::Format::bf16 ? name_of(dtype) : name_of(format);
+}
+
+nlohmann::ordered_json products_by_kernel(const ByFormat<double>& flops, quant::DType dtype, bool is_gpu) {
+  nlohmann::ordered_json products = nlohmann::ordered_json::array();
+  for (std::size_t at = 0; at < quant::kFormats; ++at) {
+    if (flops[at] == 0) continue;
+    const auto format = static_cast<quant::Format>(at);
+    products.push_back({{"format", name_in_run(format, dtype)},
+                        {"kernel", name_of(quant::kernel_of(format, is_gpu))},
+                        {"flops", flops[at]}});
+  }
+  return products;
 }
 
 }  // namespace tessera::telemetry

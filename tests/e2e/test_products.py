@@ -8,9 +8,9 @@ from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
 from program import metrics, tessera
 from summary import run_cases
 
-# (product format, wire format). A product reads the gathered weight directly, or quantizes it again after unpacking.
+# (product format, wire format). A product reads the gathered weight directly or decoded, or quantizes it again after unpacking.
 PAIRS = (("fp8", "fp8"), ("fp8", "nvfp4"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("mxfp8", "bf16"),
-         ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"))
+         ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("nvfp4", "mxfp8"))
 PARALLEL = ("--sequence-parallel", "on")
 CURRENT = ("--fp8-scaling", "current")
 
@@ -31,7 +31,12 @@ class Products(FormatRuns, unittest.TestCase):
         for turn, (product, wire) in enumerate(PAIRS):
             self.same(product, wire, *chosen([[(1, 1, 1)], [(1, 3, 1), *POISON], [(1, 4, 1), "--debug-delays", 3]], turn))
             self.same(product, wire, [(2, 1, 1), *PARALLEL], [(2, 2, 1), *PARALLEL, *POISON])
+        chunks = (*PARALLEL, "--tp-chunks", 2)
+        for product in ("nvfp4", "mxfp8"):
+            self.same(product, product, [(2, 1, 1), *chunks, "--tp-overlap", "off"],
+                      [(2, 2, 1), *chunks, "--tp-overlap", "on", "--debug-delays", 3, *POISON])
         self.same("fp8", "fp8", [(1, 1, 2)], [(1, 2, 2)], [(1, 2, 2), "--zero", "off"])
+        self.same("nvfp4", "nvfp4", [(1, 1, 2)], [(1, 2, 2), "--zero", "off"])
         self.same("fp8", "fp8", [(1, 1, 1), *CURRENT], [(1, 3, 1), *CURRENT])
         self.same("fp8", "bf16", [(2, 1, 1), *CURRENT], [(2, 2, 1), *CURRENT, *POISON])
 
@@ -46,8 +51,19 @@ class Products(FormatRuns, unittest.TestCase):
         self.assertEqual({"bf16", "mxfp8"}, set(moved["gathered_bytes"]))
         self.assertEqual(0, moved["demand_gathers"])
 
+    def test_decoded_weights_equal_quantized_bf16_weights(self):
+        """Products read the codes of a gathered nvfp4 weight. The bits equal those of a bf16 weight that each product quantizes."""
+        for mesh in ((1, 3, 1), (2, 2, 1), (1, 2, 2)) if FULL else ((2, 2, 1),):
+            plain = self.products(f"whole-nvfp4-{mesh}", mesh, "nvfp4", "bf16", *(PARALLEL if mesh[0] > 1 else ()))
+            codes = self.products(f"codes-nvfp4-{mesh}", mesh, "nvfp4", "nvfp4", *(PARALLEL if mesh[0] > 1 else ()), *POISON)
+            self.assertEqual(plain, codes, mesh)
+        whole, codes = (self.summary(f"{name}-nvfp4-(2, 2, 1)") for name in ("whole", "codes"))
+        self.assertEqual({"nvfp4": whole["weights_by_format"]["products"]["nvfp4"]}, whole["weights_quantized_at_use"])
+        self.assertEqual({}, codes["weights_quantized_at_use"])
+        self.assertEqual(0, codes["demand_gathers"])
+
     def test_recomputation_does_not_change_the_result(self):
-        for turn, (product, wire) in enumerate((("fp8", "fp8"), ("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"))):
+        for turn, (product, wire) in enumerate((("fp8", "fp8"), ("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("nvfp4", "bf16"))):
             self.same(product, wire, *chosen([[(2, 1, 1), *PARALLEL], *([(2, 1, 1), *PARALLEL, "--recompute", policy]
                                                                         for policy in ("full", "selective"))], turn))
 
@@ -126,6 +142,9 @@ class Products(FormatRuns, unittest.TestCase):
         self.assertEqual({"fp8": 2.0 * layer - down, "fp8_block": down, "bf16": 2 * 3 * tokens * hidden * 131},
                          lines[-1]["flops_by_format"])
         self.assertEqual(summary["flops"]["fp8"], sum(line["flops_by_format"]["fp8"] for line in lines))
+        kernels = {each["format"]: (each["kernel"], each["flops"]) for each in summary["products_by_kernel"]}
+        self.assertEqual({name: ("native" if name == "bf16" else "decoded", flops) for name, flops in summary["flops"].items()}, kernels)
+        self.assertEqual({"fp8_block": hidden * inner}, summary["weights_quantized_at_use"])
 
     def test_impossible_settings_are_refused(self):
         gemm = ("--gemm-format", "fp8")
@@ -138,6 +157,12 @@ class Products(FormatRuns, unittest.TestCase):
         self.refused("--gemm-format", "fp8_block", "--fp8-scaling", "current", wire="bf16",
                      expect=["--fp8-scaling", "--gemm-format fp8"])
         self.refused(*gemm, "--fp8-history", 0, wire="bf16", expect=["--fp8-history", "1"])
+        for product in FORMATS:
+            self.refused("--gemm-format", product, dtype="fp32", wire="bf16", expect=["--gemm-format", product, "--dtype bf16"])
+            self.refused("--gemm-format", product, "--gemm-kernels", "native", wire="bf16",
+                         expect=["--gemm-kernels: got native", f"products in {product}", "--backend local", "expected auto"])
+        self.refused("--gemm-rules", "layers.0.*=nvfp4", "--gemm-kernels", "native", wire="bf16", expect=["products in nvfp4"])
+        self.refused("--gemm-kernels", "fast", wire="bf16", expect=["--gemm-kernels", "auto, native"])
         self.refused(*gemm, "--tp-wire-format", "nvfp4", wire="bf16", expect=["--tp-wire-format", "nvfp4", "fp8"])
         self.refused(*gemm, "--tp-wire-format", "fp8", wire="bf16", expect=["--tp-wire-format", "--tp above 1"])
 

@@ -30,6 +30,8 @@ POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "
 SPLIT = ("--sequence-parallel", "on")  # shards tokens over tp
 UNSPLIT = ("--sequence-parallel", "off")
 FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
+NVFP4 = ("--gemm-format", "nvfp4", "--wire-format", "nvfp4")
+MXFP8 = ("--gemm-format", "mxfp8", "--wire-format", "mxfp8")
 CURRENT = ("--fp8-scaling", "current")
 CODES = ("--tp-wire-format", "fp8")
 DROPOUT = ("--hidden-dropout", 0.2, "--embedding-dropout", 0.1)
@@ -154,12 +156,23 @@ class GpuFlags(unittest.TestCase):
         self.check_like_cpus(codes)
 
     def test_products_over_tp(self):
-        """Tests every format that a GPU multiplies, with and without sequence parallelism."""
-        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("fp8", "nvfp4")):
+        """Tests native and decoded products, with and without sequence parallelism."""
+        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("fp8", "nvfp4"), ("nvfp4", "nvfp4"),
+                              ("nvfp4", "bf16"), ("mxfp8", "mxfp8"), ("mxfp8", "nvfp4")):
             one = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", wire))
             split = one.plus(*SPLIT)
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one.plus(*UNSPLIT), split, dataclasses.replace(split, model="odd"))
+
+    def test_decoded_weights_equal_quantized_bf16_weights(self):
+        """Products of gathered codes have the bits of products that quantize a bf16 weight at each use, in every layout."""
+        for product in ("nvfp4", "mxfp8"):
+            runs = [Run((1, 1, 1), ("--gemm-format", product, "--wire-format", wire), model="odd") for wire in ("bf16", product)]
+            self.check_same([*runs, runs[1].plus(*GRAPH), runs[1].plus(*POISON, *GRAPH, mesh=(1, 3, 1)),
+                             runs[1].plus("--debug-delays", 3, mesh=(1, 2, 1))])
+            self.check_like_cpus(*runs)
+            kernels = {each["format"]: each["kernel"] for each in self.summary(runs[1])["products_by_kernel"]}
+            self.assertEqual({"bf16": "native", product: "decoded"}, kernels)
 
     def check_pieces(self, run, transport):
         """Checks that a run with --tp-overlap on transferred its pieces by `transport` (push or nccl)."""
@@ -182,8 +195,9 @@ class GpuFlags(unittest.TestCase):
         self.check_pieces(exchanged, "nccl")
 
     def test_products_in_formats_and_chunks(self):
-        """Tests both scalings of fp8: one scale for a matrix, whose codes can also be sent, and a scale for each tile."""
-        for formats, codes in ((FP8, CODES), (("--gemm-format", "fp8_block"), ())):
+        """Tests both scalings of fp8: one scale for a matrix, whose codes can also be sent, and a scale for each tile. Tests decoded
+        products."""
+        for formats, codes in ((FP8, CODES), (("--gemm-format", "fp8_block"), ()), (NVFP4, ())):
             cut = Run((2, 1, 1), (*formats, *SPLIT, "--tp-chunks", 2))
             chunks, pieces = cut.plus(*WHOLE), cut.plus(*OVERLAP)
             self.check_same([chunks, pieces, pieces.plus(*GRAPH, *POISON, mesh=(2, 2, 1)), pieces.plus(*codes, *GRAPH)])
@@ -227,7 +241,7 @@ class GpuFlags(unittest.TestCase):
         policies += [("--recompute", "auto", "--activation-budget", budget) for budget in ("900KB", "30MB")]
         plain = Run((1, 1, 1))
         self.check_same([plain.plus(*policy, *graph) for policy in policies for graph in ((), GRAPH)])
-        for one in (plain.plus(*FP8), plain.plus(model="qwen3-tiny-odd")):
+        for one in (plain.plus(*FP8), plain.plus(*NVFP4), plain.plus(*MXFP8, model="odd"), plain.plus(model="qwen3-tiny-odd")):
             self.check_same([one.plus(*policies[0]), one.plus(*policies[1]), *(one.plus(*policy, *GRAPH) for policy in policies[1:])])
         one = Run((2, 1, 1), (*FP8, *SPLIT, *CODES))
         self.check_same([one.plus(*policies[0]), one.plus(*policies[1]), one.plus(*policies[2], *GRAPH)])
@@ -255,7 +269,7 @@ class GpuFlags(unittest.TestCase):
         self.check_like_cpus(*runs)
 
     def test_formats_with_replicas(self):
-        for flags in (FP8, ("--wire-format", "nvfp4", "--gemm-format", "fp8_block")):
+        for flags in (FP8, NVFP4, ("--wire-format", "nvfp4", "--gemm-format", "fp8_block")):
             one = Run((1, 1, 2), flags)
             self.check_same([one, one.plus("--zero", "off"), one.plus(*GRAPH, *POISON)])
 

@@ -88,8 +88,9 @@ class Nodes(unittest.TestCase):
             self.check_formats(wire, "--wire-format", wire)
 
     def test_products_in_number_formats(self):
-        """Tests products that read the stored weights, and products that quantize the weights again."""
-        for product, wire, scaling in (("fp8", "fp8", "delayed"), ("fp8", "nvfp4", "current"), ("fp8_block", "fp8_block", None)):
+        """Tests products that read the stored weights or their decoded values, and products that quantize the weights again."""
+        for product, wire, scaling in (("fp8", "fp8", "delayed"), ("fp8", "nvfp4", "current"), ("fp8_block", "fp8_block", None),
+                                       ("nvfp4", "nvfp4", None), ("mxfp8", "mxfp8", None)):
             more = ["--fp8-scaling", scaling] if scaling else []
             self.check_formats(f"{product}-{wire}", "--gemm-format", product, "--wire-format", wire, *more)
 

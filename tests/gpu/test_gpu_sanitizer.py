@@ -134,7 +134,8 @@ class Sanitizer(unittest.TestCase):
     def test_products_in_formats_stay_within_bounds(self):
         folder = scratch("sanitizer-formats")
         flags = self.format_flags(folder)
-        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8", "nvfp4")):
+        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8", "nvfp4"), ("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"),
+                              ("nvfp4", "bf16")):
             with self.subTest(product=product, wire=wire):
                 out = folder / f"{product}-{wire}"
                 self.check(MEMCHECK, *command("train", *flags, "--gemm-format", product, "--wire-format", wire, "--out", out),

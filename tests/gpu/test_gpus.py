@@ -137,8 +137,9 @@ class Gpus(unittest.TestCase):
     def test_a_step_allocates_no_memory_and_does_not_synchronize(self):
         fp8 = ["--wire-format", "fp8", "--gemm-format", "fp8"]
         unpacked = ["--wire-format", "mxfp8", "--gemm-format", "fp8", "--fp8-scaling", "current"]
-        for mesh, graph in itertools.product((["--gtp", 2], ["--tp", 2], ["--gtp", 2, *fp8], ["--gtp", 2, *unpacked]),
-                                             ([], ["--cuda-graph", "on"])):
+        decoded = ["--wire-format", "nvfp4", "--gemm-format", "nvfp4"]
+        meshes = (["--gtp", 2], ["--tp", 2], ["--gtp", 2, *fp8], ["--gtp", 2, *unpacked], ["--gtp", 2, *decoded])
+        for mesh, graph in itertools.product(meshes, ([], ["--cuda-graph", "on"])):
             flags = [*mesh, *graph]
             (few, waits_of_few), (many, waits_of_many) = self.counts(24, *flags), self.counts(64, *flags)  # pools are full
             self.assertGreater(sum(int(count) for rank in few for _, count in rank), 0, "no call was counted")

@@ -189,6 +189,7 @@ TEST_P(Router, ChoosesByProbabilityThenByIndex) {
 }
 
 TEST_P(Router, ChoosesTheLowerIndexOfEqualExperts) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const at::Tensor logits = tensor_of(
       {1, 3, 3, 2, 3, /**/ 5, 5, 5, 5, 5, /**/ -kInfinity, 0, -kInfinity, 0, -kInfinity}, {3, 5}, accumulator(type()));
   const Routing routing = route(logits, {.k = 3});

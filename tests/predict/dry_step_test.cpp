@@ -181,7 +181,8 @@ TEST(DryStepParts, WithUnevenRanksEqualTheRecordedSteps) {
 
 // Formats with one scale per matrix and formats with tiles. Scales that tp ranks share need messages.
 TEST(DryStepProducts, KeepTheOperandsOfBackward) {
-  for (const quant::Format format : {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8})
+  for (const quant::Format format :
+       {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
     for (const int tp : {1, 2})
       for (const bool sequence_parallel : {false, true})
         for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})

@@ -4,6 +4,7 @@
 
 #include "tessera/models/architectures/llama.h"
 #include "tessera/models/decoder/decoder_parameters.h"
+#include "tessera/ops/work.h"
 #include "tests/predict/dry_options.h"
 
 namespace tessera::predict {
@@ -34,6 +35,44 @@ TEST(PlannedFormats, LayersHaveTheFormatsOfTheirRules) {
   }
   for (const schedule::ParameterId id : {ids.norm, ids.output, ids.blocks[0].mlp_norm})
     EXPECT_EQ(planned[static_cast<std::size_t>(id)].stored_bytes, plain[static_cast<std::size_t>(id)].stored_bytes);
+}
+
+struct WorkOfAStep {
+  double flops = 0, bytes = 0;  // of products; of the other operators
+};
+WorkOfAStep work_of(const DryStep& step) {
+  WorkOfAStep sum;
+  for (const std::vector<ops::Work>& works : step.work)
+    for (const ops::Work& work : works) {
+      EXPECT_EQ(work.product.format, quant::Format::bf16);  // costs have the speed of this format
+      (work.kind == ops::WorkKind::product ? sum.flops : sum.bytes) +=
+          work.kind == ops::WorkKind::product ? work.flops : work.bytes;
+    }
+  return sum;
+}
+
+// Decoded products are bf16 products. Their inputs and gradients are quantized first.
+TEST(PlannedFormats, DecodedProductsHaveTheSpeedOfBf16) {
+  models::DecoderConfig model;
+  model.vocab_size = 100, model.hidden_size = 64, model.intermediate_size = 96;
+  model.num_layers = 2, model.num_heads = 4, model.num_kv_heads = 2, model.head_dim = 16;
+  const shard::ParameterTypes types{.model = quant::DType::bf16};
+  DryOptions options = dense_options(std::make_shared<models::LlamaConfig>(model), types, {.gtp = 2});
+  const WorkOfAStep plain = work_of(dry_step(options));
+  for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4}) {
+    options.step.runtime.products = {.format = format};
+    const WorkOfAStep quantized = work_of(dry_step(options));
+    options.step.runtime.wire = {.format = format};
+    const WorkOfAStep stored = work_of(dry_step(options));
+    options.step.runtime.wire = {};
+    EXPECT_EQ(quantized.flops, plain.flops) << name_of(format);
+    EXPECT_EQ(stored.flops, plain.flops) << name_of(format);
+    EXPECT_GT(stored.bytes, plain.bytes) << name_of(format);
+    // Without stored codes, fprop and dgrad also read a weight and write its decoded values.
+    const double weights = 2.0 * (64 * 2 * 96 + 64 * 96 + (64 + 2 * 32) * 64 + 64 * 64) + 100 * 64;
+    const double amaxes = format == quant::Format::nvfp4 ? 2 : 0;
+    EXPECT_EQ(quantized.bytes - stored.bytes, 2 * weights * (2 + 2 + amaxes)) << name_of(format);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/runtime/runtime.h"
@@ -89,6 +91,45 @@ TEST(BackwardCopies, AreAddedOnceAndInTime) {
     EXPECT_THAT([&] { runtime.parameters().add(matrix_named("late")); },
                 ThrowsMessage<Error>(HasSubstr("after the backward weights")));
     EXPECT_THAT([&] { runtime.program().publish(4); }, ThrowsMessage<Error>(HasSubstr("weight 4 of 3")));
+  });
+}
+
+// Products in the format of the wire read decoded values, which square tiles have in common for both passes.
+TEST(DecodedWeights, AreUnpackedForProducts) {
+  RuntimeOptions options = forward_and_backward(Format::nvfp4, Format::nvfp4);
+  options.products = {.format = Format::nvfp4, .rules = {{"plain", Format::bf16}, {"second", Format::mxfp8}}};
+  with_runtime(options, [](Runtime& runtime) {
+    runtime.parameters().add_backward_weights();
+    EXPECT_EQ(runtime.parameters().size(), 3);
+    const schedule::ParameterId decoded = 2, values = 0;
+    for (const schedule::ParameterId id : {decoded, values}) {
+      shard::ShardedParameter& parameter = runtime.parameter(id);
+      auto* const codes = reinterpret_cast<std::uint8_t*>(parameter.planes[0].data.data());
+      std::fill_n(codes, parameter.planes[0].data.size(), std::uint8_t{0x72});  // 1 and 6
+      auto* const scales = reinterpret_cast<std::uint8_t*>(parameter.planes[1].data.data());
+      std::fill_n(scales, parameter.planes[1].data.size(), std::uint8_t{0x40});  // 2
+      *reinterpret_cast<float*>(parameter.tensor_scale.data()) = 2688 * 8;
+      runtime.program().publish(id);
+    }
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch();
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const WeightView view = runtime.program().consume(decoded, pass);
+      EXPECT_TRUE(view.is_decoded && !view.encoded);
+      EXPECT_EQ(view.encoding, quant::weight_encoding(Format::nvfp4));
+      EXPECT_EQ(*view.tensor_amax, 2688 * 8);
+      EXPECT_EQ(view.weight().type, quant::DType::bf16);
+      const auto* numbers = static_cast<const quant::bfloat16*>(view.weight().data);
+      EXPECT_EQ(static_cast<float>(numbers[40 * 32 - 2]), 2);
+      EXPECT_EQ(static_cast<float>(numbers[40 * 32 - 1]), 12);
+      runtime.program().release(decoded, pass);
+      const WeightView unpacked = runtime.program().consume(values, pass);
+      EXPECT_FALSE(unpacked.is_decoded);
+      EXPECT_EQ(static_cast<float>(static_cast<const quant::bfloat16*>(unpacked.weight().data)[1]), 96);
+      runtime.program().release(values, pass);
+    }
+    runtime.program().end_microbatch();
+    runtime.program().end_step();
   });
 }
 

@@ -386,23 +386,25 @@ TEST(Resolve, RefusesMoreExpertsThanTheRoutersOfGpusSupport) {
   EXPECT_NO_THROW(resolve("nccl", "8"));
 }
 
-TEST(Resolve, RefusesProductsThatGpusDoNotSupport) {
+TEST(Resolve, RefusesEmulatedProductsIfTheKernelsAreNative) {
   models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 128};
   config.intermediate_size = config.head_dim = 8, config.num_heads = config.num_kv_heads = 1;
   const models::LlamaConfig model(config);
-  for (const char* format : {"mxfp8", "nvfp4"}) {
-    const auto refused = [&](const char* flag, const std::string& value) {
-      return base::refusal([&] {
-        resolve_model(resolved({"--backend", "nccl", "--dtype", "bf16", flag, value}), model);
-      });
-    };
-    for (const std::string& message :
-         {refused("--gemm-format", format), refused("--gemm-rules", std::string("*=") + format)}) {
-      EXPECT_THAT(message, HasSubstr("--gemm-format: got " + std::string(format) + " with --backend nccl"));
-      EXPECT_THAT(message, HasSubstr("sm_90"));
-    }
-    EXPECT_NO_THROW(resolve_model(resolved({"--dtype", "bf16", "--gemm-format", format}), model));
+  const auto resolve = [&](const char* backend, const char* kernels, const char* flag, const std::string& value) {
+    resolve_model(resolved({"--backend", backend, "--dtype", "bf16", "--gemm-kernels", kernels, flag, value}), model);
+  };
+  for (const auto& [flag, value] : {std::pair{"--gemm-format", "nvfp4"}, {"--gemm-rules", "*=nvfp4"}})
+    EXPECT_EQ(base::refusal([&] { resolve("nccl", "native", flag, value); }),
+              "--gemm-kernels: got native with products in nvfp4, which --backend nccl multiplies as decoded values; "
+              "expected auto, or products in bf16, fp8 or fp8_block");
+  EXPECT_THAT(base::refusal([&] { resolve("nccl", "native", "--gemm-format", "mxfp8"); }), HasSubstr("mxfp8"));
+  for (const char* format : {"fp8", "fp8_block", "mxfp8", "nvfp4"}) {
+    EXPECT_NO_THROW(resolve("nccl", "auto", "--gemm-format", format)) << format;
+    EXPECT_NO_THROW(resolve("local", "auto", "--gemm-format", format)) << format;
+    EXPECT_THAT(base::refusal([&] { resolve("local", "native", "--gemm-format", format); }),
+                HasSubstr(std::string("products in ") + format + ", which --backend local"));
   }
+  for (const char* format : {"fp8", "fp8_block"}) EXPECT_NO_THROW(resolve("nccl", "native", "--gemm-format", format));
 }
 
 TEST(Resolve, WarnsOfARateThatHasEnded) {

@@ -96,7 +96,8 @@ TEST(FormatPolicies, BackwardPassesReadAnotherWeightIfTheirFormatDiffers) {
 TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfABackwardWeight) {
   const ParameterSpec spec = with_backward(matrix_of("m", 96, 64), Format::mxfp8, Format::mxfp8, Format::mxfp8);
   const ParameterSpec backward = backward_weight(spec);
-  EXPECT_FALSE(is_unpacked(spec) || is_unpacked(backward));
+  EXPECT_EQ(unpacked_to(spec), Unpacked::decoded);
+  EXPECT_EQ(unpacked_to(backward), Unpacked::decoded);
   EXPECT_EQ(backward.encoding->tile, (quant::ScaleTile{32, 1}));
   EXPECT_EQ(quant::format_of(*backward.encoding), Format::mxfp8);
   // Both weights have the same sharding, between tiles of the backward weight.
@@ -106,6 +107,27 @@ TEST(FormatPolicies, ProductsOfMxfp8ReadTheColumnsOfABackwardWeight) {
   ParameterSpec looked_up = matrix_of("m", 96, 64);
   looked_up.looked_up = true;  // rows are read in bf16, so both passes unpack
   EXPECT_FALSE(with_backward(looked_up, Format::mxfp8, Format::mxfp8, Format::mxfp8).backward);
+}
+
+// Fp8 products read the codes. If the formats differ, products quantize the unpacked values.
+TEST(FormatPolicies, ProductsReadTheContentOfTheirWeight) {
+  const ParameterSpec matrix = matrix_of("m", 96, 64);
+  constexpr Format kFormats[] = {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4};
+  for (const Format wire : kFormats)
+    for (const Format product : kFormats) {
+      const ParameterSpec spec = with_backward(matrix, wire, wire, product);
+      const bool is_decoded = product == Format::mxfp8 || product == Format::nvfp4;
+      const Unpacked same = is_decoded ? Unpacked::decoded : Unpacked::nothing;
+      const Unpacked expected = wire == Format::bf16 ? Unpacked::nothing : wire == product ? same : Unpacked::values;
+      EXPECT_EQ(unpacked_to(spec), expected) << name_of(wire) << " " << name_of(product);
+      EXPECT_EQ(is_quantized_at_use(spec), product != Format::bf16 && product != wire);
+    }
+  // The product of the forward pass or of the backward pass quantizes.
+  EXPECT_TRUE(is_quantized_at_use(with_backward(matrix, Format::nvfp4, Format::bf16, Format::nvfp4)));
+  EXPECT_TRUE(is_quantized_at_use(with_backward(matrix, Format::mxfp8, Format::nvfp4, Format::nvfp4)));
+  ParameterSpec looked_up = matrix;
+  looked_up.looked_up = true;
+  EXPECT_TRUE(is_quantized_at_use(with_backward(looked_up, Format::nvfp4, Format::nvfp4, Format::nvfp4)));
 }
 
 TEST(FormatPolicies, RefuseAnUnsupportedBackwardFormat) {

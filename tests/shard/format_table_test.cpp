@@ -95,6 +95,7 @@ TEST(FormatTables, CountBackwardWeightsAndProductsSeparately) {
   EXPECT_EQ(elements_of(table.products, Format::fp8), 512);
   EXPECT_EQ(table.products.without.front(), without(NoFormat::by_default, 512 + 1024, {"*"}));
   EXPECT_NE(table.wire, table.wire_backward);
+  EXPECT_THAT(table.quantized_at_use, ElementsAre(0, 512, 0, 0, 0));
 }
 
 // Stacks of experts that take formats on the wire have products in the run's type.

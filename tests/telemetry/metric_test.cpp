@@ -103,6 +103,15 @@ TEST(MetricRows, LeaveOutFlopsOfOneFormatOnly) {
   EXPECT_THAT(metrics_line(step), ::testing::Not(::testing::HasSubstr("flops_by_format")));
 }
 
+TEST(ProductsByKernel, NameTheProductsThatAreEmulated) {
+  const ByFormat<double> flops{1, 2, 0, 4, 8};
+  EXPECT_EQ(products_by_kernel(flops, quant::DType::bf16, /*is_gpu=*/true).dump(),
+            R"([{"format":"bf16","kernel":"native","flops":1.0},{"format":"fp8","kernel":"native","flops":2.0},)"
+            R"({"format":"mxfp8","kernel":"decoded","flops":4.0},{"format":"nvfp4","kernel":"decoded","flops":8.0}])");
+  EXPECT_EQ(products_by_kernel({1, 2}, quant::DType::bf16, /*is_gpu=*/false).dump(),
+            R"([{"format":"bf16","kernel":"native","flops":1.0},{"format":"fp8","kernel":"decoded","flops":2.0}])");
+}
+
 // Rank r receives 100 * (r + 1) bytes. Only rank 1 exchanges activations.
 TEST(MetricRows, AreCombinedOverTheRanks) {
   comm::run_local(3, {}, [](comm::World& world) {

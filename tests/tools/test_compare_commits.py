@@ -192,7 +192,8 @@ class Tables(unittest.TestCase):
 
     def test_every_feature_of_gpus_is_covered(self):
         self.check_covered(cuda_runs.CUDA_RUNS, cuda_runs.COMMON_CUDA, (
-            "--cuda-graph on", "--gemm-format fp8", "--gemm-format fp8_block", "--wire-format nvfp4", "--wire-format mxfp8",
+            "--cuda-graph on", "--gemm-format fp8", "--gemm-format fp8_block", "--gemm-format nvfp4", "--gemm-format mxfp8",
+            "--wire-format nvfp4", "--wire-format mxfp8",
             "--fp8-scaling current", "--ep 2", "--etp 2", "--egtp 2", "--expert-room 1", "--expert-capacity 1.1", "--pushes off",
             "--tp-overlap on", "--tp-wire-format fp8", "--hidden-dropout 0.2", "evaluate --data", "generate --prompt-ids"))
         self.assertLessEqual({"mixtral", "qwen3_moe", "dots1", "whole-experts", "whole-dots1"}, {run.model for run in cuda_runs.CUDA_RUNS})

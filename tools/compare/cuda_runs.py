@@ -49,6 +49,8 @@ FORMATS = [
     Run("cuda-fp8-graph-evaluations", f"{FP8} {GRAPH} --eval-every 4 --recompute selective", model="whole"),
     Run("cuda-fp8-graph-suppressed", f"{FP8} {GRAPH} --debug-suppress 5 {MIN}", model="even"),
     Run("cuda-fp8-resume", GRAPH, model="whole", resumes=f"{FP8} {ON} --steps 5 --schedule-steps 8"),
+    Run("cuda-nvfp4", "--wire-format nvfp4 --gemm-format nvfp4", model="whole"),
+    Run("cuda-mxfp8-graph", f"--wire-format mxfp8 --gemm-format mxfp8 {GRAPH}"),
     Run("cuda-wire-mxfp8", "--wire-format mxfp8", model="whole"),
     Run("cuda-wire-nvfp4-rules", "--wire-format nvfp4 --wire-rules layers.0.*=mxfp8,layers.1.mlp.*=bf16", model="even"),
     Run("cuda-backward-mxfp8-graph", f"--wire-format nvfp4 --wire-format-backward mxfp8 {GRAPH}", model="even"),

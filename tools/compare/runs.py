@@ -171,6 +171,8 @@ PRODUCTS = [
     Run("products-fp8-of-nvfp4", f"--gtp 2 --dtype bf16 --wire-format nvfp4 --gemm-format fp8 --recompute selective", model="even"),
     Run("products-fp8-block", "--gtp 2 --dtype bf16 --wire-format fp8_block --gemm-format fp8_block", model="even"),
     Run("products-nvfp4", f"--gtp 2 --dtype bf16 --wire-format nvfp4 --gemm-format nvfp4 --recompute full", model="even"),
+    Run("products-mxfp8", "--dtype bf16 --wire-format mxfp8 --gemm-format mxfp8", model="even"),
+    Run("products-mxfp8-of-bf16", f"--tp 2 {SP} --dtype bf16 --gemm-format mxfp8 --recompute selective"),
     Run("products-rules", f"--gtp 2 {FP8} --gemm-rules layers.0.*=fp8_block,output.weight=fp8,layers.1.mlp.down.weight=bf16"),
     Run("products-evaluations", f"--gtp 2 {FP8} --eval-every 1"),
     Run("products-suppressed", f"--gtp 2 {FP8} --debug-suppress 2,4:2"),

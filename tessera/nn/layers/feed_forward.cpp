@@ -9,19 +9,19 @@ namespace {
 enum Stash : int { kGateUpStash, kDownStash };
 // Indices of the tensors kept for backward: gate_up's output, and SwiGLU's output as a matrix or as an operand by
 // columns.
-enum Kept : std::uint8_t { kGateUp, kActivated, kColumns, kColumnScales };
+enum Kept : std::uint8_t { kGateUp, kActivated, kColumns, kColumnScales, kColumnAmax };
 
 // Returns down(swiglu(gate_up)).
 SummedParts activated_forward(AutogradContext* ctx, Context& context, const Weight& down, const at::Tensor& gate_up,
                               bool kept) {
-  const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
+  const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::kept : ops::Sides::rows;
   const Factor activated = factor_of_swiglu(context, down, gate_up, context.pass, sides);
   SummedParts y = scattered_product(context, down, OperandKind::input, activated);
   if (!kept) return y;
   variable_list own{gate_up, context.policy != Recompute::selective ? activated.matrix : at::Tensor()};
   stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
   const KeptColumns columns = kept_columns(activated);
-  own.insert(own.end(), {columns.data, columns.scales});
+  own.insert(own.end(), {columns.data, columns.scales, columns.amax});
   // save_for_backward accepts only arguments and results of the function. Backward frees these tensors early.
   ctx->saved_data["kept"] = own;
   return y;
@@ -40,7 +40,7 @@ Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForw
   SwigluFactors swiglu =
       factors_of_swiglu_backward(context, layers.gate_up.weight, recomputes ? &down : nullptr, dout, kept[kGateUp]);
   if (kept[kColumns].defined())
-    swiglu.out = factor_of_kept(context, down, {kept[kColumns], kept[kColumnScales]}, tokens);
+    swiglu.out = factor_of_kept(context, down, {kept[kColumns], kept[kColumnScales], kept[kColumnAmax]}, tokens);
   else if (!recomputes)
     swiglu.out = factor_of_columns(context, down, OperandKind::input, kept[kActivated], kPass, ops::Sides::columns);
   wgrad(context, down, gradient, swiglu.out);

@@ -63,11 +63,11 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear,
                                bool kept) {
     const Weight& weight = linear->weight;
-    const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::both : ops::Sides::rows;
+    const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::kept : ops::Sides::rows;
     const Factor input = factor_of_columns(*context, weight, OperandKind::input, x, context->pass, sides);
     const SummedParts y = scattered_product(*context, weight, OperandKind::input, input);
     const KeptColumns columns = kept_columns(input);
-    ctx->save_for_backward({x, columns.data, columns.scales});
+    ctx->save_for_backward({x, columns.data, columns.scales, columns.amax});
     stash(ctx, *context, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
     save_pointer(ctx, "context", context);
     save_pointer(ctx, "linear", linear);
@@ -84,20 +84,22 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const auto [dx, dy] =
         gathered_product(context, weight, OperandKind::gradient, gradients[0], x.size(0), ops::Sides::both);
     wgrad(context, weight, dy,
-          saved[1].defined() ? factor_of_kept(context, weight, {saved[1], saved[2]}, x.size(0))
+          saved[1].defined() ? factor_of_kept(context, weight, {saved[1], saved[2], saved[3]}, x.size(0))
                              : factor_of_columns(context, weight, OperandKind::input, x, kPass, ops::Sides::columns));
     return {dx, {}, {}, {}};
   }
 };
 
 // Indices of the tensors that column_forward saves.
-enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales };
+enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales, kAmax };
 
 // Starts the gather of the other ranks' tokens. The returned function waits for the gather and returns the input.
 std::function<Factor()> start_input_of(Context& context, const ColumnLinear& linear,
                                        const std::vector<at::Tensor>& saved, std::int64_t tokens) {
   if (saved[kData].defined())
-    return [&, tokens] { return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales]}, tokens); };
+    return [&, tokens] {
+      return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales], saved[kAmax]}, tokens);
+    };
   const at::Tensor own =
       saved[kInput].defined() ? saved[kInput] : recompute_norm(context, *linear.norm, saved[kSum], saved[kRstd]);
   return start_factor_of_tokens(context, linear.weight, OperandKind::input, own, tokens, schedule::Pass::backward,
@@ -117,12 +119,12 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::T
   const bool keep_columns = kept && keeps_columns(context, linear.weight, Tokens::own);
   const bool keep_input = !keep_columns && (!linear.norm || context.policy != Recompute::selective);
   const auto [y, input] = gathered_product(context, linear.weight, OperandKind::input, normed.y, tokens,
-                                           keep_columns ? ops::Sides::both : ops::Sides::rows);
+                                           keep_columns ? ops::Sides::kept : ops::Sides::rows);
   ColumnForward column{.result = {y, normed.sum}, .saved = {}};
   column.saved = {keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
   column.stashed = kept_bytes(column.saved) + bytes_of_columns(input);
   const KeptColumns columns = kept_columns(input);
-  column.saved.insert(column.saved.end(), {columns.data, columns.scales});
+  column.saved.insert(column.saved.end(), {columns.data, columns.scales, columns.amax});
   return column;
 }
 

@@ -172,7 +172,7 @@ bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens) 
 
 KeptColumns kept_columns(const Factor& input) {
   const ops::Operand& columns = input.operands.columns;
-  return {columns.values.defined() ? columns.values : columns.codes, columns.scales};
+  return {columns.values.defined() ? columns.values : columns.codes, columns.scales, columns.amax};
 }
 
 std::int64_t bytes_of_columns(const Factor& input) {
@@ -185,7 +185,8 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
                        .encoding = encoding_of(context, weight, OperandKind::input)};
   (columns.data.is_cpu() ? operand.values : operand.codes) = columns.data;
   operand.scales = columns.scales;
-  return {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operand)}};
+  operand.amax = columns.amax;
+  return {.matrix = {}, .operands = {.rows = {}, .columns = decode(operand)}};
 }
 
 std::int64_t tokens_of(const Factor& factor) {

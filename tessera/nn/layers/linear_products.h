@@ -69,9 +69,10 @@ SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight,
 // Returns false if the input is gathered, because an operand of all tokens needs more memory than the input of this
 // rank's own tokens.
 bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens);
-// An input's operand by columns that is kept for backward: its data and its scales. On a CPU the scales are undefined.
+// An input's operand by columns that is kept for backward: its values (on a CPU) or its codes and scales, and the amax
+// that the operand has. Some tensors are undefined.
 struct KeptColumns {
-  at::Tensor data, scales;
+  at::Tensor data, scales, amax;
 };
 KeptColumns kept_columns(const Factor& input);
 std::int64_t bytes_of_columns(const Factor& input);  // bytes that a GPU needs to store the kept columns

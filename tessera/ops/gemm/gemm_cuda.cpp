@@ -51,12 +51,12 @@ cudaDataType_t type_of(quant::Element element) {
     case quant::Element::e5m2:
       return CUDA_R_8F_E5M2;
     case quant::Element::e2m1:
-      return CUDA_R_4F_E2M1;
+      break;
   }
-  throw Error("gemm: an unknown element type");
+  throw Error("gemm: codes of products: expected E4M3 or E5M2");
 }
 
-// Returns cuBLASLt's scale mode of an encoding. The last two modes require sm_100.
+// Returns cuBLASLt's scale mode of an encoding.
 cublasLtMatmulMatrixScale_t scale_mode(const quant::Encoding& encoding) {
   using quant::Scale, quant::ScaleTile;
   if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{}) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
@@ -64,10 +64,6 @@ cublasLtMatmulMatrixScale_t scale_mode(const quant::Encoding& encoding) {
     return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
   if (encoding.scale == Scale::fp32 && encoding.tile == ScaleTile{128, 128})
     return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-  if (encoding.scale == Scale::e8m0 && encoding.tile == ScaleTile{1, 32})
-    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-  if (encoding.scale == Scale::e4m3 && encoding.tile == ScaleTile{1, 16})
-    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
   throw Error("gemm: products do not support scales for tiles of {} x {}", encoding.tile.rows, encoding.tile.cols);
 }
 
@@ -83,6 +79,11 @@ Matrix matrix(std::int64_t rows, std::int64_t cols, quant::DType type) {
   return matrix(rows, cols, type_of(type));
 }
 
+template <typename T>
+void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value, const char* what) {
+  check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), what);
+}
+
 Description description(const Product& product) {
   const bool is_double = product.type == quant::DType::fp64;
   cublasLtMatmulDesc_t handle = nullptr;
@@ -91,16 +92,11 @@ Description description(const Product& product) {
         "description");
   Description result(handle);
   // cuBLASLt multiplies the transposes, so right^T is the first operand.
-  const cublasOperation_t first = product.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const cublasOperation_t second = product.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first), "transpose");
-  check(cublasLtMatmulDescSetAttribute(handle, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second), "transpose");
+  set(result, CUBLASLT_MATMUL_DESC_TRANSA, product.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, "transpose");
+  set(result, CUBLASLT_MATMUL_DESC_TRANSB, product.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, "transpose");
+  if (product.alpha != nullptr)
+    set(result, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE, "place of the factors");
   return result;
-}
-
-template <typename T>
-void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value, const char* what) {
-  check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), what);
 }
 
 // `right` is the first operand and is transposed, so the codes of a row are contiguous in both operands.
@@ -135,7 +131,7 @@ Preference preference() {
   return result;
 }
 
-// The key of an algorithm: sizes, types, transposes and kinds of scales.
+// The key of an algorithm: sizes, types, transposes, kinds of scales and the place of the factors.
 using Key = std::array<std::int64_t, 10>;
 
 struct Algorithms {
@@ -174,6 +170,24 @@ cublasLtMatmulAlgo_t algorithm(cublasLtHandle_t handle, const Task& task, int ca
   return chosen[{task.key, candidate}] = found[static_cast<std::size_t>(taken)].algo;
 }
 
+// The factors of the product and of the result's earlier contents. The second factor is 0.
+struct Factors {
+  explicit Factors(const Product& product) {
+    if (product.alpha != nullptr) {
+      alpha = product.alpha;
+      beta = product.alpha + 1;
+    } else if (product.type == quant::DType::fp64) {
+      alpha = &kDoubles[0];
+      beta = &kDoubles[1];
+    }
+  }
+
+  static constexpr float kFloats[] = {1, 0};
+  static constexpr double kDoubles[] = {1, 0};
+  const void* alpha = &kFloats[0];
+  const void* beta = &kFloats[1];
+};
+
 }  // namespace
 
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate) {
@@ -197,15 +211,13 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                 product.left_transposed,
                 product.right_transposed,
                 static_cast<std::int64_t>(product.type),
-                static_cast<std::int64_t>(product.result_type)};
+                static_cast<std::int64_t>(product.result_type),
+                product.alpha != nullptr};
   const cublasLtMatmulAlgo_t algo = algorithm(handle, {key, work, right, left, result}, candidate, from_table);
-  const float one = 1, zero = 0;
-  const double one_double = 1, zero_double = 0;
-  const bool is_double = product.type == quant::DType::fp64;
-  check(cublasLtMatmul(handle, work.get(), is_double ? static_cast<const void*>(&one_double) : &one, product.right,
-                       right.get(), product.left, left.get(),
-                       is_double ? static_cast<const void*>(&zero_double) : &zero, product.result, result.get(),
-                       product.result, result.get(), &algo, scratch, kProductScratch, stream),
+  const Factors factors(product);
+  check(cublasLtMatmul(handle, work.get(), factors.alpha, product.right, right.get(), product.left, left.get(),
+                       factors.beta, product.result, result.get(), product.result, result.get(), &algo, scratch,
+                       kProductScratch, stream),
         "multiply");
 }
 

@@ -10,7 +10,8 @@ namespace tessera::ops {
 
 // result [rows, cols] = left * right. All matrices are row-major. `left` is [rows, inner], or is stored as [inner,
 // rows] if left_transposed is true. `right` is [inner, cols], or is stored as [cols, inner] if right_transposed is
-// true. Sums are fp32 for bf16 and fp32, and fp64 for fp64; the result is rounded once.
+// true. Sums are fp32 for bf16 and fp32, and fp64 for fp64; the result is rounded once. With `alpha`, the sums are
+// multiplied by *alpha in fp32 before the result is rounded.
 struct Product {
   std::int64_t rows = 0, cols = 0, inner = 0;
   quant::DType type = quant::DType::fp32;         // type of left and right
@@ -20,16 +21,18 @@ struct Product {
   const void* right = nullptr;
   bool right_transposed = false;
   void* result = nullptr;
+  // Two numbers in device memory, for bf16 and fp32: the factor, and 0 (the factor of the result's earlier contents).
+  // Null: the factor is 1.
+  const float* alpha = nullptr;
 };
 
 // One operand of a product in a number format. The product sums over the columns of this matrix of codes.
 struct ScaledSide {
-  const void* codes = nullptr;  // row-major; one code or two 4-bit codes per byte
+  const void* codes = nullptr;  // row-major, one byte for each code
   quant::Encoding encoding;
   // The scales in the layout that cuBLASLt reads. If one tile covers the whole matrix, this is one fp32 number. Tile
   // {1, 128}: scales[column block * rows + row]. Tile {128, 128}: scales[row block * stride + column block], where
-  // stride is the number of column blocks, rounded up to a multiple of 4. Tile {1, 32} of E8M0 and tile {1, 16} of
-  // E4M3: padded and swizzled (quant/formats/swizzle.h).
+  // stride is the number of column blocks, rounded up to a multiple of 4.
   const void* scales = nullptr;
 };
 

@@ -5,16 +5,16 @@
 #include <ATen/ops/zeros.h>
 
 #include <bit>
-#include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/ops/gemm/operand_parts.h"
 #include "tessera/ops/gemm/whole_cast.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/cuda_table.h"
+#include "tessera/quant/formats/decoded.h"
 
 namespace tessera::ops {
 namespace {
@@ -29,25 +29,9 @@ std::int64_t padded(std::int64_t extent) {
 Extent padded(Extent extent) {
   return {.rows = padded(extent.rows), .cols = padded(extent.cols)};
 }
-Extent transposed(Extent extent) {
-  return {.rows = extent.cols, .cols = extent.rows};
-}
-
-Extent extent_of(const at::Tensor& matrix) {
-  return {.rows = matrix.size(0), .cols = matrix.size(1)};
-}
 
 at::Tensor make_like(const Extent& extent, at::ScalarType type, at::Device device = at::kCPU) {
   return make({extent.rows, extent.cols}, type, device);
-}
-
-template <typename T>
-T* data_of(const at::Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
-
-bool has(Sides requested, Sides side) {
-  return requested == side || requested == Sides::both;
 }
 
 at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
@@ -57,47 +41,26 @@ at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
   return result;
 }
 
-// A matrix of 4-bit elements has an even number of columns: a column of zeros is added here and removed later.
-at::Tensor with_whole_bytes(const at::Tensor& matrix, const Encoding& encoding) {
-  if (encoding.element != quant::Element::e2m1 || matrix.size(1) % 2 == 0) return matrix;
-  return at::constant_pad_nd(matrix, {0, 1}, 0);
-}
-
-float number(const at::Tensor& one) {
-  return one.defined() ? *one.const_data_ptr<float>() : 0.0F;
-}
-
-// CPU: restores NaN values, because a 4-bit type has no NaN and encodes them as numbers.
-void show_nans(const at::Tensor& source, at::Tensor& values) {
-  const auto* from = static_cast<const quant::bfloat16*>(source.const_data_ptr());
-  auto* to = data_of<float>(values);
-  for (std::int64_t i = 0; i < values.numel(); ++i)
-    if (std::isnan(static_cast<float>(from[i]))) to[i] = std::numeric_limits<float>::quiet_NaN();
-}
-
-// CPU: returns the values of a bf16 matrix after a round trip through the encoding.
+// CPU: returns the values of a bf16 matrix after a round trip through an encoding with fp32 scales.
 at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
-  const at::Tensor source = with_whole_bytes(matrix, encoding);
-  const Extent extent = extent_of(source);
-  const quant::Source from{source.const_data_ptr(), quant::DType::bf16};
+  const Extent extent = extent_of(matrix);
+  const quant::Source from{matrix.const_data_ptr(), quant::DType::bf16};
   const quant::Slice all{.end = extent.elements()};
   const auto tiles = static_cast<std::size_t>(scale_extent(encoding, extent).elements());
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(data_bytes(encoding.element, extent.elements())));
-  std::vector<float> scales(tiles), multipliers(tiles);  // `scales` is large enough for the largest type of scales
-  float amax = number(whole.amax);
+  std::vector<float> scales(tiles), multipliers(tiles);
   if (whole.multiplier.defined()) {
     multipliers.assign(1, number(whole.multiplier));
     scales.assign(1, number(whole.inverse));
   } else {
     std::vector<float> amaxes(tiles);
     take_amaxes(from, extent, encoding.tile, all, amaxes);
-    make_operand_scales(encoding, amaxes, amax, multipliers, scales.data());
+    make_operand_scales(encoding, amaxes, /*tensor_amax=*/0, multipliers, scales.data());
   }
   cast(from, extent, encoding, all, multipliers, codes.data());
   at::Tensor values = make_like(extent, at::kFloat);
-  dequantize(Quantized{codes.data(), scales.data(), &amax}, extent, encoding, data_of<float>(values));
-  if (encoding.element == quant::Element::e2m1) show_nans(source, values);
-  return values.narrow(1, 0, matrix.size(1)).contiguous();
+  dequantize(Quantized{codes.data(), scales.data(), nullptr}, extent, encoding, data_of<float>(values));
+  return values;
 }
 
 Operand host_operand(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
@@ -180,28 +143,14 @@ Operands quantize_blocks(const at::Tensor& matrix, const Encoding& encoding, Sid
   return result;
 }
 
-bool is_block(const Encoding& encoding) {
-  return encoding.scale == Scale::fp32 && encoding.tile.cols == quant::kBlockCast &&
-         (encoding.tile.rows == 1 || encoding.tile.rows == quant::kBlockCast);
-}
-
 Operands quantize_on_device(const at::Tensor& matrix, const Quantization& as) {
   if (has_one_scale(as.encoding)) return quantize_whole(matrix, as);
-  TESSERA_CHECK(is_block(as.encoding), "operands of products: this build has no GPU product for tiles of {} x {}",
-                as.encoding.tile.rows, as.encoding.tile.cols);
   return quantize_blocks(matrix, as.encoding, as.sides);
 }
 
 void raise_amax(const at::Tensor& matrix, float& amax) {
   quant::take_amaxes({matrix.const_data_ptr(), quant::DType::bf16}, extent_of(matrix), {}, {.end = matrix.numel()},
                      {&amax, 1});
-}
-
-Operand rows_operand(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
-  return host_operand(matrix, encoding, whole);
-}
-Operand columns_operand(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
-  return host_operand(matrix.t().contiguous(), encoding, whole);
 }
 
 }  // namespace
@@ -221,11 +170,12 @@ WholeCast whole_cast(Extent matrix, const Quantization& as, at::Device device) {
   return result;
 }
 
-bool needs_whole(const Encoding& encoding) {
-  return encoding.scale == Scale::e4m3 || has_one_scale(encoding);
-}
-
 std::int64_t stored_bytes(Extent extent, const Encoding& encoding) {
+  if (is_decoded(encoding)) {
+    const Extent stored = stored_extent(encoding, transposed(extent));
+    return data_bytes(encoding.element, stored.elements()) +
+           scale_extent(quant::by_columns(encoding), stored).elements();
+  }
   const std::int64_t data = data_bytes(encoding.element, padded(extent).elements());
   if (has_one_scale(encoding)) return data;
   const auto scale_bytes = static_cast<std::int64_t>(encoding.scale == Scale::fp32 ? sizeof(float) : 1);
@@ -267,12 +217,13 @@ WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
 
 Operands quantize(const at::Tensor& matrix, const Quantization& as) {
   const at::Tensor source = bf16_matrix(matrix, "quantize matrix");
+  if (is_decoded(as.encoding)) return quantize_decoded(source, as);
   if (is_dry(source)) return dry_operands(source, as);
   if (on_cuda(source)) return quantize_on_device(source, as);
   if (as.amax != nullptr) raise_amax(source, *as.amax);
   Operands result;
-  if (has(as.sides, Sides::rows)) result.rows = rows_operand(source, as.encoding, as.whole);
-  if (has(as.sides, Sides::columns)) result.columns = columns_operand(source, as.encoding, as.whole);
+  if (has(as.sides, Sides::rows)) result.rows = host_operand(source, as.encoding, as.whole);
+  if (has(as.sides, Sides::columns)) result.columns = host_operand(source.t().contiguous(), as.encoding, as.whole);
   return result;
 }
 
@@ -348,9 +299,7 @@ Operand stored_values(const Quantized& planes, Extent extent, const Encoding& en
   at::Tensor values = make_like(extent, at::kFloat);
   dequantize(planes, extent, encoding, data_of<float>(values));
   if (side == Sides::rows) return {.extent = extent, .encoding = encoding, .values = values};
-  Encoding across = encoding;
-  std::swap(across.tile.rows, across.tile.cols);
-  return {.extent = transposed(extent), .encoding = across, .values = values.t().contiguous()};
+  return {.extent = transposed(extent), .encoding = encoding, .values = values.t().contiguous()};
 }
 
 // A product that needs the rows of a stored weight reads the weight directly. For the columns, the weight is transposed
@@ -361,25 +310,15 @@ Operand stored_dry(Extent extent, const Encoding& encoding, Sides side) {
   return device_operand(transposed(extent), encoding, at::kMeta);
 }
 
-// Returns true if the tiles fit the side: square tiles fit both sides, other tiles only the side along which they
-// extend.
-bool serves(const Encoding& encoding, Sides side) {
-  const ScaleTile& tile = encoding.tile;
-  return tile.rows == tile.cols || (side == Sides::rows ? tile.rows : tile.cols) == 1;
-}
-
 }  // namespace
 
 Operand borrowed_weight(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
                         at::Device device) {
-  TESSERA_CHECK(serves(encoding, side),
-                "operands of products: tiles of {} x {} do not extend along the dimension of the sum",
-                encoding.tile.rows, encoding.tile.cols);
+  TESSERA_CHECK(encoding.scale == Scale::fp32 && encoding.tile.rows == encoding.tile.cols,
+                "operands of products: stored tiles of {} x {}, expected squares with fp32 scales", encoding.tile.rows,
+                encoding.tile.cols);
   if (device.is_cpu()) return stored_values(planes, extent, encoding, side);
   if (device.is_meta()) return stored_dry(extent, encoding, side);
-  TESSERA_CHECK(has_one_scale(encoding) || is_block(encoding),
-                "operands of products: this build has no GPU product for tiles of {} x {}", encoding.tile.rows,
-                encoding.tile.cols);
   return side == Sides::rows ? stored_rows(planes, extent, encoding, device)
                              : stored_columns(planes, extent, encoding, device);
 }

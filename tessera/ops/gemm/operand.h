@@ -6,38 +6,24 @@
 //   dx = dy w     rows of dy, columns of w
 //   dw = dy^T x   columns of dy, columns of x
 //
-// quant/formats/quantize.h defines the numbers. On a CPU an operand holds the values of its codes in fp32. On a GPU an
-// operand holds the codes, padded with zeros to multiples of 16, and the scales in the layout of the library
-// (gemm_device.h).
+// quant/formats/quantize.h defines the numbers. There are two kinds of products:
+//
+//   native   A GPU multiplies the codes. They are padded with zeros to multiples of 16, and the scales have the layout
+//            of the library (gemm_device.h). A CPU multiplies the values of the codes in fp32.
+//   decoded  Every device multiplies decoded values (quant/formats/decoded.h). An operand is the matrix of its codes
+//            times the scales of their tiles. A product is alpha times the sum of the products of decoded values, where
+//            alpha is quant::product_alpha of the amaxes of both matrices. alpha is applied to the fp32 sum, and the
+//            result is rounded to fp32 and then to the type of the result.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
+#include "tessera/ops/gemm/decoded_operand.h"
 #include "tessera/ops/gemm/operand_bytes.h"
+#include "tessera/ops/gemm/operand_types.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
-
-// The tensors of an operand share ownership of their memory, except in an operand from borrowed_weight.
-struct Operand {
-  quant::Extent extent;  // extent of the matrix, without padding
-  quant::Encoding encoding;
-  at::Tensor values;         // CPU: fp32, not padded
-  at::Tensor codes, scales;  // GPU
-
-  bool defined() const { return values.defined() || codes.defined(); }
-};
-
-// The scale of a whole matrix, computed before the matrix is quantized. Each tensor is one fp32 number on the matrix's
-// device.
-struct WholeScale {
-  at::Tensor multiplier, inverse;  // for an encoding with one fp32 scale per matrix
-  at::Tensor amax;                 // for an encoding with e4m3 scales
-};
-// Returns true if an encoding needs a WholeScale. The scales of such an encoding depend on the whole matrix.
-bool needs_whole(const quant::Encoding& encoding);
 
 // Returns the greatest magnitude of a bf16 matrix as one fp32 number on its device. NaNs are ignored.
 at::Tensor amax_of(const at::Tensor& matrix);
@@ -45,23 +31,9 @@ at::Tensor amax_of(const at::Tensor& matrix);
 // WholeScale. An infinite amax gives the inverse scale NaN (quant::operand_scale).
 WholeScale whole_scale(const quant::Encoding& encoding, const at::Tensor& amax);
 
-enum class Sides : std::uint8_t { rows, columns, both };
-// The two operands of a matrix. An operand that was not requested is undefined.
-struct Operands {
-  Operand rows, columns;
-};
-
-// How a matrix is quantized. `amax` points to a number on the matrix's device. Quantization raises *amax to the
-// greatest magnitude of the matrix. If `amax` is null, the greatest magnitude is not computed.
-struct Quantization {
-  quant::Encoding encoding;
-  Sides sides = Sides::both;
-  WholeScale whole;
-  float* amax = nullptr;
-};
 // Quantizes a bf16 matrix [rows, cols] of activations or gradients. If a value of the matrix is not finite, products of
 // its operands are not finite either. The exception is delayed scaling, where the scale is known before. An infinite
-// value then saturates, and *amax becomes infinite. Throws Error if the device has no kernels for the encoding.
+// value then saturates, and *amax becomes infinite. Throws Error if as.whole lacks a number that the encoding needs.
 Operands quantize(const at::Tensor& matrix, const Quantization& as);
 inline Operands quantize(const at::Tensor& matrix, const quant::Encoding& encoding, Sides sides,
                          const WholeScale& whole, float* amax = nullptr) {
@@ -78,9 +50,9 @@ Operands operands_of_codes(const at::Tensor& codes, const quant::Encoding& encod
 
 // Returns the operand of a bf16 weight [out, in], by its rows or by its columns.
 Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides side, const WholeScale& whole);
-// Returns the operand of a weight with the given extent from its stored codes and scales. On a GPU the operand by rows
-// may refer to the memory of `planes`. Use that operand only while this memory exists and is unchanged. The operand by
-// columns is a copy.
+// Returns the operand of a native product of a weight with the given extent, from its stored codes and scales. On a GPU
+// the operand by rows may refer to the memory of `planes`. Use that operand only while this memory exists and is
+// unchanged. The operand by columns is a copy.
 Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
                         Sides side, at::Device device);
 
@@ -89,8 +61,8 @@ Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, co
 // several rows.
 Operand operand_of_rows(const Operand& rows, std::int64_t begin, std::int64_t size);
 
-// Returns left right^T in bf16. If `fast` is true, sums have fewer bits on devices that support this. `fast` applies
-// only to encodings with one scale per matrix.
+// Returns left right^T in bf16. Both operands belong to decoded products, or both to native products. If `fast` is
+// true, sums have fewer bits on devices that support this. `fast` applies only to encodings with one scale per matrix.
 at::Tensor multiply(const Operand& left, const Operand& right, bool fast = false);
 // Writes multiply(left, right, fast) to `result`. `result` must be contiguous and bf16.
 void multiply_to(const Operand& left, const Operand& right, at::Tensor& result, bool fast = false);

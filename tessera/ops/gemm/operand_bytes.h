@@ -7,7 +7,8 @@
 
 namespace tessera::ops {
 
-// Returns the bytes of an operand on a GPU. A scale of the whole matrix is not counted.
+// Returns the bytes that a GPU needs to keep an operand for a later product. An operand of a decoded product is kept as
+// codes, by the columns of its matrix (Sides::kept). A number of the whole matrix is not counted.
 std::int64_t stored_bytes(quant::Extent extent, const quant::Encoding& encoding);
 
 }  // namespace tessera::ops

@@ -40,10 +40,12 @@ Operand operand_of_rows(const Operand& rows, std::int64_t begin, std::int64_t si
                 "operand_of_rows: rows {} to {}, expected rows below {}", begin, begin + size, rows.extent.rows);
   TESSERA_CHECK(has_one_scale(rows.encoding) || rows.encoding.tile.rows == 1,
                 "operand_of_rows: a tile of scales covers {} rows, expected 1", rows.encoding.tile.rows);
-  Operand part{.extent = {.rows = size, .cols = rows.extent.cols}, .encoding = rows.encoding};
+  Operand part{.extent = {.rows = size, .cols = rows.extent.cols}, .encoding = rows.encoding, .amax = rows.amax};
   if (rows.values.defined()) {
+    TESSERA_CHECK(!rows.is_transposed, "operand_of_rows: got an operand by columns");
     part.values = rows.values.narrow(0, begin, size);
-    if (reinterpret_cast<std::uintptr_t>(part.values.const_data_ptr()) % kHostAlignment != 0)
+    // Products on a GPU copy values that are not aligned.
+    if (part.values.is_cpu() && reinterpret_cast<std::uintptr_t>(part.values.const_data_ptr()) % kHostAlignment != 0)
       part.values = part.values.clone();
     return part;
   }

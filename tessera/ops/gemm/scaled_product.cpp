@@ -15,8 +15,9 @@ void require_pair(const Operand& left, const Operand& right) {
   TESSERA_CHECK(left.extent.cols == right.extent.cols,
                 "product of operands: rows have {} and {} elements, expected equal numbers", left.extent.cols,
                 right.extent.cols);
-  TESSERA_CHECK(left.values.defined() == right.values.defined(),
-                "product of operands: the operands are on different devices");
+  TESSERA_CHECK(
+      left.values.defined() == right.values.defined() && is_decoded(left.encoding) == is_decoded(right.encoding),
+      "product of operands: the operands are on different devices, or only one of them is decoded");
 }
 
 ScaledSide side_of(const Operand& operand) {
@@ -48,8 +49,6 @@ at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarT
 
 // The format for the report. Inputs and gradients of a format may have other elements and tiles than its weights.
 quant::Format format_of_codes(const quant::Encoding& encoding) {
-  if (encoding.element == quant::Element::e2m1) return quant::Format::nvfp4;
-  if (encoding.scale == quant::Scale::e8m0) return quant::Format::mxfp8;
   return encoding.tile == quant::ScaleTile{} ? quant::Format::fp8 : quant::Format::fp8_block;
 }
 
@@ -63,6 +62,7 @@ bool is_empty(const Operand& left, const Operand& right) {
 
 at::Tensor product_in(const Operand& left, const Operand& right, at::ScalarType type, bool fast,
                       const at::Tensor& result) {
+  if (is_decoded(left.encoding)) return decoded_product(left, right, type, result);
   const std::int64_t rows = left.extent.rows, cols = right.extent.rows;
   if (left.codes.defined() && is_dry(left.codes)) {
     const ProductSizes extents{.rows = rows,
@@ -106,7 +106,7 @@ void multiply_into(const Operand& left, const Operand& right, at::Tensor& result
   require_writable(result, {left.extent.rows, right.extent.rows}, accumulate ? at::kFloat : result.scalar_type(),
                    "product of operands result");
   // The GPU library can round to bf16.
-  const bool rounds = result.scalar_type() == at::kBFloat16 && !left.values.defined();
+  const bool rounds = result.scalar_type() == at::kBFloat16 && !(left.values.defined() && left.values.is_cpu());
   const at::ScalarType type = rounds ? at::kBFloat16 : at::kFloat;
   const at::Tensor alone = product_in(left, right, type, /*fast=*/false, accumulate ? at::Tensor() : result);
   if (accumulate) return add_to(result, alone);

@@ -1,6 +1,6 @@
 // Operands with one fp32 scale per matrix, whose codes a GPU kernel writes. Internal to ops.
 #pragma once
-#include "tessera/ops/gemm/operand.h"
+#include "tessera/ops/gemm/operand_types.h"
 #include "tessera/quant/cuda/device_quantize.h"
 
 namespace tessera::ops {

@@ -61,13 +61,12 @@ WeightView DryRun::consume(ParameterId weight, Pass pass) {
   const shard::ParameterTypes& types = parameters_.types(id);
   WeightView view;
   view.planes[0].type = types.model;
+  view.is_decoded = unpacked_to(spec) == shard::Unpacked::decoded;
+  if (spec.encoding) view.encoding = *spec.encoding;
   if (is_unpacked(spec)) return view;
   const std::vector<shard::PlaneSpec> planes = planes_of(spec, types);
   for (std::size_t p = 0; p < planes.size(); ++p) view.planes[p].type = planes[p].type;
-  if (spec.encoding) {
-    view.encoded = quant::Quantized{};
-    view.encoding = *spec.encoding;
-  }
+  if (spec.encoding) view.encoded = quant::Quantized{};
   return view;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/quant/formats/product_kernel.h"
 #include "tessera/settings/resolve/batch.h"
 #include "tessera/settings/resolve/needs.h"
 #include "tessera/settings/resolve/tp_tokens.h"
@@ -44,12 +45,21 @@ void check_dtype(quant::DType dtype, const shard::FormatPolicy& policy, std::str
                      other == policy.rules.end() ? format : rules, name_of(requested), name_of(dtype));
 }
 
-void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
-  for (const quant::Format format : {quant::Format::mxfp8, quant::Format::nvfp4})
-    if (config.backend == Backend::nccl && has_format(policy, format))
+// Throws InputError if --gemm-kernels native is given and a product would be decoded.
+void check_kernels(const TrainConfig& config, const shard::FormatPolicy& policy) {
+  if (config.formats.kernels != GemmKernels::native) return;
+  const bool is_gpu = config.backend == Backend::nccl;
+  for (const quant::Format format :
+       {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
+    if (has_format(policy, format) && quant::kernel_of(format, is_gpu) == quant::ProductKernel::decoded)
       throw InputError(
-          "--gemm-format: got {} with --backend nccl: sm_90 GPUs do not support it (expected bf16, fp8 or fp8_block)",
-          name_of(format));
+          "--gemm-kernels: got native with products in {}, which --backend {} multiplies as decoded values; expected "
+          "auto, or products in {}",
+          name_of(format), name_of(config.backend), is_gpu ? "bf16, fp8 or fp8_block" : "bf16");
+}
+
+void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
+  check_kernels(config, policy);
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
   // The stored settings of a run contain all settings. Therefore only a value that differs from the default counts as
   // given.

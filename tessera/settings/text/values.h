@@ -38,6 +38,9 @@ template <>
 inline constexpr auto kWords<ReduceOrder> =
     std::array{Word{ReduceOrder::sequential, "sequential"}, Word{ReduceOrder::hierarchical, "hierarchical"}};
 template <>
+inline constexpr auto kWords<GemmKernels> =
+    std::array{Word{GemmKernels::automatic, "auto"}, Word{GemmKernels::native, "native"}};
+template <>
 inline constexpr auto kWords<RecomputeSetting> =
     std::array{Word{RecomputeSetting::none, "none"}, Word{RecomputeSetting::selective, "selective"},
                Word{RecomputeSetting::full, "full"}, Word{RecomputeSetting::automatic, "auto"}};

@@ -22,8 +22,12 @@ NoFormat reason_of(const ParameterSpec& spec, const FormatPolicy& policy, const 
   return spec.reads.per_microbatch > 0 ? NoFormat::table : NoFormat::by_default;
 }
 
+std::int64_t elements_of(const ParameterSpec& spec) {
+  return std::accumulate(spec.dims.begin(), spec.dims.end(), std::int64_t{1}, std::multiplies());
+}
+
 void add(FormatShares& shares, const ParameterSpec& spec, const FormatPolicy& policy, Format format) {
-  const std::int64_t elements = std::accumulate(spec.dims.begin(), spec.dims.end(), std::int64_t{1}, std::multiplies());
+  const std::int64_t elements = elements_of(spec);
   shares.elements[static_cast<std::size_t>(format)] += elements;
   if (format != Format::bf16) return;
   const FormatRule* rule = rule_of(policy, spec.name);
@@ -69,6 +73,7 @@ FormatTable format_table(std::span<const ParameterSpec> specs, const FormatPolic
     add(table.wire, spec, policies.wire, format_of(spec.encoding));
     add(table.wire_backward, spec, policies.wire_backward, format_of(backward));
     add(table.products, spec, policies.products, spec.product);
+    if (is_quantized_at_use(spec)) table.quantized_at_use[static_cast<std::size_t>(spec.product)] += elements_of(spec);
   }
   return table;
 }

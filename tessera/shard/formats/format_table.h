@@ -49,6 +49,8 @@ struct FormatShares {
 // The uses: weights as they are stored and sent for forward passes, as backward passes read them, and in products.
 struct FormatTable {
   FormatShares wire, wire_backward, products;
+  // By the format of the products: elements of weights that are quantized at each use (is_quantized_at_use).
+  std::array<std::int64_t, quant::kFormats> quantized_at_use{};
 };
 
 struct FormatPolicies {

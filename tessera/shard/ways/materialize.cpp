@@ -63,8 +63,10 @@ void Materializer::unpack(ShardedParameter& parameter, std::byte* gathered, std:
   const quant::Quantized source =
       encoded_matrix(parameter, arrived(0), parameter.planes.size() > 1 ? arrived(1) : nullptr);
   const Matrices stack = compute_matrices(parameter);
-  kernels.dequantize(source, stack.matrix, *parameter.spec.encoding, reinterpret_cast<quant::bfloat16*>(unpacked),
-                     stack.count);
+  const auto unpack =
+      unpacked_to(parameter.spec) == Unpacked::decoded ? &quant::Kernels::decode : &quant::Kernels::dequantize;
+  (kernels.*unpack)(source, stack.matrix, *parameter.spec.encoding, reinterpret_cast<quant::bfloat16*>(unpacked),
+                    stack.count);
 }
 
 void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* buffer,

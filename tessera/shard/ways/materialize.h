@@ -32,8 +32,8 @@ class Materializer {
   std::size_t bytes() const { return bytes_; }
   // Returns the size of the buffer for the unpacked weight; 0 if the weight is not unpacked.
   std::size_t unpacked_bytes() const { return unpacked_bytes_; }
-  // Unpacks the weight into `unpacked`. Reads the buffer of a completed gather, or the stored planes if the planes do
-  // not move. Does nothing if the weight is not unpacked.
+  // Unpacks the weight into `unpacked` (Unpacked). Reads the buffer of a completed gather, or the stored planes if the
+  // planes do not move. Does nothing if the weight is not unpacked.
   void unpack(ShardedParameter& parameter, std::byte* gathered, std::byte* unpacked,
               const quant::Kernels& kernels) const;
   // Returns the byte offset of a plane in the buffer of a gather.

@@ -1,0 +1,29 @@
+// Functions about matrices and operands that the files of operands share. Internal to ops.
+#pragma once
+#include "tessera/ops/gemm/operand_types.h"
+#include "tessera/quant/bfloat16.h"
+
+namespace tessera::ops {
+
+inline quant::Extent extent_of(const at::Tensor& matrix) {
+  return {.rows = matrix.size(0), .cols = matrix.size(1)};
+}
+inline quant::Extent transposed(quant::Extent extent) {
+  return {.rows = extent.cols, .cols = extent.rows};
+}
+
+template <typename T>
+T* data_of(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+inline bool has(Sides requested, Sides side) {
+  return requested == side || requested == Sides::both || requested == Sides::kept;
+}
+
+// Returns the number in a tensor on a CPU; 0 if the tensor is undefined.
+inline float number(const at::Tensor& one) {
+  return one.defined() ? *one.const_data_ptr<float>() : 0.0F;
+}
+
+}  // namespace tessera::ops
