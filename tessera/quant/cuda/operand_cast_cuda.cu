@@ -1,4 +1,4 @@
-// Quantizes and decodes operands by rows and by columns in one pass, and computes their amaxes and alpha.
+// Quantizes and decodes operands by rows and by columns in one pass, and computes their amaxes.
 #include <string>
 #include <type_traits>
 
@@ -308,12 +308,6 @@ __global__ void __launch_bounds__(kPatchThreads, 4)
   }
 }
 
-__global__ void make_alpha(const __grid_constant__ AlphaTask task) {
-  const float left = task.left_whole == nullptr ? 1.0F : *task.left_whole;
-  const float right = task.right_whole == nullptr ? 1.0F : *task.right_whole;
-  *task.alpha = quant::product_alpha(task.left, left, task.right, right);
-}
-
 constexpr Encoding kRowsOf16{.element = Element::e2m1, .scale = Scale::e4m3, .tile = {1, 16}};
 constexpr Encoding kRowsOf32{.element = Element::e4m3, .scale = Scale::e8m0, .tile = {1, 32}};
 constexpr Encoding kSquaresOf16{.element = Element::e2m1, .scale = Scale::e4m3, .tile = {16, 16}};
@@ -385,11 +379,6 @@ void cast_operand(const OperandCast& cast, base::CudaStream stream) {
       });
     });
   });
-  TESSERA_CUDA_CHECK(cudaGetLastError());
-}
-
-void product_alpha(const AlphaTask& task, base::CudaStream stream) {
-  make_alpha<<<1, 1, 0, stream>>>(task);
   TESSERA_CUDA_CHECK(cudaGetLastError());
 }
 
