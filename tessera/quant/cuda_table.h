@@ -41,7 +41,6 @@ struct CudaTable {
   void (*cast_blocks)(const BlockCast& cast, base::CudaStream stream) = nullptr;
   void (*take_operand_amaxes)(const OperandAmaxes& amaxes, base::CudaStream stream) = nullptr;
   void (*cast_operand)(const OperandCast& cast, base::CudaStream stream) = nullptr;
-  void (*product_alpha)(const AlphaTask& task, base::CudaStream stream) = nullptr;
   // Computes operand_scale (encoding.h) for a matrix with one fp32 scale, from its amax. Writes the multiplier to
   // *multiplier and the stored scale to *inverse.
   void (*scale_of_amax)(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,

@@ -59,14 +59,6 @@ struct OperandAmaxes {
   float* columns = nullptr;  // of the transformed columns (hadamard.h)
 };
 
-// Arguments to compute product_alpha of encoding.h. The numbers of both matrices are in device memory.
-struct AlphaTask {
-  Encoding left, right;
-  const float* left_whole = nullptr;  // may be null if product_alpha does not read the number
-  const float* right_whole = nullptr;
-  float* alpha = nullptr;
-};
-
 // Arguments to multiply a bf16 matrix by one number and round it to fp8. The results have the extent `padded`. Their
 // rows and columns outside the matrix are filled with zeros. `padded` is at least as large as `matrix`, and its sides
 // are multiples of 16.

@@ -1,4 +1,4 @@
-// Quantizes and decodes operands by rows and by columns in one pass, and computes their amaxes and alpha.
+// Quantizes and decodes operands by rows and by columns in one pass, and computes their amaxes.
 #include <string>
 #include <type_traits>
 
@@ -308,12 +308,6 @@ __global__ void __launch_bounds__(kPatchThreads, 4)
   }
 }
 
-__global__ void make_alpha(const __grid_constant__ AlphaTask task) {
-  const float left = task.left_whole == nullptr ? 1.0F : *task.left_whole;
-  const float right = task.right_whole == nullptr ? 1.0F : *task.right_whole;
-  *task.alpha = quant::product_alpha(task.left, left, task.right, right);
-}
-
 constexpr Encoding kRowsOf16{.element = Element::e2m1, .scale = Scale::e4m3, .tile = {1, 16}};
 constexpr Encoding kRowsOf32{.element = Element::e4m3, .scale = Scale::e8m0, .tile = {1, 32}};
 constexpr Encoding kSquaresOf16{.element = Element::e2m1, .scale = Scale::e4m3, .tile = {16, 16}};
@@ -326,6 +320,11 @@ void check_cast(const OperandCast& cast) {
   if (encoding != kRowsOf16 && (cast.transform || cast.rounding.step != nullptr))
     base::fail("cast_operand: expected the transform and stochastic rounding only with tiles of 1 x 16, got " +
                std::to_string(encoding.tile.rows) + " x " + std::to_string(encoding.tile.cols));
+  const auto lacks_amax = [&](const OperandSide& side) {
+    return encoding.scale == Scale::e4m3 && side.is_wanted() && side.whole == nullptr;
+  };
+  if (lacks_amax(cast.rows) || lacks_amax(cast.columns))
+    base::fail("cast_operand: expected the address of the amax of each side in nvfp4, got null");
   if (encoding == kSquaresOf16 && cast.columns.is_wanted())
     base::fail(
         "cast_operand: expected no results by columns with square tiles, because the results by rows serve both");
@@ -380,11 +379,6 @@ void cast_operand(const OperandCast& cast, base::CudaStream stream) {
       });
     });
   });
-  TESSERA_CUDA_CHECK(cudaGetLastError());
-}
-
-void product_alpha(const AlphaTask& task, base::CudaStream stream) {
-  make_alpha<<<1, 1, 0, stream>>>(task);
   TESSERA_CUDA_CHECK(cudaGetLastError());
 }
 

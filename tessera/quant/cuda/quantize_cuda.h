@@ -24,7 +24,6 @@ void cast_fp8(const Fp8Cast& cast, base::CudaStream stream);
 void cast_blocks(const BlockCast& cast, base::CudaStream stream);
 void take_operand_amaxes(const OperandAmaxes& amaxes, base::CudaStream stream);
 void cast_operand(const OperandCast& cast, base::CudaStream stream);
-void product_alpha(const AlphaTask& task, base::CudaStream stream);
 void scale_of_amax(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,
                    base::CudaStream stream);
 void update_multipliers(const DelayedScaling& scaling, base::CudaStream stream);
