@@ -1,7 +1,6 @@
 #include "tessera/ops/gemm/decoded_operand.h"
 
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -136,14 +135,13 @@ void decode_on_device(const Operand& kept, Extent stored, const at::Tensor& valu
 // Returns alpha of a GPU product and the number 0 (Product::alpha); undefined if alpha is 1.
 at::Tensor device_alpha(const Operand& left, const Operand& right) {
   if (!left.amax.defined() && !right.amax.defined()) return {};
-  const at::Tensor alpha = at::zeros({2}, left.values.options().dtype(at::kFloat));
-  quant::require_cuda("alpha of a product")
-      .product_alpha({.left = left.encoding,
-                      .right = right.encoding,
-                      .left_whole = whole_number(left),
-                      .right_whole = whole_number(right),
-                      .alpha = data_of<float>(alpha)},
-                     stream_of(alpha));
+  const at::Tensor alpha = make({2}, at::kFloat, left.values.device());
+  cuda::write_alpha({.left = left.encoding,
+                     .right = right.encoding,
+                     .left_whole = whole_number(left),
+                     .right_whole = whole_number(right),
+                     .alpha = data_of<float>(alpha)},
+                    stream_of(alpha));
   return alpha;
 }
 

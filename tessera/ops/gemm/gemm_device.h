@@ -46,6 +46,14 @@ struct ScaledProduct {
   void* result = nullptr;
 };
 
+// The arguments of quant::product_alpha. The numbers of both matrices are in device memory.
+struct AlphaTask {
+  quant::Encoding left, right;
+  // Numbers that product_alpha does not read may be null.
+  const float *left_whole = nullptr, *right_whole = nullptr;
+  float* alpha = nullptr;  // receives the two numbers of Product::alpha
+};
+
 // The size of the scratch memory of a product, in bytes.
 inline constexpr std::int64_t kProductScratch = std::int64_t{32} << 20;
 
@@ -55,6 +63,7 @@ namespace cuda {
 // benchmarks pass it. -1 selects the candidate of gemm_table.h. `scratch` is kProductScratch bytes on the device.
 // Enqueues without synchronization. Throws Error if the library has no algorithm for the shape or the candidate.
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);
+void write_alpha(const AlphaTask& task, base::CudaStream stream);
 // Multiplies operands in number formats. If `candidate` is -1, uses the first algorithm of the library's heuristic.
 // Also throws Error for encodings that the device does not multiply.
 void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate = -1);

@@ -7,6 +7,10 @@ void multiply(const Product&, void*, base::CudaStream, int) {
   throw Error("gemm: this build has no CUDA");
 }
 
+void write_alpha(const AlphaTask&, base::CudaStream) {
+  throw Error("gemm: this build has no CUDA");
+}
+
 void multiply(const ScaledProduct&, void*, base::CudaStream, int) {
   throw Error("gemm: this build has no CUDA");
 }
