@@ -255,6 +255,13 @@ TEST_P(HfExperts, AreQuantizedByMatrix) {
 TEST_P(HfExperts, FusedOnesInNumberFormatsAreRefused) {
   fuse_all("mlp");
   const std::string name = "model.layers.0.mlp.experts.gate_up_proj";
+  for (const std::string suffix : {"_scale", "_scale_inv"}) {
+    tensors_[name + suffix] = {{kExperts}, std::string(static_cast<std::size_t>(kExperts) * sizeof(float), '\0')};
+    write();
+    EXPECT_NE(fault().find("'" + name + "' is F32 with scales: expected F64, F32, F16 or BF16"), std::string::npos)
+        << fault();
+    tensors_.erase(name + suffix);
+  }
   tensors_.at(name).bytes.resize(static_cast<std::size_t>(kExperts * 2 * width_ * kHidden));
   for (const std::string type : {"F8_E4M3", "U8"}) {
     write(name, type);

@@ -68,6 +68,13 @@ TEST(WeightsByFormat, NameTheUsesTogetherIfTheyAreEqual) {
   EXPECT_EQ(lines[1], "products: 100.0 % bf16 of the parameters");
 }
 
+TEST(WeightsByFormat, HaveALineForTheBackwardWireIfOnlyItHasFormats) {
+  const std::vector<std::string> lines = lines_of("llama-tiny", {"--dtype", "bf16", "--wire-format-backward", "fp8"});
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "wire: 100.0 % bf16 of the parameters");
+  EXPECT_THAT(lines[1], HasSubstr("fp8 of the parameters"));
+}
+
 TEST(WeightsByFormat, WarnOfProductsOfExperts) {
   const std::vector<std::string> lines = lines_of("mixtral-8x7b", {"--dtype", "bf16", "--gemm-format", "fp8"});
   EXPECT_EQ(lines.back(),

@@ -192,8 +192,7 @@ void HfFolder::check_has_no_format(const models::HfTensor& tensor) const {
   if (tensor.dims.size() == 3 && (type == "F8_E4M3" || type == "U8" || has_scales))
     throw InputError(
         "{}: tensor '{}' is {}{}: expected F64, F32, F16 or BF16: in a number format, each matrix of each expert needs "
-        "a "
-        "tensor of its own, so save the experts as separate tensors or dequantized",
+        "a tensor of its own, so save the experts as separate tensors or dequantized",
         folder_.string(), hf_name, type, has_scales ? " with scales" : "");
   if (type != "F8_E4M3") return;
   if (tensor.may_be_quantized)
