@@ -91,7 +91,7 @@ StoredTensor parse_tensor(const json& value, std::size_t files, const std::strin
 
 Kind parse_kind(std::string_view name, const std::string& where) {
   constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
-  if (name.empty() || name.size() > 32 || name.find_first_not_of(kCharacters) != std::string_view::npos)
+  if (name.empty() || name.size() > Kind::kMaxSize || name.find_first_not_of(kCharacters) != std::string_view::npos)
     throw InputError("{}: kind: expected weight, master, or an optimizer's state such as exp_avg, got '{}'", where,
                      base::excerpt(name));
   return Kind(name);

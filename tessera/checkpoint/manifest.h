@@ -1,6 +1,9 @@
 // manifest.json: the list of a checkpoint's tensors and files. docs/checkpoint.md defines the format.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/layout/box.h"
 #include "tessera/quant/dtype.h"
 
@@ -22,23 +26,29 @@ inline constexpr std::string_view kManifestChecksumFile = "manifest.xxh3";
 // name of the plane (ops/optimizer/update_rule.h), such as "exp_avg".
 class Kind {
  public:
+  static constexpr std::size_t kMaxSize = 32;
   static const Kind weight, master;
-  explicit Kind(std::string_view name) : name_(name) {}
-  const std::string& name() const { return name_; }
+  // Throws Error for a name of more than kMaxSize bytes.
+  constexpr explicit Kind(std::string_view name) : size_(name.size()) {
+    if (size_ > kMaxSize) throw Error("the kind of a tensor has {} bytes, expected at most {}", size_, kMaxSize);
+    std::ranges::copy(name, name_.begin());
+  }
+  constexpr std::string_view name() const { return {name_.data(), size_}; }
   bool is_state() const { return *this != weight && *this != master; }
   // Orders weight, master, and then the state by name.
   std::strong_ordering operator<=>(const Kind& other) const {
-    return std::pair(order(), name_) <=> std::pair(other.order(), other.name_);
+    return std::pair(order(), name()) <=> std::pair(other.order(), other.name());
   }
   bool operator==(const Kind&) const = default;
 
  private:
-  int order() const { return name_ == "weight" ? 0 : name_ == "master" ? 1 : 2; }
+  int order() const { return *this == weight ? 0 : *this == master ? 1 : 2; }
 
-  std::string name_;
+  std::array<char, kMaxSize> name_{};
+  std::size_t size_;
 };
-inline const Kind Kind::weight{"weight"}, Kind::master{"master"};
-// Throws InputError unless the name has 1 to 32 lower-case letters, digits and underscores.
+inline constexpr Kind Kind::weight{"weight"}, Kind::master{"master"};
+// Throws InputError unless the name has 1 to Kind::kMaxSize lower-case letters, digits and underscores.
 Kind parse_kind(std::string_view name, const std::string& where);
 
 struct StoredFile {

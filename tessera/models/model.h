@@ -33,7 +33,7 @@ struct RouterBiases {
   std::int64_t experts = 0;                // number of elements of each bias
 };
 
-// What the blocks of a model pass on: the residual stream, and the router terms of the sparse blocks so far, in order.
+// The data between two blocks: the residual stream, and the router terms of the sparse blocks so far, in order.
 struct Flow {
   nn::Stream stream;
   std::vector<nn::RouterTerms> terms;

@@ -7,7 +7,7 @@
 namespace tessera::models {
 
 // Layers. The deepest published transformers have 1,000 layers (DeepNet, arXiv:2203.00555).
-inline constexpr std::int64_t kMaxLayers = 16384;
+inline constexpr std::int64_t kMaxLayers = 4096;
 // Columns or rows of a layer's matrix: the hidden size, the width of a feed-forward part, and the heads times their
 // size. Llama-3.1-405B has 53,248.
 inline constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;

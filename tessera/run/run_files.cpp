@@ -1,5 +1,4 @@
 #include "tessera/run/run_files.h"
-#include "tessera/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

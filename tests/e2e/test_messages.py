@@ -389,8 +389,8 @@ class Messages(unittest.TestCase):
         def change(**sizes):
             (large / "config.json").write_text(json.dumps({**config, **sizes}))
 
-        for layers, expect in ((300_000_000, ["num_hidden_layers", "from 1 to 16384"]),
-                               (16384, ["holds", "tensors, expected at least 147456 for the 16384 layers"])):
+        for layers, expect in ((300_000_000, ["num_hidden_layers", "from 1 to 4096"]),
+                               (4096, ["holds", "tensors, expected at least 36864 for the 4096 layers"])):
             change(num_hidden_layers=layers)
             self.check("convert", large, self.folder / "x", expect=[large, *expect])
         for name in ("num_hidden_layers", "vocab_size", "num_attention_heads", "hidden_size", "intermediate_size", "head_dim"):

@@ -217,7 +217,7 @@ void check_both_passes(runtime::Runtime& runtime, int round) {
       const bool reads_backward_weight = pass == schedule::Pass::backward && backward_weight != schedule::kNoParameter;
       const shard::ShardedParameter& read = runtime.parameter(reads_backward_weight ? backward_weight : id);
       const runtime::WeightView view = runtime.program().consume(id, pass);
-      ASSERT_EQ(view.encoded.has_value(), read.spec.product == Format::mxfp8);
+      ASSERT_EQ(view.encoded.has_value(), read.spec.product == Format::fp8_block);
       EXPECT_TRUE(!view.encoded || view.encoding == *read.spec.encoding);
       check_view(view, expected_weight(read, id, round), read.spec.name, round);
       runtime.program().release(id, pass);
@@ -232,7 +232,8 @@ TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
     Format forward, backward, product;
   };
   for (const Formats& formats :
-       {Formats{Format::mxfp8, Format::mxfp8, Format::mxfp8}, Formats{Format::nvfp4, Format::mxfp8, Format::bf16},
+       {Formats{Format::fp8_block, Format::fp8_block, Format::fp8_block},
+        Formats{Format::mxfp8, Format::mxfp8, Format::bf16}, Formats{Format::nvfp4, Format::mxfp8, Format::bf16},
         Formats{Format::bf16, Format::fp8_block, Format::bf16}, Formats{Format::mxfp8, Format::bf16, Format::bf16},
         Formats{Format::fp8, Format::nvfp4, Format::bf16}})
     for (const bool zero : {false, true})

@@ -25,7 +25,7 @@ std::vector<std::string> kinds_of(const checkpoint::Manifest& manifest) {
   std::set<checkpoint::Kind> kinds;
   for (const checkpoint::StoredTensor& tensor : manifest.tensors) kinds.insert(tensor.kind);
   std::vector<std::string> names;
-  for (const checkpoint::Kind& kind : kinds) names.push_back(kind.name());
+  for (const checkpoint::Kind& kind : kinds) names.emplace_back(kind.name());
   return names;
 }
 
