@@ -10,6 +10,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "tessera/base/atomic_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/folder.h"
