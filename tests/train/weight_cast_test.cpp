@@ -19,6 +19,7 @@
 #include "tessera/layout/dense.h"
 #include "tessera/models/decoder/decoder_layouts.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/quant/formats/decoded.h"
 #include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tests/runtime/elements.h"
@@ -75,7 +76,7 @@ float amax_of(const shard::ShardedParameter& parameter, schedule::ParameterId id
 
 // Quantizes one matrix of a part alone, with the amax of its logical matrix, and appends the result.
 void append_matrix(const float* values, quant::Extent extent, const quant::Encoding& encoding, float tensor_amax,
-                   ExpectedWeight& result) {
+                   bool is_decoded, ExpectedWeight& result) {
   const auto tiles = static_cast<std::size_t>(quant::scale_extent(encoding, extent).elements());
   std::vector<float> amaxes(tiles), multipliers(tiles), scales(tiles);
   const quant::Source source{.data = values, .type = quant::DType::fp32};
@@ -86,8 +87,11 @@ void append_matrix(const float* values, quant::Extent extent, const quant::Encod
   std::vector<std::uint8_t> data(static_cast<std::size_t>(quant::data_bytes(encoding.element, extent.elements())));
   quant::cast(source, extent, encoding, whole, multipliers, data.data());
   std::vector<quant::bfloat16> decoded(static_cast<std::size_t>(extent.elements()));
-  dequantize({.data = data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax}, extent, encoding,
-             decoded.data());
+  const quant::Quantized stored{.data = data.data(), .scales = scales.data(), .tensor_amax = &tensor_amax};
+  if (is_decoded)
+    decode(stored, extent, encoding, decoded.data());
+  else
+    dequantize(stored, extent, encoding, decoded.data());
   const auto* scale_bytes = reinterpret_cast<const std::uint8_t*>(scales.data());
   result.data.insert(result.data.end(), data.begin(), data.end());
   result.scales.insert(result.scales.end(), scale_bytes,
@@ -118,7 +122,8 @@ ExpectedWeight expected_weight(const shard::ShardedParameter& parameter, schedul
             ? 0
             : shard::matrices_in(parameter.spec, parameter.local_compute)[static_cast<std::size_t>(matrix)].matrix;
     append_matrix(values.data() + matrix * part.matrix.elements(), part.matrix, *parameter.spec.encoding,
-                  amax_of(parameter, id, round, logical), result);
+                  amax_of(parameter, id, round, logical), unpacked_to(parameter.spec) == shard::Unpacked::decoded,
+                  result);
   }
   return result;
 }
@@ -217,8 +222,8 @@ void check_both_passes(runtime::Runtime& runtime, int round) {
       const bool reads_backward_weight = pass == schedule::Pass::backward && backward_weight != schedule::kNoParameter;
       const shard::ShardedParameter& read = runtime.parameter(reads_backward_weight ? backward_weight : id);
       const runtime::WeightView view = runtime.program().consume(id, pass);
-      ASSERT_EQ(view.encoded.has_value(), read.spec.product == Format::fp8_block);
-      EXPECT_TRUE(!view.encoded || view.encoding == *read.spec.encoding);
+      ASSERT_FALSE(view.encoded.has_value());
+      EXPECT_EQ(view.is_decoded, read.spec.product == Format::mxfp8);
       check_view(view, expected_weight(read, id, round), read.spec.name, round);
       runtime.program().release(id, pass);
     }
@@ -232,8 +237,7 @@ TEST_P(CastOnMesh, AlsoWritesCopiesForBackwardPasses) {
     Format forward, backward, product;
   };
   for (const Formats& formats :
-       {Formats{Format::fp8_block, Format::fp8_block, Format::fp8_block},
-        Formats{Format::mxfp8, Format::mxfp8, Format::bf16}, Formats{Format::nvfp4, Format::mxfp8, Format::bf16},
+       {Formats{Format::mxfp8, Format::mxfp8, Format::mxfp8}, Formats{Format::nvfp4, Format::mxfp8, Format::bf16},
         Formats{Format::bf16, Format::fp8_block, Format::bf16}, Formats{Format::mxfp8, Format::bf16, Format::bf16},
         Formats{Format::fp8, Format::nvfp4, Format::bf16}})
     for (const bool zero : {false, true})
