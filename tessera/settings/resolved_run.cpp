@@ -18,7 +18,10 @@ TrainConfig plan_settings(TrainConfig config) {
   if (!config.grad_wire) config.grad_wire = config.dtype;
   // A plan starts no ranks, so it accepts any number of ranks and has no backend. Benchmarks that start ranks have a
   // backend.
-  if (!config.given.contains("backend")) config.backend = Backend::mpi;
+  if (!config.given.contains("backend")) {
+    config.backend = Backend::mpi;
+    config.formats.kernels = GemmKernels::automatic;  // without a backend, no product is known to be emulated
+  }
   if (config.mesh.has_unused_places() && config.mesh.dp == 0) config.mesh.dp = nominal_replicas(config.mesh);
   check_mesh_limits(config.mesh);
   if (!config.given.contains("global_batch")) config.global_batch = one_microbatch(config, config.mesh.ranks);

@@ -113,7 +113,7 @@ constexpr std::array kSettings{
     Setting{"gemm_rules", field<&C::formats, &F::product_rules>(), kAny, kKept, "NAME=FORMAT,...",
             "formats of products by matrix name, as --wire-rules", kPlans},
     Setting{"gemm_kernels", field<&C::formats, &F::kernels>(), kAny, kRun, "auto|native",
-            "native: refuse products that this backend would emulate", kPlans},
+            "native: refuse products that this backend would emulate", kSteps},
     Setting{"fp8_scaling", field<&C::products, &nn::ProductOptions::scaling>(), kAny, kKept, "delayed|current",
             "fp8 products: scales from the amaxes of earlier steps, or from a matrix's own amax", kPlans,
             Needs::fp8_products},

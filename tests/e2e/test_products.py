@@ -5,7 +5,7 @@ import json
 import unittest
 
 from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
-from program import metrics, tessera
+from program import metrics, run, tessera
 from summary import run_cases
 
 # (product format, wire format). A product reads the gathered weight directly or decoded, or quantizes it again after unpacking.
@@ -163,6 +163,11 @@ class Products(FormatRuns, unittest.TestCase):
                          expect=["--gemm-kernels: got native", f"products in {product}", "--backend local", "expected auto"])
         self.refused("--gemm-rules", "layers.0.*=nvfp4", "--gemm-kernels", "native", wire="bf16", expect=["products in nvfp4"])
         self.refused("--gemm-kernels", "fast", wire="bf16", expect=["--gemm-kernels", "auto, native"])
+        # Commands without a backend do not have the flag.
+        for words in (("plan",), ("bench", "schedule")):
+            said = run(*words, "--model", self.model, "--gemm-kernels", "native")
+            self.assertEqual((2, 1), (said.returncode, said.stderr.count("\n")), said.stderr)
+            self.assertIn("unknown flag --gemm-kernels", said.stderr)
         self.refused(*gemm, "--tp-wire-format", "nvfp4", wire="bf16", expect=["--tp-wire-format", "nvfp4", "fp8"])
         self.refused(*gemm, "--tp-wire-format", "fp8", wire="bf16", expect=["--tp-wire-format", "--tp above 1"])
 

@@ -58,6 +58,10 @@ TEST(ResolvedRun, OfAPlanHasOneMicrobatchAndNoBackend) {
   TrainConfig config = twelve_ranks();
   config.global_batch = 36, config.given = {"global_batch"};
   EXPECT_EQ(resolve(config, small_model(), Use::plan).microbatches(), 3);
+  // A run on GPUs that refused emulated products can be planned.
+  config.dtype = quant::DType::bf16, config.formats.products = quant::Format::fp8;
+  config.formats.kernels = GemmKernels::native;
+  EXPECT_NO_THROW(resolve(config, small_model(), Use::plan));
 }
 
 TEST(ResolvedRun, OfABenchmarkStartsItsRanks) {
