@@ -107,7 +107,7 @@ def set_kinds(entries):
 
 def pass_of(span):
     words = f"{span.before} {span.name}".split()
-    if "publish" in words or span.name.startswith("adamw"):
+    if "publish" in words or span.name.startswith(("update ", "adamw ")):  # adamw: traces of older plans
         return "optimizer"
     for each in ("backward", "recompute", "forward"):
         if each in words:

@@ -43,13 +43,19 @@ class Roles {
   std::map<std::tuple<int, std::string, std::string>, std::int64_t> bytes_;
 };
 
+// Counts the transfers of one way of a parameter. `total`: the bytes that all ranks receive.
+void count(StepPlan& step, Roles& roles, std::int64_t Traffic::*kind, const PlannedParameter& parameter,
+           const schedule::Way& way, std::int64_t total) {
+  step.busiest_rank.*kind += total_bytes(way);
+  step.all_ranks.*kind += total;
+  roles.add(parameter.size.domain, way);
+}
+
 void count_gathers(StepPlan& step, Roles& roles) {
   for (const schedule::Residency& residency : step.schedule.residencies)
     for (const ParameterId id : step.schedule.gather_units[static_cast<std::size_t>(residency.unit)]) {
       const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.busiest_rank.gathered += total_bytes(parameter.size.gather);
-      step.all_ranks.gathered += parameter.gather_total;
-      roles.add(parameter.size.domain, parameter.size.gather);
+      count(step, roles, &Traffic::gathered, parameter, parameter.size.gather, parameter.gather_total);
     }
 }
 
@@ -64,9 +70,7 @@ void count_rows_and_publishes(StepPlan& step, std::int64_t ranks, Roles& roles) 
       roles.add(parameter.size.domain, Transfer::rows, event.bytes);
     }
     if (event.kind != EventKind::publish) continue;
-    step.busiest_rank.gathered += total_bytes(parameter.size.publish);
-    step.all_ranks.gathered += parameter.publish_total;
-    roles.add(parameter.size.domain, parameter.size.publish);
+    count(step, roles, &Traffic::gathered, parameter, parameter.size.publish, parameter.publish_total);
   }
 }
 
@@ -74,13 +78,9 @@ void count_reductions(StepPlan& step, Roles& roles) {
   for (const schedule::Reduction& reduction : step.schedule.reductions)
     for (const ParameterId id : step.schedule.reduce_units[static_cast<std::size_t>(reduction.unit)]) {
       const PlannedParameter& parameter = step.parameters[static_cast<std::size_t>(id)];
-      step.busiest_rank.reduced += total_bytes(parameter.size.reduce);
-      step.all_ranks.reduced += parameter.reduce_total;
-      roles.add(parameter.size.domain, parameter.size.reduce);
-      if (!reduction.replicas) continue;
-      step.busiest_rank.reduced += total_bytes(parameter.size.replicas);
-      step.all_ranks.reduced += parameter.replica_total;
-      roles.add(parameter.size.domain, parameter.size.replicas);
+      count(step, roles, &Traffic::reduced, parameter, parameter.size.reduce, parameter.reduce_total);
+      if (reduction.replicas)
+        count(step, roles, &Traffic::reduced, parameter, parameter.size.replicas, parameter.replica_total);
     }
 }
 

@@ -74,10 +74,8 @@ void MetricSummary::add_to(nlohmann::ordered_json& json) const {
   json.update(last_);
   const StepMetrics all = medians();
   for (const Metric& metric : metric_rows())
-    if (metric.summary == InSummary::median) {
-      const auto number = number_of(metric, all);  // NaN without values
-      json[std::string(metric.key)] = number && std::isnan(*number) ? nullptr : json_of(metric, all, {});
-    }
+    if (metric.summary == InSummary::median)
+      json[std::string(metric.key)] = values_.at(&metric).empty() ? nullptr : json_of(metric, all, {});
 }
 
 }  // namespace tessera::telemetry

@@ -75,6 +75,10 @@ class DecodedProduct : public testing::TestWithParam<at::DeviceType> {
   }
   at::TensorOptions bf16() const { return at::TensorOptions(at::kBFloat16).device(GetParam()); }
   bool on_gpu() const { return GetParam() == at::kCUDA; }
+  // Returns a result of NaNs. A product must not read it.
+  at::Tensor unwritten(at::IntArrayRef shape, at::ScalarType type) const {
+    return at::empty(shape, bf16().dtype(type)).fill_(std::numeric_limits<float>::quiet_NaN());
+  }
 
   // A CPU adds n exact products in fp32, with n - 1 roundings of partial sums of at most sum|a||b|. alpha is rounded
   // once and multiplied with one more rounding. Tensor cores truncate, and align the products of a group to the
@@ -109,7 +113,7 @@ TEST_P(DecodedProduct, IsAlphaTimesTheSumOfDecodedValues) {
         expect_product(multiply(x.operand, w_columns.operand), x, w_columns, format);
         const Side dy = side_of(graded({inner, rows}, 4, bf16()), encoding, Sides::columns);
         const Side x_columns = side_of(graded({inner, cols}, 5, bf16()), encoding, Sides::columns);
-        at::Tensor dw = at::empty({rows, cols}, bf16().dtype(at::kFloat)), rounded = at::empty({rows, cols}, bf16());
+        at::Tensor dw = unwritten({rows, cols}, at::kFloat), rounded = unwritten({rows, cols}, at::kBFloat16);
         multiply_into(dy.operand, x_columns.operand, dw, /*accumulate=*/false);
         expect_product(dw, dy, x_columns, format);
         multiply_into(dy.operand, x_columns.operand, rounded, /*accumulate=*/false);
@@ -126,7 +130,7 @@ TEST_P(DecodedProduct, OfOneTileHasTheBitsOfTheDefinition) {
     const at::Tensor sums = x.values.matmul(w.values.t()).to(at::kFloat).contiguous();
     const at::Tensor expected = sums.mul(alpha_of(x.scale, w.scale, Format::nvfp4));
     ASSERT_EQ(expected.scalar_type(), at::kFloat);
-    at::Tensor wide = at::empty({40, 24}, bf16().dtype(at::kFloat));
+    at::Tensor wide = unwritten({40, 24}, at::kFloat);
     multiply_into(x.operand, w.operand, wide, /*accumulate=*/false);
     EXPECT_TRUE(same_bits(wide.cpu(), expected)) << inner;
     EXPECT_TRUE(same_bits(multiply(x.operand, w.operand).cpu(), expected.to(at::kBFloat16))) << inner;
