@@ -155,19 +155,25 @@ class GpuFlags(unittest.TestCase):
         self.check_same([codes, codes.plus(*POISON, mesh=(2, 2, 1))])
         self.check_like_cpus(codes)
 
-    def test_products_over_tp(self):
-        """Tests native and decoded products, with and without sequence parallelism."""
-        for product, wire in (("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("fp8", "nvfp4"), ("nvfp4", "nvfp4"),
-                              ("nvfp4", "bf16"), ("mxfp8", "mxfp8"), ("mxfp8", "nvfp4")):
+    def check_products_over_tp(self, *formats):
+        """Tests products, with and without sequence parallelism. `formats`: (format of products, format of the wire)."""
+        for product, wire in formats:
             one = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", wire))
             split = one.plus(*SPLIT)
             self.check_same([split, split.plus(*GRAPH, *POISON)])
             self.check_like_cpus(one.plus(*UNSPLIT), split, dataclasses.replace(split, model="odd"))
 
+    def test_products_over_tp(self):
+        self.check_products_over_tp(("fp8", "fp8"), ("fp8_block", "fp8_block"), ("fp8_block", "bf16"), ("fp8", "nvfp4"))
+
+    def test_decoded_products_over_tp(self):
+        self.check_products_over_tp(("nvfp4", "nvfp4"), ("nvfp4", "bf16"), ("mxfp8", "mxfp8"), ("mxfp8", "nvfp4"))
+
     def test_decoded_weights_equal_quantized_bf16_weights(self):
         """Products of gathered codes have the bits of products that quantize a bf16 weight at each use, in every layout."""
         for product in ("nvfp4", "mxfp8"):
-            runs = [Run((1, 1, 1), ("--gemm-format", product, "--wire-format", wire), model="odd") for wire in ("bf16", product)]
+            runs = [Run((1, 1, 1), ("--gemm-format", product, "--wire-format", wire), model="odd", micro_batch=2)
+                    for wire in ("bf16", product)]
             self.check_same([*runs, runs[1].plus(*GRAPH), runs[1].plus(*POISON, *GRAPH, mesh=(1, 3, 1)),
                              runs[1].plus("--debug-delays", 3, mesh=(1, 2, 1))])
             self.check_like_cpus(*runs)

@@ -117,8 +117,8 @@ __device__ __noinline__ void raise_amaxes(const Shard& shard, const A* master, s
     const std::int64_t first = start + step * kThreads * N;
     const Pack<A, N> pack = load_pack<false, N>(master, first, shard.count);  // 0 behind the shard
     const std::int64_t at = shard.amax_offset + first, matrix = at / shard.amax_elements;
-    const bool is_one = at + N <= (matrix + 1) * shard.amax_elements;
-    if (__all_sync(~0u, is_one && matrix == __shfl_sync(~0u, matrix, 0))) {
+    const std::int64_t of_first_lane = __shfl_sync(~0u, matrix, 0);  // every lane calls it
+    if (__all_sync(~0u, matrix == of_first_lane && at + N <= (matrix + 1) * shard.amax_elements)) {
       A greatest = 0;
 #pragma unroll
       for (int k = 0; k < N; ++k) take_magnitude(greatest, pack[k]);
