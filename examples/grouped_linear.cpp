@@ -21,20 +21,20 @@ constexpr std::int64_t kExperts = 4, kChoices = 2, kIn = 9, kHidden = 21, kOut =
 
 class Network : public models::Model {
  public:
-  explicit Network(nn::Context& context)
+  explicit Network(const nn::Context& context)
       : context_(context),
         router_{.weight = add("router", {kExperts, kIn})},
         up_{.weight = add("up", {kExperts, kHidden, kIn})},
         down_{.weight = add("down", {kExperts, kOut, kHidden})} {}
 
-  nn::Loss forward(const models::Batch& batch, double scale) override {
+  nn::Loss forward(const models::Batch& batch, const nn::PassState& pass, double scale) override {
     const at::Tensor x = at::cat({bits(batch.tokens, 8), at::ones({kTokens, 1})}, 1).requires_grad_();
-    const at::Tensor logits = nn::column_linear(context_, router_, x, {}, kTokens).y;
+    const at::Tensor logits = nn::column_linear(pass, router_, x, {}, kTokens).y;
     const auto [weights, experts] = at::topk(at::softmax(logits, 1), kChoices);
     // One row for each choice, ordered by expert. This rank has all experts and one block of tokens.
     const ops::Selection rows = ops::select_rows(experts.to(at::kInt), {0, kExperts, kExperts}, /*blocks=*/1);
-    const at::Tensor up = at::tanh(nn::grouped_linear(context_, up_, x.index_select(0, rows.tokens), rows));
-    const at::Tensor down = nn::grouped_linear(context_, down_, up, rows);
+    const at::Tensor up = at::tanh(nn::grouped_linear(pass, up_, x.index_select(0, rows.tokens), rows));
+    const at::Tensor down = nn::grouped_linear(pass, down_, up, rows);
     const at::Tensor weight = weights.flatten().index_select(0, rows.tokens * kChoices + rows.slots);
     const at::Tensor y = at::zeros({kTokens, kOut}).index_add(0, rows.tokens, down * weight.unsqueeze(1));
     const at::Tensor sum = (y - bits(batch.targets, kOut)).square().sum();
@@ -56,7 +56,7 @@ class Network : public models::Model {
   static at::Tensor bits(const at::Tensor& bytes, std::int64_t count) {
     return at::bitwise_and(at::bitwise_right_shift(bytes.unsqueeze(1), at::arange(count)), 1).to(at::kFloat) * 2 - 1;
   }
-  nn::Context& context_;
+  const nn::Context& context_;
   nn::ColumnLinear router_;
   nn::GroupedLinear up_, down_;
 };
@@ -72,7 +72,7 @@ models::Batch batch_of(std::int64_t block) {
 std::vector<double> train_network(int gtp, int steps) {
   std::vector<double> losses;
   comm::run_local(gtp, {}, [&](comm::World& world) {
-    const auto build = [](nn::Context& context) { return std::make_unique<Network>(context); };
+    const auto build = [](const nn::Context& context) { return std::make_unique<Network>(context); };
     train::Trainer trainer(world, {.step = {.build = build, .layout = nn::rank_layout({.gtp = gtp})}});
     train::set_initial_values(trainer.runtime(), 7);
     for (int step = 0; step < steps; ++step) {

@@ -14,23 +14,23 @@
 namespace {
 
 using namespace tessera;
-using schedule::Pass;
 
 // y = x w^T. The weight is gathered before each use, and its gradient is reduced to the shards after the backward pass.
 class Linear : public torch::autograd::Function<Linear> {
  public:
-  static at::Tensor forward(nn::AutogradContext* ctx, const at::Tensor& x, nn::Context* context, const nn::Weight* w) {
+  static at::Tensor forward(nn::AutogradContext* ctx, const at::Tensor& x, const nn::PassState* pass,
+                            const nn::Weight* w) {
     ctx->save_for_backward({x});
-    nn::save_pointer(ctx, "context", context);
+    nn::save_pass(ctx, *pass);
     nn::save_pointer(ctx, "weight", w);
-    return at::matmul(x, nn::ConsumedWeight(*context, *w, Pass::forward).tensor().t());
+    return at::matmul(x, nn::ConsumedWeight(*pass, *w).tensor().t());
   }
   static nn::variable_list backward(nn::AutogradContext* ctx, const nn::variable_list& gradients) {
     const at::Tensor x = ctx->get_saved_variables()[0];
-    auto& context = *nn::saved_pointer<nn::Context>(ctx, "context");
+    const nn::PassState pass = nn::saved_pass(ctx);
     const auto& w = *nn::saved_pointer<const nn::Weight>(ctx, "weight");
-    const at::Tensor dx = at::matmul(gradients[0], nn::ConsumedWeight(context, w, Pass::backward).tensor());
-    nn::produce_gradient(context, w, [&](at::Tensor& gradient, bool accumulate) {
+    const at::Tensor dx = at::matmul(gradients[0], nn::ConsumedWeight(pass, w).tensor());
+    nn::produce_gradient(pass, w, [&](at::Tensor& gradient, bool accumulate) {
       const at::Tensor dw = at::matmul(gradients[0].t(), x);
       accumulate ? gradient.add_(dw) : gradient.copy_(dw);
     });
@@ -40,13 +40,13 @@ class Linear : public torch::autograd::Function<Linear> {
 
 class Network : public models::Model {
  public:
-  explicit Network(nn::Context& context)
+  explicit Network(const nn::Context& context)
       : context_(context), first_(add("first", 61, 9)), second_(add("second", 8, 61)) {}
 
-  nn::Loss forward(const models::Batch& batch, double scale) override {
+  nn::Loss forward(const models::Batch& batch, const nn::PassState& pass, double scale) override {
     const at::Tensor x = at::cat({bits(batch.tokens), at::ones({batch.tokens.size(0), 1})}, 1).requires_grad_();
-    const at::Tensor hidden = at::tanh(Linear::apply(x, &context_, &first_));
-    const at::Tensor error = Linear::apply(hidden, &context_, &second_) - bits(batch.targets);
+    const at::Tensor hidden = at::tanh(Linear::apply(x, &pass, &first_));
+    const at::Tensor error = Linear::apply(hidden, &pass, &second_) - bits(batch.targets);
     const at::Tensor sum = error.square().sum();
     return {.objective = sum * scale, .sum = sum.detach().to(at::kDouble)};
   }
@@ -64,7 +64,7 @@ class Network : public models::Model {
   static at::Tensor bits(const at::Tensor& bytes) {
     return at::bitwise_and(at::bitwise_right_shift(bytes.unsqueeze(1), at::arange(8)), 1).to(at::kFloat) * 2 - 1;
   }
-  nn::Context& context_;
+  const nn::Context& context_;
   nn::Weight first_, second_;
 };
 
@@ -72,7 +72,7 @@ class Network : public models::Model {
 std::vector<double> train_network(int gtp, int steps) {
   std::vector<double> losses;
   comm::run_local(gtp, {}, [&](comm::World& world) {
-    const auto build = [](nn::Context& context) { return std::make_unique<Network>(context); };
+    const auto build = [](const nn::Context& context) { return std::make_unique<Network>(context); };
     train::Trainer trainer(world, {.step = {.build = build, .layout = nn::rank_layout({.gtp = gtp})}});
     train::set_initial_values(trainer.runtime(), 7);
     for (int step = 0; step < steps; ++step) {

@@ -42,9 +42,10 @@ models::Batch make_batch(std::int64_t first) {
 
 double train_and_save(comm::World& world, const models::ModelConfig& model, const std::filesystem::path& folder) {
   train::Trainer trainer(
-      world, {.step = {.build = [&](nn::Context& context) { return model.build(context, {.max_positions = kLength}); },
-                       .layout = nn::rank_layout({.gtp = kRanks})},
-              .rule = ops::make_rule(ops::AdamW{.weight_decay = 0.0})});
+      world,
+      {.step = {.build = [&](const nn::Context& context) { return model.build(context, {.max_positions = kLength}); },
+                .layout = nn::rank_layout({.gtp = kRanks})},
+       .rule = ops::make_rule(ops::AdamW{.weight_decay = 0.0})});
   train::set_initial_values(trainer.runtime(), 7);
   double loss = 0;
   for (int step = 0; step < kSteps; ++step) {

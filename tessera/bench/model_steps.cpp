@@ -35,7 +35,7 @@ class ModelSteps final : public TimedSteps {
     TESSERA_CHECK(microbatches == model_.microbatches, "a step of {} microbatches, expected {}", microbatches,
                   model_.microbatches);
     program_.begin_step(schedule::StepKind::train, microbatches);
-    for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(true);
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(microbatch, true);
     program_.end_step();
     module_.update(program_.trace(), program_.parameters().backward_weights());
   }

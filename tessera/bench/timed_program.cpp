@@ -9,7 +9,7 @@
 namespace tessera::bench {
 
 using runtime::ProgramCollective, runtime::ProgramCollectiveKind, runtime::Issued;
-using schedule::ParameterId, schedule::Pass;
+using schedule::ParameterId, schedule::PassId;
 
 namespace {
 
@@ -39,14 +39,14 @@ void TimedProgram::begin_step(schedule::StepKind kind, int microbatches) {
   DryRun::begin_step(kind, microbatches);
 }
 
-void TimedProgram::begin_microbatch() {
-  program_.begin_microbatch();
-  DryRun::begin_microbatch();
+void TimedProgram::begin_microbatch(int microbatch) {
+  program_.begin_microbatch(microbatch);
+  DryRun::begin_microbatch(microbatch);
 }
 
-void TimedProgram::end_microbatch() {
-  program_.end_microbatch();
-  DryRun::end_microbatch();
+void TimedProgram::end_microbatch(int microbatch) {
+  program_.end_microbatch(microbatch);
+  DryRun::end_microbatch(microbatch);
 }
 
 void TimedProgram::end_step() {
@@ -76,32 +76,32 @@ void TimedProgram::reduce_counts(std::span<std::int64_t> counts) {
   DryRun::reduce_counts(counts);
 }
 
-runtime::WeightView TimedProgram::consume(ParameterId weight, Pass pass) {
+runtime::WeightView TimedProgram::consume(ParameterId weight, PassId pass) {
   compute();
   program_.consume(weight, pass);
   return DryRun::consume(weight, pass);
 }
 
-void TimedProgram::release(ParameterId weight, Pass pass) {
+void TimedProgram::release(ParameterId weight, PassId pass) {
   compute();
   program_.release(weight, pass);
   DryRun::release(weight, pass);
 }
 
-runtime::GradientBuffer TimedProgram::grad_buffer(ParameterId weight) {
-  const runtime::GradientBuffer gradient = program_.grad_buffer(weight);
+runtime::GradientBuffer TimedProgram::grad_buffer(ParameterId weight, int microbatch) {
+  const runtime::GradientBuffer gradient = program_.grad_buffer(weight, microbatch);
   const auto elements = static_cast<std::size_t>(parameters().local_compute(weight).size);
   if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
-  return DryRun::grad_buffer(weight);
+  return DryRun::grad_buffer(weight, microbatch);
 }
 
-void TimedProgram::produce(ParameterId weight) {
+void TimedProgram::produce(ParameterId weight, int microbatch) {
   compute();
-  program_.produce(weight);
-  DryRun::produce(weight);
+  program_.produce(weight, microbatch);
+  DryRun::produce(weight, microbatch);
 }
 
-void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/, void* /*out*/, Pass /*pass*/,
+void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/, void* /*out*/, PassId /*pass*/,
                                const std::optional<base::Fence>& /*written*/) {
   TESSERA_CHECK(false, "rows of '{}' are read by index, which a timed step does not support",
                 parameters().name(weight));
@@ -146,13 +146,13 @@ void TimedProgram::record_sum(const runtime::ScatterSum& sum) {
   DryRun::record_sum(sum);
 }
 
-void TimedProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
+void TimedProgram::stash(std::int64_t bytes, PassId pass, std::string_view way) {
   compute();
   program_.stash(bytes, pass, way);
   DryRun::stash(bytes, pass, way);
 }
 
-void TimedProgram::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
+void TimedProgram::fetch(std::int64_t bytes, PassId pass, std::string_view way) {
   compute();
   program_.fetch(bytes, pass, way);
   DryRun::fetch(bytes, pass, way);

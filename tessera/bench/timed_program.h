@@ -20,24 +20,24 @@ class TimedProgram final : public runtime::DryRun {
   ~TimedProgram() override;
 
   void begin_step(schedule::StepKind kind, int microbatches) override;
-  void begin_microbatch() override;
-  void end_microbatch() override;
+  void begin_microbatch(int microbatch) override;
+  void end_microbatch(int microbatch) override;
   void end_step() override;
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override;
   void reduce_counts(std::span<std::int64_t> counts) override;
 
-  runtime::WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
-  void release(schedule::ParameterId weight, schedule::Pass pass) override;
-  runtime::GradientBuffer grad_buffer(schedule::ParameterId weight) override;
-  void produce(schedule::ParameterId weight) override;
-  void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
+  runtime::WeightView consume(schedule::ParameterId weight, schedule::PassId pass) override;
+  void release(schedule::ParameterId weight, schedule::PassId pass) override;
+  runtime::GradientBuffer grad_buffer(schedule::ParameterId weight, int microbatch) override;
+  void produce(schedule::ParameterId weight, int microbatch) override;
+  void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::PassId pass,
                    const std::optional<base::Fence>& written) override;
   runtime::Issued issue(const runtime::ProgramCollective& collective) override;
   void wait(const runtime::Issued& issued) override;
   void record_sum(const runtime::ScatterSum& sum) override;
-  void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
-  void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
+  void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
+  void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override;
 
  private:

@@ -50,18 +50,20 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // Returns the loss of the microbatch. `scale`: see nn::output_loss. With gradients enabled, objective.backward()
-  // produces the gradient of every weight. By default: begin(), run() of all blocks, loss().
-  virtual nn::Loss forward(const Batch& batch, double scale);
+  // Returns the loss of the microbatch. `pass` is the microbatch's forward pass. `scale`: see nn::output_loss. With
+  // gradients enabled, objective.backward() produces the gradient of every weight. By default: begin(), run() of all
+  // blocks, loss().
+  virtual nn::Loss forward(const Batch& batch, const nn::PassState& pass, double scale);
 
   // The parts of forward(). Blocks run in order, in one call of run() or in several calls with consecutive ranges. All
-  // calls of a microbatch get the same batch. By default, the functions throw Error.
+  // calls of a microbatch get the same batch and the same pass. By default, the functions throw Error.
   virtual std::int64_t blocks() const;
-  virtual Flow begin(const Batch& batch);
+  virtual Flow begin(const Batch& batch, const nn::PassState& pass);
   // If `cache` is not null, the tokens attend also to the tokens in the cache (next_logits), otherwise only to tokens
   // of this batch.
-  virtual Flow run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyValueCache* cache = nullptr);
-  virtual nn::Loss loss(Flow flow, const Batch& batch, double scale);
+  virtual Flow run(Flow flow, layout::Range blocks, const Batch& batch, const nn::PassState& pass,
+                   nn::KeyValueCache* cache = nullptr);
+  virtual nn::Loss loss(Flow flow, const Batch& batch, const nn::PassState& pass, double scale);
 
   virtual RouterBiases router_biases() const { return {}; }
 
@@ -69,15 +71,15 @@ class Model {
   // default is to throw Error. Returns an empty cache for `capacity` tokens of one sequence.
   virtual nn::KeyValueCache make_cache(std::int64_t capacity);
   // Returns the logits after the last token of the flow of all blocks. `batch` is one sequence.
-  virtual at::Tensor logits(Flow flow, const Batch& batch);
+  virtual at::Tensor logits(Flow flow, const Batch& batch, const nn::PassState& pass);
   // Runs the next tokens of a sequence, adds them to the cache, and returns the logits after the last of them: see
   // nn::last_logits. `batch` is one sequence, whose positions begin at cache.tokens. Only a model with experts reads
   // the targets. Called without gradients, in a microbatch of an evaluation. Throws Error if the cache is too small.
-  at::Tensor next_logits(const Batch& batch, nn::KeyValueCache& cache);
+  at::Tensor next_logits(const Batch& batch, const nn::PassState& pass, nn::KeyValueCache& cache);
 };
 
 // A function that builds a model. The function registers all parameters with the context's program, then calls
 // add_backward_weights(). The context must outlive the model.
-using BuildModel = std::function<std::unique_ptr<Model>(nn::Context& context)>;
+using BuildModel = std::function<std::unique_ptr<Model>(const nn::Context& context)>;
 
 }  // namespace tessera::models

@@ -80,7 +80,7 @@ class ModelConfig {
   virtual std::vector<HfAlias> hf_aliases() const = 0;
   // Builds the model and registers the parameters with the context's program. The caller sets the values of the
   // parameters. `context` must outlive the model. Throws the errors of parameters().
-  virtual std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const = 0;
+  virtual std::unique_ptr<Model> build(const nn::Context& context, const ModelOptions& options) const = 0;
 };
 using ModelConfigPtr = std::shared_ptr<const ModelConfig>;
 

@@ -18,12 +18,12 @@ std::vector<std::int64_t> token_counts(const Context& context, std::int64_t toke
 }  // namespace
 
 PendingTensor::~PendingTensor() {
-  if (context_ != nullptr) issued_.done.wait_until_done();
+  if (program_ != nullptr) issued_.done.wait_until_done();
 }
 
 at::Tensor PendingTensor::take() {
   if (result_) return result_->take();
-  if (Context* context = std::exchange(context_, nullptr)) context->program.wait(issued_);
+  if (runtime::Program* program = std::exchange(program_, nullptr)) program->wait(issued_);
   return out_;
 }
 
@@ -35,77 +35,73 @@ namespace {
 
 // Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has
 // all `tokens`.
-PendingTensor start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
-                                const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
-  const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
-  runtime::Issued issued = context.program.issue({.kind = kind,
-                                                  .in = in.const_data_ptr(),
-                                                  .out = out.mutable_data_ptr(),
-                                                  .counts = counts,
-                                                  .type = ops::to_dtype(in.scalar_type()),
-                                                  .pass = pass});
-  return {context, std::move(issued), in, out};
+PendingTensor start_with_tokens(const PassState& pass, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
+                                const at::Tensor& out, std::int64_t tokens) {
+  const std::vector<std::int64_t> counts = token_counts(pass.context, tokens, in.size(1));
+  runtime::Issued issued = pass.context.program.issue({.kind = kind,
+                                                       .in = in.const_data_ptr(),
+                                                       .out = out.mutable_data_ptr(),
+                                                       .counts = counts,
+                                                       .type = ops::to_dtype(in.scalar_type()),
+                                                       .pass = pass.id});
+  return {pass.context.program, std::move(issued), in, out};
 }
 
 }  // namespace
 
-PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
+PendingTensor start_enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens,
                              const TokenReader& reader) {
-  if (!context.has_tp() || !context.sequence_parallel) return PendingTensor(x);
-  if (travels_in_pieces(context))
-    return PendingTensor(std::make_unique<GatherInPieces>(context, x, tokens, pass, reader));
+  if (!pass.context.has_tp() || !pass.context.sequence_parallel) return PendingTensor(x);
+  if (travels_in_pieces(pass.context)) return PendingTensor(std::make_unique<GatherInPieces>(pass, x, tokens, reader));
   const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
+  return start_with_tokens(pass, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens);
 }
 
 namespace {
 
-PendingTensor start_all_reduce(Context& context, const at::Tensor& x, comm::ReduceOp op, schedule::Pass pass,
-                               bool is_recorded) {
+PendingTensor start_all_reduce(const PassState& pass, const at::Tensor& x, comm::ReduceOp op, bool is_recorded) {
   const std::int64_t elements = x.numel();
   const auto kind = op == comm::ReduceOp::sum ? runtime::ProgramCollectiveKind::all_reduce_sum
                                               : runtime::ProgramCollectiveKind::all_reduce_max;
-  runtime::Issued issued = context.program.issue({.kind = kind,
-                                                  .out = x.mutable_data_ptr(),
-                                                  .counts = {&elements, 1},
-                                                  .type = ops::to_dtype(x.scalar_type()),
-                                                  .pass = pass,
-                                                  .is_recorded = is_recorded});
-  return {context, std::move(issued), {}, x};
+  runtime::Issued issued = pass.context.program.issue({.kind = kind,
+                                                       .out = x.mutable_data_ptr(),
+                                                       .counts = {&elements, 1},
+                                                       .type = ops::to_dtype(x.scalar_type()),
+                                                       .pass = pass.id,
+                                                       .is_recorded = is_recorded});
+  return {pass.context.program, std::move(issued), {}, x};
 }
 
 }  // namespace
 
-PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass,
-                             schedule::ParameterId writer) {
-  if (!context.has_tp()) return PendingTensor(part);
+PendingTensor start_leave_tp(const PassState& pass, const at::Tensor& part, schedule::ParameterId writer) {
+  if (!pass.context.has_tp()) return PendingTensor(part);
   const at::Tensor whole = part.contiguous();
-  if (!context.sequence_parallel) return start_all_reduce(context, whole, comm::ReduceOp::sum, pass, true);
-  if (travels_in_pieces(context)) {
-    auto pieces = std::make_unique<ScatterInPieces>(context, whole, pass, writer);
-    pieces->written({.begin = 0, .end = context.tp_size()});
+  if (!pass.context.sequence_parallel) return start_all_reduce(pass, whole, comm::ReduceOp::sum, true);
+  if (travels_in_pieces(pass.context)) {
+    auto pieces = std::make_unique<ScatterInPieces>(pass, whole, writer);
+    pieces->written({.begin = 0, .end = pass.context.tp_size()});
     return PendingTensor(std::move(pieces));
   }
   const std::int64_t tokens = part.size(0), width = part.size(1);
-  const at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
-  return start_with_tokens(context, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens, pass);
+  const at::Tensor own = at::empty({pass.context.tokens_of(pass.context.tp_rank(), tokens), width}, part.options());
+  return start_with_tokens(pass, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens);
 }
 
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
-                    const TokenReader& reader) {
-  return start_enter_tp(context, x, tokens, pass, reader).take();
+at::Tensor enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens, const TokenReader& reader) {
+  return start_enter_tp(pass, x, tokens, reader).take();
 }
 
-at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass) {
-  return start_leave_tp(context, part, pass).take();
+at::Tensor leave_tp(const PassState& pass, const at::Tensor& part) {
+  return start_leave_tp(pass, part).take();
 }
 
-void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass) {
-  if (context.has_tp()) start_all_reduce(context, x, op, pass, true).take();
+void all_reduce_tp(const PassState& pass, at::Tensor& x, comm::ReduceOp op) {
+  if (pass.context.has_tp()) start_all_reduce(pass, x, op, true).take();
 }
 
-void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op) {
-  if (context.has_tp()) start_all_reduce(context, x, op, schedule::Pass::forward, false).take();
+void reduce_unrecorded(const PassState& pass, at::Tensor& x, comm::ReduceOp op) {
+  if (pass.context.has_tp()) start_all_reduce(pass, x, op, false).take();
 }
 
 }  // namespace tessera::nn

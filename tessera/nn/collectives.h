@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "tessera/comm/communicator.h"
-#include "tessera/nn/context.h"
 #include "tessera/nn/parallel/summed_parts.h"
+#include "tessera/nn/pass_state.h"
 
 namespace tessera::nn {
 
@@ -35,13 +35,13 @@ class PendingResult {
 class PendingTensor {
  public:
   explicit PendingTensor(at::Tensor known) : out_(std::move(known)) {}  // a result that is ready
-  PendingTensor(Context& context, runtime::Issued issued, at::Tensor in, at::Tensor out)
-      : context_(&context), issued_(std::move(issued)), in_(std::move(in)), out_(std::move(out)) {}
+  PendingTensor(runtime::Program& program, runtime::Issued issued, at::Tensor in, at::Tensor out)
+      : program_(&program), issued_(std::move(issued)), in_(std::move(in)), out_(std::move(out)) {}
   explicit PendingTensor(std::unique_ptr<PendingResult> result) : result_(std::move(result)) {}
   // If an error occurred before take(), waits until the collective has finished or failed, then frees its memory.
   ~PendingTensor();
   PendingTensor(PendingTensor&& other) noexcept
-      : context_(std::exchange(other.context_, nullptr)),
+      : program_(std::exchange(other.program_, nullptr)),
         issued_(std::move(other.issued_)),
         in_(std::move(other.in_)),
         out_(std::move(other.out_)),
@@ -53,7 +53,7 @@ class PendingTensor {
   SummedParts take_parts();
 
  private:
-  Context* context_ = nullptr;  // null: nothing to wait for
+  runtime::Program* program_ = nullptr;  // null: nothing to wait for
   runtime::Issued issued_;
   at::Tensor in_, out_;
   std::unique_ptr<PendingResult> result_;  // if not null, the result; the members above are then unused
@@ -67,23 +67,22 @@ struct TokenReader {
       false;  // whether the product computes the weight's gradient; otherwise the product consumes the weight
 };
 
-PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
+PendingTensor start_enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens,
                              const TokenReader& reader = {});
 // The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.
 // writer: the weight that the product of `part` has consumed; kNoParameter: other work has written `part`.
-PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass,
+PendingTensor start_leave_tp(const PassState& pass, const at::Tensor& part,
                              schedule::ParameterId writer = schedule::kNoParameter);
 
 // Gathers the tokens: [own tokens, width] -> [tokens, width].
-at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
-                    const TokenReader& reader = {});
+at::Tensor enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens, const TokenReader& reader = {});
 // Sums every rank's `part` [tokens, width] and returns the sum for this rank's tokens: [own tokens, width]. Adds the
 // parts in tp-rank order in the accumulator type and rounds once.
-at::Tensor leave_tp(Context& context, const at::Tensor& part, schedule::Pass pass);
+at::Tensor leave_tp(const PassState& pass, const at::Tensor& part);
 // Reduces `x` in place over tp. `x` must be contiguous.
-void all_reduce_tp(Context& context, at::Tensor& x, comm::ReduceOp op, schedule::Pass pass);
+void all_reduce_tp(const PassState& pass, at::Tensor& x, comm::ReduceOp op);
 // Reduces `x` as all_reduce_tp does, but records no event. For operations that are not in the schedule, because later
 // steps skip them.
-void reduce_unrecorded(Context& context, at::Tensor& x, comm::ReduceOp op);
+void reduce_unrecorded(const PassState& pass, at::Tensor& x, comm::ReduceOp op);
 
 }  // namespace tessera::nn

@@ -1,4 +1,5 @@
-// The state that the modules of one model share on one rank.
+// The program and the options that the modules of one model share on one rank. The context is constant while steps run.
+// The state of a microbatch is a PassState (pass_state.h).
 #pragma once
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/experts/expert_room.h"
@@ -17,12 +18,10 @@ struct Context {
   runtime::Program& program;
   bool sequence_parallel = false;  // whether the tp ranks divide the tokens of activations between blocks
   BlockRecompute recompute;
-  Recompute policy = Recompute::none;             // policy of the block that is running
-  schedule::Pass pass = schedule::Pass::forward;  // current pass; recompute: a block's forward runs again
-  ProductOptions products;                        // options of the matrix products of layers
-  DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
+  ProductOptions products;                  // options of the matrix products of layers
+  DelayedScales* scales = nullptr;          // null: each matrix uses its own amax
   TokenSplit split = {};                    // distribution of tokens over the tp ranks, under sequence parallelism
-  DropoutState dropout = {};                // dropout of the microbatch that is running
+  DropoutOptions dropout = {};              // probabilities of dropout, and its seed
   const ExpertRoom* expert_room = nullptr;  // null: the memory has room for the rows of any choices
 
   // Returns whether activations have collectives over tp.

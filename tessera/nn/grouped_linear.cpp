@@ -14,15 +14,15 @@ namespace {
 
 // Counts the operations of a product. Each rank counts the products of its own tokens with the whole matrices of their
 // experts, so the sum over ranks does not depend on the mesh.
-void count(Context& context, const Weight& weight, const GroupedRows& rows) {
-  const shard::ParameterSpec& spec = context.program.parameters().spec(weight.id);
+void count(const PassState& pass, const Weight& weight, const GroupedRows& rows) {
+  const shard::ParameterSpec& spec = pass.context.program.parameters().spec(weight.id);
   TESSERA_CHECK(spec.dims.size() == 3, "parameter '{}' has {} dims, expected 3 dims: a stack of matrices", spec.name,
                 spec.dims.size());
-  context.program.count_product(weight.product, 2 * rows.own_rows * spec.dims[1] * spec.dims[2]);
+  pass.context.program.count_product(weight.product, 2 * rows.own_rows * spec.dims[1] * spec.dims[2]);
   const std::int64_t local = rows.selection.local;
-  if (context.program.device().kind != base::DeviceKind::cuda || local == 0) return;
-  if (ops::pads_operands(context.program.parameters().types(weight.id).model, weight.rows / local, weight.cols))
-    context.program.count_padded_product();
+  if (pass.context.program.device().kind != base::DeviceKind::cuda || local == 0) return;
+  if (ops::pads_operands(pass.context.program.parameters().types(weight.id).model, weight.rows / local, weight.cols))
+    pass.context.program.count_padded_product();
 }
 
 // The rows of grouped_linear. Autograd keeps the object until backward.
@@ -33,23 +33,23 @@ struct KeptRows : torch::CustomClassHolder {
 
 class GroupedLinearFunction : public torch::autograd::Function<GroupedLinearFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const Weight* weight,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const PassState* pass, const Weight* weight,
                             const GroupedRows* rows, bool kept) {
     ctx->save_for_backward({x});
-    stash(ctx, *context, kept, {x}, Tokens::all);
-    save_pointer(ctx, "context", context);
+    stash(ctx, *pass, kept, {x}, Tokens::all);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "weight", weight);
     ctx->saved_data["rows"] = c10::IValue::make_capsule(c10::make_intrusive<KeptRows>(*rows));
-    return grouped_fprop(*context, *weight, x, *rows);
+    return grouped_fprop(*pass, *weight, x, *rows);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     const auto& weight = *saved_pointer<const Weight>(ctx, "weight");
     const auto kept = c10::static_intrusive_pointer_cast<KeptRows>(ctx->saved_data["rows"].toCapsule());
-    fetch(ctx, context);
-    at::Tensor dx = grouped_dgrad(context, weight, gradients[0], kept->rows);
-    grouped_wgrad(context, weight, gradients[0], ctx->get_saved_variables()[0], kept->rows);
+    fetch(ctx, pass);
+    at::Tensor dx = grouped_dgrad(pass, weight, gradients[0], kept->rows);
+    grouped_wgrad(pass, weight, gradients[0], ctx->get_saved_variables()[0], kept->rows);
     return {std::move(dx), {}, {}, {}, {}};
   }
 };
@@ -64,30 +64,30 @@ std::int64_t own_rows_of(const Context& context, const Weight& weight, const ops
 
 }  // namespace
 
-at::Tensor grouped_fprop(Context& context, const Weight& weight, const at::Tensor& x, const GroupedRows& rows) {
-  count(context, weight, rows);
-  ConsumedWeight consumed(context, weight, context.pass);
+at::Tensor grouped_fprop(const PassState& pass, const Weight& weight, const at::Tensor& x, const GroupedRows& rows) {
+  count(pass, weight, rows);
+  ConsumedWeight consumed(pass, weight);
   return ops::grouped_fprop(x, consumed.tensor(), rows.selection);
 }
 
-at::Tensor grouped_dgrad(Context& context, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows) {
-  count(context, weight, rows);
-  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
+at::Tensor grouped_dgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows) {
+  count(pass, weight, rows);
+  ConsumedWeight consumed(pass, weight);
   return ops::grouped_dgrad(dy, consumed.tensor(), rows.selection);
 }
 
-void grouped_wgrad(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
+void grouped_wgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
                    const GroupedRows& rows) {
-  produce_gradient(context, weight, [&](at::Tensor& result, bool accumulate) {
-    count(context, weight, rows);
+  produce_gradient(pass, weight, [&](at::Tensor& result, bool accumulate) {
+    count(pass, weight, rows);
     ops::grouped_wgrad(dy, x, rows.selection, result, accumulate);
   });
 }
 
-at::Tensor grouped_linear(Context& context, const GroupedLinear& layer, const at::Tensor& rows,
+at::Tensor grouped_linear(const PassState& pass, const GroupedLinear& layer, const at::Tensor& rows,
                           const ops::Selection& selection) {
-  const GroupedRows all{.selection = selection, .own_rows = own_rows_of(context, layer.weight, selection)};
-  return GroupedLinearFunction::apply(rows, &context, &layer.weight, &all, is_kept(rows));
+  const GroupedRows all{.selection = selection, .own_rows = own_rows_of(pass.context, layer.weight, selection)};
+  return GroupedLinearFunction::apply(rows, &pass, &layer.weight, &all, is_kept(rows));
 }
 
 }  // namespace tessera::nn

@@ -23,7 +23,7 @@ struct GroupedLinear {
 // undefined. An expert of `selection` is a matrix of the stack. The tokens of `selection` are the tokens of all compute
 // ranks of the parameter's domain. Throws Error if the parameter is not a stack, and the errors of
 // ops/experts/grouped.h.
-at::Tensor grouped_linear(Context& context, const GroupedLinear& layer, const at::Tensor& rows,
+at::Tensor grouped_linear(const PassState& pass, const GroupedLinear& layer, const at::Tensor& rows,
                           const ops::Selection& selection);
 
 // The forward and backward of grouped_linear without autograd, for functions that contain more than this layer.
@@ -31,13 +31,13 @@ struct GroupedRows {
   ops::Selection selection;
   std::int64_t own_rows = 0;  // rows of this rank's own tokens, which other ranks may multiply
 };
-// Returns y. Consumes the weight in the context's pass.
-at::Tensor grouped_fprop(Context& context, const Weight& weight, const at::Tensor& x, const GroupedRows& rows);
+// Returns y. Consumes the weight in the pass.
+at::Tensor grouped_fprop(const PassState& pass, const Weight& weight, const at::Tensor& x, const GroupedRows& rows);
 // Returns dx. Releases the weight before the gradient of the weight is computed, so that the memory of the weight is
 // free during this computation.
-at::Tensor grouped_dgrad(Context& context, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows);
+at::Tensor grouped_dgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows);
 // Computes dw. Produces the weight's gradient; does nothing for a frozen weight.
-void grouped_wgrad(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
+void grouped_wgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
                    const GroupedRows& rows);
 
 }  // namespace tessera::nn

@@ -23,25 +23,25 @@ std::string numbered(const char* what, std::int64_t number) {
 }
 }  // namespace
 
-void stash(AutogradContext* ctx, Context& context, bool kept, std::int64_t bytes, Tokens tokens) {
+void stash(AutogradContext* ctx, const PassState& pass, bool kept, std::int64_t bytes, Tokens tokens) {
   if (!kept) return;
-  const bool split = tokens == Tokens::own && context.sequence_parallel && context.has_tp();
+  const bool split = tokens == Tokens::own && pass.context.sequence_parallel && pass.context.has_tp();
   const std::string way = split ? "shard" : "keep";
   const auto stashes = ctx->saved_data.find("stashes");
   const std::int64_t number = stashes == ctx->saved_data.end() ? 0 : stashes->second.toInt();
   ctx->saved_data["stashes"] = number + 1;
   ctx->saved_data[numbered("stashed_bytes", number)] = bytes;
   ctx->saved_data[numbered("stashed_way", number)] = way;
-  context.program.stash(bytes, context.pass, way);
+  pass.context.program.stash(bytes, pass.id, way);
 }
 
-void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens) {
-  stash(ctx, context, kept, kept_bytes(tensors), tokens);
+void stash(AutogradContext* ctx, const PassState& pass, bool kept, const variable_list& tensors, Tokens tokens) {
+  stash(ctx, pass, kept, kept_bytes(tensors), tokens);
 }
 
-void fetch(AutogradContext* ctx, Context& context, int number) {
-  context.program.fetch(ctx->saved_data[numbered("stashed_bytes", number)].toInt(), schedule::Pass::backward,
-                        ctx->saved_data[numbered("stashed_way", number)].toStringRef());
+void fetch(AutogradContext* ctx, const PassState& pass, int number) {
+  pass.context.program.fetch(ctx->saved_data[numbered("stashed_bytes", number)].toInt(), pass.id,
+                             ctx->saved_data[numbered("stashed_way", number)].toStringRef());
 }
 
 }  // namespace tessera::nn

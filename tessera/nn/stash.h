@@ -3,7 +3,7 @@
 // the reading function counts its bytes.
 #pragma once
 #include "tessera/nn/autograd.h"
-#include "tessera/nn/context.h"
+#include "tessera/nn/pass_state.h"
 
 namespace tessera::nn {
 
@@ -14,9 +14,9 @@ bool is_kept(const at::Tensor& x);
 // Returns the bytes of the defined tensors.
 std::int64_t kept_bytes(const variable_list& tensors);
 // In forward: if `kept`, records one stash of these bytes and stores it in `ctx`.
-void stash(AutogradContext* ctx, Context& context, bool kept, std::int64_t bytes, Tokens tokens);
-void stash(AutogradContext* ctx, Context& context, bool kept, const variable_list& tensors, Tokens tokens);
+void stash(AutogradContext* ctx, const PassState& pass, bool kept, std::int64_t bytes, Tokens tokens);
+void stash(AutogradContext* ctx, const PassState& pass, bool kept, const variable_list& tensors, Tokens tokens);
 // In backward: records the fetch of a stash. `number` is the index of the stash if one function has several.
-void fetch(AutogradContext* ctx, Context& context, int number = 0);
+void fetch(AutogradContext* ctx, const PassState& pass, int number = 0);
 
 }  // namespace tessera::nn

@@ -6,7 +6,7 @@
 namespace tessera::nn {
 namespace {
 
-at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight& weight) {
+at::Tensor shaped(const Context& context, void* data, quant::DType type, const Weight& weight) {
   const at::Device device = ops::to_device(context.program.device());
   if (weight.is_vector) return ops::view_of(data, {weight.cols}, type, device);
   return ops::view_of(data, {weight.rows, weight.cols}, type, device);
@@ -14,40 +14,39 @@ at::Tensor shaped(Context& context, void* data, quant::DType type, const Weight&
 
 }  // namespace
 
-ConsumedWeight::ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass)
-    : context_(context), weight_(weight), pass_(pass) {
-  const runtime::WeightView view = context.program.consume(weight.id, pass);
+ConsumedWeight::ConsumedWeight(const PassState& pass, const Weight& weight) : pass_(pass), weight_(weight) {
+  const runtime::WeightView view = pass.context.program.consume(weight.id, pass.id);
   encoded_ = view.encoded;
   encoding_ = view.encoding;
   if (encoded_) return;
   (view.is_decoded ? decoded_ : tensor_) =
-      shaped(context, const_cast<void*>(view.weight().data), view.weight().type, weight);
+      shaped(pass.context, const_cast<void*>(view.weight().data), view.weight().type, weight);
   if (view.is_decoded && ops::needs_whole(encoding_))
     amax_ = ops::view_of(const_cast<float*>(view.tensor_amax), {1}, quant::DType::fp32,
-                         ops::to_device(context.program.device()));
+                         ops::to_device(pass.context.program.device()));
 }
 
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
-  const at::Device device = ops::to_device(context_.program.device());
+  const at::Device device = ops::to_device(pass_.context.program.device());
   if (decoded_.defined()) return ops::decoded_weight(decoded_, encoding_, side, amax_);
   if (encoded_) return ops::borrowed_weight(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
   at::Tensor amax = ops::amax_of(tensor_);
-  all_reduce_tp(context_, amax, comm::ReduceOp::max, pass_);
+  all_reduce_tp(pass_, amax, comm::ReduceOp::max);
   return ops::weight_operand(tensor_, weight_.product, side, ops::whole_scale(encoding, amax));
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {
   if (std::uncaught_exceptions() > exceptions_) return;
-  context_.program.release(weight_.id, pass_);
+  pass_.context.program.release(weight_.id, pass_.id);
 }
 
 bool is_trainable(const Context& context, const Weight& weight) {
   return context.program.parameters().spec(weight.id).trainable;
 }
 
-at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight) {
+at::Tensor gradient_tensor(const Context& context, const runtime::GradientBuffer& buffer, const Weight& weight) {
   return shaped(context, buffer.data, buffer.dtype, weight);
 }
 

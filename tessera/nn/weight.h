@@ -5,7 +5,7 @@
 #include <exception>
 #include <optional>
 
-#include "tessera/nn/context.h"
+#include "tessera/nn/pass_state.h"
 #include "tessera/ops/gemm/operand.h"
 
 namespace tessera::nn {
@@ -25,7 +25,7 @@ struct Weight {
 // communication errors. The destructor does not release the weight while another exception propagates.
 class ConsumedWeight {
  public:
-  ConsumedWeight(Context& context, const Weight& weight, schedule::Pass pass);
+  ConsumedWeight(const PassState& pass, const Weight& weight);
   ~ConsumedWeight() noexcept(false);
   ConsumedWeight(const ConsumedWeight&) = delete;
   ConsumedWeight& operator=(const ConsumedWeight&) = delete;
@@ -38,9 +38,8 @@ class ConsumedWeight {
   ops::Operand operand(ops::Sides side) const;
 
  private:
-  Context& context_;
+  PassState pass_;
   const Weight& weight_;
-  schedule::Pass pass_;
   std::optional<quant::Quantized> encoded_;
   quant::Encoding encoding_;                     // encoding of encoded_ and decoded_
   int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
@@ -51,19 +50,19 @@ class ConsumedWeight {
 // Calls write(gradient, accumulate), where `gradient` is the staging of the weight's gradient. Then produces the
 // gradient. Does nothing for a frozen weight.
 template <typename Write>
-void produce_gradient(Context& context, const Weight& weight, Write write);
+void produce_gradient(const PassState& pass, const Weight& weight, Write write);
 
 bool is_trainable(const Context& context, const Weight& weight);
 // Returns the staging as a tensor with the weight's shape and the buffer's type.
-at::Tensor gradient_tensor(Context& context, const runtime::GradientBuffer& buffer, const Weight& weight);
+at::Tensor gradient_tensor(const Context& context, const runtime::GradientBuffer& buffer, const Weight& weight);
 
 template <typename Write>
-void produce_gradient(Context& context, const Weight& weight, Write write) {
-  if (!is_trainable(context, weight)) return;
-  const runtime::GradientBuffer buffer = context.program.grad_buffer(weight.id);
-  at::Tensor gradient = gradient_tensor(context, buffer, weight);
+void produce_gradient(const PassState& pass, const Weight& weight, Write write) {
+  if (!is_trainable(pass.context, weight)) return;
+  const runtime::GradientBuffer buffer = pass.context.program.grad_buffer(weight.id, pass.id.microbatch);
+  at::Tensor gradient = gradient_tensor(pass.context, buffer, weight);
   write(gradient, buffer.accumulate);
-  context.program.produce(weight.id);
+  pass.context.program.produce(weight.id, pass.id.microbatch);
 }
 
 }  // namespace tessera::nn

@@ -35,13 +35,13 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
   scales_.set_known();
 }
 
-void DryModel::microbatch(bool trains) {
+void DryModel::microbatch(int number, bool trains) {
   const at::AutoGradMode gradients(trains);
-  context_.dropout.step = trains ? &number_ : nullptr;
-  program_.begin_microbatch();
-  const nn::Loss loss = model_->forward(dry_batch(sequences_, seq_len_), trains ? 1.0 : 0.0);
+  const nn::PassState pass{.context = context_, .id = {number}, .dropout = {.step = trains ? &step_ : nullptr}};
+  program_.begin_microbatch(number);
+  const nn::Loss loss = model_->forward(dry_batch(sequences_, seq_len_), pass, trains ? 1.0 : 0.0);
   if (trains) loss.objective.backward();
-  program_.end_microbatch();
+  program_.end_microbatch(number);
 }
 
 void DryModel::update(const schedule::Trace& trace, const std::vector<ParameterId>& backward_weights) {

@@ -14,9 +14,9 @@ class DryModel {
   // Registers the model's parameters.
   DryModel(runtime::Program& program, const DryOptions& options);
 
-  // Runs one microbatch: the forward pass, and the backward pass if `trains` is true. Call this function between
+  // Runs microbatch `number`: the forward pass, and the backward pass if `trains` is true. Call this function between
   // begin_step and end_step.
-  void microbatch(bool trains);
+  void microbatch(int number, bool trains);
   // Makes the Program calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publish
   // events (train/update/optimizer.h, train/update/router_bias.h). Call this function after end_step. `trace` is the
   // trace of the step. `backward_weights` is DryStep::backward_weights.
@@ -25,7 +25,7 @@ class DryModel {
  private:
   runtime::Program& program_;
   nn::DelayedScales scales_;
-  std::int64_t number_ = 1;  // number of the step; no kernel of a dry run reads the number
+  std::int64_t step_ = 1;  // number of the step; no kernel of a dry run reads the number
   nn::ExpertRoom room_;
   nn::Context context_;
   std::unique_ptr<models::Model> model_;

@@ -17,7 +17,7 @@ DryStep dry_step(const DryOptions& options) {
       step.work.resize(program.trace().size() + 1);
       step.work.back().push_back(work);
     });
-    model.microbatch(trains);
+    model.microbatch(0, trains);
   }
   program.end_step();
   step.microbatch = program.trace();

@@ -34,7 +34,7 @@ struct ProgramCollective {
   // By rank: the number of elements of its part. For an all_reduce: one entry, the number of elements of the buffer.
   std::span<const std::int64_t> counts;
   quant::DType type = quant::DType::fp32;
-  schedule::Pass pass = schedule::Pass::forward;
+  schedule::PassId pass;
   int domain = 0;           // 0: the domain of dense weights, which is also the domain of activations and samples
   bool is_recorded = true;  // false: the collective is not an event of the step, because later steps skip it
   // For a piece: the distance from the sender's rank to the receiver's rank, from 1 to the number of places - 1. A
@@ -69,7 +69,7 @@ struct Issued {
 // The sum that completes a scatter.
 struct ScatterSum {
   std::span<const int> ranks;  // ranks of the group in the order in which their parts are added
-  schedule::Pass pass = schedule::Pass::forward;
+  schedule::PassId pass;
   schedule::ParameterId weight = schedule::kNoParameter;  // as in the scatter's pieces
 };
 

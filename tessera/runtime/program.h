@@ -12,6 +12,9 @@
 // between grad_buffer and produce. After produce the gradient is reduced while later layers compute. When end_step
 // returns, main_grad is complete for work that is then enqueued on compute. All calls come from one thread.
 //
+// Microbatches begin in order. The calls of a microbatch name the microbatch. A RunningProgram has one open microbatch
+// at a time. A DryRun may have several, and each has the events that it has alone.
+//
 // The calls of a step may differ from those of earlier steps if they differ in the same way on all ranks. Such a step
 // departs from its schedule and is slower. If replicas have unequal numbers of ranks, a training step that departs from
 // its schedule is an error. If a rank makes other calls than the other ranks, the run ends with an error.
@@ -52,23 +55,23 @@ class Program {
   // end_step throw Error if they are called out of order. If another rank makes other calls, any later call that waits
   // may throw Error. On a CPU, end_step throws it at the latest.
   virtual void begin_step(schedule::StepKind kind, int microbatches) = 0;
-  virtual void begin_microbatch() = 0;
-  virtual void end_microbatch() = 0;  // throws Error if a consumed weight is not released
+  virtual void begin_microbatch(int microbatch) = 0;  // from 0; throws Error if the program cannot open it
+  virtual void end_microbatch(int microbatch) = 0;    // throws Error if a consumed weight is not released
   virtual void end_step() = 0;
 
-  virtual WeightView consume(schedule::ParameterId weight, schedule::Pass pass) = 0;
-  virtual void release(schedule::ParameterId weight, schedule::Pass pass) = 0;
+  virtual WeightView consume(schedule::ParameterId weight, schedule::PassId pass) = 0;
+  virtual void release(schedule::ParameterId weight, schedule::PassId pass) = 0;
   // Called directly before the product that writes the gradient. The program's next event must be the produce event.
-  virtual GradientBuffer grad_buffer(schedule::ParameterId weight) = 0;
-  virtual void produce(schedule::ParameterId weight) = 0;
+  virtual GradientBuffer grad_buffer(schedule::ParameterId weight, int microbatch) = 0;
+  virtual void produce(schedule::ParameterId weight, int microbatch) = 0;
   // Writes the rows `ids` of a table to out [ids, columns], in the model's type, before compute continues. Called once
   // per microbatch and pass. `ids` is device memory. An id outside this rank's rows gives zeros. The ids are read after
   // the fence `written`, or, if it is absent, after all work that is enqueued on compute. With an early fence, the rows
   // travel while compute is busy.
-  virtual void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::Pass pass,
+  virtual void gather_rows(schedule::ParameterId weight, const shard::RowIds& ids, void* out, schedule::PassId pass,
                            const std::optional<base::Fence>& written) = 0;
   // Called once per microbatch, directly before the gradient is written. The caller then calls produce.
-  virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids) = 0;
+  virtual RowGradient grad_rows(schedule::ParameterId weight, const shard::RowIds& ids, int microbatch) = 0;
 
   // Called after the step, when the update of these weights is enqueued on compute. Gathers of these weights for the
   // next step may then start.
@@ -96,8 +99,8 @@ class Program {
   virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
   // Record that autograd keeps `bytes` bytes of activations from stash to fetch. `way` is "shard" if only this rank's
   // tokens are kept, otherwise "keep".
-  virtual void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
-  virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
+  virtual void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) = 0;
+  virtual void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) = 0;
   // Counts the operations of one product with a weight.
   virtual void count_product(quant::Format format, std::int64_t flops) = 0;
   // Counts a product of experts whose operands are padded. By default, does nothing.

@@ -6,7 +6,7 @@
 
 namespace tessera::runtime {
 
-using schedule::EventKind, schedule::ParameterId, schedule::Pass;
+using schedule::EventKind, schedule::ParameterId, schedule::Pass, schedule::PassId;
 
 void RunningProgram::begin_step(schedule::StepKind kind, int microbatches) {
   step_.recorder.check_between_steps("begin_step");
@@ -22,19 +22,27 @@ void RunningProgram::begin_step(schedule::StepKind kind, int microbatches) {
   plans_.prefetch();
 }
 
-void RunningProgram::end_microbatch() {
+void RunningProgram::begin_microbatch(int microbatch) {
+  const Recorder& recorder = step_.recorder;
+  TESSERA_CHECK(!recorder.in_microbatch(),
+                "microbatch {} begins while microbatch {} is open, but a running program has one open microbatch",
+                microbatch, recorder.microbatch());
+  step_.recorder.begin_microbatch(microbatch);
+}
+
+void RunningProgram::end_microbatch(int microbatch) {
   Recorder& recorder = step_.recorder;
-  recorder.check_in_microbatch();
+  recorder.check_open(microbatch);
   for (const auto& entry : step_.entries)
-    TESSERA_CHECK(!entry->is_consumed(), "end of microbatch {}: '{}' is consumed and not released",
-                  recorder.microbatch(), entry->name());
-  if (plans_.current() && !plans_.current()->ends_microbatch(recorder.microbatch())) plans_.depart(nullptr);
+    TESSERA_CHECK(!entry->is_consumed(), "end of microbatch {}: '{}' is consumed and not released", microbatch,
+                  entry->name());
+  if (plans_.current() && !plans_.current()->ends_microbatch(microbatch)) plans_.depart(nullptr);
   step_.agreement.post();
   if (recorder.is_training() && !plans_.current()) {
     on_demand_.reduce_microbatch();
     step_.measure.passed(step_.waits.on_device());
   }
-  recorder.end_microbatch();
+  recorder.end_microbatch(microbatch);
 }
 
 void RunningProgram::end_step() {
@@ -138,8 +146,8 @@ bool RunningProgram::record_update(const schedule::Event& event) {
   return true;
 }
 
-WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
-  const ParameterId id = step_.parameters.read_in(pass, weight);
+WeightView RunningProgram::consume(ParameterId weight, PassId pass) {
+  const ParameterId id = step_.parameters.read_in(pass.pass, weight);
   ParameterEntry& entry = step_.entry(id);
   shard::ShardedParameter& parameter = entry.parameter;
   TESSERA_CHECK(step_.recorder.in_microbatch(), "'{}' is consumed outside a microbatch", entry.name());
@@ -172,8 +180,8 @@ WeightView RunningProgram::consume(ParameterId weight, Pass pass) {
   return view;
 }
 
-void RunningProgram::release(ParameterId weight, Pass pass) {
-  const ParameterId id = step_.parameters.read_in(pass, weight);
+void RunningProgram::release(ParameterId weight, PassId pass) {
+  const ParameterId id = step_.parameters.read_in(pass.pass, weight);
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(entry.is_consumed(), "'{}' is released more often than consumed", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::release, pass, id));
@@ -181,19 +189,19 @@ void RunningProgram::release(ParameterId weight, Pass pass) {
   end_event();
 }
 
-GradientBuffer RunningProgram::grad_buffer(ParameterId id) {
+GradientBuffer RunningProgram::grad_buffer(ParameterId id, int microbatch) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: expected a call of grad_rows", entry.name());
-  TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != step_.recorder.microbatch(),
+  TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != microbatch,
                 "'{}' is declared as produced once per microbatch, but is produced again", entry.name());
-  return {staging_of(entry, id), entry.reducer.staging_type(), entry.is_produced()};
+  return {staging_of(entry, id, microbatch), entry.reducer.staging_type(), entry.is_produced()};
 }
 
-std::byte* RunningProgram::staging_of(ParameterEntry& entry, ParameterId id) {
+std::byte* RunningProgram::staging_of(ParameterEntry& entry, ParameterId id, int microbatch) {
   TESSERA_CHECK(step_.recorder.in_microbatch() && is_training(),
                 "the gradient of '{}' is requested outside a training microbatch", entry.name());
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
-  const schedule::Event produce = step_.recorder.weight_event(EventKind::produce, Pass::backward, id);
+  const schedule::Event produce = step_.recorder.weight_event(EventKind::produce, {microbatch, Pass::backward}, id);
   if (plans_.current() && !plans_.current()->is_next(produce)) plans_.depart(&produce);
   if (entry.staging()) return entry.staging();
   if (entry.parameter.written_by_layers) {
@@ -207,11 +215,11 @@ std::byte* RunningProgram::staging_of(ParameterEntry& entry, ParameterId id) {
   return entry.staging();
 }
 
-void RunningProgram::produce(ParameterId id) {
+void RunningProgram::produce(ParameterId id, int microbatch) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(entry.staging(), "'{}' is produced without grad_buffer", entry.name());
-  begin_event(step_.recorder.weight_event(EventKind::produce, Pass::backward, id));
-  entry.produced(step_.recorder.microbatch());
+  begin_event(step_.recorder.weight_event(EventKind::produce, {microbatch, Pass::backward}, id));
+  entry.produced(microbatch);
   if (entry.parameter.written_by_layers)
     entry.written();
   else if (!plans_.current() && entry.parameter.spec.produced_once)
@@ -232,7 +240,7 @@ comm::Communicator& RunningProgram::rows_group(const ParameterEntry& entry) {
   return step_.parallel.of(entry.domain(), mesh::Transfer::rows);
 }
 
-void RunningProgram::gather_rows(ParameterId id, const shard::RowIds& ids, void* out, Pass pass,
+void RunningProgram::gather_rows(ParameterId id, const shard::RowIds& ids, void* out, PassId pass,
                                  const std::optional<base::Fence>& written) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(step_.recorder.in_microbatch(), "rows of '{}' are read outside a microbatch", entry.name());
@@ -245,7 +253,7 @@ void RunningProgram::gather_rows(ParameterId id, const shard::RowIds& ids, void*
   step_.statistics.count_gathered(entry.format, event.bytes);
   const base::Lane& lane = *step_.parallel.compute;
   const base::Fence compute = step_.parallel.compute->record();
-  const bool is_first = event.microbatch == 0 && pass == Pass::forward && event.ordinal == 0;
+  const bool is_first = pass == PassId{0, Pass::forward} && event.ordinal == 0;
   if (is_first && written && lane.is_captured() && entry.parameter.spec.trainable) {
     step_.early_rows.note(entry, ids);
     return wait({entry.rows->place(entry.parameter, rows_group(entry), ids.count, out, compute), place});
@@ -253,14 +261,14 @@ void RunningProgram::gather_rows(ParameterId id, const shard::RowIds& ids, void*
   wait({entry.rows->start(entry.parameter, rows_group(entry), ids, written.value_or(compute), out, compute), place});
 }
 
-RowGradient RunningProgram::grad_rows(ParameterId id, const shard::RowIds& ids) {
+RowGradient RunningProgram::grad_rows(ParameterId id, const shard::RowIds& ids, int microbatch) {
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(entry.parameter.spec.trainable, "'{}' is frozen and has no gradient", entry.name());
   const shard::RowReducer* rows = entry.reducer.rows();
   TESSERA_CHECK(rows, "'{}' has a gradient of the whole: grad_buffer", entry.name());
   TESSERA_CHECK(!entry.is_produced(), "'{}': rows are produced twice in a microbatch", entry.name());
   check_count(entry, ids);
-  std::byte* staging = staging_of(entry, id);
+  std::byte* staging = staging_of(entry, id, microbatch);
   return {staging, entry.parameter.types.accumulator, rows->find_slots(ids, staging)};
 }
 
@@ -288,7 +296,7 @@ void RunningProgram::publish_one(ParameterId id, const base::Fence& written) {
       parameter.splits_state() ? entry.replicas.gather_updates(parameter, step_.parallel, written, mark) : written);
   step_.statistics.count_gathered(entry.format, bytes);
   step_.early_rows.published(entry);
-  record_update(step_.recorder.weight_event(EventKind::publish, Pass::forward, id));
+  record_update(step_.recorder.weight_event(EventKind::publish, {}, id));
   step_.timeline.end_event(step_.recorder.trace().size());
 }
 
@@ -319,11 +327,11 @@ void RunningProgram::reduce_update(void* data, std::int64_t count, quant::DType 
   wait({reduced, step_.recorder.last()});
 }
 
-void RunningProgram::stash(std::int64_t bytes, Pass pass, std::string_view way) {
+void RunningProgram::stash(std::int64_t bytes, PassId pass, std::string_view way) {
   record(step_.recorder.activation_event(EventKind::stash, bytes, pass, way));
 }
 
-void RunningProgram::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
+void RunningProgram::fetch(std::int64_t bytes, PassId pass, std::string_view way) {
   record(step_.recorder.activation_event(EventKind::fetch, bytes, pass, way));
 }
 

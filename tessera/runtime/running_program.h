@@ -38,21 +38,22 @@ class RunningProgram final : public Program {
   bool is_training() const override { return step_.recorder.is_training(); }
 
   void begin_step(schedule::StepKind kind, int microbatches) override;
-  void begin_microbatch() override { step_.recorder.begin_microbatch(); }
-  void end_microbatch() override;
+  // Throws Error while another microbatch is open.
+  void begin_microbatch(int microbatch) override;
+  void end_microbatch(int microbatch) override;
   // A gradient that no microbatch produced becomes zero. Throws Error for missing microbatches and for weights that are
   // not released. If another rank made other calls, an Error names the first different event. On a CPU, end_step throws
   // this error. On a GPU, Runtime::finish throws it, or end_step throws it kKeptSteps steps later.
   void end_step() override;
 
-  WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
-  void release(schedule::ParameterId weight, schedule::Pass pass) override;
-  GradientBuffer grad_buffer(schedule::ParameterId id) override;
-  void produce(schedule::ParameterId id) override;
+  WeightView consume(schedule::ParameterId weight, schedule::PassId pass) override;
+  void release(schedule::ParameterId weight, schedule::PassId pass) override;
+  GradientBuffer grad_buffer(schedule::ParameterId id, int microbatch) override;
+  void produce(schedule::ParameterId id, int microbatch) override;
   // `ids` has at most reads.per_microbatch entries. Collective over the ranks that store the table.
-  void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
+  void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::PassId pass,
                    const std::optional<base::Fence>& written) override;
-  RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
+  RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids, int microbatch) override;
   using Program::publish;
   // Under ZeRO-1, replicas exchange the updated parts of the weights. Collective over the replicas.
   void publish(std::span<const schedule::ParameterId> weights) override;
@@ -65,8 +66,8 @@ class RunningProgram final : public Program {
   TransferMemory take_transfer(std::int64_t bytes) override;
   void record_sum(const ScatterSum& sum) override;
   void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) override;
-  void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
-  void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
+  void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
+  void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {
     step_.statistics.flops_by_format[static_cast<std::size_t>(format)] += flops;
   }
@@ -80,7 +81,7 @@ class RunningProgram final : public Program {
   void publish_one(schedule::ParameterId id, const base::Fence& written);
   void reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
                      const schedule::Event& event);
-  std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id);
+  std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id, int microbatch);
   bool is_of_weights(const Issued& issued) const;
   comm::Communicator& rows_group(const ParameterEntry& entry);
   base::LaneMark mark_of_piece(int event);

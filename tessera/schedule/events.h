@@ -29,6 +29,13 @@ enum class EventKind : std::uint8_t {
   sum,      // the program adds the parts of a scatter; `op` lists the ranks in the order of the sum (sum_op)
 };
 
+// A pass of a microbatch.
+struct PassId {
+  int microbatch = -1;  // -1: outside the microbatches
+  Pass pass = Pass::forward;
+  bool operator==(const PassId&) const = default;
+};
+
 // Index of a parameter in its runtime, in the order of registration.
 using ParameterId = int;
 inline constexpr ParameterId kNoParameter = -1;

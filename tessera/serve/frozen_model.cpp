@@ -66,7 +66,7 @@ void FrozenModel::load(const ReadWeight& read) {
 double FrozenModel::evaluate(const train::StepInput& input) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
-  sum_losses(runtime_, *model_, input, losses_);
+  sum_losses(runtime_, context_, *model_, input, losses_);
   return losses_.result() / static_cast<double>(input.tokens);
 }
 
@@ -79,10 +79,10 @@ at::Tensor FrozenModel::next_logits(std::span<const std::int64_t> tokens, nn::Ke
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
   runtime_.program().begin_step(schedule::StepKind::evaluate, 1);
-  runtime_.program().begin_microbatch();
+  runtime_.program().begin_microbatch(0);
   const models::Batch batch = train::on_device(batch_of(tokens, cache.tokens), parallel_.device);
-  const at::Tensor logits = model_->next_logits(batch, cache);
-  runtime_.program().end_microbatch();
+  const at::Tensor logits = model_->next_logits(batch, {.context = context_, .id = {0}}, cache);
+  runtime_.program().end_microbatch(0);
   runtime_.program().end_step();
   runtime_.finish(runtime_.pending());
   return logits.cpu();

@@ -38,11 +38,12 @@ models::StepOptions frozen_options(const settings::ResolvedRun& run) {
       .max_positions = run->seq_len, .embedding = run.embedding_reads(), .is_frozen = true};
   const quant::DType accumulator = quant::accumulator_of(run->dtype);
   const bool gathers = run->mesh.gtp > 1;  // steps without a schedule gather weights on demand
-  return {.build = [model = run.model(), options](nn::Context& context) { return model->build(context, options); },
-          .layout = nn::rank_layout(run.degrees()),
-          .types = {.model = run->dtype, .accumulator = accumulator, .wire = accumulator},
-          .sequence_parallel = run->mesh.tp > 1 && run->sequence_parallel.value_or(false),
-          .runtime = {.scheduled = gathers, .pushes = gathers}};
+  return {
+      .build = [model = run.model(), options](const nn::Context& context) { return model->build(context, options); },
+      .layout = nn::rank_layout(run.degrees()),
+      .types = {.model = run->dtype, .accumulator = accumulator, .wire = accumulator},
+      .sequence_parallel = run->mesh.tp > 1 && run->sequence_parallel.value_or(false),
+      .runtime = {.scheduled = gathers, .pushes = gathers}};
 }
 
 }  // namespace

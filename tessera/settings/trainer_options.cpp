@@ -40,7 +40,7 @@ models::BuildModel builder_of(const ResolvedRun& run) {
                                      .embedding = run.embedding_reads(),
                                      .router_loss = run->router,
                                      .expert_capacity = run->expert_capacity};
-  return [model = run.model(), options](nn::Context& context) { return model->build(context, options); };
+  return [model = run.model(), options](const nn::Context& context) { return model->build(context, options); };
 }
 
 // Returns StepOptions::expert_room. Only GPUs limit the memory for rows of experts.

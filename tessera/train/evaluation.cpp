@@ -21,16 +21,18 @@ models::Batch on_device(models::Batch batch, base::Device device) {
   return batch;
 }
 
-void sum_losses(runtime::Runtime& runtime, models::Model& model, const StepInput& input, LossSum& losses) {
+void sum_losses(runtime::Runtime& runtime, const nn::Context& context, models::Model& model, const StepInput& input,
+                LossSum& losses) {
   shard::ParallelGroups& parallel = runtime.parallel();
   std::vector<at::Tensor> of_microbatches;
   for (int first = 0; first < input.microbatches; first += kEvaluatedTogether) {
     const int end = std::min(first + kEvaluatedTogether, input.microbatches);
     runtime.program().begin_step(schedule::StepKind::evaluate, end - first);
-    for (int microbatch = first; microbatch < end; ++microbatch) {
-      runtime.program().begin_microbatch();
-      of_microbatches.push_back(model.forward(on_device(input.batch(microbatch), parallel.device), 0).sum);
-      runtime.program().end_microbatch();
+    for (int microbatch = 0; microbatch < end - first; ++microbatch) {
+      runtime.program().begin_microbatch(microbatch);
+      const models::Batch batch = on_device(input.batch(first + microbatch), parallel.device);
+      of_microbatches.push_back(model.forward(batch, {.context = context, .id = {microbatch}}, 0).sum);
+      runtime.program().end_microbatch(microbatch);
     }
     runtime.program().end_step();
   }

@@ -114,15 +114,16 @@ const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pe
 
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
-  if (options_.step.dropout.drops()) context_.dropout.step = number_.as<std::int64_t>().data();
+  nn::PassState pass{.context = context_, .id = {}};
+  if (options_.step.dropout.drops()) pass.dropout.step = number_.as<std::int64_t>().data();
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    runtime_.program().begin_microbatch();
-    const nn::Loss loss = model_->forward(batches(microbatch), scale);
+    pass.id.microbatch = microbatch;
+    runtime_.program().begin_microbatch(microbatch);
+    const nn::Loss loss = model_->forward(batches(microbatch), pass, scale);
     losses.push_back(loss.router.defined() ? at::cat({loss.sum.reshape({1}), loss.router}) : loss.sum);
     loss.objective.backward();
-    runtime_.program().end_microbatch();
+    runtime_.program().end_microbatch(microbatch);
   }
-  context_.dropout.step = nullptr;  // evaluations use no dropout
   runtime_.program().end_step();
   return losses;
 }
@@ -295,7 +296,7 @@ double Trainer::evaluate(const StepInput& input) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
   scales_.clear_evaluated(parallel_.kernels());
-  for (int attempt = 1; sum_losses(runtime_, *model_, input, evaluated_), had_too_many_rows_in_evaluation();
+  for (int attempt = 1; sum_losses(runtime_, context_, *model_, input, evaluated_), had_too_many_rows_in_evaluation();
        ++attempt) {
     if (attempt == kMaxEvaluations)
       throw Error(

@@ -9,7 +9,7 @@ namespace tessera::bench {
 namespace {
 
 using schedule::ParameterId;
-using schedule::Pass;
+using schedule::Pass, schedule::PassId;
 
 constexpr std::int64_t kColumns = 64;
 constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
@@ -49,13 +49,13 @@ void SyntheticProgram::step(int microbatches) {
   segments_.clear();
   runtime_.program().begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    runtime_.program().begin_microbatch();
+    runtime_.program().begin_microbatch(microbatch);
     const auto takes_part = [&](std::size_t layer) { return microbatch == 0 || !model_.layers[layer].once; };
     for (std::size_t layer = 0; layer < model_.layers.size(); ++layer)
-      if (takes_part(layer)) multiply(layer, Pass::forward);
+      if (takes_part(layer)) multiply(layer, {microbatch, Pass::forward});
     for (std::size_t layer = model_.layers.size(); layer-- > 0;)
-      if (takes_part(layer)) backward(layer);
-    runtime_.program().end_microbatch();
+      if (takes_part(layer)) backward(layer, microbatch);
+    runtime_.program().end_microbatch(microbatch);
   }
   runtime_.program().end_step();
   for (const ParameterId id : runtime_.by_first_use()) {
@@ -65,18 +65,18 @@ void SyntheticProgram::step(int microbatches) {
   }
 }
 
-void SyntheticProgram::backward(std::size_t layer) {
-  multiply(layer, Pass::backward);
+void SyntheticProgram::backward(std::size_t layer, int microbatch) {
+  multiply(layer, {microbatch, Pass::backward});
   const ParameterId id = weight_of(layer);
-  const runtime::GradientBuffer gradient = runtime_.program().grad_buffer(id);
+  const runtime::GradientBuffer gradient = runtime_.program().grad_buffer(id, microbatch);
   const auto elements = static_cast<std::size_t>(runtime_.parameter(id).local_compute.size);
   if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
   compute(model_.layers[layer].forward_seconds);
-  runtime_.program().produce(id);
+  runtime_.program().produce(id, microbatch);
   happened();
 }
 
-void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
+void SyntheticProgram::multiply(std::size_t layer, PassId pass) {
   runtime_.program().consume(weight_of(layer), pass);
   happened();
   compute(model_.layers[layer].forward_seconds);
@@ -85,7 +85,7 @@ void SyntheticProgram::multiply(std::size_t layer, Pass pass) {
   sum_over_tp(pass);
 }
 
-void SyntheticProgram::sum_over_tp(Pass pass) {
+void SyntheticProgram::sum_over_tp(PassId pass) {
   if (runtime_.program().nominal_size() == 1 || model_.activation_bytes == 0) return;
   const std::int64_t elements = model_.activation_bytes / kElement;
   const runtime::Issued issued =

@@ -36,9 +36,9 @@ class SyntheticProgram final : public TimedSteps {
 
  private:
   schedule::ParameterId weight_of(std::size_t layer) const;
-  void backward(std::size_t layer);
-  void multiply(std::size_t layer, schedule::Pass pass);
-  void sum_over_tp(schedule::Pass pass);
+  void backward(std::size_t layer, int microbatch);
+  void multiply(std::size_t layer, schedule::PassId pass);
+  void sum_over_tp(schedule::PassId pass);
   void compute(double seconds);
   void happened();  // called after an event was recorded
 

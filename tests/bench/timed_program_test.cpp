@@ -26,10 +26,10 @@ TEST(TimedProgram, KeepsTheMemoryOfACollectiveInFlightAfterAnError) {
     const auto gather = [&] {
       TimedProgram program(runtime, segments);
       program.begin_step(schedule::StepKind::train, 1);
-      program.begin_microbatch();
+      program.begin_microbatch(0);
       const std::array<std::int64_t, 2> counts{3, 4};
       const runtime::Issued issued =
-          program.issue({.kind = runtime::ProgramCollectiveKind::all_gather, .counts = counts});
+          program.issue({.kind = runtime::ProgramCollectiveKind::all_gather, .counts = counts, .pass = {0}});
       if (world.rank() == 1) throw Error("this rank ends here");
       program.wait(issued);
     };

@@ -63,12 +63,12 @@ void fill(runtime::Runtime& runtime) {
   }
 }
 
-double loss_of(Model& model, runtime::Runtime& runtime, const Batch& batch) {
+double loss_of(Model& model, runtime::Runtime& runtime, const nn::PassState& pass, const Batch& batch) {
   const at::NoGradGuard none;
   runtime.program().begin_step(schedule::StepKind::evaluate, 1);
-  runtime.program().begin_microbatch();
-  const double loss = model.forward(batch, 0).sum.item<double>();
-  runtime.program().end_microbatch();
+  runtime.program().begin_microbatch(0);
+  const double loss = model.forward(batch, pass, 0).sum.item<double>();
+  runtime.program().end_microbatch(0);
   runtime.program().end_step();
   return loss;
 }
@@ -97,14 +97,15 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
     Decoder model(config, context, {.max_positions = 6});
     fill(runtime);
     const Batch batch = batch_of(2, 6, config.vocab_size);
+    const nn::PassState pass{.context = context, .id = {0}};
 
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
-    const nn::Loss loss = model.forward(batch, 1.0);
+    runtime.program().begin_microbatch(0);
+    const nn::Loss loss = model.forward(batch, pass, 1.0);
     loss.objective.backward();
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
-    EXPECT_NEAR(loss.sum.item<double>(), loss_of(model, runtime, batch), 1e-12 * loss.sum.item<double>());
+    EXPECT_NEAR(loss.sum.item<double>(), loss_of(model, runtime, pass, batch), 1e-12 * loss.sum.item<double>());
 
     for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
       shard::ShardedParameter& parameter = runtime.parameter(id);
@@ -117,9 +118,9 @@ TEST_P(Gradient, IsTheDerivativeOfTheLoss) {
         constexpr double delta = 1e-5;
         const double before = weights[i];
         weights[i] = before + delta;
-        const double above = loss_of(model, runtime, batch);
+        const double above = loss_of(model, runtime, pass, batch);
         weights[i] = before - delta;
-        const double below = loss_of(model, runtime, batch);
+        const double below = loss_of(model, runtime, pass, batch);
         weights[i] = before;
         EXPECT_NEAR(gradient[i], (above - below) / (2 * delta), 1e-6 * largest) << parameter.spec.name << " " << i;
       }

@@ -14,12 +14,13 @@ class DividedModel final : public Model {
   DividedModel(std::unique_ptr<Model> model, std::vector<std::int64_t> ends)
       : model_(std::move(model)), ends_(std::move(ends)) {}
 
-  nn::Loss forward(const Batch& batch, double scale) override {
-    Flow flow = model_->begin(batch);
+  nn::Loss forward(const Batch& batch, const nn::PassState& pass, double scale) override {
+    Flow flow = model_->begin(batch, pass);
     std::int64_t begin = 0;
-    for (const std::int64_t end : ends_) flow = model_->run(std::move(flow), {std::exchange(begin, end), end}, batch);
-    flow = model_->run(std::move(flow), {begin, model_->blocks()}, batch);
-    return model_->loss(std::move(flow), batch, scale);
+    for (const std::int64_t end : ends_)
+      flow = model_->run(std::move(flow), {std::exchange(begin, end), end}, batch, pass);
+    flow = model_->run(std::move(flow), {begin, model_->blocks()}, batch, pass);
+    return model_->loss(std::move(flow), batch, pass, scale);
   }
   RouterBiases router_biases() const override { return model_->router_biases(); }
 

@@ -4,17 +4,22 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/mesh_degrees.h"
+#include "tessera/runtime/record/dry_run.h"
 
 namespace tessera::models {
 namespace {
 
 class OnlyTrains : public Model {
  public:
-  nn::Loss forward(const Batch&, double) override { return {}; }
+  nn::Loss forward(const Batch&, const nn::PassState&, double) override { return {}; }
 };
 
 TEST(Model, NamesTheFunctionThatAModelLacks) {
   OnlyTrains model;
+  runtime::DryRun program(nn::rank_layout({}), 0, {}, {});
+  const nn::Context context{.program = program};
+  const nn::PassState pass{.context = context, .id = {}};
   nn::KeyValueCache cache;
   const auto expect = [](auto call, const char* name) {
     try {
@@ -25,11 +30,11 @@ TEST(Model, NamesTheFunctionThatAModelLacks) {
     }
   };
   expect([&] { model.make_cache(3); }, "Model::make_cache");
-  expect([&] { model.logits({}, {}); }, "Model::logits");
+  expect([&] { model.logits({}, {}, pass); }, "Model::logits");
   expect([&] { model.blocks(); }, "Model::blocks");
-  expect([&] { model.begin({}); }, "Model::begin");
-  expect([&] { model.run({}, {}, {}); }, "Model::run");
-  expect([&] { model.loss({}, {}, 1); }, "Model::loss");
+  expect([&] { model.begin({}, pass); }, "Model::begin");
+  expect([&] { model.run({}, {}, {}, pass); }, "Model::run");
+  expect([&] { model.loss({}, {}, pass, 1); }, "Model::loss");
 }
 
 }  // namespace

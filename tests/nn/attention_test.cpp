@@ -20,7 +20,7 @@ std::vector<at::Tensor> attend(LayerRank& rank, const Sample& sample, const Head
            .norms = has_norms ? std::optional(HeadNorms{rank.norm("q_norm"), rank.norm("k_norm")}) : std::nullopt});
   const ops::RopeTable rope =
       ops::make_rope_table(kAttentionTokens, HeadCut::kDim, kTheta, {}, sample.inputs[0].scalar_type());
-  return {attention(rank.context, sample.inputs[0], call.heads, call.norms, token_layout(documents), rope)};
+  return {attention(rank.pass, sample.inputs[0], call.heads, call.norms, token_layout(documents), rope)};
 }
 
 Layer attention_layer(bool has_norms, Documents documents, const LayerCase& how) {

@@ -70,8 +70,8 @@ Layer block_layer(const BlockParts& has, const LayerCase& how) {
     const ops::RopeTable rope =
         ops::make_rope_table(kAttentionTokens, HeadCut::kDim, kTheta, {}, sample.inputs[0].scalar_type());
     const Stream in{sample.inputs[0], has.residual ? sample.inputs[1] : at::Tensor()};
-    const Stream out = block_forward(rank.context, block, in, token_layout(Documents::sequences), rope).stream;
-    return {sum_of(rank.context, out.h), out.residual};
+    const Stream out = block_forward(rank.pass, block, in, token_layout(Documents::sequences), rope).stream;
+    return {sum_of(rank.pass, out.h), out.residual};
   };
   layer.reference = [=](const LogicalWeights& weights, const Sample& sample) {
     return block_reference(has, weights, sample);

@@ -38,8 +38,8 @@ std::vector<TpRanks> tp_cases() {
           {3, true, {}, true},  {3, true, {0, 2, 1}, true}};
 }
 
-// Calls use(context) in a microbatch on each rank; returns the events of collectives as "pass op bytes".
-std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<void(Context& context)>& use) {
+// Calls use(pass) in a microbatch on each rank; returns the events of collectives as "pass op bytes".
+std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<void(const PassState& pass)>& use) {
   std::vector<std::string> events;
   comm::run_local(ranks.tp, {}, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.tp = ranks.tp}));
@@ -48,9 +48,9 @@ std::vector<std::string> on_tp_ranks(const TpRanks& ranks, const std::function<v
     context.split.weights = ranks.weights;
     context.products.tp_overlap = ranks.overlap;
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
-    use(context);
-    runtime.program().end_microbatch();
+    runtime.program().begin_microbatch(0);
+    use({.context = context, .id = {0}});
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
     if (world.rank() != 0) return;
     for (const schedule::Event& event : runtime.trace())
@@ -82,10 +82,10 @@ at::Tensor own_rows(const Context& context, const at::Tensor& whole) {
 TEST(LeaveTp, ReturnsEachRanksTokensOfTheSumInRankOrder) {
   for (const TpRanks& ranks : tp_cases())
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
-      on_tp_ranks(ranks, [&](Context& context) {
-        const at::Tensor part = part_of_sum(context.tp_rank(), type);
-        const at::Tensor own = leave_tp(context, part, schedule::Pass::forward);
-        EXPECT_TRUE(own.equal(own_rows(context, ordered_sum(ranks.tp, type))))
+      on_tp_ranks(ranks, [&](const PassState& pass) {
+        const at::Tensor part = part_of_sum(pass.context.tp_rank(), type);
+        const at::Tensor own = leave_tp(pass, part);
+        EXPECT_TRUE(own.equal(own_rows(pass.context, ordered_sum(ranks.tp, type))))
             << "tp " << ranks.tp << ", " << ranks.sequence_parallel;
       });
 }
@@ -102,48 +102,48 @@ TEST(LeaveTp, AnotherOrderGivesOtherBits) {
 TEST(EnterTp, GathersTheRanksTokens) {
   for (const TpRanks& ranks : tp_cases())
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
-      on_tp_ranks(ranks, [&](Context& context) {
+      on_tp_ranks(ranks, [&](const PassState& pass) {
         const at::Tensor whole = part_of_sum(9, type);
-        const at::Tensor own = own_rows(context, whole);
-        EXPECT_TRUE(enter_tp(context, own, kTokens, schedule::Pass::backward).equal(whole));
+        const at::Tensor own = own_rows(pass.context, whole);
+        EXPECT_TRUE(enter_tp(pass.in(schedule::Pass::backward), own, kTokens).equal(whole));
       });
 }
 
 // The rows are not contiguous in memory.
 TEST(EnterTp, AcceptsANonContiguousMatrix) {
-  on_tp_ranks({2, true}, [&](Context& context) {
+  on_tp_ranks({2, true}, [&](const PassState& pass) {
     const at::Tensor whole = arbitrary_values({kWidth, kTokens}, 1).t();
-    EXPECT_TRUE(enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::forward).equal(whole));
+    EXPECT_TRUE(enter_tp(pass, own_rows(pass.context, whole), kTokens).equal(whole));
   });
 }
 
 TEST(EnterAndLeaveTp, ReturnTheirArgumentIfNoCollectiveIsNeeded) {
-  on_tp_ranks({1, true}, [&](Context& context) {
+  on_tp_ranks({1, true}, [&](const PassState& pass) {
     const at::Tensor x = part_of_sum(0, at::kFloat);
-    EXPECT_TRUE(enter_tp(context, x, kTokens, schedule::Pass::forward).is_same(x));
-    EXPECT_TRUE(leave_tp(context, x, schedule::Pass::forward).is_same(x));
+    EXPECT_TRUE(enter_tp(pass, x, kTokens).is_same(x));
+    EXPECT_TRUE(leave_tp(pass, x).is_same(x));
   });
-  on_tp_ranks({2, false}, [&](Context& context) {
+  on_tp_ranks({2, false}, [&](const PassState& pass) {
     const at::Tensor x = part_of_sum(0, at::kFloat);
-    EXPECT_TRUE(enter_tp(context, x, kTokens, schedule::Pass::forward).is_same(x));
+    EXPECT_TRUE(enter_tp(pass, x, kTokens).is_same(x));
   });
 }
 
 TEST(AllReduceTp, ReducesBySumOrMaximumInPlace) {
   for (const TpRanks& ranks : tp_cases())
     for (const bool is_recorded : {true, false}) {
-      const auto reduce = [&](Context& context, at::Tensor& x, comm::ReduceOp op) {
+      const auto reduce = [&](const PassState& pass, at::Tensor& x, comm::ReduceOp op) {
         if (is_recorded)
-          all_reduce_tp(context, x, op, schedule::Pass::forward);
+          all_reduce_tp(pass, x, op);
         else
-          reduce_unrecorded(context, x, op);
+          reduce_unrecorded(pass, x, op);
       };
-      on_tp_ranks(ranks, [&](Context& context) {
-        at::Tensor sum = part_of_sum(context.tp_rank(), at::kFloat);
-        reduce(context, sum, comm::ReduceOp::sum);
+      on_tp_ranks(ranks, [&](const PassState& pass) {
+        at::Tensor sum = part_of_sum(pass.context.tp_rank(), at::kFloat);
+        reduce(pass, sum, comm::ReduceOp::sum);
         EXPECT_TRUE(sum.equal(ordered_sum(ranks.tp, at::kFloat)));
-        at::Tensor greatest = part_of_sum(context.tp_rank(), at::kFloat), expected = part_of_sum(0, at::kFloat);
-        reduce(context, greatest, comm::ReduceOp::max);
+        at::Tensor greatest = part_of_sum(pass.context.tp_rank(), at::kFloat), expected = part_of_sum(0, at::kFloat);
+        reduce(pass, greatest, comm::ReduceOp::max);
         for (int rank = 1; rank < ranks.tp; ++rank) expected = expected.maximum(part_of_sum(rank, at::kFloat));
         EXPECT_TRUE(greatest.equal(expected));
       });
@@ -152,13 +152,13 @@ TEST(AllReduceTp, ReducesBySumOrMaximumInPlace) {
 
 // The bytes are those that this rank sends: with sequence parallelism, 3 of 7 tokens on entry and all 7 on exit.
 TEST(TpCollectives, RecordTheirBytesAndPass) {
-  const auto all = [](Context& context) {
+  const auto all = [](const PassState& pass) {
     const at::Tensor whole = part_of_sum(0, at::kFloat);
-    enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::backward);
-    leave_tp(context, whole, schedule::Pass::recompute);
+    enter_tp(pass.in(schedule::Pass::backward), own_rows(pass.context, whole), kTokens);
+    leave_tp(pass.in(schedule::Pass::recompute), whole);
     at::Tensor x = part_of_sum(0, at::kFloat);
-    all_reduce_tp(context, x, comm::ReduceOp::max, schedule::Pass::forward);
-    reduce_unrecorded(context, x, comm::ReduceOp::max);
+    all_reduce_tp(pass, x, comm::ReduceOp::max);
+    reduce_unrecorded(pass, x, comm::ReduceOp::max);
   };
   using Events = std::vector<std::string>;
   EXPECT_EQ(on_tp_ranks({1, true}, all), Events{});
@@ -168,10 +168,10 @@ TEST(TpCollectives, RecordTheirBytesAndPass) {
 }
 
 TEST(TpCollectives, RecordPiecesAndWhereComputeNeedsThem) {
-  const auto events = on_tp_ranks({.tp = 3, .sequence_parallel = true, .overlap = true}, [](Context& context) {
+  const auto events = on_tp_ranks({.tp = 3, .sequence_parallel = true, .overlap = true}, [](const PassState& pass) {
     const at::Tensor whole = part_of_sum(0, at::kFloat);
-    enter_tp(context, own_rows(context, whole), kTokens, schedule::Pass::backward);
-    leave_tp(context, whole, schedule::Pass::forward);
+    enter_tp(pass.in(schedule::Pass::backward), own_rows(pass.context, whole), kTokens);
+    leave_tp(pass, whole);
   });
   // The ranks have 2, 2 and 3 tokens of 20 bytes.
   EXPECT_EQ(events,
@@ -183,18 +183,19 @@ TEST(TpCollectives, RecordPiecesAndWhereComputeNeedsThem) {
 
 // Rank 1 begins the pieces of a gather in another order.
 TEST(TpCollectives, PiecesInAnotherOrderOnOneRankAreAnError) {
-  const auto gather = [](Context& context) {
-    const at::Tensor own = own_rows(context, part_of_sum(0, at::kFloat)).contiguous();
+  const auto gather = [](const PassState& pass) {
+    const at::Tensor own = own_rows(pass.context, part_of_sum(0, at::kFloat)).contiguous();
     const at::Tensor whole = part_of_sum(0, at::kFloat);
     const std::vector<std::int64_t> counts{10, 10, 15};
     std::vector<runtime::Issued> issued;
-    for (const int piece : context.tp_rank() == 1 ? std::vector{2, 1} : std::vector{1, 2})
-      issued.push_back(context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
-                                              .in = own.const_data_ptr(),
-                                              .out = whole.mutable_data_ptr(),
-                                              .counts = counts,
-                                              .piece = piece}));
-    for (const runtime::Issued& piece : issued) context.program.wait(piece);
+    for (const int piece : pass.context.tp_rank() == 1 ? std::vector{2, 1} : std::vector{1, 2})
+      issued.push_back(pass.context.program.issue({.kind = runtime::ProgramCollectiveKind::gather_piece,
+                                                   .in = own.const_data_ptr(),
+                                                   .out = whole.mutable_data_ptr(),
+                                                   .counts = counts,
+                                                   .pass = pass.id,
+                                                   .piece = piece}));
+    for (const runtime::Issued& piece : issued) pass.context.program.wait(piece);
   };
   EXPECT_THAT([&] { on_tp_ranks({.tp = 3, .sequence_parallel = true}, gather); },
               ::testing::ThrowsMessage<Error>(::testing::HasSubstr("the calls do not match: exchange")));
@@ -208,23 +209,23 @@ TEST(PendingTensor, TakePartsReturnsTheTermsOfTheSumInRankOrder) {
         {TpRanks{.tp = 8, .sequence_parallel = true, .overlap = true}, 8u},
         {TpRanks{.tp = 9, .sequence_parallel = true, .overlap = true}, 1u}})
     for (const at::ScalarType type : {at::kDouble, at::kBFloat16})
-      on_tp_ranks(ranks, [&](Context& context) {
-        const at::Tensor part = part_of_sum(context.tp_rank(), type);
-        const SummedParts parts = start_leave_tp(context, part, schedule::Pass::backward).take_parts();
+      on_tp_ranks(ranks, [&](const PassState& pass) {
+        const at::Tensor part = part_of_sum(pass.context.tp_rank(), type);
+        const SummedParts parts = start_leave_tp(pass.in(schedule::Pass::backward), part).take_parts();
         EXPECT_EQ(parts.parts().size(), count);
-        EXPECT_TRUE(sum_of(context, parts).equal(own_rows(context, ordered_sum(ranks.tp, type)))) << ranks.tp;
+        EXPECT_TRUE(sum_of(pass, parts).equal(own_rows(pass.context, ordered_sum(ranks.tp, type)))) << ranks.tp;
       });
 }
 
 TEST(SumOf, GivesEachPartTheGradientOfTheSum) {
-  on_tp_ranks({}, [](Context& context) {
+  on_tp_ranks({}, [](const PassState& pass) {
     std::vector<at::Tensor> parts;
     for (int rank = 0; rank < 3; ++rank) parts.push_back(part_of_sum(rank, at::kBFloat16).requires_grad_());
-    const at::Tensor sum = sum_of(context, SummedParts(parts)), gradient = part_of_sum(7, at::kBFloat16);
+    const at::Tensor sum = sum_of(pass, SummedParts(parts)), gradient = part_of_sum(7, at::kBFloat16);
     EXPECT_TRUE(sum.equal(ordered_sum(3, at::kBFloat16)));
     sum.backward(gradient);
     for (const at::Tensor& part : parts) EXPECT_TRUE(part.grad().equal(gradient));
-    EXPECT_TRUE(sum_of(context, parts[1]).is_same(parts[1]));
+    EXPECT_TRUE(sum_of(pass, parts[1]).is_same(parts[1]));
   });
 }
 
@@ -250,11 +251,12 @@ TEST(TpCollectives, ARankThatFailsBetweenItsPiecesKeepsTheirMemoryAndEndsTheWait
     std::mutex mutex;
     std::vector<std::string> errors;
     std::atomic<int> others_began = 0;
-    const auto transfer = [&](Context& context) {
-      const bool fails = context.tp_rank() == 1;
-      EndsBeforePiece2 failing(context.program);
-      Context used{.program = fails ? failing : context.program, .sequence_parallel = true};
-      used.products.tp_overlap = true;
+    const auto transfer = [&](const PassState& pass) {
+      const bool fails = pass.context.tp_rank() == 1;
+      EndsBeforePiece2 failing(pass.context.program);
+      Context context{.program = fails ? failing : pass.context.program, .sequence_parallel = true};
+      context.products.tp_overlap = true;
+      const PassState used{.context = context, .id = pass.id};
       if (!fails) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         ++others_began;
@@ -262,9 +264,9 @@ TEST(TpCollectives, ARankThatFailsBetweenItsPiecesKeepsTheirMemoryAndEndsTheWait
       try {
         const at::Tensor whole = part_of_sum(0, at::kFloat);
         if (gathers)
-          enter_tp(used, own_rows(used, whole), kTokens, schedule::Pass::forward);
+          enter_tp(used, own_rows(context, whole), kTokens);
         else
-          leave_tp(used, whole, schedule::Pass::forward);
+          leave_tp(used, whole);
       } catch (const Error& error) {
         if (fails) EXPECT_EQ(others_began, 2);
         const std::lock_guard lock(mutex);
@@ -283,12 +285,12 @@ TEST(TpCollectives, ARankThatFailsBetweenItsPiecesKeepsTheirMemoryAndEndsTheWait
 TEST(PendingTensor, WithoutTakeKeepsItsMemoryUntilTheCollectiveEnds) {
   for (const bool sequence_parallel : {false, true}) {
     std::atomic<bool> others_began = false;
-    on_tp_ranks({2, sequence_parallel}, [&](Context& context) {
-      if (context.tp_rank() == 1) {
+    on_tp_ranks({2, sequence_parallel}, [&](const PassState& pass) {
+      if (pass.context.tp_rank() == 1) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         others_began = true;
       }
-      { const PendingTensor dropped = start_leave_tp(context, part_of_sum(0, at::kFloat), schedule::Pass::backward); }
+      { const PendingTensor dropped = start_leave_tp(pass.in(schedule::Pass::backward), part_of_sum(0, at::kFloat)); }
       EXPECT_TRUE(others_began);
     });
   }

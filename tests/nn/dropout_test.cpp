@@ -37,10 +37,9 @@ at::Tensor logical_factors(std::uint32_t site, std::int64_t tokens, std::int64_t
 }
 
 // Sets the state of a microbatch as the trainer and the model do.
-void begin_dropout(Context& context, std::int64_t tokens) {
+void begin_dropout(PassState& pass, std::int64_t tokens) {
   static constexpr std::int64_t step = kDroppedStep;
-  context.dropout = {
-      .options = kDropped, .step = &step, .first_token = kDroppedFirst + context.own_tokens(tokens).begin};
+  pass.dropout = {.step = &step, .first_token = kDroppedFirst + pass.context.own_tokens(tokens).begin};
 }
 
 Norm dropping(Norm norm, std::uint32_t site) {
@@ -55,8 +54,8 @@ Layer norm_layer_with_dropout(bool has_residual, std::uint32_t site, const Layer
   if (has_residual) layer.inputs.push_back({kDroppedWidth, own_tokens()});
   layer.outputs.push_back(own_tokens());
   layer.forward = [=, tokens = layer.tokens](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
-    begin_dropout(rank.context, tokens);
-    return {rms_norm(rank.context, rank.keep(dropping(rank.norm("norm"), site)), sample.inputs[0],
+    begin_dropout(rank.pass, tokens);
+    return {rms_norm(rank.pass, rank.keep(dropping(rank.norm("norm"), site)), sample.inputs[0],
                      has_residual ? sample.inputs[1] : at::Tensor())};
   };
   layer.reference = [=, tokens = layer.tokens](const LogicalWeights& weights,
@@ -97,7 +96,7 @@ Layer block_with_dropout(const LayerCase& how) {
               .outputs = {own_tokens()},
               .tokens = kAttentionTokens};
   layer.forward = [=](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
-    begin_dropout(rank.context, kAttentionTokens);
+    begin_dropout(rank.pass, kAttentionTokens);
     Block block;
     block.qkv = {.weight = rank.weight("qkv"), .norm = dropping(rank.norm("attention_norm"), 2), .bias = {}};
     block.heads = cut.heads[static_cast<std::size_t>(rank.context.tp_rank())];
@@ -108,10 +107,10 @@ Layer block_with_dropout(const LayerCase& how) {
     block.recompute = how.recompute;
     const ops::RopeTable rope =
         ops::make_rope_table(kAttentionTokens, HeadCut::kDim, kTheta, {}, sample.inputs[0].scalar_type());
-    const Stream out = block_forward(rank.context, rank.keep(std::move(block)), {sample.inputs[0], sample.inputs[1]},
+    const Stream out = block_forward(rank.pass, rank.keep(std::move(block)), {sample.inputs[0], sample.inputs[1]},
                                      token_layout(Documents::sequences), rope)
                            .stream;
-    return {rms_norm(rank.context, rank.keep(dropping(rank.norm("norm"), 4)), out.h, out.residual)};
+    return {rms_norm(rank.pass, rank.keep(dropping(rank.norm("norm"), 4)), out.h, out.residual)};
   };
   layer.reference = [=](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
     const auto dropped = [](const at::Tensor& x, std::uint32_t site) {
@@ -140,11 +139,11 @@ TEST(InputDropout, ABlockMatchesItsFormulasUnderEveryPolicy) {
 }
 
 TEST(InputDropout, NothingIsDroppedWithoutAStep) {
-  EXPECT_FALSE(dropout_of({.options = kDropped}, input_dropout(kDropped, 1)).drops());
+  EXPECT_FALSE(dropout_of({}, input_dropout(kDropped, 1)).drops());
   const std::int64_t step = 1;
-  EXPECT_TRUE(dropout_of({.options = kDropped, .step = &step}, input_dropout(kDropped, 1)).drops());
-  EXPECT_FALSE(dropout_of({.options = {}, .step = &step}, input_dropout({.embedding = 0.5}, 1)).drops());
-  EXPECT_TRUE(dropout_of({.options = {}, .step = &step}, input_dropout({.embedding = 0.5}, 0)).drops());
+  EXPECT_TRUE(dropout_of({.step = &step}, input_dropout(kDropped, 1)).drops());
+  EXPECT_FALSE(dropout_of({.step = &step}, input_dropout({.embedding = 0.5}, 1)).drops());
+  EXPECT_TRUE(dropout_of({.step = &step}, input_dropout({.embedding = 0.5}, 0)).drops());
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct Share {
 Share share_of(const MeshDegrees& degrees, int rank) {
   runtime::DryRun program(rank_layout(degrees), rank, {}, {});
   Context context{.program = program, .sequence_parallel = degrees.tp > 1};
-  const ExpertGroup group(context, 7);
+  const ExpertGroup group({.context = context, .id = {}}, 7);
   return {group.own(), group.tokens(), group.blocks()};
 }
 

@@ -108,7 +108,7 @@ Weight add(runtime::Runtime& runtime, const std::string& name, const at::Tensor&
 Results results_of(comm::World& world, const Tensors& w, const Given& given, Recompute policy) {
   shard::ParallelGroups parallel = shard::make_parallel_groups(world, rank_layout({.experts = ExpertDegrees{}}));
   runtime::Runtime runtime(parallel, {.model = quant::DType::bf16, .wire = quant::DType::fp32});
-  Context context{.program = runtime.program(), .policy = policy};
+  Context context{.program = runtime.program()};
   const Experts layers{.norm = {.weight = add(runtime, "norm", w.at("norm"), {kHidden}), .eps = kEps},
                        .router = add(runtime, "router", w.at("router"), {kExperts, kHidden}),
                        .gate_up = add(runtime, "gate_up", w.at("gate_up"), {kExperts, 2 * kInnerWidth, kHidden}),
@@ -116,13 +116,14 @@ Results results_of(comm::World& world, const Tensors& w, const Given& given, Rec
                        .options = kOptions,
                        .local = {.first = 0, .count = kExperts, .all = kExperts}};
   runtime.program().begin_step(schedule::StepKind::train, 1);
-  runtime.program().begin_microbatch();
+  runtime.program().begin_microbatch(0);
   const at::AutoGradMode gradients(true);
   const at::Tensor x = given.x.clone().requires_grad_(true);
-  const ExpertsOutput out = experts_forward(context, layers, x, {}, given.counted, kSequence);
+  const ExpertsOutput out =
+      experts_forward({.context = context, .id = {0}, .policy = policy}, layers, x, {}, given.counted, kSequence);
   torch::autograd::backward({out.y, out.terms.probabilities, out.terms.logsumexp_squares},
                             {given.dy, given.dprobabilities, given.dsquares});
-  runtime.program().end_microbatch();
+  runtime.program().end_microbatch(0);
   runtime.program().end_step();
   Results results{.y = out.y.detach(), .dx = x.grad(), .gradients = {}};
   for (const auto& [name, weight] : w)

@@ -25,8 +25,8 @@ Layer feed_forward_layer(bool has_residual, const LayerCase& how) {
         rank.keep(FeedForward{.gate_up = {.weight = rank.weight("gate_up"), .norm = rank.norm("norm"), .bias = {}},
                               .down = {.weight = rank.weight("down")}});
     const at::Tensor residual = has_residual ? sample.inputs[1] : at::Tensor();
-    const FeedForwardOutput result = feed_forward(rank.context, layers, sample.inputs[0], residual, tokens);
-    return {sum_of(rank.context, result.y), result.sum};
+    const FeedForwardOutput result = feed_forward(rank.pass, layers, sample.inputs[0], residual, tokens);
+    return {sum_of(rank.pass, result.y), result.sum};
   };
   layer.reference = [=](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
     const at::Tensor sum = has_residual ? sample.inputs[0] + sample.inputs[1] : sample.inputs[0];

@@ -33,7 +33,7 @@ Layer grouped_layer() {
     const auto& linear = rank.keep(GroupedLinear{.weight = rank.weight("w")});
     const ops::Selection selection =
         ops::select_rows(choices_of(x.size(0), sample.number), {0, kMatrices, kMatrices}, /*blocks=*/1);
-    const at::Tensor y = grouped_linear(rank.context, linear, x.index_select(0, selection.tokens), selection);
+    const at::Tensor y = grouped_linear(rank.pass, linear, x.index_select(0, selection.tokens), selection);
     return {at::zeros({x.size(0), kOut}, x.options()).index_add(0, selection.tokens, y)};
   };
   layer.reference = [](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {

@@ -215,7 +215,8 @@ Weight weight_of(const LayerWeight& weight, const runtime::Runtime& runtime, sch
   return {.id = id, .rows = local / shape.cols, .cols = shape.cols};
 }
 
-LayerRank register_weights(const Layer& layer, const LayerCase& how, Context& context, runtime::Runtime& runtime) {
+LayerRank register_weights(const Layer& layer, const LayerCase& how, const Context& context,
+                           runtime::Runtime& runtime) {
   std::map<std::string, Weight> weights;
   for (const LayerWeight& weight : layer.weights) {
     const layout::Shape shape = weight.compute.shape;
@@ -237,7 +238,7 @@ LayerRank register_weights(const Layer& layer, const LayerCase& how, Context& co
     weights[weight.name] = weight_of(weight, runtime, id);
     if (weight.cut != WeightCut::vector) weights[weight.name].product = how.product;
   }
-  return {context, std::move(weights)};
+  return {{.context = context, .id = {}, .policy = how.recompute}, std::move(weights)};
 }
 
 // Runs forward and, in a training step, backward of one microbatch.
@@ -277,9 +278,10 @@ RankRecord run_step(const Layer& layer, const LayerCase& how, runtime::Runtime& 
   RankRecord record{.tp_rank = runtime.parallel().place().compute, .part = runtime.parallel().place().part};
   runtime.program().begin_step(kind, how.microbatches);
   for (int microbatch = 0; microbatch < how.microbatches; ++microbatch) {
-    runtime.program().begin_microbatch();
+    runtime.program().begin_microbatch(microbatch);
+    rank.pass.id.microbatch = microbatch;
     run_microbatch(layer, how, rank, microbatch, expected, record);
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(microbatch);
   }
   runtime.program().end_step();
   for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
@@ -402,7 +404,6 @@ LayerEvents check_layer(const Layer& layer, const LayerCase& how) {
     const quant::DType accumulator = quant::accumulator_of(how.type);
     runtime::Runtime runtime(parallel, {.model = how.type, .accumulator = accumulator, .wire = accumulator});
     Context context{.program = runtime.program(), .sequence_parallel = how.sequence_parallel};
-    context.policy = how.recompute;
     context.split = how.split;
     context.products.tp_chunks = how.chunks;
     context.products.tp_overlap = how.overlap;

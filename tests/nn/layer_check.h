@@ -102,13 +102,14 @@ struct Sample {
 };
 using LogicalWeights = std::map<std::string, at::Tensor>;
 
-// The weights and the context for the forward pass of a layer on one rank.
+// The weights and the state for the forward pass of a layer on one rank.
 class LayerRank {
  public:
-  LayerRank(Context& rank_context, std::map<std::string, Weight> weights)
-      : context(rank_context), weights_(std::move(weights)) {}
+  LayerRank(const PassState& forward, std::map<std::string, Weight> weights)
+      : context(forward.context), pass(forward), weights_(std::move(weights)) {}
 
-  Context& context;
+  const Context& context;
+  PassState pass;  // forward pass of the current microbatch
   const Weight& weight(const std::string& name) const { return weights_.at(name); }
   Norm norm(const std::string& name) const { return {.weight = weight(name), .eps = 1e-3}; }
   // Keeps a module alive until the graph is destroyed.

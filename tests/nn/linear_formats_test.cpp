@@ -189,7 +189,6 @@ class FormatLinear {
         runtime_(parallel_, {.model = quant::DType::bf16}),
         scales_(how.products, base::Device{}),
         context_{.program = runtime_.program(), .sequence_parallel = how.sequence_parallel, .products = how.products} {
-    context_.policy = how.policy;
     context_.scales = is_delayed ? &scales_ : nullptr;
     const layout::Range part = part_of_weight(how, context_.tp_rank());
     const auto parts = uneven_parts_of_weight();
@@ -224,7 +223,7 @@ class FormatLinear {
   at::Tensor evaluate(const LinearMatrices& matrices) {
     const at::AutoGradMode mode(false);
     runtime_.program().begin_step(schedule::StepKind::evaluate, 1);
-    runtime_.program().begin_microbatch();
+    runtime_.program().begin_microbatch(0);
     const at::Tensor y = forward(own_x(matrices.x)).clone();
     end_step();
     return y;
@@ -235,7 +234,7 @@ class FormatLinear {
   std::vector<LinearProducts> train(const std::vector<LinearMatrices>& uses) {
     const at::AutoGradMode mode(true);
     runtime_.program().begin_step(schedule::StepKind::train, 1);
-    runtime_.program().begin_microbatch();
+    runtime_.program().begin_microbatch(0);
     std::vector<at::Tensor> inputs, outputs, gradients;
     for (const LinearMatrices& matrices : uses) {
       inputs.push_back(own_x(matrices.x).clone().requires_grad_());
@@ -266,12 +265,13 @@ class FormatLinear {
     return narrowed(matrix, 1, part_of_weight(how_, rank()));
   }
   at::Tensor forward(const at::Tensor& x) {
-    return how_.is_column ? column_linear(context_, column_, x, {}, how_.tokens).y
-                          : sum_of(context_, row_linear(context_, row_, x));
+    return how_.is_column ? column_linear(pass(), column_, x, {}, how_.tokens).y
+                          : sum_of(pass(), row_linear(pass(), row_, x));
   }
+  PassState pass() const { return {.context = context_, .id = {0}, .policy = how_.policy}; }
   shard::ShardedParameter& parameter() { return runtime_.parameter(column_.weight.id); }
   void end_step() {
-    runtime_.program().end_microbatch();
+    runtime_.program().end_microbatch(0);
     runtime_.program().end_step();
   }
 

@@ -23,9 +23,9 @@ using quant::Format;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Calls use(context, weight) inside a microbatch of a step on each of two tp ranks.
+// Calls use(pass, weight) inside a microbatch of a step on each of two tp ranks.
 void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
-                  const std::function<void(Context& context, const Weight& weight)>& use) {
+                  const std::function<void(const PassState& pass, const Weight& weight)>& use) {
   comm::run_local(2, {}, [&](comm::World& world) {
     shard::ParallelGroups parallel =
         shard::make_parallel_groups(world, nn::rank_layout({.tp = 2}), /*with_casts=*/true);
@@ -37,9 +37,9 @@ void on_two_ranks(Format product, DelayedScales* (*scales_of)(Context& context),
     Weight weight{.id = id, .rows = 16, .cols = 16, .product = product};
     add_scales(context, weight);
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
-    use(context, weight);
-    runtime.program().end_microbatch();
+    runtime.program().begin_microbatch(0);
+    use({.context = context, .id = {0}}, weight);
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
   });
 }
@@ -59,16 +59,15 @@ std::size_t messages(const Context& context) {
 TEST(Factors, ColumnsOfOneMatrixShareAScale) {
   on_two_ranks(
       Format::fp8, [](Context&) -> DelayedScales* { return nullptr; },
-      [](Context& context, const Weight& weight) {
-        at::Tensor part = part_of(context);
+      [](const PassState& pass, const Weight& weight) {
+        at::Tensor part = part_of(pass.context);
         part[0][0] = 0.3;
-        const Factor factor =
-            factor_of_columns(context, weight, OperandKind::input, part, schedule::Pass::forward, ops::Sides::rows);
+        const Factor factor = factor_of_columns(pass, weight, OperandKind::input, part, ops::Sides::rows);
         const quant::Encoding encoding = quant::input_encoding(Format::fp8);
         const ops::WholeScale shared = ops::whole_scale(encoding, at::full({1}, 4.0, at::kFloat));
         const at::Tensor expected = ops::quantize(part, encoding, ops::Sides::rows, shared).rows.values;
         EXPECT_TRUE(factor.operands.rows.values.equal(expected));
-        EXPECT_EQ(messages(context), 1u);
+        EXPECT_EQ(messages(pass.context), 1u);
       });
 }
 
@@ -81,12 +80,13 @@ TEST(Factors, TheFirstStepOfDelayedScalingRecordsNoEvent) {
         scales = std::make_unique<DelayedScales>(context.products, base::Device{});
         return scales.get();
       },
-      [](Context& context, const Weight& weight) {
-        const Factor factor = factor_of_columns(context, weight, OperandKind::gradient, part_of(context),
-                                                schedule::Pass::backward, ops::Sides::rows);
-        EXPECT_EQ(messages(context), 0u);
-        EXPECT_EQ(scales->found()[static_cast<std::size_t>(weight.gradient_scale)], context.tp_rank() == 0 ? 1 : 4);
-        EXPECT_EQ(factor.operands.rows.values[0][0].item<float>(), context.tp_rank() == 0 ? 1 : 4);
+      [](const PassState& pass, const Weight& weight) {
+        const Factor factor = factor_of_columns(pass.in(schedule::Pass::backward), weight, OperandKind::gradient,
+                                                part_of(pass.context), ops::Sides::rows);
+        EXPECT_EQ(messages(pass.context), 0u);
+        EXPECT_EQ(scales->found()[static_cast<std::size_t>(weight.gradient_scale)],
+                  pass.context.tp_rank() == 0 ? 1 : 4);
+        EXPECT_EQ(factor.operands.rows.values[0][0].item<float>(), pass.context.tp_rank() == 0 ? 1 : 4);
       });
 }
 

@@ -44,7 +44,7 @@ Layer column_layer(const ColumnParts& has, const LayerCase& how) {
                                .norm = has.norm ? std::optional(rank.norm("norm")) : std::nullopt,
                                .bias = has.bias ? std::optional(rank.weight("bias")) : std::nullopt});
     const at::Tensor residual = has.residual ? sample.inputs[1] : at::Tensor();
-    const NormedLinear result = column_linear(rank.context, linear, sample.inputs[0], residual, tokens);
+    const NormedLinear result = column_linear(rank.pass, linear, sample.inputs[0], residual, tokens);
     EXPECT_EQ(result.sum.defined(), has.norm);
     if (!has.norm) return {result.y};
     return {result.y, result.sum};
@@ -92,8 +92,8 @@ Layer row_layer(const LayerCase& how) {
   layer.inputs.push_back({kIn + 1, columns_of(parts)});
   layer.outputs.push_back(own_tokens());
   layer.forward = [](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
-    const SummedParts y = row_linear(rank.context, rank.keep(RowLinear{rank.weight("w")}), sample.inputs[0]);
-    return {sum_of(rank.context, y)};
+    const SummedParts y = row_linear(rank.pass, rank.keep(RowLinear{rank.weight("w")}), sample.inputs[0]);
+    return {sum_of(rank.pass, y)};
   };
   layer.reference = [](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
     return {at::matmul(sample.inputs[0], weights.at("w").t())};

@@ -18,7 +18,7 @@ Layer norm_layer(bool has_residual, const LayerCase& how) {
   if (has_residual) layer.inputs.push_back({kHidden, own_tokens()});
   layer.outputs.push_back(own_tokens());
   layer.forward = [has_residual](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
-    return {rms_norm(rank.context, rank.keep(rank.norm("norm")), sample.inputs[0],
+    return {rms_norm(rank.pass, rank.keep(rank.norm("norm")), sample.inputs[0],
                      has_residual ? sample.inputs[1] : at::Tensor())};
   };
   layer.reference = [has_residual](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
@@ -54,7 +54,7 @@ TEST(RmsNorm, ReadsTheParts) {
     layer.inputs.resize(4, layer.inputs[0]);
     layer.forward = [](LayerRank& rank, const Sample& sample) -> std::vector<at::Tensor> {
       const std::vector<at::Tensor>& in = sample.inputs;
-      return {rms_norm(rank.context, rank.keep(rank.norm("norm")), SummedParts({in[0], in[1], in[2]}), in[3])};
+      return {rms_norm(rank.pass, rank.keep(rank.norm("norm")), SummedParts({in[0], in[1], in[2]}), in[3])};
     };
     layer.reference = [](const LogicalWeights& weights, const Sample& sample) -> std::vector<at::Tensor> {
       const std::vector<at::Tensor>& in = sample.inputs;

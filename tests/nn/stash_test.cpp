@@ -18,16 +18,16 @@ using Events = std::vector<std::string>;
 // Stashes twice in forward and fetches in reverse order.
 class TwoStashes : public torch::autograd::Function<TwoStashes> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Context* context, bool kept) {
-    stash(ctx, *context, kept, {x, at::Tensor(), x.to(at::kDouble)}, Tokens::own);
-    stash(ctx, *context, kept, 5, Tokens::all);
-    save_pointer(ctx, "context", context);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const PassState* pass, bool kept) {
+    stash(ctx, *pass, kept, {x, at::Tensor(), x.to(at::kDouble)}, Tokens::own);
+    stash(ctx, *pass, kept, 5, Tokens::all);
+    save_pass(ctx, *pass);
     return x.clone();
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto& context = *saved_pointer<Context>(ctx, "context");
-    fetch(ctx, context, 1);
-    fetch(ctx, context, 0);
+    const PassState pass = saved_pass(ctx);
+    fetch(ctx, pass, 1);
+    fetch(ctx, pass, 0);
     return {gradients[0], {}, {}};
   }
 };
@@ -39,11 +39,12 @@ Events events_of_two_stashes(int tp, bool sequence_parallel, bool requires_grad)
     runtime::Runtime runtime(parallel, {});
     Context context{.program = runtime.program(), .sequence_parallel = sequence_parallel};
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
+    runtime.program().begin_microbatch(0);
     const at::Tensor x = at::empty({3}, at::kFloat).fill_(1).requires_grad_(requires_grad);
-    const at::Tensor y = TwoStashes::apply(x, &context, is_kept(x));
+    const PassState pass{.context = context, .id = {0}};
+    const at::Tensor y = TwoStashes::apply(x, &pass, is_kept(x));
     if (requires_grad) y.sum().backward();
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
     if (world.rank() != 0) return;
     for (const schedule::Event& event : runtime.trace())

@@ -44,7 +44,7 @@ at::Tensor embedded(LayerRank& rank, const RankRanges& parts, const at::Tensor& 
   const VocabEmbedding& embedding =
       rank.keep(VocabEmbedding{.weight = rank.weight("table"), .part = ids_of(parts, rank.context)});
   const at::Tensor anchor = at::zeros({}).requires_grad_(at::GradMode::is_enabled());
-  return embed(rank.context, embedding, tokens, early, anchor);
+  return embed(rank.pass, embedding, tokens, early, anchor);
 }
 
 Layer embedding_layer(const RankRanges& parts, const shard::RowReads& reads, bool early) {
@@ -89,7 +89,7 @@ at::Tensor loss_of(LayerRank& rank, const RankRanges& parts, const char* name, c
                    const at::Tensor& targets) {
   constexpr double kScale = 0.3;
   const VocabOutput& output = rank.keep(VocabOutput{.weight = rank.weight(name), .part = ids_of(parts, rank.context)});
-  const Loss loss = output_loss(rank.context, output, hidden, targets, kScale);
+  const Loss loss = output_loss(rank.pass, output, hidden, targets, kScale);
   EXPECT_EQ(loss.sum.scalar_type(), at::kDouble);
   if (!at::GradMode::is_enabled()) return loss.sum.mul(kScale);
   EXPECT_EQ(loss.objective.item<double>(), kScale * loss.sum.item<double>());

@@ -114,7 +114,7 @@ TEST(DryStepExperts, RangesOfBlocksHaveTheEventsOfAllBlocks) {
     const DryStep whole = dry_step(options);
     for (const std::vector<std::int64_t>& ends : {std::vector<std::int64_t>{1}, {0, 1}}) {
       DryOptions divided = options;
-      divided.step.build = [&](nn::Context& context) {
+      divided.step.build = [&](const nn::Context& context) {
         return std::make_unique<models::testing::DividedModel>(options.step.build(context), ends);
       };
       const DryStep parts = dry_step(divided);

@@ -12,7 +12,7 @@ namespace tessera::predict {
 // Returns the options of a step whose microbatch has one token.
 inline DryOptions dense_options(const models::ModelConfigPtr& model, const shard::ParameterTypes& types,
                                 const nn::MeshDegrees& mesh) {
-  return {.step = {.build = [model](nn::Context& context) { return model->build(context, {.max_positions = 1}); },
+  return {.step = {.build = [model](const nn::Context& context) { return model->build(context, {.max_positions = 1}); },
                    .layout = nn::rank_layout(mesh),
                    .types = types},
           .rank = mesh.tp - 1};

@@ -87,7 +87,7 @@ DryOptions options_of(const Case& it, int rank) {
   const models::ModelOptions model{.max_positions = kLength,
                                    .embedding = {.per_microbatch = kSequences * kLength, .lookup = it.lookup},
                                    .parts = it.parts};
-  return {.step = {.build = [&it, model](nn::Context& context) -> std::unique_ptr<models::Model> {
+  return {.step = {.build = [&it, model](const nn::Context& context) -> std::unique_ptr<models::Model> {
                      return std::make_unique<models::Decoder>(it.config, context, model);
                    },
                    .layout = layout_of(it),
@@ -111,16 +111,16 @@ Recorded recorded(comm::World& world, const Case& it) {
   shard::ParallelGroups parallel = shard::make_parallel_groups(world, options.layout);
   runtime::Runtime runtime(parallel, options.types, options.runtime);
   nn::DelayedScales scales(options.products, runtime.program().device());
-  nn::Context context = models::make_context(runtime.program(), options, scales, nullptr);
+  const nn::Context context = models::make_context(runtime.program(), options, scales, nullptr);
   const std::unique_ptr<models::Model> model = options.build(context);
   const bool train = it.kind == schedule::StepKind::train;
   const at::AutoGradMode gradients(train);
   runtime.program().begin_step(it.kind, it.microbatches);
   for (int microbatch = 0; microbatch < it.microbatches; ++microbatch) {
-    runtime.program().begin_microbatch();
-    const nn::Loss loss = model->forward(make_batch(), train ? 1.0 : 0.0);
+    runtime.program().begin_microbatch(microbatch);
+    const nn::Loss loss = model->forward(make_batch(), {.context = context, .id = {microbatch}}, train ? 1.0 : 0.0);
     if (train) loss.objective.backward();
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(microbatch);
   }
   runtime.program().end_step();
   return {runtime.trace(), runtime.statistics(), runtime.schedule_statistics().on_demand_staged_peak_bytes};

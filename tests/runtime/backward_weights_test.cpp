@@ -63,12 +63,12 @@ TEST(BackwardCopies, AreReadInBackwardPassesAndPublishedWithTheirWeights) {
     EXPECT_EQ(runtime.parameter(3).version(), 1);
     for (int step = 0; step < 3; ++step) {
       runtime.program().begin_step(schedule::StepKind::train, 1);
-      runtime.program().begin_microbatch();
+      runtime.program().begin_microbatch(0);
       for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward}) {
-        runtime.program().consume(0, pass);
-        runtime.program().release(0, pass);
+        runtime.program().consume(0, {0, pass});
+        runtime.program().release(0, {0, pass});
       }
-      runtime.program().end_microbatch();
+      runtime.program().end_microbatch(0);
       runtime.program().end_step();
       runtime.program().publish(0);
       std::vector<schedule::ParameterId> used;
@@ -112,9 +112,9 @@ TEST(DecodedWeights, AreUnpackedForProducts) {
       runtime.program().publish(id);
     }
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
+    runtime.program().begin_microbatch(0);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
-      const WeightView view = runtime.program().consume(decoded, pass);
+      const WeightView view = runtime.program().consume(decoded, {0, pass});
       EXPECT_TRUE(view.is_decoded && !view.encoded);
       EXPECT_EQ(view.encoding, quant::weight_encoding(Format::nvfp4));
       EXPECT_EQ(*view.tensor_amax, 2688 * 8);
@@ -122,13 +122,13 @@ TEST(DecodedWeights, AreUnpackedForProducts) {
       const auto* numbers = static_cast<const quant::bfloat16*>(view.weight().data);
       EXPECT_EQ(static_cast<float>(numbers[40 * 32 - 2]), 2);
       EXPECT_EQ(static_cast<float>(numbers[40 * 32 - 1]), 12);
-      runtime.program().release(decoded, pass);
-      const WeightView unpacked = runtime.program().consume(values, pass);
+      runtime.program().release(decoded, {0, pass});
+      const WeightView unpacked = runtime.program().consume(values, {0, pass});
       EXPECT_FALSE(unpacked.is_decoded);
       EXPECT_EQ(static_cast<float>(static_cast<const quant::bfloat16*>(unpacked.weight().data)[1]), 96);
-      runtime.program().release(values, pass);
+      runtime.program().release(values, {0, pass});
     }
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
   });
 }

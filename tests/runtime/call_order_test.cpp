@@ -104,22 +104,22 @@ void train(Runtime& runtime) {
   std::array<float, 16> activations{};
   constexpr std::int64_t count = activations.size();
   Program& program = runtime.program();
-  const auto use = [&](int id, Pass pass) {
+  const auto use = [&](int id, schedule::PassId pass) {
     program.consume(id, pass);
     program.release(id, pass);
     program.wait(program.issue({.out = activations.data(), .counts = {&count, 1}, .pass = pass}));
   };
   program.begin_step(schedule::StepKind::train, 2);
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
-    program.begin_microbatch();
-    for (int id = 0; id < kWeights; ++id) use(id, Pass::forward);
+    program.begin_microbatch(microbatch);
+    for (int id = 0; id < kWeights; ++id) use(id, {microbatch, Pass::forward});
     for (int id = kWeights - 1; id >= 0; --id) {
-      use(id, Pass::backward);
-      std::ranges::fill_n(static_cast<float*>(program.grad_buffer(id).data), runtime.parameter(id).local_compute.size,
-                          1.0F);
-      program.produce(id);
+      use(id, {microbatch, Pass::backward});
+      std::ranges::fill_n(static_cast<float*>(program.grad_buffer(id, microbatch).data),
+                          runtime.parameter(id).local_compute.size, 1.0F);
+      program.produce(id, microbatch);
     }
-    program.end_microbatch();
+    program.end_microbatch(microbatch);
   }
   program.end_step();
 }

@@ -22,22 +22,22 @@ void step(Runtime& runtime, bool reversed, int skipped = -1, bool backward_rever
   const int microbatches = kBlocks / runtime.parallel().cuts().parts;
   runtime.program().begin_step(schedule::StepKind::train, microbatches);
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
-    runtime.program().begin_microbatch();
+    runtime.program().begin_microbatch(microbatch);
     for (int k = 0; k < kWeights; ++k) {
       const int id = reversed ? kWeights - 1 - k : k;
-      runtime.program().consume(id, Pass::forward);
-      runtime.program().release(id, Pass::forward);
+      runtime.program().consume(id, {microbatch, Pass::forward});
+      runtime.program().release(id, {microbatch, Pass::forward});
     }
     for (int k = 0; k < kWeights; ++k) {
       const int id = backward_reversed ? k : kWeights - 1 - k;
-      runtime.program().consume(id, Pass::backward);
-      runtime.program().release(id, Pass::backward);
+      runtime.program().consume(id, {microbatch, Pass::backward});
+      runtime.program().release(id, {microbatch, Pass::backward});
       if (id == skipped) continue;
-      std::ranges::fill_n(static_cast<float*>(runtime.program().grad_buffer(id).data),
+      std::ranges::fill_n(static_cast<float*>(runtime.program().grad_buffer(id, microbatch).data),
                           runtime.parameter(id).local_compute.size, static_cast<float>(id + 1));
-      runtime.program().produce(id);
+      runtime.program().produce(id, microbatch);
     }
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(microbatch);
   }
   runtime.program().end_step();
 }

@@ -125,15 +125,15 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
       const auto count = static_cast<std::int64_t>(elements);
       const auto step = [&] {
         runtime.program().begin_step(schedule::StepKind::evaluate, 1);
-        runtime.program().begin_microbatch();
-        runtime.program().consume(0, schedule::Pass::forward);
-        const Issued issued = runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}});
-        runtime.program().stash(8, schedule::Pass::forward, "keep");
+        runtime.program().begin_microbatch(0);
+        runtime.program().consume(0, {0, schedule::Pass::forward});
+        const Issued issued = runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}, .pass = {0}});
+        runtime.program().stash(8, {0, schedule::Pass::forward}, "keep");
         runtime.program().wait(issued);
-        runtime.program().release(0, schedule::Pass::forward);
-        runtime.program().consume(1, schedule::Pass::forward);
-        runtime.program().release(1, schedule::Pass::forward);
-        runtime.program().end_microbatch();
+        runtime.program().release(0, {0, schedule::Pass::forward});
+        runtime.program().consume(1, {0, schedule::Pass::forward});
+        runtime.program().release(1, {0, schedule::Pass::forward});
+        runtime.program().end_microbatch(0);
         runtime.program().end_step();
       };
       step();

@@ -30,13 +30,13 @@ shard::ParameterSpec spec(const char* name, bool produced_once) {
 
 // Writes `value` to all elements of the gradient.
 void produce(Runtime& runtime, ParameterId id, float value) {
-  const GradientBuffer buffer = runtime.program().grad_buffer(id);
+  const GradientBuffer buffer = runtime.program().grad_buffer(id, 0);
   EXPECT_FALSE(buffer.accumulate);
   if (buffer.dtype == quant::DType::bf16)
     std::fill_n(static_cast<bfloat16*>(buffer.data), kRows * kCols, bfloat16(value));
   else
     std::fill_n(static_cast<float*>(buffer.data), kRows * kCols, value);
-  runtime.program().produce(id);
+  runtime.program().produce(id, 0);
 }
 
 std::vector<float> written_gradient(Runtime& runtime, ParameterId id) {
@@ -65,11 +65,11 @@ TEST(OneMicrobatch, GradientsOfDepartedStepsAreWrittenAndMissingGradientsAreZero
     for (std::size_t step = 0; step < has_gradient.size(); ++step) {
       const auto value = static_cast<float>(step + 1);
       runtime.program().begin_step(schedule::StepKind::train, 1);
-      runtime.program().begin_microbatch();
+      runtime.program().begin_microbatch(0);
       produce(runtime, summed, value);
       if (has_gradient[step]) produce(runtime, sometimes, value);
       produce(runtime, always, value);
-      runtime.program().end_microbatch();
+      runtime.program().end_microbatch(0);
       runtime.program().end_step();
       EXPECT_THAT(written_gradient(runtime, always), Each(value)) << "step " << step;
       EXPECT_THAT(written_gradient(runtime, sometimes), Each(has_gradient[step] ? value : 0)) << "step " << step;

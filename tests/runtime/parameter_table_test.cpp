@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/runtime/record/dry_run.h"
 
@@ -84,18 +86,58 @@ TEST(ParameterTable, RefusesUnknownIdsAndDomainsAndLateWeights) {
 TEST(DryRun, RefusesCallsOutOfOrder) {
   DryRun dry(layout_of_six(), 0, {}, {});
   const schedule::ParameterId id = dry.parameters().add(matrix("w"));
-  EXPECT_THROW(dry.begin_microbatch(), Error);
+  EXPECT_THROW(dry.begin_microbatch(0), Error);
   dry.begin_step(schedule::StepKind::train, 1);
   EXPECT_THROW(dry.end_step(), Error);  // a microbatch is missing
-  dry.begin_microbatch();
-  EXPECT_THROW(dry.release(id, schedule::Pass::forward), Error);
-  dry.consume(id, schedule::Pass::forward);
-  EXPECT_THROW(dry.end_microbatch(), Error);  // the weight is not released
-  dry.release(id, schedule::Pass::forward);
-  dry.end_microbatch();
-  EXPECT_THROW(dry.begin_microbatch(), Error);
+  dry.begin_microbatch(0);
+  EXPECT_THROW(dry.release(id, {0, schedule::Pass::forward}), Error);
+  dry.consume(id, {0, schedule::Pass::forward});
+  EXPECT_THROW(dry.end_microbatch(0), Error);  // the weight is not released
+  dry.release(id, {0, schedule::Pass::forward});
+  dry.end_microbatch(0);
+  EXPECT_THROW(dry.begin_microbatch(1), Error);
   dry.end_step();
   EXPECT_EQ(dry.trace().size(), 2U);
+}
+
+// Each microbatch has its own ordinals, its own uses of weights and its own produced gradients.
+TEST(DryRun, OpensSeveralMicrobatches) {
+  DryRun dry(layout_of_six(), 0, {}, {});
+  const schedule::ParameterId id = dry.parameters().add(matrix("w"));
+  const auto forward = [&](int microbatch) {
+    dry.begin_microbatch(microbatch);
+    for (int use = 0; use < 2; ++use) dry.consume(id, {microbatch}), dry.release(id, {microbatch});
+    dry.stash(8, {microbatch}, "keep");
+  };
+  const auto backward = [&](int microbatch) {
+    dry.fetch(8, {microbatch, schedule::Pass::backward}, "keep");
+    for (const bool accumulates : {false, true}) {
+      EXPECT_EQ(dry.grad_buffer(id, microbatch).accumulate, accumulates);
+      dry.produce(id, microbatch);
+    }
+    dry.end_microbatch(microbatch);
+  };
+  dry.begin_step(schedule::StepKind::train, 2);
+  forward(0), backward(0), forward(1), backward(1);
+  dry.end_step();
+  const schedule::Trace in_turn = dry.trace();
+  dry.begin_step(schedule::StepKind::train, 2);
+  forward(0), forward(1);
+  dry.consume(id, {0});
+  EXPECT_THROW(dry.release(id, {1}), Error);
+  EXPECT_THROW(dry.end_microbatch(0), Error);  // the weight is not released
+  dry.release(id, {0});
+  backward(1), backward(0);
+  EXPECT_THROW(dry.end_microbatch(0), Error);
+  EXPECT_THROW(dry.consume(id, {0}), Error);
+  dry.end_step();
+  schedule::Trace interleaved = dry.trace();
+  std::erase_if(interleaved, [](const schedule::Event& event) {
+    return event.ordinal == 2;  // the third use of the weight in microbatch 0
+  });
+  EXPECT_NE(interleaved, in_turn);
+  std::ranges::stable_sort(interleaved, {}, &schedule::Event::microbatch);
+  EXPECT_EQ(interleaved, in_turn);
 }
 
 }  // namespace

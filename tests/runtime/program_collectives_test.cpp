@@ -41,24 +41,26 @@ void run_step(Program& program, Values& values) {
   const std::int64_t one = 1;
   values.sum = values.own;
   program.begin_step(schedule::StepKind::train, 1);
-  program.begin_microbatch();
+  program.begin_microbatch(0);
   run_collective(program, {.kind = ProgramCollectiveKind::all_gather,
                            .in = &values.own,
                            .out = values.pair.data(),
-                           .counts = std::span(ones).first(2)});
+                           .counts = std::span(ones).first(2),
+                           .pass = {0}});
   run_collective(program, {.kind = ProgramCollectiveKind::all_gather,
                            .in = &values.own,
                            .out = values.all.data(),
                            .counts = ones,
+                           .pass = {0},
                            .domain = 1});
-  run_collective(program, {.out = &values.sum, .counts = {&one, 1}, .pass = Pass::backward, .domain = 1});
+  run_collective(program, {.out = &values.sum, .counts = {&one, 1}, .pass = {0, Pass::backward}, .domain = 1});
   run_collective(program, {.kind = ProgramCollectiveKind::reduce_scatter,
                            .in = values.all.data(),
                            .out = &values.part,
                            .counts = ones,
-                           .pass = Pass::backward,
+                           .pass = {0, Pass::backward},
                            .domain = 1});
-  program.end_microbatch();
+  program.end_microbatch(0);
   program.end_step();
 }
 

@@ -134,11 +134,11 @@ void reduce_once(const Reduction& it, std::vector<float>& found) {
                                                                .sharded = it.sharded,
                                                                .domain = 1});
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
-    auto* gradient = static_cast<float*>(runtime.program().grad_buffer(id).data);
+    runtime.program().begin_microbatch(0);
+    auto* gradient = static_cast<float*>(runtime.program().grad_buffer(id, 0).data);
     for (std::int64_t i = 0; i < rows * cols; ++i) gradient[i] = value(world.rank(), i);
-    runtime.program().produce(id);
-    runtime.program().end_microbatch();
+    runtime.program().produce(id, 0);
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
     const ShardedParameter& parameter = runtime.parameter(id);
     const auto sum = parameter.main_grad.as<float>();

@@ -103,7 +103,7 @@ class Model {
     }
   }
 
-  void use(schedule::ParameterId id, schedule::Pass pass) {
+  void use(schedule::ParameterId id, schedule::PassId pass) {
     const WeightView view = runtime.program().consume(id, pass);
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     for (std::size_t p = 0; p < parameter.planes.size(); ++p) {
@@ -125,10 +125,10 @@ class Model {
     });
   }
 
-  void give(schedule::ParameterId id, int use) {
+  void give(schedule::ParameterId id, int microbatch, int use) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.trainable) return;
-    const GradientBuffer buffer = runtime.program().grad_buffer(id);
+    const GradientBuffer buffer = runtime.program().grad_buffer(id, microbatch);
     addresses.push_back(buffer.data);
     EXPECT_EQ(buffer.accumulate, use > 0);
     auto* data = static_cast<float*>(buffer.data);
@@ -136,10 +136,10 @@ class Model {
       const float value = gradient_value(id, block_, use, parallel_.place().compute, i);
       data[at] = use > 0 ? data[at] + value : value;
     });
-    runtime.program().produce(id);
+    runtime.program().produce(id, microbatch);
   }
 
-  void forward(schedule::Pass pass, const Flags& flags) {
+  void forward(schedule::PassId pass, const Flags& flags) {
     for (int turn = 0; turn < 2; ++turn) {  // each layer is used twice
       for (schedule::ParameterId id = 1; id < runtime.parameters().size(); ++id)
         if (!(flags.skip_branch && id == 6)) use(id, pass);
@@ -157,22 +157,22 @@ class Model {
     for (int mb = 0; mb < microbatches; ++mb) {
       block_ = ((step_ * parallel_.cuts().replicas + parallel_.place().replica) * microbatches + mb) * gtp +
                parallel_.place().part;
-      runtime.program().begin_microbatch();
-      use(0, schedule::Pass::forward);
-      forward(schedule::Pass::forward, flags);
-      if (parallel_.rank == flags.rank_that_differs) use(1, schedule::Pass::forward);
-      use(0, schedule::Pass::forward);  // the output layer uses the tied embedding
-      use(0, schedule::Pass::backward);
-      give(0, 0);
-      forward(schedule::Pass::recompute, flags);
+      runtime.program().begin_microbatch(mb);
+      use(0, {mb, schedule::Pass::forward});
+      forward({mb, schedule::Pass::forward}, flags);
+      if (parallel_.rank == flags.rank_that_differs) use(1, {mb, schedule::Pass::forward});
+      use(0, {mb, schedule::Pass::forward});  // the output layer uses the tied embedding
+      use(0, {mb, schedule::Pass::backward});
+      give(0, mb, 0);
+      forward({mb, schedule::Pass::recompute}, flags);
       for (int turn = 0; turn < 2; ++turn)
         for (schedule::ParameterId id = runtime.parameters().size() - 1; id >= 1; --id) {
           if (flags.skip_branch && id == 6) continue;
-          use(id, schedule::Pass::backward);
-          give(id, turn);
+          use(id, {mb, schedule::Pass::backward});
+          give(id, mb, turn);
         }
-      give(0, 1);
-      runtime.program().end_microbatch();
+      give(0, mb, 1);
+      runtime.program().end_microbatch(mb);
     }
     runtime.program().end_step();
     check_gradients(microbatches, flags);
@@ -182,11 +182,11 @@ class Model {
   void evaluate() {
     runtime.program().begin_step(schedule::StepKind::evaluate, 2);
     for (int mb = 0; mb < 2; ++mb) {
-      runtime.program().begin_microbatch();
-      use(0, schedule::Pass::forward);
-      forward(schedule::Pass::forward, {});
-      use(0, schedule::Pass::forward);
-      runtime.program().end_microbatch();
+      runtime.program().begin_microbatch(mb);
+      use(0, {mb, schedule::Pass::forward});
+      forward({mb, schedule::Pass::forward}, {});
+      use(0, {mb, schedule::Pass::forward});
+      runtime.program().end_microbatch(mb);
     }
     runtime.program().end_step();
   }

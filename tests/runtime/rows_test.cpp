@@ -123,12 +123,12 @@ class Rank {
     runtime_.program().begin_step(schedule::StepKind::train, microbatches);
     for (int mb = 0; mb < microbatches; ++mb) {
       const int block = parallel_.place().replica * share + mb * case_.gtp + parallel_.place().part;
-      runtime_.program().begin_microbatch();
+      runtime_.program().begin_microbatch(mb);
       const std::vector<std::int64_t> tokens = tokens_of(block);
-      read(step, tokens);
-      use_other();
-      give(step, block, tokens);
-      runtime_.program().end_microbatch();
+      read(step, mb, tokens);
+      use_other(mb);
+      give(step, mb, block, tokens);
+      runtime_.program().end_microbatch(mb);
     }
     runtime_.program().end_step();
     EXPECT_EQ(runtime_.statistics().recorded, step == 0);
@@ -137,9 +137,9 @@ class Rank {
 
   void evaluate(int step) {
     runtime_.program().begin_step(schedule::StepKind::evaluate, 1);
-    runtime_.program().begin_microbatch();
-    read(step, tokens_of(parallel_.place().part));
-    runtime_.program().end_microbatch();
+    runtime_.program().begin_microbatch(0);
+    read(step, 0, tokens_of(parallel_.place().part));
+    runtime_.program().end_microbatch(0);
     runtime_.program().end_step();
   }
 
@@ -195,20 +195,20 @@ class Rank {
     return {.data = tokens.data(), .count = static_cast<std::int64_t>(tokens.size()), .first = part_.begin};
   }
 
-  void read(int step, const std::vector<std::int64_t>& tokens) {
+  void read(int step, int mb, const std::vector<std::int64_t>& tokens) {
     const std::vector<std::int64_t> rows = local(tokens);
     const std::size_t bytes = kColumns * quant::size_of(case_.model);
     std::vector<std::byte> found(tokens.size() * bytes, std::byte{0x7F});
     if (by_rows()) {
-      runtime_.program().gather_rows(table_, ids(tokens), found.data(), schedule::Pass::forward, {});
+      runtime_.program().gather_rows(table_, ids(tokens), found.data(), {mb, schedule::Pass::forward}, {});
     } else {
-      const auto* table =
-          static_cast<const std::byte*>(runtime_.program().consume(table_, schedule::Pass::forward).weight().data);
+      const auto* table = static_cast<const std::byte*>(
+          runtime_.program().consume(table_, {mb, schedule::Pass::forward}).weight().data);
       for (std::size_t at = 0; at < rows.size(); ++at) {
         if (rows[at] < 0) std::fill_n(&found[at * bytes], bytes, std::byte{0});
         if (rows[at] >= 0) std::copy_n(table + static_cast<std::size_t>(rows[at]) * bytes, bytes, &found[at * bytes]);
       }
-      runtime_.program().release(table_, schedule::Pass::forward);
+      runtime_.program().release(table_, {mb, schedule::Pass::forward});
     }
     std::vector<float> values(tokens.size() * kColumns);
     quant::cast(found.data(), case_.model, values.data(), DType::fp32, static_cast<std::int64_t>(values.size()));
@@ -219,32 +219,32 @@ class Rank {
     }
   }
 
-  void use_other() {
-    runtime_.program().consume(other_, schedule::Pass::forward);
-    runtime_.program().release(other_, schedule::Pass::forward);
-    std::fill_n(static_cast<float*>(runtime_.program().grad_buffer(other_).data), 8, 1.0F);
-    runtime_.program().produce(other_);
+  void use_other(int mb) {
+    runtime_.program().consume(other_, {mb, schedule::Pass::forward});
+    runtime_.program().release(other_, {mb, schedule::Pass::forward});
+    std::fill_n(static_cast<float*>(runtime_.program().grad_buffer(other_, mb).data), 8, 1.0F);
+    runtime_.program().produce(other_, mb);
   }
 
   // Adds the gradients of the tokens in token order, starting from rows of zeros.
-  void give(int step, int block, const std::vector<std::int64_t>& tokens) {
+  void give(int step, int mb, int block, const std::vector<std::int64_t>& tokens) {
     std::vector<std::int64_t> targets = local(tokens);
     float* sums = nullptr;
     std::int64_t size = part_.size();
     if (by_rows()) {
-      const runtime::RowGradient gradient = runtime_.program().grad_rows(table_, ids(tokens));
+      const runtime::RowGradient gradient = runtime_.program().grad_rows(table_, ids(tokens), mb);
       sums = static_cast<float*>(gradient.data);
       targets.assign(gradient.slots, gradient.slots + tokens.size());
       size = static_cast<std::int64_t>(tokens.size());
     } else {
-      sums = static_cast<float*>(runtime_.program().grad_buffer(table_).data);
+      sums = static_cast<float*>(runtime_.program().grad_buffer(table_, mb).data);
     }
     std::fill_n(sums, size * kColumns, 0.0F);
     for (std::size_t at = 0; at < tokens.size(); ++at)
       for (std::int64_t column = 0; targets[at] >= 0 && column < kColumns; ++column)
         sums[targets[at] * kColumns + column] +=
             gradient_value(step, block, static_cast<std::int64_t>(at), tokens[at], column);
-    runtime_.program().produce(table_);
+    runtime_.program().produce(table_, mb);
   }
 
   Case case_;
@@ -436,21 +436,21 @@ TEST(RowsCalls, AreRefusedForOtherTables) {
     std::array<float, 8 * kColumns> out{};
     const std::vector<std::int64_t> tokens{4, -1, 7, 4, kRows, 7, 1};
     const RowIds one{tokens.data(), 1}, most{tokens.data(), kTokens}, many{tokens.data(), kTokens + 1};
-    EXPECT_THROW(runtime.program().gather_rows(table, one, out.data(), schedule::Pass::forward, {}),
+    EXPECT_THROW(runtime.program().gather_rows(table, one, out.data(), {0, schedule::Pass::forward}, {}),
                  Error);  // the call is outside of a microbatch
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
-    EXPECT_THROW(runtime.program().consume(table, schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.program().grad_buffer(table), Error);
-    EXPECT_THROW(runtime.program().gather_rows(other, one, out.data(), schedule::Pass::forward, {}), Error);
-    EXPECT_THROW(runtime.program().grad_rows(other, one), Error);
-    EXPECT_THROW(runtime.program().gather_rows(table, many, out.data(), schedule::Pass::forward, {}), Error);
-    EXPECT_THROW(runtime.program().grad_rows(table, many), Error);
-    const runtime::RowGradient gradient = runtime.program().grad_rows(table, most);
+    runtime.program().begin_microbatch(0);
+    EXPECT_THROW(runtime.program().consume(table, {0, schedule::Pass::forward}), Error);
+    EXPECT_THROW(runtime.program().grad_buffer(table, 0), Error);
+    EXPECT_THROW(runtime.program().gather_rows(other, one, out.data(), {0, schedule::Pass::forward}, {}), Error);
+    EXPECT_THROW(runtime.program().grad_rows(other, one, 0), Error);
+    EXPECT_THROW(runtime.program().gather_rows(table, many, out.data(), {0, schedule::Pass::forward}, {}), Error);
+    EXPECT_THROW(runtime.program().grad_rows(table, many, 0), Error);
+    const runtime::RowGradient gradient = runtime.program().grad_rows(table, most, 0);
     EXPECT_EQ(std::vector(gradient.slots, gradient.slots + kTokens), (std::vector<std::int64_t>{0, -1, 2, 0, -1, 2}));
-    runtime.program().produce(table);
-    EXPECT_THROW(runtime.program().grad_rows(table, one), Error);
-    runtime.program().end_microbatch();
+    runtime.program().produce(table, 0);
+    EXPECT_THROW(runtime.program().grad_rows(table, one, 0), Error);
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
   });
 }

@@ -91,27 +91,27 @@ void fill_weights(Runtime& runtime) {
   }
 }
 
-void run_microbatch(Runtime& runtime, int block, bool skip_first) {
-  runtime.program().begin_microbatch();
+void run_microbatch(Runtime& runtime, int microbatch, int block, bool skip_first) {
+  runtime.program().begin_microbatch(microbatch);
   for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
-    const WeightView view = runtime.program().consume(id, schedule::Pass::forward);
+    const WeightView view = runtime.program().consume(id, {microbatch, schedule::Pass::forward});
     const auto* weight = static_cast<const float*>(view.weight().data);
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       ASSERT_EQ(weight[at], weight_value(id, i)) << parameter.spec.name << " element " << i;
     });
-    runtime.program().release(id, schedule::Pass::forward);
+    runtime.program().release(id, {microbatch, schedule::Pass::forward});
     if (skip_first && id == 0) continue;
-    const GradientBuffer buffer = runtime.program().grad_buffer(id);
+    const GradientBuffer buffer = runtime.program().grad_buffer(id, microbatch);
     EXPECT_FALSE(buffer.accumulate);
     const bool parts = parameter.spec.sharded || parameter.spec.partial_gradient;
     const int tp = parts ? runtime.parallel().place().compute : 0;
     for_each_element(parameter.local_compute, parameter.storage.shape.cols, [&](std::int64_t at, std::int64_t i) {
       static_cast<float*>(buffer.data)[at] = gradient_value(id, block, tp, i);
     });
-    runtime.program().produce(id);
+    runtime.program().produce(id, microbatch);
   }
-  runtime.program().end_microbatch();
+  runtime.program().end_microbatch(microbatch);
 }
 
 void check_gradients(Runtime& runtime, int blocks_a_replica, bool skipped_first) {
@@ -143,7 +143,7 @@ TEST_P(RuntimeOnMesh, GathersWeightsAndReducesGradientsAsADenseReference) {
       for (int step = 0; step < 2; ++step) {
         runtime.program().begin_step(schedule::StepKind::train, microbatches);
         for (int mb = 0; mb < microbatches; ++mb)
-          run_microbatch(runtime, parallel.place().replica * blocks + mb * gtp + parallel.place().part, false);
+          run_microbatch(runtime, mb, parallel.place().replica * blocks + mb * gtp + parallel.place().part, false);
         runtime.program().end_step();
         check_gradients(runtime, blocks, false);
       }
@@ -160,7 +160,7 @@ TEST_P(RuntimeOnMesh, AParameterWithoutAGradientHasGradientZero) {
     fill_weights(runtime);
     for (float& element : runtime.parameter(0).main_grad.as<float>()) element = 7;
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    run_microbatch(runtime, parallel.place().replica * gtp + parallel.place().part, true);
+    run_microbatch(runtime, 0, parallel.place().replica * gtp + parallel.place().part, true);
     runtime.program().end_step();
     check_gradients(runtime, gtp, true);
     for (const float element : runtime.parameter(0).main_grad.as<float>()) EXPECT_EQ(element, 0);
@@ -191,25 +191,55 @@ TEST(Runtime, RefusesCallsOutOfOrder) {
   comm::run_local(1, {}, [](comm::World& world) {
     Single single(world);
     Runtime& runtime = single.runtime;
-    EXPECT_THROW(runtime.program().consume(single.id, schedule::Pass::forward), Error);
+    EXPECT_THROW(runtime.program().consume(single.id, {0, schedule::Pass::forward}), Error);
     EXPECT_THROW(runtime.program().end_step(), Error);
     EXPECT_THROW(runtime.program().begin_step(schedule::StepKind::train, 0), Error);
     runtime.program().begin_step(schedule::StepKind::train, 1);
     EXPECT_THROW(runtime.program().begin_step(schedule::StepKind::train, 1), Error);
     EXPECT_THROW(runtime.program().end_step(), Error);  // a microbatch is missing
-    runtime.program().begin_microbatch();
-    EXPECT_THROW(runtime.program().produce(single.id), Error);
-    EXPECT_THROW(runtime.program().release(single.id, schedule::Pass::forward), Error);
-    EXPECT_THROW(runtime.program().consume(7, schedule::Pass::forward), Error);
-    runtime.program().consume(single.id, schedule::Pass::forward);
-    EXPECT_THROW(runtime.program().end_microbatch(), Error);
+    EXPECT_THROW(runtime.program().begin_microbatch(1), Error);
+    runtime.program().begin_microbatch(0);
+    EXPECT_THROW(runtime.program().produce(single.id, 0), Error);
+    EXPECT_THROW(runtime.program().release(single.id, {0, schedule::Pass::forward}), Error);
+    EXPECT_THROW(runtime.program().consume(7, {0, schedule::Pass::forward}), Error);
+    runtime.program().consume(single.id, {0, schedule::Pass::forward});
+    EXPECT_THROW(runtime.program().end_microbatch(0), Error);
     EXPECT_THROW(runtime.program().publish(single.id), Error);
-    runtime.program().release(single.id, schedule::Pass::forward);
-    runtime.program().end_microbatch();
-    EXPECT_THROW(runtime.program().begin_microbatch(), Error);
+    runtime.program().release(single.id, {0, schedule::Pass::forward});
+    runtime.program().end_microbatch(0);
+    EXPECT_THROW(runtime.program().begin_microbatch(1), Error);
     runtime.program().end_step();
     EXPECT_THROW(runtime.parameters().add({.name = "w", .dims = {1, 1}, .compute = layout::replicated({1, 1}, 1)}),
                  Error);
+  });
+}
+
+TEST(Runtime, HasOneOpenMicrobatch) {
+  using ::testing::HasSubstr;
+  using ::testing::ThrowsMessage;
+  comm::run_local(1, {}, [](comm::World& world) {
+    Single single(world);
+    Program& program = single.runtime.program();
+    const std::int64_t count = 1;
+    float number = 0;
+    program.begin_step(schedule::StepKind::train, 2);
+    program.begin_microbatch(0);
+    EXPECT_THAT([&] { program.begin_microbatch(1); },
+                ThrowsMessage<Error>(HasSubstr("microbatch 1 begins while microbatch 0 is open, but a running program "
+                                               "has one open microbatch")));
+    const auto is_closed = ThrowsMessage<Error>(HasSubstr("microbatch 1 is not open"));
+    EXPECT_THAT([&] { program.consume(single.id, {1}); }, is_closed);
+    EXPECT_THAT([&] { program.grad_buffer(single.id, 1); }, is_closed);
+    EXPECT_THAT([&] { program.issue({.out = &number, .counts = {&count, 1}, .pass = {1}}); }, is_closed);
+    EXPECT_THAT([&] { program.end_microbatch(1); }, is_closed);
+    program.consume(single.id, {0});
+    EXPECT_THAT([&] { program.release(single.id, {1}); }, is_closed);
+    program.release(single.id, {0});
+    program.end_microbatch(0);
+    program.begin_microbatch(1);
+    EXPECT_THAT([&] { program.consume(single.id, {0}); }, ThrowsMessage<Error>(HasSubstr("microbatch 0 is not open")));
+    program.end_microbatch(1);
+    program.end_step();
   });
 }
 
@@ -225,10 +255,10 @@ TEST(Runtime, AStepMayHaveManyMicrobatches) {
     for (int step = 0; step < 2; ++step) {  // the first step is recorded, the second follows a schedule
       runtime.program().begin_step(schedule::StepKind::evaluate, many);
       for (int i = 0; i < many; ++i) {
-        runtime.program().begin_microbatch();
-        runtime.program().consume(id, schedule::Pass::forward);
-        runtime.program().release(id, schedule::Pass::forward);
-        runtime.program().end_microbatch();
+        runtime.program().begin_microbatch(i);
+        runtime.program().consume(id, {i, schedule::Pass::forward});
+        runtime.program().release(id, {i, schedule::Pass::forward});
+        runtime.program().end_microbatch(i);
       }
       runtime.program().end_step();
     }
@@ -241,15 +271,15 @@ TEST(Runtime, ASecondUseInAMicrobatchAccumulates) {
     Single single(world);
     Runtime& runtime = single.runtime;
     runtime.program().begin_step(schedule::StepKind::train, 1);
-    runtime.program().begin_microbatch();
+    runtime.program().begin_microbatch(0);
     for (int use = 0; use < 2; ++use) {
-      const GradientBuffer buffer = runtime.program().grad_buffer(single.id);
+      const GradientBuffer buffer = runtime.program().grad_buffer(single.id, 0);
       EXPECT_EQ(buffer.accumulate, use == 1);
       auto* data = static_cast<float*>(buffer.data);
       for (int i = 0; i < 6; ++i) data[i] = (buffer.accumulate ? data[i] : 0.0f) + static_cast<float>(i + 1);
-      runtime.program().produce(single.id);
+      runtime.program().produce(single.id, 0);
     }
-    runtime.program().end_microbatch();
+    runtime.program().end_microbatch(0);
     runtime.program().end_step();
     const auto gradient = runtime.parameter(single.id).main_grad.as<float>();
     for (int i = 0; i < 6; ++i) EXPECT_EQ(gradient[static_cast<std::size_t>(i)], 2.0f * static_cast<float>(i + 1));
@@ -269,8 +299,8 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
       EXPECT_EQ(runtime.parameters().sizes()[0].staging,
                 once ? 512 : 1024 + 512);  // 200 fp32 elements, aligned, followed by the rounded elements
       runtime.program().begin_step(schedule::StepKind::train, 1);
-      runtime.program().begin_microbatch();
-      const GradientBuffer buffer = runtime.program().grad_buffer(id);
+      runtime.program().begin_microbatch(0);
+      const GradientBuffer buffer = runtime.program().grad_buffer(id, 0);
       EXPECT_EQ(buffer.dtype, once ? quant::DType::bf16 : quant::DType::fp32);
       for (int i = 0; i < 200; ++i) {
         const float value = gradient_value(0, world.rank(), 0, i);
@@ -279,11 +309,11 @@ TEST(Runtime, AGradientProducedOnceIsStagedInTheWireType) {
         else
           static_cast<float*>(buffer.data)[i] = value;
       }
-      runtime.program().produce(id);
+      runtime.program().produce(id, 0);
       if (once) {
-        EXPECT_THROW(runtime.program().grad_buffer(id), Error);
+        EXPECT_THROW(runtime.program().grad_buffer(id, 0), Error);
       }
-      runtime.program().end_microbatch();
+      runtime.program().end_microbatch(0);
       runtime.program().end_step();
       if (world.rank() != 0) return;
       const auto sum = runtime.parameter(id).main_grad.as<float>();
@@ -302,13 +332,13 @@ TEST(Runtime, EventsHaveIdentities) {
     const auto count = static_cast<std::int64_t>(numbers.size());
     runtime.program().begin_step(schedule::StepKind::evaluate, 2);
     for (int mb = 0; mb < 2; ++mb) {
-      runtime.program().begin_microbatch();
+      runtime.program().begin_microbatch(mb);
       for (int use = 0; use < 2; ++use) {
-        runtime.program().consume(single.id, schedule::Pass::forward);
-        runtime.program().release(single.id, schedule::Pass::forward);
+        runtime.program().consume(single.id, {mb, schedule::Pass::forward});
+        runtime.program().release(single.id, {mb, schedule::Pass::forward});
       }
-      runtime.program().wait(runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}}));
-      runtime.program().end_microbatch();
+      runtime.program().wait(runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}, .pass = {mb}}));
+      runtime.program().end_microbatch(mb);
     }
     runtime.program().end_step();
     const schedule::Trace& trace = runtime.trace();

@@ -80,12 +80,13 @@ struct ModelRun {
         .max_positions = config.max_position_embeddings, .embedding = {.per_microbatch = 64}, .is_frozen = true};
     if (config.experts) degrees.experts = {.etp = tp, .ep = 1, .egtp = gtp};
     const quant::DType accumulator = quant::accumulator_of(type);
-    return {.build = [config = config, model](
-                         nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
-            .layout = nn::rank_layout(degrees),
-            .types = {.model = type, .accumulator = accumulator, .wire = accumulator},
-            .sequence_parallel = config.experts.has_value(),
-            .runtime = {.scheduled = is_scheduled, .pushes = is_scheduled}};
+    return {
+        .build = [config = config, model](
+                     const nn::Context& context) { return std::make_unique<models::Decoder>(config, context, model); },
+        .layout = nn::rank_layout(degrees),
+        .types = {.model = type, .accumulator = accumulator, .wire = accumulator},
+        .sequence_parallel = config.experts.has_value(),
+        .runtime = {.scheduled = is_scheduled, .pushes = is_scheduled}};
   }
   void on_every_rank(const std::function<void(FrozenModel&)>& body) const {
     comm::run_local(tp * gtp, {}, [&](comm::World& world) {

@@ -120,17 +120,17 @@ shard::RankLayout layout_of(const RunOptions& options) {
 // A model that calls RunOptions::before_forward.
 class HookedModel final : public models::Model {
  public:
-  HookedModel(std::unique_ptr<models::Model> model, nn::Context& context, const RunOptions& options)
+  HookedModel(std::unique_ptr<models::Model> model, const nn::Context& context, const RunOptions& options)
       : model_(std::move(model)), context_(context), options_(options) {}
-  nn::Loss forward(const models::Batch& batch, double scale) override {
+  nn::Loss forward(const models::Batch& batch, const nn::PassState& pass, double scale) override {
     if (options_.before_forward) options_.before_forward(*context_.expert_room);
-    return model_->forward(batch, scale);
+    return model_->forward(batch, pass, scale);
   }
   models::RouterBiases router_biases() const override { return model_->router_biases(); }
 
  private:
   std::unique_ptr<models::Model> model_;
-  nn::Context& context_;
+  const nn::Context& context_;
   const RunOptions& options_;
 };
 
@@ -145,7 +145,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
   if (options.least_memory) budget = schedule::kMinimum;
   models::StepOptions step{
       .build =
-          [&options, model](nn::Context& context) {
+          [&options, model](const nn::Context& context) {
             std::unique_ptr<models::Model> built = std::make_unique<models::Decoder>(options.model, context, model);
             if (!options.block_ends.empty())
               built = std::make_unique<models::testing::DividedModel>(std::move(built), options.block_ends);

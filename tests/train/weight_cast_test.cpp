@@ -169,13 +169,13 @@ bool take_amaxes_before(runtime::Runtime& runtime, WeightCast& cast, std::span<c
 
 void check_weights(runtime::Runtime& runtime, int round) {
   runtime.program().begin_step(schedule::StepKind::evaluate, 1);
-  runtime.program().begin_microbatch();
+  runtime.program().begin_microbatch(0);
   for (schedule::ParameterId id = 0; id < runtime.parameters().size(); ++id) {
-    const runtime::WeightView view = runtime.program().consume(id, schedule::Pass::forward);
+    const runtime::WeightView view = runtime.program().consume(id, {0, schedule::Pass::forward});
     check_view(view, expected_weight(runtime.parameter(id), id, round), runtime.parameter(id).spec.name, round);
-    runtime.program().release(id, schedule::Pass::forward);
+    runtime.program().release(id, {0, schedule::Pass::forward});
   }
-  runtime.program().end_microbatch();
+  runtime.program().end_microbatch(0);
   runtime.program().end_step();
 }
 
@@ -215,19 +215,19 @@ TEST_P(CastOnMesh, GivesTheBytesOfTheWholeMatrix) {
 // Runs a step in which every weight is read in both passes.
 void check_both_passes(runtime::Runtime& runtime, int round) {
   runtime.program().begin_step(schedule::StepKind::train, 1);
-  runtime.program().begin_microbatch();
+  runtime.program().begin_microbatch(0);
   for (const schedule::Pass pass : {schedule::Pass::forward, schedule::Pass::recompute, schedule::Pass::backward})
     for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
       const schedule::ParameterId backward_weight = runtime.parameters().backward_weight(id);
       const bool reads_backward_weight = pass == schedule::Pass::backward && backward_weight != schedule::kNoParameter;
       const shard::ShardedParameter& read = runtime.parameter(reads_backward_weight ? backward_weight : id);
-      const runtime::WeightView view = runtime.program().consume(id, pass);
+      const runtime::WeightView view = runtime.program().consume(id, {0, pass});
       ASSERT_FALSE(view.encoded.has_value());
       EXPECT_EQ(view.is_decoded, read.spec.product == Format::mxfp8);
       check_view(view, expected_weight(read, id, round), read.spec.name, round);
-      runtime.program().release(id, pass);
+      runtime.program().release(id, {0, pass});
     }
-  runtime.program().end_microbatch();
+  runtime.program().end_microbatch(0);
   runtime.program().end_step();
 }
 

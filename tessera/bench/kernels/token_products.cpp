@@ -36,12 +36,13 @@ nn::Weight add_weight(runtime::ParameterTable& parameters, const TokenProduct& p
   return {.id = id, .rows = product.width / product.ranks, .cols = product.hidden};
 }
 
-void run_product(nn::Context& context, const nn::Weight& weight, const TokenProduct& product) {
+void run_product(const nn::Context& context, const nn::Weight& weight, const TokenProduct& product) {
+  const nn::PassState pass{.context = context, .id = {0}};
   if (product.gathers)
-    nn::gathered_product(context, weight, nn::OperandKind::input,
+    nn::gathered_product(pass, weight, nn::OperandKind::input,
                          meta_matrix(product.tokens / product.ranks, product.hidden), product.tokens, ops::Sides::rows);
   else
-    nn::scattered_product(context, weight, nn::OperandKind::gradient,
+    nn::scattered_product(pass.in(schedule::Pass::backward), weight, nn::OperandKind::gradient,
                           {.matrix = meta_matrix(product.tokens, weight.rows), .operands = {}});
 }
 
@@ -86,7 +87,7 @@ TokenProductRow measure_token_product(const TokenProduct& product, const TokenRa
     context.products.tp_chunks = product.ranks;
     const nn::Weight weight = add_weight(runtime.parameters(), product);
     program.begin_step(schedule::StepKind::evaluate, 1);
-    program.begin_microbatch();
+    program.begin_microbatch(0);
     const double begin = shard::host_seconds(parallel);
     {
       const ops::WorkScope scope([&](const ops::Work& work) {
@@ -96,7 +97,7 @@ TokenProductRow measure_token_product(const TokenProduct& product, const TokenRa
     }
     const double seconds = shard::host_seconds(parallel) - begin;
     const double exposed = runtime.statistics().exposed_tp_seconds;
-    program.end_microbatch();
+    program.end_microbatch(0);
     program.end_step();
     const std::lock_guard lock(mutex);
     row.measured = std::max(row.measured, seconds);

@@ -34,7 +34,7 @@ void freeze(shard::ParameterSpec& spec, const shard::ParameterTypes& run) {
 
 }  // namespace
 
-Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options)
+Decoder::Decoder(const DecoderConfig& config, const nn::Context& context, const ModelOptions& options)
     : config_(config), router_loss_(options.router_loss), expert_capacity_(options.expert_capacity), context_(context) {
   if (config.experts) {
     router_loss_.aux_coefficient = config.experts->aux_coefficient;
@@ -140,7 +140,7 @@ nn::Norm Decoder::norm(schedule::ParameterId id) const {
 
 nn::Norm Decoder::stream_norm(schedule::ParameterId id, std::size_t site) const {
   nn::Norm result = norm(id);
-  result.dropout = nn::input_dropout(context_.dropout.options, static_cast<std::uint32_t>(site));
+  result.dropout = nn::input_dropout(context_.dropout, static_cast<std::uint32_t>(site));
   return result;
 }
 
@@ -172,45 +172,44 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
   return layers;
 }
 
-void Decoder::set_first_token(const Batch& batch) {
-  context_.dropout.first_token =
-      batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
+nn::PassState Decoder::pass_of(const Batch& batch, nn::PassState pass) const {
+  pass.dropout.first_token = batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
+  return pass;
 }
 
-Flow Decoder::begin(const Batch& batch) {
-  set_first_token(batch);
-  return {.stream = {embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}}, .terms = {}};
+Flow Decoder::begin(const Batch& batch, const nn::PassState& pass) {
+  return {.stream = {embed(pass, embedding_, batch.tokens, batch.early_tokens, anchor_), {}}, .terms = {}};
 }
 
-Flow Decoder::run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyValueCache* cache) {
+Flow Decoder::run(Flow flow, layout::Range blocks, const Batch& batch, const nn::PassState& pass,
+                  nn::KeyValueCache* cache) {
   TESSERA_CHECK(blocks.begin >= 0 && blocks.begin <= blocks.end && blocks.end <= this->blocks(),
                 "blocks {} to {}, expected blocks below {}", blocks.begin, blocks.end, this->blocks());
-  set_first_token(batch);
+  const nn::PassState own = pass_of(batch, pass);
   nn::TokenLayout layout = batch.layout;
   if (config_.experts) layout.counted = batch.targets.ge(0);
   for (auto layer = static_cast<std::size_t>(blocks.begin); layer < static_cast<std::size_t>(blocks.end); ++layer) {
     const nn::Block& block = blocks_[layer];
     if (cache != nullptr) {
       const nn::CachePlace place{.layer = cache->layers.at(layer), .first = cache->tokens};
-      flow.stream = cached_block_forward(context_, block, std::move(flow.stream), layout, rope_, place);
+      flow.stream = cached_block_forward(own, block, std::move(flow.stream), layout, rope_, place);
       continue;
     }
-    nn::BlockOutput out = block_forward(context_, block, std::move(flow.stream), layout, rope_);
+    nn::BlockOutput out = block_forward(own, block, std::move(flow.stream), layout, rope_);
     flow.stream = std::move(out.stream);
     if (out.terms.defined()) flow.terms.push_back(std::move(out.terms));
   }
   return flow;
 }
 
-at::Tensor Decoder::hidden(Flow flow, const Batch& batch) {
-  set_first_token(batch);
-  return rms_norm(context_, norm_, flow.stream.h, flow.stream.residual);
+at::Tensor Decoder::hidden(Flow flow, const Batch& batch, const nn::PassState& pass) {
+  return rms_norm(pass_of(batch, pass), norm_, flow.stream.h, flow.stream.residual);
 }
 
-nn::Loss Decoder::loss(Flow flow, const Batch& batch, double scale) {
+nn::Loss Decoder::loss(Flow flow, const Batch& batch, const nn::PassState& pass, double scale) {
   const std::vector<nn::RouterTerms> terms = std::exchange(flow.terms, {});
-  const at::Tensor last = hidden(std::move(flow), batch);  // from here on, the stream's memory may be reused
-  nn::Loss loss = output_loss(context_, output_, last, batch.targets, scale);
+  const at::Tensor last = hidden(std::move(flow), batch, pass);  // from here on, the stream's memory may be reused
+  nn::Loss loss = output_loss(pass, output_, last, batch.targets, scale);
   if (terms.empty()) return loss;
   const nn::RouterLoss router = router_loss(terms, router_loss_, batch.targets.ge(0), scale);
   loss.objective = at::add(loss.objective, router.objective);
@@ -218,8 +217,8 @@ nn::Loss Decoder::loss(Flow flow, const Batch& batch, double scale) {
   return loss;
 }
 
-at::Tensor Decoder::logits(Flow flow, const Batch& batch) {
-  return last_logits(context_, output_, hidden(std::move(flow), batch), batch.layout.seq_len, config_.vocab_size);
+at::Tensor Decoder::logits(Flow flow, const Batch& batch, const nn::PassState& pass) {
+  return last_logits(pass, output_, hidden(std::move(flow), batch, pass), batch.layout.seq_len, config_.vocab_size);
 }
 
 RouterBiases Decoder::router_biases() const {

@@ -20,22 +20,23 @@ class Decoder final : public Model {
  public:
   // Registers the parameters with the context's program. `context` must outlive the decoder. Throws the errors of
   // decoder_parameters.
-  Decoder(const DecoderConfig& config, nn::Context& context, const ModelOptions& options);
+  Decoder(const DecoderConfig& config, const nn::Context& context, const ModelOptions& options);
 
   std::int64_t blocks() const override { return std::ssize(blocks_); }
-  Flow begin(const Batch& batch) override;
-  Flow run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyValueCache* cache) override;
-  nn::Loss loss(Flow flow, const Batch& batch, double scale) override;
+  Flow begin(const Batch& batch, const nn::PassState& pass) override;
+  Flow run(Flow flow, layout::Range blocks, const Batch& batch, const nn::PassState& pass,
+           nn::KeyValueCache* cache) override;
+  nn::Loss loss(Flow flow, const Batch& batch, const nn::PassState& pass, double scale) override;
   RouterBiases router_biases() const override;
   nn::KeyValueCache make_cache(std::int64_t capacity) override;
-  at::Tensor logits(Flow flow, const Batch& batch) override;
+  at::Tensor logits(Flow flow, const Batch& batch, const nn::PassState& pass) override;
   // Returns the input of the output layer: [own tokens, hidden].
-  at::Tensor hidden(Flow flow, const Batch& batch);
+  at::Tensor hidden(Flow flow, const Batch& batch, const nn::PassState& pass);
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // Sets the position of this rank's first token, which dropout reads.
-  void set_first_token(const Batch& batch);
+  // Returns the pass with the position of this rank's first token, which dropout reads.
+  nn::PassState pass_of(const Batch& batch, nn::PassState pass) const;
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   // On a GPU in bf16, checks that the products of an expert have bits that do not depend on other experts. Throws Error
   // if the check fails.
@@ -53,7 +54,7 @@ class Decoder final : public Model {
   DecoderConfig config_;
   nn::RouterLossOptions router_loss_;
   double expert_capacity_ = 0;
-  nn::Context& context_;
+  const nn::Context& context_;
   nn::VocabEmbedding embedding_;
   std::vector<nn::Block> blocks_;
   nn::Norm norm_;

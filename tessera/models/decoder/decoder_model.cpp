@@ -36,7 +36,7 @@ std::vector<HfAlias> DecoderModelConfig::hf_aliases() const {
   return decoder_aliases(config_);
 }
 
-std::unique_ptr<Model> DecoderModelConfig::build(nn::Context& context, const ModelOptions& options) const {
+std::unique_ptr<Model> DecoderModelConfig::build(const nn::Context& context, const ModelOptions& options) const {
   return std::make_unique<Decoder>(config_, context, options);
 }
 

@@ -16,7 +16,7 @@ class DecoderModelConfig : public ModelConfig {
   std::vector<HfTensor> hf_tensors(ExpertTensors experts) const override;
   std::int64_t num_layer_tensors(ExpertTensors experts) const override;
   std::vector<HfAlias> hf_aliases() const override;
-  std::unique_ptr<Model> build(nn::Context& context, const ModelOptions& options) const override;
+  std::unique_ptr<Model> build(const nn::Context& context, const ModelOptions& options) const override;
 
  protected:
   // Returns the names of experts in Hugging Face's files. Called only for a model with experts.

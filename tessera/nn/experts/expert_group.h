@@ -10,31 +10,30 @@
 #include <vector>
 
 #include "tessera/nn/collectives.h"
-#include "tessera/nn/context.h"
+#include "tessera/nn/pass_state.h"
 
 namespace tessera::nn {
 
 class ExpertGroup {
  public:
   // `tokens` is the number of tokens in the microbatch of one reader. The tp ranks of a reader share these tokens.
-  ExpertGroup(Context& context, std::int64_t tokens);
+  ExpertGroup(const PassState& pass, std::int64_t tokens);
 
   std::int64_t own() const { return own_; }        // number of this rank's tokens
   std::int64_t tokens() const { return all_; }     // number of tokens of all ranks in the group
   std::int64_t blocks() const { return blocks_; }  // number of readers in the group; each has one block of tokens
 
   // x: [own, width]. Starts to gather [tokens, width], in rank order.
-  PendingTensor start_gather(const at::Tensor& x, schedule::Pass pass) const;
+  PendingTensor start_gather(const at::Tensor& x) const;
   // part: [tokens, width]. Starts to add the parts of all ranks in the accumulator type. The sum is rounded once: [own,
   // width].
-  PendingTensor start_reduce(const at::Tensor& part, schedule::Pass pass) const;
+  PendingTensor start_reduce(const at::Tensor& part) const;
 
  private:
   std::vector<std::int64_t> counts(std::int64_t width) const;  // number of elements of each rank
-  PendingTensor start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out,
-                      schedule::Pass pass) const;
+  PendingTensor start(runtime::ProgramCollectiveKind kind, const at::Tensor& in, const at::Tensor& out) const;
 
-  Context& context_;
+  PassState pass_;
   std::vector<std::int64_t> by_rank_;  // tokens
   std::int64_t own_ = 0, all_ = 0, blocks_ = 1;
 };

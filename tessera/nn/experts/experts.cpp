@@ -40,14 +40,14 @@ at::Tensor own_part(const Context& context, const at::Tensor& all, std::int64_t 
   return part.size() == tokens ? all : all.narrow(0, part.begin, part.size());
 }
 
-ops::Routing route_tokens(Context& context, const Experts& layers, const at::Tensor& x) {
+ops::Routing route_tokens(const PassState& pass, const Experts& layers, const at::Tensor& x) {
   at::Tensor logits;
   {
-    ConsumedWeight weight(context, layers.router, context.pass);
+    ConsumedWeight weight(pass, layers.router);
     logits = ops::router_logits(x, weight.tensor());
   }
   if (!layers.router_bias) return ops::route(logits, layers.options);
-  ConsumedWeight bias(context, *layers.router_bias, context.pass);
+  ConsumedWeight bias(pass, *layers.router_bias);
   return ops::route(logits, layers.options, bias.tensor());
 }
 
@@ -81,14 +81,15 @@ Dispatched select(const Context& context, const Experts& layers, const ExpertGro
 
 // Returns the router's sums over the microbatch. A recomputed forward omits the exchange between ranks, because only
 // the gradients of its sums are used. `capacity` is the largest number of rows of an expert in this block; 0: no limit.
-RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Tensor& counted, std::int64_t capacity) {
+RouterTerms terms_of(const PassState& pass, const ops::Routing& routing, const at::Tensor& counted,
+                     std::int64_t capacity) {
   const ops::RouterSums sums = ops::router_sums(routing, counted);
   const std::int64_t experts = sums.counts.size(0);
   const at::ScalarType type = sums.probabilities.scalar_type();
   variable_list parts{sums.probabilities, sums.logsumexp_squares, sums.counts.to(type)};
   if (capacity > 0) parts.push_back(ops::router_sums(routing, at::ones_like(counted)).counts.to(type));
   at::Tensor all = at::cat(parts, 0);
-  if (context.pass == schedule::Pass::forward) all_reduce_tp(context, all, comm::ReduceOp::sum, context.pass);
+  if (pass.id.pass == schedule::Pass::forward) all_reduce_tp(pass, all, comm::ReduceOp::sum);
   RouterTerms terms{.probabilities = all.narrow(0, 0, experts).clone(),
                     .logsumexp_squares = all.narrow(0, experts, 1).clone(),
                     .counts = all.narrow(0, experts + 1, experts).clone(),
@@ -101,24 +102,24 @@ RouterTerms terms_of(Context& context, const ops::Routing& routing, const at::Te
 class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
-                               const at::Tensor& counted, Context* context, const Experts* layers, std::int64_t tokens,
-                               bool kept) {
+                               const at::Tensor& counted, const PassState* pass, const Experts* layers,
+                               std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
     save_parts(ctx, x);
-    const ExpertGroup group(*context, tokens);
-    const bool selective = context->policy == Recompute::selective;
-    const ops::RmsNorm normed = norm_forward(*context, layers->norm, x, residual.value_or(at::Tensor()));
-    const ops::Routing routing = route_tokens(*context, *layers, normed.y);
-    PendingTensor arriving = group.start_gather(normed.y, context->pass);
-    const at::Tensor choices = group.start_gather(packed(routing), context->pass).take();
-    const Dispatched rows = select(*context, *layers, group, choices);
+    const ExpertGroup group(*pass, tokens);
+    const bool selective = pass->policy == Recompute::selective;
+    const ops::RmsNorm normed = norm_forward(*pass, layers->norm, x, residual.value_or(at::Tensor()));
+    const ops::Routing routing = route_tokens(*pass, *layers, normed.y);
+    PendingTensor arriving = group.start_gather(normed.y);
+    const at::Tensor choices = group.start_gather(packed(routing)).take();
+    const Dispatched rows = select(pass->context, *layers, group, choices);
     const at::Tensor gate_up =
-        grouped_fprop(*context, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows);
+        grouped_fprop(*pass, layers->gate_up, ops::take_rows(arriving.take(), rows.selection), rows);
     const at::Tensor activated = ops::weighted_swiglu(gate_up, rows.weights, rows.selection);
-    const at::Tensor out = grouped_fprop(*context, layers->down, activated, rows);
-    PendingTensor y = group.start_reduce(ops::combine_rows(out, rows.selection), context->pass);
-    const at::Tensor own_counted = own_part(*context, counted, tokens);
-    RouterTerms terms = terms_of(*context, routing, own_counted, capacity_of_block(*layers, tokens));
+    const at::Tensor out = grouped_fprop(*pass, layers->down, activated, rows);
+    PendingTensor y = group.start_reduce(ops::combine_rows(out, rows.selection));
+    const at::Tensor own_counted = own_part(pass->context, counted, tokens);
+    RouterTerms terms = terms_of(*pass, routing, own_counted, capacity_of_block(*layers, tokens));
 
     const bool keeps_normed = !selective || layers->shared;
     const variable_list saved{keeps_normed ? normed.y : at::Tensor(), normed.sum, normed.rstd};
@@ -126,10 +127,10 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     const variable_list own{routing.probabilities, routing.logsumexp, routing.experts, routing.weights, own_counted};
     const variable_list of_group{choices, gate_up, selective ? at::Tensor() : activated};
     // The shared expert also reads the norm's output. If the shared expert keeps the output, it also counts the bytes.
-    const bool is_counted = layers->shared && !keeps_columns(*context, layers->shared->gate_up.weight, Tokens::own);
+    const bool is_counted = layers->shared && !keeps_columns(*pass, layers->shared->gate_up.weight, Tokens::own);
     const std::int64_t counted_elsewhere = is_counted ? kept_bytes({normed.y}) : 0;
-    stash(ctx, *context, kept, kept_bytes(saved) + kept_bytes(own) - counted_elsewhere, Tokens::own);
-    stash(ctx, *context, kept, of_group, Tokens::all);
+    stash(ctx, *pass, kept, kept_bytes(saved) + kept_bytes(own) - counted_elsewhere, Tokens::own);
+    stash(ctx, *pass, kept, of_group, Tokens::all);
     if (kept) {
       variable_list all = own;
       all.insert(all.end(), of_group.begin(), of_group.end());
@@ -137,28 +138,28 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     }
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
-    save_pointer(ctx, "context", context);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "layers", layers);
     ctx->mark_non_differentiable({terms.counts, terms.dropped});
     return {y.take(), normed.sum, terms.probabilities, terms.logsumexp_squares, terms.counts, terms.dropped, normed.y};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     auto& layers = *saved_pointer<const Experts>(ctx, "layers");
     const variable_list saved = ctx->get_saved_variables(), kept = ctx->saved_data["kept"].toTensorVector();
     ctx->saved_data.erase("kept");
-    fetch(ctx, context, kGroupStash);
-    const ExpertGroup group(context, ctx->saved_data["tokens"].toInt());
+    fetch(ctx, pass, kGroupStash);
+    const ExpertGroup group(pass, ctx->saved_data["tokens"].toInt());
     const at::Tensor x = saved[kNormed].defined()
                              ? saved[kNormed]
-                             : recompute_norm(context, layers.norm, saved[kNormedSum], saved[kNormScale]);
-    const ExpertGradients experts = backward_of_experts(context, layers, group, kept, gradients[0], x);
-    fetch(ctx, context, kOwnStash);
-    const at::Tensor dnormed = backward_of_router(
-        context, layers, kept, x, {experts.weights, gradients[2], gradients[3]}, experts.x, gradients[6]);
+                             : recompute_norm(pass, layers.norm, saved[kNormedSum], saved[kNormScale]);
+    const ExpertGradients experts = backward_of_experts(pass, layers, group, kept, gradients[0], x);
+    fetch(ctx, pass, kOwnStash);
+    const at::Tensor dnormed = backward_of_router(pass, layers, kept, x, {experts.weights, gradients[2], gradients[3]},
+                                                  experts.x, gradients[6]);
     const ops::RmsNormGradients dx =
-        norm_backward(context, layers.norm, dnormed, gradients[1], saved[kNormedSum], saved[kNormScale]);
+        norm_backward(pass, layers.norm, dnormed, gradients[1], saved[kNormedSum], saved[kNormScale]);
     const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor();
     return gradients_with_parts(ctx, dx.x, {dresidual, {}, {}, {}, {}, {}});
   }
@@ -169,29 +170,28 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     at::Tensor weights;  // [own tokens, k]
   };
 
-  static ExpertGradients backward_of_experts(Context& context, const Experts& layers, const ExpertGroup& group,
+  static ExpertGradients backward_of_experts(const PassState& pass, const Experts& layers, const ExpertGroup& group,
                                              const variable_list& kept, const at::Tensor& dy, const at::Tensor& x) {
-    constexpr auto kPass = schedule::Pass::backward;
-    const Dispatched rows = select(context, layers, group, kept[kChoices]);
+    const Dispatched rows = select(pass.context, layers, group, kept[kChoices]);
     const ops::Selection& selection = rows.selection;
-    PendingTensor gradients = group.start_gather(dy, kPass);
-    PendingTensor inputs = group.start_gather(x, kPass);
+    PendingTensor gradients = group.start_gather(dy);
+    PendingTensor inputs = group.start_gather(x);
     const at::Tensor dout = ops::take_rows(gradients.take(), selection);
-    const at::Tensor dactivated = grouped_dgrad(context, layers.down, dout, rows);
+    const at::Tensor dactivated = grouped_dgrad(pass, layers.down, dout, rows);
     const bool recomputes = !kept[kActivatedRows].defined();
     const ops::WeightedSwigluGradients swiglu =
         ops::weighted_swiglu_backward(dactivated, kept[kGateUpRows], rows.weights, selection, recomputes);
-    PendingTensor dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection), kPass);
-    grouped_wgrad(context, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], rows);
-    const at::Tensor drows = grouped_dgrad(context, layers.gate_up, swiglu.gate_up, rows);
-    PendingTensor dx = group.start_reduce(ops::combine_rows(drows, selection), kPass);
-    grouped_wgrad(context, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), rows);
+    PendingTensor dweights = group.start_reduce(ops::put_choices(swiglu.weights, selection));
+    grouped_wgrad(pass, layers.down, dout, recomputes ? swiglu.out : kept[kActivatedRows], rows);
+    const at::Tensor drows = grouped_dgrad(pass, layers.gate_up, swiglu.gate_up, rows);
+    PendingTensor dx = group.start_reduce(ops::combine_rows(drows, selection));
+    grouped_wgrad(pass, layers.gate_up, swiglu.gate_up, ops::take_rows(inputs.take(), selection), rows);
     return {.x = dx.take(), .weights = dweights.take()};
   }
 
   // Adds `dx`, the router's gradient of x, and the shared expert's gradient `dx_of_shared`, which may be undefined. The
   // sum is computed in the accumulator type and rounded once.
-  static at::Tensor backward_of_router(Context& context, const Experts& layers, const variable_list& kept,
+  static at::Tensor backward_of_router(const PassState& pass, const Experts& layers, const variable_list& kept,
                                        const at::Tensor& x, const ops::RoutingGradients& gradients,
                                        const at::Tensor& dx, const at::Tensor& dx_of_shared) {
     const ops::Routing routing{.probabilities = kept[kProbabilities],
@@ -202,10 +202,10 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     at::Tensor sum = dx;
     if (dx_of_shared.defined()) sum = dx.to(dlogits.scalar_type()).add(dx_of_shared.to(dlogits.scalar_type()));
     {
-      ConsumedWeight weight(context, layers.router, schedule::Pass::backward);
+      ConsumedWeight weight(pass, layers.router);
       sum = ops::add_router_dgrad(sum, dlogits, weight.tensor());
     }
-    produce_gradient(context, layers.router,
+    produce_gradient(pass, layers.router,
                      [&](at::Tensor& result, bool accumulate) { ops::router_wgrad(dlogits, x, result, accumulate); });
     return sum.to(dx.scalar_type());
   }
@@ -213,17 +213,17 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
 
 }  // namespace
 
-ExpertsOutput experts_forward(Context& context, const Experts& layers, const SummedParts& x, const at::Tensor& residual,
-                              const at::Tensor& counted, std::int64_t tokens) {
-  const variable_list out = ExpertsFunction::apply(x.parts(), optional_of(residual), counted, &context, &layers, tokens,
-                                                   is_kept(x.parts()[0]));
+ExpertsOutput experts_forward(const PassState& pass, const Experts& layers, const SummedParts& x,
+                              const at::Tensor& residual, const at::Tensor& counted, std::int64_t tokens) {
+  const variable_list out =
+      ExpertsFunction::apply(x.parts(), optional_of(residual), counted, &pass, &layers, tokens, is_kept(x.parts()[0]));
   ExpertsOutput result{
       .y = out[0],
       .sum = out[1],
       .terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4], .dropped = out[5]}};
   if (!layers.shared) return result;
-  const FeedForwardOutput shared = feed_forward(context, *layers.shared, out[6], {}, tokens);
-  result.y = at::add(result.y, sum_of(context, shared.y));
+  const FeedForwardOutput shared = feed_forward(pass, *layers.shared, out[6], {}, tokens);
+  result.y = at::add(result.y, sum_of(pass, shared.y));
   return result;
 }
 

@@ -51,7 +51,7 @@ struct ExpertsOutput {
 };
 // x, residual: [own tokens, hidden]; residual may be undefined. counted: [tokens] bool, true for tokens whose targets
 // are not masked. tokens: number of tokens in the whole microbatch.
-ExpertsOutput experts_forward(Context& context, const Experts& layers, const SummedParts& x, const at::Tensor& residual,
-                              const at::Tensor& counted, std::int64_t tokens);
+ExpertsOutput experts_forward(const PassState& pass, const Experts& layers, const SummedParts& x,
+                              const at::Tensor& residual, const at::Tensor& counted, std::int64_t tokens);
 
 }  // namespace tessera::nn

@@ -30,13 +30,13 @@ ops::Qkv split_and_rotate(const AttentionCall& call, const at::Tensor& qkv, cons
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& positions,
-                            const c10::intrusive_ptr<AttentionCall>& call, Context* context, bool kept) {
+                            const c10::intrusive_ptr<AttentionCall>& call, const PassState* pass, bool kept) {
     const bool normed = call->norms != nullptr;
     NormedQkv norms{.qkv = qkv, .statistics = {}};
-    if (normed) norms = head_norms_forward(*context, *call->norms, *call->heads, qkv);
+    if (normed) norms = head_norms_forward(*pass, *call->norms, *call->heads, qkv);
     const ops::Qkv rotated = split_and_rotate(*call, norms.qkv, positions);
     const ops::Attention result = ops::attention_forward(rotated, call->shape);
-    const bool recomputed = normed && context->policy == Recompute::selective;
+    const bool recomputed = normed && pass->policy == Recompute::selective;
     const HeadStatistics& statistics = norms.statistics;
     variable_list saved{recomputed ? at::Tensor() : rotated.q,
                         recomputed ? at::Tensor() : rotated.k,
@@ -51,27 +51,27 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     ctx->save_for_backward(saved);
     variable_list own = saved;
     own[kOut] = own[kPositions] = at::Tensor();
-    stash(ctx, *context, kept, own, Tokens::all);
-    save_pointer(ctx, "context", context);
+    stash(ctx, *pass, kept, own, Tokens::all);
+    save_pass(ctx, *pass);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     return result.out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    auto& context = *saved_pointer<Context>(ctx, "context");
-    fetch(ctx, context);
+    const PassState pass = saved_pass(ctx);
+    fetch(ctx, pass);
     const auto call = c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
     const HeadStatistics statistics{
         .q = saved[kQRows], .k = saved[kKRows], .q_rstd = saved[kQRstd], .k_rstd = saved[kKRstd]};
     ops::Qkv rotated{saved[kQ], saved[kK], saved[kV]};
     if (!rotated.q.defined())
-      rotated = split_and_rotate(
-          *call, recompute_head_norms(context, *call->norms, *call->heads, statistics, rotated.v), saved[kPositions]);
+      rotated = split_and_rotate(*call, recompute_head_norms(pass, *call->norms, *call->heads, statistics, rotated.v),
+                                 saved[kPositions]);
     const ops::Attention result{saved[kOut], {saved.begin() + kSoftmax, saved.end()}};
     const ops::Qkv gradient = ops::attention_backward(gradients[0].contiguous(), rotated, result, call->shape);
     at::Tensor dqkv = ops::split_rope_backward(gradient, saved[kPositions], call->rope);
-    if (call->norms != nullptr) dqkv = head_norms_backward(context, *call->norms, *call->heads, statistics, dqkv);
+    if (call->norms != nullptr) dqkv = head_norms_backward(pass, *call->norms, *call->heads, statistics, dqkv);
     return {dqkv, {}, {}, {}, {}};
   }
 };
@@ -82,7 +82,7 @@ double scale_of(const AttentionHeads& heads) {
 
 }  // namespace
 
-at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+at::Tensor attention(const PassState& pass, const at::Tensor& qkv, const AttentionHeads& heads,
                      const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope) {
   auto call = c10::make_intrusive<AttentionCall>();
   call->heads = &heads;
@@ -93,13 +93,13 @@ at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHea
                  .kv_of_q = heads.kv_of_q,
                  .cu_seqlens = tokens.cu_seqlens,
                  .scale = scale_of(heads)};
-  return AttentionFunction::apply(qkv, tokens.positions, call, &context, is_kept(qkv));
+  return AttentionFunction::apply(qkv, tokens.positions, call, &pass, is_kept(qkv));
 }
 
-at::Tensor cached_attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+at::Tensor cached_attention(const PassState& pass, const at::Tensor& qkv, const AttentionHeads& heads,
                             const std::optional<HeadNorms>& norms, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place) {
-  const at::Tensor normed = norms ? head_norms_forward(context, *norms, heads, qkv).qkv : qkv;
+  const at::Tensor normed = norms ? head_norms_forward(pass, *norms, heads, qkv).qkv : qkv;
   const ops::Qkv rotated =
       ops::split_rope_forward(normed, tokens.positions, rope, heads.q_heads, heads.kv_heads, heads.head_dim);
   const auto store = [&](const at::Tensor& cache, const at::Tensor& values) {

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/nn/context.h"
 #include "tessera/nn/key_value_cache.h"
 #include "tessera/nn/layers/norm.h"
+#include "tessera/nn/pass_state.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/rope/rope.h"
 
@@ -34,7 +34,7 @@ struct TokenLayout {
 // Returns attention with autograd: qkv [tokens, (q_heads + 2 kv_heads) * head_dim] -> [tokens, q_heads * head_dim].
 // `heads` and `norms` must outlive the autograd graph. With norms, Recompute::selective keeps the inputs of the norms;
 // backward then repeats the norms and the rotation.
-at::Tensor attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+at::Tensor attention(const PassState& pass, const at::Tensor& qkv, const AttentionHeads& heads,
                      const std::optional<HeadNorms>& norms, const TokenLayout& tokens, const ops::RopeTable& rope);
 
 // The position in a cache at which a forward pass stores its tokens: the part of one layer, and the number of tokens
@@ -45,7 +45,7 @@ struct CachePlace {
 };
 // Stores the keys and values of the tokens in the cache. Returns the attention of each token to all stored tokens up to
 // this token. `tokens` describes one sequence without documents. Without gradients.
-at::Tensor cached_attention(Context& context, const at::Tensor& qkv, const AttentionHeads& heads,
+at::Tensor cached_attention(const PassState& pass, const at::Tensor& qkv, const AttentionHeads& heads,
                             const std::optional<HeadNorms>& norms, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place);
 

@@ -11,49 +11,33 @@ namespace tessera::nn {
 namespace {
 
 // place: null if tokens attend only to tokens of the microbatch.
-BlockOutput run_block(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
+BlockOutput run_block(const PassState& model, const Block& block, Stream stream, const TokenLayout& tokens,
                       const ops::RopeTable& rope, const CachePlace* place = nullptr) {
-  context.policy = block.recompute;
+  const PassState pass = model.with(block.recompute);
   const std::int64_t count = tokens.batch * tokens.seq_len;
-  const NormedLinear qkv = column_linear(context, block.qkv, stream.h, stream.residual, count);
+  const NormedLinear qkv = column_linear(pass, block.qkv, stream.h, stream.residual, count);
   stream = {};
-  const at::Tensor attended =
-      place == nullptr ? attention(context, qkv.y, block.heads, block.head_norms, tokens, rope)
-                       : cached_attention(context, qkv.y, block.heads, block.head_norms, tokens, rope, *place);
-  const SummedParts output = row_linear(context, block.attention_output, attended);
+  const at::Tensor attended = place == nullptr
+                                  ? attention(pass, qkv.y, block.heads, block.head_norms, tokens, rope)
+                                  : cached_attention(pass, qkv.y, block.heads, block.head_norms, tokens, rope, *place);
+  const SummedParts output = row_linear(pass, block.attention_output, attended);
   if (block.experts) {
-    ExpertsOutput out = experts_forward(context, *block.experts, output, qkv.sum, tokens.counted, count);
+    ExpertsOutput out = experts_forward(pass, *block.experts, output, qkv.sum, tokens.counted, count);
     return {{out.y, out.sum}, std::move(out.terms)};
   }
-  FeedForwardOutput fed = feed_forward(context, block.feed_forward, output, qkv.sum, count);
+  FeedForwardOutput fed = feed_forward(pass, block.feed_forward, output, qkv.sum, count);
   return {{std::move(fed.y), fed.sum}, {}};
 }
 
 struct BlockCall : torch::CustomClassHolder {
-  Context* context = nullptr;
   const Block* block = nullptr;
   TokenLayout tokens;
   ops::RopeTable rope;
 };
 
-// While an object exists, the events of the repeated forward pass are recorded as recompute events.
-class RecomputePass {
- public:
-  explicit RecomputePass(Context& context) : context_(context), before_(context.pass) {
-    context.pass = schedule::Pass::recompute;
-  }
-  ~RecomputePass() { context_.pass = before_; }
-  RecomputePass(const RecomputePass&) = delete;
-  RecomputePass& operator=(const RecomputePass&) = delete;
-
- private:
-  Context& context_;
-  schedule::Pass before_;
-};
-
 // The outputs of a block as autograd passes them, with the terms of the router if the block has a router.
-variable_list outputs_of(Context& context, const BlockOutput& out) {
-  variable_list outputs{sum_of(context, out.stream.h), out.stream.residual};
+variable_list outputs_of(const PassState& pass, const BlockOutput& out) {
+  variable_list outputs{sum_of(pass, out.stream.h), out.stream.residual};
   if (out.terms.defined())
     outputs.insert(outputs.end(),
                    {out.terms.probabilities, out.terms.logsumexp_squares, out.terms.counts, out.terms.dropped});
@@ -68,28 +52,30 @@ at::Tensor leaf_of(const at::Tensor& saved) {
 class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& residual,
-                               const c10::intrusive_ptr<BlockCall>& call, bool kept) {
+                               const c10::intrusive_ptr<BlockCall>& call, const PassState* pass, bool kept) {
     ctx->set_materialize_grads(false);
     const BlockOutput out =
-        run_block(*call->context, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
+        run_block(*pass, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
     ctx->save_for_backward({h, residual.value_or(at::Tensor())});
-    stash(ctx, *call->context, kept, {h, residual.value_or(at::Tensor())}, Tokens::own);
+    stash(ctx, *pass, kept, {h, residual.value_or(at::Tensor())}, Tokens::own);
+    save_pass(ctx, *pass);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     if (out.terms.defined()) ctx->mark_non_differentiable({out.terms.counts, out.terms.dropped});
-    return outputs_of(*call->context, out);
+    return outputs_of(*pass, out);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const auto call = c10::static_intrusive_pointer_cast<BlockCall>(ctx->saved_data["call"].toCapsule());
-    fetch(ctx, *call->context);
+    const PassState pass = saved_pass(ctx);
+    fetch(ctx, pass);
     variable_list inputs{leaf_of(saved[0])};
     const Stream in{inputs[0], leaf_of(saved[1])};
     variable_list outputs, output_gradients;
     {
       at::AutoGradMode enable(true);
-      RecomputePass pass(*call->context);
-      outputs = outputs_of(*call->context, run_block(*call->context, *call->block, in, call->tokens, call->rope));
+      const PassState repeated = pass.in(schedule::Pass::recompute);
+      outputs = outputs_of(repeated, run_block(repeated, *call->block, in, call->tokens, call->rope));
     }
     variable_list used;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -99,33 +85,32 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     }
     if (in.residual.defined()) inputs.push_back(in.residual);
     variable_list result = torch::autograd::grad(used, inputs, output_gradients);
-    result.resize(4);  // `call` and `kept` have no gradient
+    result.resize(5);  // `call`, `pass` and `kept` have no gradient
     return result;
   }
 };
 
 }  // namespace
 
-BlockOutput block_forward(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
+BlockOutput block_forward(const PassState& pass, const Block& block, Stream stream, const TokenLayout& tokens,
                           const ops::RopeTable& rope) {
-  if (block.recompute != Recompute::full) return run_block(context, block, std::move(stream), tokens, rope);
+  if (block.recompute != Recompute::full) return run_block(pass, block, std::move(stream), tokens, rope);
   auto call = c10::make_intrusive<BlockCall>();
-  call->context = &context;
   call->block = &block;
   call->tokens = tokens;
   call->rope = rope;
-  const at::Tensor h = sum_of(context, stream.h);  // the block keeps the sum
+  const at::Tensor h = sum_of(pass, stream.h);  // the block keeps the sum
   stream.h = {};
-  const variable_list out = RecomputedBlock::apply(h, optional_of(stream.residual), call, is_kept(h));
+  const variable_list out = RecomputedBlock::apply(h, optional_of(stream.residual), call, &pass, is_kept(h));
   BlockOutput result{{out[0], out[1]}, {}};
   if (block.experts)
     result.terms = {.probabilities = out[2], .logsumexp_squares = out[3], .counts = out[4], .dropped = out[5]};
   return result;
 }
 
-Stream cached_block_forward(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
+Stream cached_block_forward(const PassState& pass, const Block& block, Stream stream, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place) {
-  return run_block(context, block, std::move(stream), tokens, rope, &place).stream;
+  return run_block(pass, block, std::move(stream), tokens, rope, &place).stream;
 }
 
 }  // namespace tessera::nn

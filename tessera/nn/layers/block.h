@@ -31,11 +31,11 @@ struct BlockOutput {
 };
 // Runs the block with autograd, under the block's recompute policy. Pass the stream by move, so that the memory of its
 // parts is free during the block.
-BlockOutput block_forward(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
+BlockOutput block_forward(const PassState& pass, const Block& block, Stream stream, const TokenLayout& tokens,
                           const ops::RopeTable& rope);
 // Runs the block on the next tokens of a sequence. Stores the keys and values of the tokens in a cache. Without
 // gradients.
-Stream cached_block_forward(Context& context, const Block& block, Stream stream, const TokenLayout& tokens,
+Stream cached_block_forward(const PassState& pass, const Block& block, Stream stream, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place);
 
 }  // namespace tessera::nn

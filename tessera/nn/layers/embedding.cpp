@@ -11,7 +11,7 @@
 namespace tessera::nn {
 namespace {
 
-bool travels_by_rows(Context& context, const VocabEmbedding& embedding) {
+bool travels_by_rows(const Context& context, const VocabEmbedding& embedding) {
   return context.program.parameters().by_rows(embedding.weight.id);
 }
 
@@ -24,63 +24,65 @@ shard::RowIds row_ids(const VocabEmbedding& embedding, const at::Tensor& ids) {
           .first = embedding.part.count == 0 ? 0 : embedding.part.ranges[0].begin};
 }
 
-at::Tensor gather_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
+at::Tensor gather_rows(const PassState& pass, const VocabEmbedding& embedding, const at::Tensor& tokens,
                        const at::Tensor& early_tokens) {
   const Weight& weight = embedding.weight;
   const at::Tensor ids = early_tokens.defined() ? early_tokens : tokens.contiguous();
-  at::Tensor y = at::empty({ids.size(0), weight.cols},
-                           tokens.options().dtype(ops::to_scalar_type(context.program.parameters().types().model)));
+  at::Tensor y =
+      at::empty({ids.size(0), weight.cols},
+                tokens.options().dtype(ops::to_scalar_type(pass.context.program.parameters().types().model)));
   std::optional<base::Fence> written;
   // The tokens were written before the microbatch started, so there is no fence to wait for.
   if (early_tokens.defined()) written.emplace();
-  context.program.gather_rows(weight.id, row_ids(embedding, ids), y.mutable_data_ptr(), context.pass, written);
+  pass.context.program.gather_rows(weight.id, row_ids(embedding, ids), y.mutable_data_ptr(), pass.id, written);
   return y;
 }
 
 // Sums each row's gradients in the same order as embedding_backward does for a gradient of the whole table.
-void produce_rows(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens, const at::Tensor& dy) {
+void produce_rows(const PassState& pass, const VocabEmbedding& embedding, const at::Tensor& tokens,
+                  const at::Tensor& dy) {
   const Weight& weight = embedding.weight;
-  if (!is_trainable(context, weight)) return;
+  if (!is_trainable(pass.context, weight)) return;
   const at::Tensor ids = tokens.contiguous();
-  const runtime::RowGradient rows = context.program.grad_rows(weight.id, row_ids(embedding, ids));
+  const runtime::RowGradient rows =
+      pass.context.program.grad_rows(weight.id, row_ids(embedding, ids), pass.id.microbatch);
   at::Tensor gradient = ops::view_of(rows.data, {ids.size(0), weight.cols}, rows.dtype, ids.device());
   const at::Tensor slots =
       ops::view_of(const_cast<std::int64_t*>(rows.slots), {ids.size(0)}, quant::DType::i64, ids.device());
   ops::embedding_backward(dy, slots, gradient, ops::one_range(0, gradient.size(0)), false);
-  context.program.produce(weight.id);
+  pass.context.program.produce(weight.id, pass.id.microbatch);
 }
 
 // Releases the table before the collective has finished.
-PendingTensor start_whole(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens) {
-  const ConsumedWeight weight(context, embedding.weight, context.pass);
-  return start_leave_tp(context, ops::embedding_forward(tokens, weight.tensor(), embedding.part), context.pass,
-                        embedding.weight.id);
+PendingTensor start_whole(const PassState& pass, const VocabEmbedding& embedding, const at::Tensor& tokens) {
+  const ConsumedWeight weight(pass, embedding.weight);
+  return start_leave_tp(pass, ops::embedding_forward(tokens, weight.tensor(), embedding.part), embedding.weight.id);
 }
 
 // `early_tokens` is a pointer because autograd would make a variable of a tensor, even of an undefined tensor.
 class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const at::Tensor& tokens,
-                            const at::Tensor* early_tokens, Context* context, const VocabEmbedding* embedding) {
+                            const at::Tensor* early_tokens, const PassState* pass, const VocabEmbedding* embedding) {
     ctx->save_for_backward({tokens});
-    save_pointer(ctx, "context", context);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "embedding", embedding);
-    if (travels_by_rows(*context, *embedding))
-      return leave_tp(*context, gather_rows(*context, *embedding, tokens, *early_tokens), context->pass);
-    return start_whole(*context, *embedding, tokens).take();
+    if (travels_by_rows(pass->context, *embedding))
+      return leave_tp(*pass, gather_rows(*pass, *embedding, tokens, *early_tokens));
+    return start_whole(*pass, *embedding, tokens).take();
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const at::Tensor tokens = ctx->get_saved_variables()[0];
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     auto& embedding = *saved_pointer<const VocabEmbedding>(ctx, "embedding");
-    const at::Tensor dy = enter_tp(context, gradients[0], tokens.size(0), schedule::Pass::backward,
-                                   {.weight = embedding.weight.id, .is_wgrad = true});
-    if (travels_by_rows(context, embedding)) {
-      produce_rows(context, embedding, tokens, dy);
+    const at::Tensor dy =
+        enter_tp(pass, gradients[0], tokens.size(0), {.weight = embedding.weight.id, .is_wgrad = true});
+    if (travels_by_rows(pass.context, embedding)) {
+      produce_rows(pass, embedding, tokens, dy);
       return {{}, {}, {}, {}, {}};
     }
-    produce_gradient(context, embedding.weight, [&](at::Tensor& gradient, bool accumulate) {
+    produce_gradient(pass, embedding.weight, [&](at::Tensor& gradient, bool accumulate) {
       ops::embedding_backward(dy, tokens, gradient, embedding.part, accumulate);
     });
     return {{}, {}, {}, {}, {}};
@@ -89,9 +91,9 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
 
 }  // namespace
 
-at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
+at::Tensor embed(const PassState& pass, const VocabEmbedding& embedding, const at::Tensor& tokens,
                  const at::Tensor& early_tokens, const at::Tensor& anchor) {
-  return EmbeddingFunction::apply(anchor, tokens, &early_tokens, &context, &embedding);
+  return EmbeddingFunction::apply(anchor, tokens, &early_tokens, &pass, &embedding);
 }
 
 }  // namespace tessera::nn

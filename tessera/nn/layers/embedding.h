@@ -15,7 +15,7 @@ struct VocabEmbedding {
 // Returns the embeddings of a whole microbatch with autograd: tokens [n] int64 -> [own tokens, hidden]. `early_tokens`:
 // see models::Batch. `anchor` is any tensor that requires a gradient. Autograd needs this argument, because token ids
 // have no gradient. The gradient of `anchor` stays undefined.
-at::Tensor embed(Context& context, const VocabEmbedding& embedding, const at::Tensor& tokens,
+at::Tensor embed(const PassState& pass, const VocabEmbedding& embedding, const at::Tensor& tokens,
                  const at::Tensor& early_tokens, const at::Tensor& anchor);
 
 }  // namespace tessera::nn

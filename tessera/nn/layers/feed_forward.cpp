@@ -12,14 +12,14 @@ enum Stash : int { kGateUpStash, kDownStash };
 enum Kept : std::uint8_t { kGateUp, kActivated, kColumns, kColumnScales, kColumnAmax };
 
 // Returns down(swiglu(gate_up)).
-SummedParts activated_forward(AutogradContext* ctx, Context& context, const Weight& down, const at::Tensor& gate_up,
-                              bool kept) {
-  const ops::Sides sides = kept && keeps_columns(context, down, Tokens::all) ? ops::Sides::kept : ops::Sides::rows;
-  const Factor activated = factor_of_swiglu(context, down, gate_up, context.pass, sides);
-  SummedParts y = scattered_product(context, down, OperandKind::input, activated);
+SummedParts activated_forward(AutogradContext* ctx, const PassState& pass, const Weight& down,
+                              const at::Tensor& gate_up, bool kept) {
+  const ops::Sides sides = kept && keeps_columns(pass, down, Tokens::all) ? ops::Sides::kept : ops::Sides::rows;
+  const Factor activated = factor_of_swiglu(pass, down, gate_up, sides);
+  SummedParts y = scattered_product(pass, down, OperandKind::input, activated);
   if (!kept) return y;
-  variable_list own{gate_up, context.policy != Recompute::selective ? activated.matrix : at::Tensor()};
-  stash(ctx, context, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
+  variable_list own{gate_up, pass.policy != Recompute::selective ? activated.matrix : at::Tensor()};
+  stash(ctx, pass, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
   const KeptColumns columns = kept_columns(activated);
   own.insert(own.end(), {columns.data, columns.scales, columns.amax});
   // save_for_backward accepts only arguments and results of the function. Backward frees these tensors early.
@@ -28,22 +28,21 @@ SummedParts activated_forward(AutogradContext* ctx, Context& context, const Weig
 }
 
 // Returns the gradient of gate_up's output.
-Factor activated_backward(AutogradContext* ctx, Context& context, const FeedForward& layers, const at::Tensor& dy,
+Factor activated_backward(AutogradContext* ctx, const PassState& pass, const FeedForward& layers, const at::Tensor& dy,
                           std::int64_t tokens) {
-  constexpr auto kPass = schedule::Pass::backward;
   const Weight& down = layers.down.weight;
   const variable_list kept = ctx->saved_data["kept"].toTensorVector();
   ctx->saved_data.erase("kept");
-  fetch(ctx, context, kDownStash);
-  const auto [dout, gradient] = gathered_product(context, down, OperandKind::gradient, dy, tokens, ops::Sides::both);
+  fetch(ctx, pass, kDownStash);
+  const auto [dout, gradient] = gathered_product(pass, down, OperandKind::gradient, dy, tokens, ops::Sides::both);
   const bool recomputes = !kept[kActivated].defined() && !kept[kColumns].defined();
   SwigluFactors swiglu =
-      factors_of_swiglu_backward(context, layers.gate_up.weight, recomputes ? &down : nullptr, dout, kept[kGateUp]);
+      factors_of_swiglu_backward(pass, layers.gate_up.weight, recomputes ? &down : nullptr, dout, kept[kGateUp]);
   if (kept[kColumns].defined())
-    swiglu.out = factor_of_kept(context, down, {kept[kColumns], kept[kColumnScales], kept[kColumnAmax]}, tokens);
+    swiglu.out = factor_of_kept(pass.context, down, {kept[kColumns], kept[kColumnScales], kept[kColumnAmax]}, tokens);
   else if (!recomputes)
-    swiglu.out = factor_of_columns(context, down, OperandKind::input, kept[kActivated], kPass, ops::Sides::columns);
-  wgrad(context, down, gradient, swiglu.out);
+    swiglu.out = factor_of_columns(pass, down, OperandKind::input, kept[kActivated], ops::Sides::columns);
+  wgrad(pass, down, gradient, swiglu.out);
   return std::move(swiglu.gradient);
 }
 
@@ -51,31 +50,31 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
  public:
   // Returns the parts of y, followed by the sum of x and the residual if there is a norm.
   static variable_list forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
-                               Context* context, const FeedForward* layers, std::int64_t tokens, bool kept) {
+                               const PassState* pass, const FeedForward* layers, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
     save_parts(ctx, x);
     const ColumnForward column =
-        column_forward(*context, layers->gate_up, x, residual.value_or(at::Tensor()), tokens, kept);
+        column_forward(*pass, layers->gate_up, x, residual.value_or(at::Tensor()), tokens, kept);
     ctx->save_for_backward(column.saved);
-    stash(ctx, *context, kept, column.stashed, Tokens::own);
+    stash(ctx, *pass, kept, column.stashed, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
-    save_pointer(ctx, "context", context);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "layers", layers);
-    variable_list outputs = activated_forward(ctx, *context, layers->down.weight, column.result.y, kept).parts().vec();
+    variable_list outputs = activated_forward(ctx, *pass, layers->down.weight, column.result.y, kept).parts().vec();
     if (layers->gate_up.norm) outputs.push_back(column.result.sum);  // autograd does not accept an undefined result
     return outputs;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     auto& layers = *saved_pointer<const FeedForward>(ctx, "layers");
     const std::int64_t tokens = ctx->saved_data["tokens"].toInt();
-    const Factor gradient = activated_backward(ctx, context, layers, gradients[0], tokens);
+    const Factor gradient = activated_backward(ctx, pass, layers, gradients[0], tokens);
     const variable_list saved = ctx->get_saved_variables();
-    fetch(ctx, context, kGateUpStash);
+    fetch(ctx, pass, kGateUpStash);
     const at::Tensor dsum = layers.gate_up.norm ? gradients.back() : at::Tensor();
-    const ops::RmsNormGradients dx = column_backward(context, layers.gate_up, {gradient, dsum}, saved, tokens);
+    const ops::RmsNormGradients dx = column_backward(pass, layers.gate_up, {gradient, dsum}, saved, tokens);
     const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor();
     return gradients_with_parts(ctx, dx.x, {dresidual, {}, {}, {}, {}});
   }
@@ -83,10 +82,10 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
 
 }  // namespace
 
-FeedForwardOutput feed_forward(Context& context, const FeedForward& layers, const SummedParts& x,
+FeedForwardOutput feed_forward(const PassState& pass, const FeedForward& layers, const SummedParts& x,
                                const at::Tensor& residual, std::int64_t tokens) {
-  const SummedParts input = input_of(context, layers.gate_up, x);
-  variable_list outputs = FeedForwardFunction::apply(input.parts(), optional_of(residual), &context, &layers, tokens,
+  const SummedParts input = input_of(pass, layers.gate_up, x);
+  variable_list outputs = FeedForwardFunction::apply(input.parts(), optional_of(residual), &pass, &layers, tokens,
                                                      is_kept(input.parts()[0]));
   at::Tensor sum;
   if (layers.gate_up.norm) {

@@ -19,7 +19,7 @@ struct FeedForwardOutput {
   at::Tensor sum;  // as in NormedLinear
 };
 // x, residual: [own tokens, hidden]; residual may be undefined. tokens: number of tokens in the whole microbatch.
-FeedForwardOutput feed_forward(Context& context, const FeedForward& layers, const SummedParts& x,
+FeedForwardOutput feed_forward(const PassState& pass, const FeedForward& layers, const SummedParts& x,
                                const at::Tensor& residual, std::int64_t tokens);
 
 }  // namespace tessera::nn

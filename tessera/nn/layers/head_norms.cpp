@@ -26,25 +26,25 @@ at::Tensor stacked(const AttentionHeads& heads, const at::Tensor& q, const at::T
 
 }  // namespace
 
-NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+NormedQkv head_norms_forward(const PassState& pass, const HeadNorms& norms, const AttentionHeads& heads,
                              const at::Tensor& qkv) {
   const HeadRows rows = rows_of(heads, qkv);
-  const ops::RmsNorm q = norm_forward(context, norms.q, rows.q, {}), k = norm_forward(context, norms.k, rows.k, {});
+  const ops::RmsNorm q = norm_forward(pass, norms.q, rows.q, {}), k = norm_forward(pass, norms.k, rows.k, {});
   return {.qkv = stacked(heads, q.y, k.y, rows.v),
           .statistics = {.q = rows.q, .k = rows.k, .q_rstd = q.rstd, .k_rstd = k.rstd}};
 }
 
-at::Tensor recompute_head_norms(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+at::Tensor recompute_head_norms(const PassState& pass, const HeadNorms& norms, const AttentionHeads& heads,
                                 const HeadStatistics& kept, const at::Tensor& v) {
-  const at::Tensor q = recompute_norm(context, norms.q, kept.q, kept.q_rstd);
-  return stacked(heads, q, recompute_norm(context, norms.k, kept.k, kept.k_rstd), v);
+  const at::Tensor q = recompute_norm(pass, norms.q, kept.q, kept.q_rstd);
+  return stacked(heads, q, recompute_norm(pass, norms.k, kept.k, kept.k_rstd), v);
 }
 
-at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+at::Tensor head_norms_backward(const PassState& pass, const HeadNorms& norms, const AttentionHeads& heads,
                                const HeadStatistics& kept, const at::Tensor& gradient) {
   const HeadRows rows = rows_of(heads, gradient);
-  const at::Tensor q = norm_backward(context, norms.q, rows.q, {}, kept.q, kept.q_rstd).x;
-  const at::Tensor k = norm_backward(context, norms.k, rows.k, {}, kept.k, kept.k_rstd).x;
+  const at::Tensor q = norm_backward(pass, norms.q, rows.q, {}, kept.q, kept.q_rstd).x;
+  const at::Tensor k = norm_backward(pass, norms.k, rows.k, {}, kept.k, kept.k_rstd).x;
   return stacked(heads, q, k, rows.v);
 }
 

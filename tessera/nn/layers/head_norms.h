@@ -17,14 +17,14 @@ struct NormedQkv {
   HeadStatistics statistics;
 };
 // qkv: [tokens, (q_heads + 2 kv_heads) * head_dim] as q | k | v.
-NormedQkv head_norms_forward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+NormedQkv head_norms_forward(const PassState& pass, const HeadNorms& norms, const AttentionHeads& heads,
                              const at::Tensor& qkv);
 // Computes NormedQkv::qkv again, with the same bits, from the kept tensors and v. v: [tokens, kv_heads, head_dim].
-at::Tensor recompute_head_norms(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+at::Tensor recompute_head_norms(const PassState& pass, const HeadNorms& norms, const AttentionHeads& heads,
                                 const HeadStatistics& kept, const at::Tensor& v);
 // Takes the gradient of the normalized qkv and returns the gradient of qkv. Produces the gradients of the norms'
 // weights. Each tp rank contributes the part of its own heads.
-at::Tensor head_norms_backward(Context& context, const HeadNorms& norms, const AttentionHeads& heads,
+at::Tensor head_norms_backward(const PassState& pass, const HeadNorms& norms, const AttentionHeads& heads,
                                const HeadStatistics& kept, const at::Tensor& gradient);
 
 }  // namespace tessera::nn

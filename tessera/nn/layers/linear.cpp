@@ -9,14 +9,14 @@
 namespace tessera::nn {
 namespace {
 
-void add_bias(Context& context, const Weight& bias, at::Tensor& y) {
-  ConsumedWeight weight(context, bias, context.pass);
+void add_bias(const PassState& pass, const Weight& bias, at::Tensor& y) {
+  ConsumedWeight weight(pass, bias);
   y.add_(weight.tensor());
 }
 
 // dy: [tokens, local out].
-void produce_bias(Context& context, const Weight& bias, const at::Tensor& dy) {
-  produce_gradient(context, bias, [&](at::Tensor& gradient, bool accumulate) {
+void produce_bias(const PassState& pass, const Weight& bias, const at::Tensor& dy) {
+  produce_gradient(pass, bias, [&](at::Tensor& gradient, bool accumulate) {
     at::Tensor column = gradient.view({bias.cols, 1});
     ops::gemm_wgrad(dy, at::ones({dy.size(0), 1}, dy.options()), column, accumulate);
   });
@@ -25,16 +25,16 @@ void produce_bias(Context& context, const Weight& bias, const at::Tensor& dy) {
 class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, at::TensorList x, const std::optional<at::Tensor>& residual,
-                               Context* context, const ColumnLinear* linear, std::int64_t tokens, bool kept) {
+                               const PassState* pass, const ColumnLinear* linear, std::int64_t tokens, bool kept) {
     ctx->set_materialize_grads(false);
     save_parts(ctx, x);
-    ColumnForward column = column_forward(*context, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
-    if (linear->bias) add_bias(*context, *linear->bias, column.result.y);
+    ColumnForward column = column_forward(*pass, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
+    if (linear->bias) add_bias(*pass, *linear->bias, column.result.y);
     ctx->save_for_backward(column.saved);
-    stash(ctx, *context, kept, column.stashed, Tokens::own);
+    stash(ctx, *pass, kept, column.stashed, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
-    save_pointer(ctx, "context", context);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "linear", linear);
     // Without a norm there is only one result, because autograd accepts no undefined tensors.
     if (!linear->norm) return {column.result.y};
@@ -43,15 +43,14 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     auto& linear = *saved_pointer<const ColumnLinear>(ctx, "linear");
-    fetch(ctx, context);
-    if (linear.bias) produce_bias(context, *linear.bias, gradients[0]);
-    const Factor dy = factor_of_columns(context, linear.weight, OperandKind::gradient, gradients[0],
-                                        schedule::Pass::backward, ops::Sides::both);
+    fetch(ctx, pass);
+    if (linear.bias) produce_bias(pass, *linear.bias, gradients[0]);
+    const Factor dy = factor_of_columns(pass, linear.weight, OperandKind::gradient, gradients[0], ops::Sides::both);
     const at::Tensor dsum = linear.norm ? gradients[1] : at::Tensor();
     const ops::RmsNormGradients dx =
-        column_backward(context, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
+        column_backward(pass, linear, {dy, dsum}, saved, ctx->saved_data["tokens"].toInt());
     const at::Tensor dresidual = ctx->saved_data["residual"].toBool() ? dx.residual : at::Tensor();
     return gradients_with_parts(ctx, dx.x, {dresidual, {}, {}, {}, {}});
   }
@@ -60,32 +59,31 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
 class RowFunction : public torch::autograd::Function<RowFunction> {
  public:
   // Returns the parts of the sum.
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, Context* context, const RowLinear* linear,
-                               bool kept) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const PassState* pass,
+                               const RowLinear* linear, bool kept) {
     const Weight& weight = linear->weight;
-    const ops::Sides sides = kept && keeps_columns(*context, weight, Tokens::all) ? ops::Sides::kept : ops::Sides::rows;
-    const Factor input = factor_of_columns(*context, weight, OperandKind::input, x, context->pass, sides);
-    const SummedParts y = scattered_product(*context, weight, OperandKind::input, input);
+    const ops::Sides sides = kept && keeps_columns(*pass, weight, Tokens::all) ? ops::Sides::kept : ops::Sides::rows;
+    const Factor input = factor_of_columns(*pass, weight, OperandKind::input, x, sides);
+    const SummedParts y = scattered_product(*pass, weight, OperandKind::input, input);
     const KeptColumns columns = kept_columns(input);
     ctx->save_for_backward({x, columns.data, columns.scales, columns.amax});
-    stash(ctx, *context, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
-    save_pointer(ctx, "context", context);
+    stash(ctx, *pass, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "linear", linear);
     return y.parts().vec();
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    constexpr auto kPass = schedule::Pass::backward;
     const variable_list saved = ctx->get_saved_variables();
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     const Weight& weight = saved_pointer<const RowLinear>(ctx, "linear")->weight;
     const at::Tensor& x = saved[0];
-    fetch(ctx, context);
+    fetch(ctx, pass);
     const auto [dx, dy] =
-        gathered_product(context, weight, OperandKind::gradient, gradients[0], x.size(0), ops::Sides::both);
-    wgrad(context, weight, dy,
-          saved[1].defined() ? factor_of_kept(context, weight, {saved[1], saved[2], saved[3]}, x.size(0))
-                             : factor_of_columns(context, weight, OperandKind::input, x, kPass, ops::Sides::columns));
+        gathered_product(pass, weight, OperandKind::gradient, gradients[0], x.size(0), ops::Sides::both);
+    wgrad(pass, weight, dy,
+          saved[1].defined() ? factor_of_kept(pass.context, weight, {saved[1], saved[2], saved[3]}, x.size(0))
+                             : factor_of_columns(pass, weight, OperandKind::input, x, ops::Sides::columns));
     return {dx, {}, {}, {}};
   }
 };
@@ -94,31 +92,30 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
 enum Saved : std::uint8_t { kInput, kSum, kRstd, kData, kScales, kAmax };
 
 // Starts the gather of the other ranks' tokens. The returned function waits for the gather and returns the input.
-std::function<Factor()> start_input_of(Context& context, const ColumnLinear& linear,
+std::function<Factor()> start_input_of(const PassState& pass, const ColumnLinear& linear,
                                        const std::vector<at::Tensor>& saved, std::int64_t tokens) {
   if (saved[kData].defined())
     return [&, tokens] {
-      return factor_of_kept(context, linear.weight, {saved[kData], saved[kScales], saved[kAmax]}, tokens);
+      return factor_of_kept(pass.context, linear.weight, {saved[kData], saved[kScales], saved[kAmax]}, tokens);
     };
   const at::Tensor own =
-      saved[kInput].defined() ? saved[kInput] : recompute_norm(context, *linear.norm, saved[kSum], saved[kRstd]);
-  return start_factor_of_tokens(context, linear.weight, OperandKind::input, own, tokens, schedule::Pass::backward,
-                                ops::Sides::columns);
+      saved[kInput].defined() ? saved[kInput] : recompute_norm(pass, *linear.norm, saved[kSum], saved[kRstd]);
+  return start_factor_of_tokens(pass, linear.weight, OperandKind::input, own, tokens, ops::Sides::columns);
 }
 
 }  // namespace
 
-SummedParts input_of(Context& context, const ColumnLinear& linear, const SummedParts& x) {
-  return linear.norm ? x : sum_of(context, x);
+SummedParts input_of(const PassState& pass, const ColumnLinear& linear, const SummedParts& x) {
+  return linear.norm ? x : sum_of(pass, x);
 }
 
-ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::TensorList x, const at::Tensor& residual,
-                             std::int64_t tokens, bool kept) {
+ColumnForward column_forward(const PassState& pass, const ColumnLinear& linear, at::TensorList x,
+                             const at::Tensor& residual, std::int64_t tokens, bool kept) {
   ops::RmsNorm normed{.y = x[0]};
-  if (linear.norm) normed = norm_forward(context, *linear.norm, x, residual);
-  const bool keep_columns = kept && keeps_columns(context, linear.weight, Tokens::own);
-  const bool keep_input = !keep_columns && (!linear.norm || context.policy != Recompute::selective);
-  const auto [y, input] = gathered_product(context, linear.weight, OperandKind::input, normed.y, tokens,
+  if (linear.norm) normed = norm_forward(pass, *linear.norm, x, residual);
+  const bool keep_columns = kept && keeps_columns(pass, linear.weight, Tokens::own);
+  const bool keep_input = !keep_columns && (!linear.norm || pass.policy != Recompute::selective);
+  const auto [y, input] = gathered_product(pass, linear.weight, OperandKind::input, normed.y, tokens,
                                            keep_columns ? ops::Sides::kept : ops::Sides::rows);
   ColumnForward column{.result = {y, normed.sum}, .saved = {}};
   column.saved = {keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
@@ -128,31 +125,31 @@ ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::T
   return column;
 }
 
-ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
-                                      const std::vector<at::Tensor>& saved, std::int64_t tokens) {
-  const SummedParts dx =
-      linear_backward(context, linear.weight, gradients.y, start_input_of(context, linear, saved, tokens));
-  if (!linear.norm) return {.residual = {}, .x = sum_of(context, dx)};
-  return norm_backward(context, *linear.norm, dx.parts(), gradients.sum, saved[kSum], saved[kRstd]);
+ops::RmsNormGradients column_backward(const PassState& pass, const ColumnLinear& linear,
+                                      const ColumnGradients& gradients, const std::vector<at::Tensor>& saved,
+                                      std::int64_t tokens) {
+  const SummedParts dx = linear_backward(pass, linear.weight, gradients.y, start_input_of(pass, linear, saved, tokens));
+  if (!linear.norm) return {.residual = {}, .x = sum_of(pass, dx)};
+  return norm_backward(pass, *linear.norm, dx.parts(), gradients.sum, saved[kSum], saved[kRstd]);
 }
 
-SummedParts linear_backward(Context& context, const Weight& weight, const Factor& gradient,
+SummedParts linear_backward(const PassState& pass, const Weight& weight, const Factor& gradient,
                             const std::function<Factor()>& input) {
-  PendingTensor dx = start_scattered_product(context, weight, OperandKind::gradient, gradient);
-  wgrad(context, weight, gradient, input());
+  PendingTensor dx = start_scattered_product(pass, weight, OperandKind::gradient, gradient);
+  wgrad(pass, weight, gradient, input());
   return dx.take_parts();
 }
 
-NormedLinear column_linear(Context& context, const ColumnLinear& linear, const SummedParts& x,
+NormedLinear column_linear(const PassState& pass, const ColumnLinear& linear, const SummedParts& x,
                            const at::Tensor& residual, std::int64_t tokens) {
-  const SummedParts input = input_of(context, linear, x);
+  const SummedParts input = input_of(pass, linear, x);
   const variable_list outputs =
-      ColumnFunction::apply(input.parts(), optional_of(residual), &context, &linear, tokens, is_kept(input.parts()[0]));
+      ColumnFunction::apply(input.parts(), optional_of(residual), &pass, &linear, tokens, is_kept(input.parts()[0]));
   return {outputs[0], linear.norm ? outputs[1] : at::Tensor()};
 }
 
-SummedParts row_linear(Context& context, const RowLinear& linear, const at::Tensor& x) {
-  return SummedParts(RowFunction::apply(x, &context, &linear, is_kept(x)));
+SummedParts row_linear(const PassState& pass, const RowLinear& linear, const at::Tensor& x) {
+  return SummedParts(RowFunction::apply(x, &pass, &linear, is_kept(x)));
 }
 
 }  // namespace tessera::nn

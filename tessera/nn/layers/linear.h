@@ -40,14 +40,14 @@ struct NormedLinear {
 };
 // x, residual: [own tokens, in]. `residual` may be undefined; without a norm it must be undefined. tokens: number of
 // tokens in the whole microbatch.
-NormedLinear column_linear(Context& context, const ColumnLinear& linear, const SummedParts& x,
+NormedLinear column_linear(const PassState& pass, const ColumnLinear& linear, const SummedParts& x,
                            const at::Tensor& residual, std::int64_t tokens);
 
 struct RowLinear {
   Weight weight;  // [out, local in]
 };
 // x: [tokens, local in] -> [own tokens, out].
-SummedParts row_linear(Context& context, const RowLinear& linear, const at::Tensor& x);
+SummedParts row_linear(const PassState& pass, const RowLinear& linear, const at::Tensor& x);
 
 // The forward and backward of a column-parallel layer without autograd, for functions that contain more than this
 // layer.
@@ -58,22 +58,23 @@ struct ColumnForward {
 };
 // x: the list of a matrix's parts (SummedParts); without a norm, one matrix. kept: whether backward will read the saved
 // tensors.
-ColumnForward column_forward(Context& context, const ColumnLinear& linear, at::TensorList x, const at::Tensor& residual,
-                             std::int64_t tokens, bool kept);
+ColumnForward column_forward(const PassState& pass, const ColumnLinear& linear, at::TensorList x,
+                             const at::Tensor& residual, std::int64_t tokens, bool kept);
 // Returns x as an argument of column_forward.
-SummedParts input_of(Context& context, const ColumnLinear& linear, const SummedParts& x);
+SummedParts input_of(const PassState& pass, const ColumnLinear& linear, const SummedParts& x);
 struct ColumnGradients {
   const Factor& y;  // gradient of NormedLinear::y, quantized by rows and by columns
   at::Tensor sum;   // gradient of NormedLinear::sum; may be undefined
 };
 // Returns the gradients of x and of the residual. Produces the gradients of the layer's weights.
-ops::RmsNormGradients column_backward(Context& context, const ColumnLinear& linear, const ColumnGradients& gradients,
-                                      const std::vector<at::Tensor>& saved, std::int64_t tokens);
+ops::RmsNormGradients column_backward(const PassState& pass, const ColumnLinear& linear,
+                                      const ColumnGradients& gradients, const std::vector<at::Tensor>& saved,
+                                      std::int64_t tokens);
 
 // The backward products of a column-parallel weight, without autograd. `gradient` is the gradient of y [tokens, local
 // out]. `input` returns x [tokens, in] by columns; `input` is called after the product for dx has been enqueued. The
 // weight's gradient is computed and produced while dx is summed over tp. Returns dx: [own tokens, in].
-SummedParts linear_backward(Context& context, const Weight& weight, const Factor& gradient,
+SummedParts linear_backward(const PassState& pass, const Weight& weight, const Factor& gradient,
                             const std::function<Factor()>& input);
 
 }  // namespace tessera::nn

@@ -30,50 +30,51 @@ bool is_delayed(const Context& context, const Weight& weight, OperandKind kind) 
 
 // Returns the address to which a product writes the amax of the matrix. In training, the scales of later steps are
 // computed from this amax.
-float* place_of_amax(Context& context, const Weight& weight, OperandKind kind) {
-  if (!is_delayed(context, weight, kind)) return nullptr;
+float* place_of_amax(const PassState& pass, const Weight& weight, OperandKind kind) {
+  if (!is_delayed(pass.context, weight, kind)) return nullptr;
   const int number = scale_number(weight, kind);
-  return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
+  return pass.context.program.is_training() ? pass.context.scales->amax(number)
+                                            : pass.context.scales->evaluated_amax(number);
 }
 
 // Reduces the amax over tp. is_event: whether the reduction is recorded as an event of the step. Delayed scaling, which
 // needs the reduction only in its first steps, records no event.
-void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool is_event) {
-  if (is_event) return all_reduce_tp(context, amax, comm::ReduceOp::max, pass);
-  reduce_unrecorded(context, amax, comm::ReduceOp::max);
+void take_greatest(const PassState& pass, at::Tensor& amax, bool is_event) {
+  if (is_event) return all_reduce_tp(pass, amax, comm::ReduceOp::max);
+  reduce_unrecorded(pass, amax, comm::ReduceOp::max);
 }
 
 // shared: whether the tp ranks hold different parts of the matrix.
-ops::WholeScale scale_of(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& matrix,
-                         bool shared, schedule::Pass pass) {
-  const Encoding encoding = encoding_of(context, weight, kind);
+ops::WholeScale scale_of(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& matrix,
+                         bool shared) {
+  const Encoding encoding = encoding_of(pass.context, weight, kind);
   if (!ops::needs_whole(encoding)) return {};
-  const bool delayed = is_delayed(context, weight, kind);
-  if (delayed && context.scales->are_known()) return context.scales->scale(scale_number(weight, kind));
+  const bool delayed = is_delayed(pass.context, weight, kind);
+  if (delayed && pass.context.scales->are_known()) return pass.context.scales->scale(scale_number(weight, kind));
   at::Tensor amax = ops::amax_of(matrix);
-  if (shared) take_greatest(context, amax, pass, !delayed);
+  if (shared) take_greatest(pass, amax, !delayed);
   return ops::whole_scale(encoding, amax);
 }
 
-ops::Quantization quantization(Context& context, const Weight& weight, OperandKind kind, ops::Sides sides,
+ops::Quantization quantization(const PassState& pass, const Weight& weight, OperandKind kind, ops::Sides sides,
                                const ops::WholeScale& scale) {
-  return {.encoding = encoding_of(context, weight, kind),
+  return {.encoding = encoding_of(pass.context, weight, kind),
           .sides = sides,
           .whole = scale,
-          .amax = place_of_amax(context, weight, kind)};
+          .amax = place_of_amax(pass, weight, kind)};
 }
 
-Factor quantized(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& matrix, bool shared,
-                 schedule::Pass pass, ops::Sides sides) {
-  const ops::WholeScale scale = scale_of(context, weight, kind, matrix, shared, pass);
-  return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, kind, sides, scale))};
+Factor quantized(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& matrix, bool shared,
+                 ops::Sides sides) {
+  const ops::WholeScale scale = scale_of(pass, weight, kind, matrix, shared);
+  return {.matrix = {}, .operands = quantize(matrix, quantization(pass, weight, kind, sides, scale))};
 }
 
 // Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
-std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, OperandKind kind,
+std::optional<ops::Quantization> known_quantization(const PassState& pass, const Weight& weight, OperandKind kind,
                                                     ops::Sides sides) {
-  if (!is_delayed(context, weight, kind) || !context.scales->are_known()) return std::nullopt;
-  return quantization(context, weight, kind, sides, context.scales->scale(scale_number(weight, kind)));
+  if (!is_delayed(pass.context, weight, kind) || !pass.context.scales->are_known()) return std::nullopt;
+  return quantization(pass, weight, kind, sides, pass.context.scales->scale(scale_number(weight, kind)));
 }
 
 bool travels_quantized(const Context& context, const Weight& weight) {
@@ -83,7 +84,7 @@ bool travels_quantized(const Context& context, const Weight& weight) {
 
 }  // namespace
 
-void add_scales(Context& context, Weight& weight) {
+void add_scales(const Context& context, Weight& weight) {
   if (weight.product != Format::fp8 || context.scales == nullptr) return;
   const std::string& name = context.program.parameters().spec(weight.id).name;
   weight.input_scale = context.scales->add(name + " input", encoding_of(context, weight, OperandKind::input).element);
@@ -91,83 +92,80 @@ void add_scales(Context& context, Weight& weight) {
       context.scales->add(name + " gradient", encoding_of(context, weight, OperandKind::gradient).element);
 }
 
-std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, OperandKind kind,
-                                          const at::Tensor& own, schedule::Pass pass) {
-  if (!travels_quantized(context, weight)) return std::nullopt;
-  const Encoding encoding = encoding_of(context, weight, kind);
-  const ops::WholeScale scale = scale_of(context, weight, kind, own, /*shared=*/true, pass);
-  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, kind)),
+std::optional<TokenCodes> codes_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
+                                          const at::Tensor& own) {
+  if (!travels_quantized(pass.context, weight)) return std::nullopt;
+  const Encoding encoding = encoding_of(pass.context, weight, kind);
+  const ops::WholeScale scale = scale_of(pass, weight, kind, own, /*shared=*/true);
+  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(pass, weight, kind)),
                     .encoding = encoding,
                     .scale = scale};
 }
 
-std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, OperandKind kind,
-                                               const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
-                                               ops::Sides sides) {
+std::function<Factor()> start_factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
+                                               const at::Tensor& own, std::int64_t tokens, ops::Sides sides) {
   const TokenReader reader{.weight = weight.id, .is_wgrad = sides == ops::Sides::columns};
-  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, kind, own, pass)) {
-    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass, reader));
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(pass, weight, kind, own)) {
+    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(pass, codes->own, tokens, reader));
     return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
       return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
     };
   }
-  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass, reader));
-  return [arriving, &context, &weight, kind, pass, sides]() -> Factor {
+  auto arriving = std::make_shared<PendingTensor>(start_enter_tp(pass, own, tokens, reader));
+  return [arriving, pass, &weight, kind, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
-    return quantized(context, weight, kind, whole, /*shared=*/false, pass, sides);
+    return quantized(pass, weight, kind, whole, /*shared=*/false, sides);
   };
 }
 
-Factor factor_of_tokens(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
-                        std::int64_t tokens, schedule::Pass pass, ops::Sides sides) {
-  return start_factor_of_tokens(context, weight, kind, own, tokens, pass, sides)();
+Factor factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& own,
+                        std::int64_t tokens, ops::Sides sides) {
+  return start_factor_of_tokens(pass, weight, kind, own, tokens, sides)();
 }
 
-Factor factor_of_columns(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& part,
-                         schedule::Pass pass, ops::Sides sides) {
+Factor factor_of_columns(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& part,
+                         ops::Sides sides) {
   if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
-  return quantized(context, weight, kind, part, /*shared=*/true, pass, sides);
+  return quantized(pass, weight, kind, part, /*shared=*/true, sides);
 }
 
-Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
-                        ops::Sides sides) {
-  if (const auto known = known_quantization(context, weight, OperandKind::input, sides))
+Factor factor_of_swiglu(const PassState& pass, const Weight& weight, const at::Tensor& gate_up, ops::Sides sides) {
+  if (const auto known = known_quantization(pass, weight, OperandKind::input, sides))
     return {.matrix = {}, .operands = ops::swiglu_operands(gate_up, *known)};
-  return factor_of_columns(context, weight, OperandKind::input, ops::swiglu_forward(gate_up), pass, sides);
+  return factor_of_columns(pass, weight, OperandKind::input, ops::swiglu_forward(gate_up), sides);
 }
 
 namespace {
-SwigluFactors swiglu_backward_in_steps(Context& context, const Weight& weight, const Weight* reader,
+SwigluFactors swiglu_backward_in_steps(const PassState& pass, const Weight& weight, const Weight* reader,
                                        const at::Tensor& dout, const at::Tensor& gate_up) {
-  constexpr auto kPass = schedule::Pass::backward;
   const auto gradient = [&](const at::Tensor& matrix) {
-    return factor_of_columns(context, weight, OperandKind::gradient, matrix, kPass, ops::Sides::both);
+    return factor_of_columns(pass, weight, OperandKind::gradient, matrix, ops::Sides::both);
   };
   if (reader == nullptr) return {.gradient = gradient(ops::swiglu_backward(dout, gate_up)), .out = {}};
   const ops::SwigluBackward swiglu = ops::swiglu_backward_with_output(dout, gate_up);
-  Factor out = factor_of_columns(context, *reader, OperandKind::input, swiglu.out, kPass, ops::Sides::columns);
+  Factor out = factor_of_columns(pass, *reader, OperandKind::input, swiglu.out, ops::Sides::columns);
   return {.gradient = gradient(swiglu.gradient), .out = std::move(out)};
 }
 }  // namespace
 
-SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
+SwigluFactors factors_of_swiglu_backward(const PassState& pass, const Weight& weight, const Weight* reader,
                                          const at::Tensor& dout, const at::Tensor& gate_up) {
-  const auto of_gradient = known_quantization(context, weight, OperandKind::gradient, ops::Sides::both);
+  const auto of_gradient = known_quantization(pass, weight, OperandKind::gradient, ops::Sides::both);
   const auto of_out =
-      reader == nullptr ? std::nullopt : known_quantization(context, *reader, OperandKind::input, ops::Sides::columns);
+      reader == nullptr ? std::nullopt : known_quantization(pass, *reader, OperandKind::input, ops::Sides::columns);
   if (!of_gradient || (reader != nullptr && !of_out))
-    return swiglu_backward_in_steps(context, weight, reader, dout, gate_up);
+    return swiglu_backward_in_steps(pass, weight, reader, dout, gate_up);
   ops::SwigluOperands operands =
       ops::swiglu_backward_operands(dout, gate_up, *of_gradient, of_out ? &*of_out : nullptr);
   return {.gradient = {.matrix = {}, .operands = std::move(operands.gradient)},
           .out = {.matrix = {}, .operands = {.rows = {}, .columns = std::move(operands.out)}}};
 }
 
-bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens) {
-  const bool gathered = tokens == Tokens::own && context.sequence_parallel && context.has_tp();
-  return weight.product != Format::bf16 && context.policy != Recompute::selective && !gathered &&
-         is_trainable(context, weight);
+bool keeps_columns(const PassState& pass, const Weight& weight, Tokens tokens) {
+  const bool gathered = tokens == Tokens::own && pass.context.sequence_parallel && pass.context.has_tp();
+  return weight.product != Format::bf16 && pass.policy != Recompute::selective && !gathered &&
+         is_trainable(pass.context, weight);
 }
 
 KeptColumns kept_columns(const Factor& input) {
@@ -196,8 +194,8 @@ std::int64_t tokens_of(const Factor& factor) {
 namespace {
 
 // Counts the product's multiplications and additions.
-void count(Context& context, const Weight& weight, std::int64_t tokens) {
-  context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
+void count(const PassState& pass, const Weight& weight, std::int64_t tokens) {
+  pass.context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
 }
 
 Factor rows_of(const Factor& factor, const layout::Range& tokens) {
@@ -245,9 +243,9 @@ at::Tensor in_chunks(const Factor& factor, std::int64_t columns, const ChunkedPr
 
 }  // namespace
 
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how) {
-  count(context, weight, tokens_of(x, how));
-  ConsumedWeight consumed(context, weight, context.pass);
+at::Tensor fprop(const PassState& pass, const Weight& weight, const Factor& x, const ChunkedProduct& how) {
+  count(pass, weight, tokens_of(x, how));
+  ConsumedWeight consumed(pass, weight);
   if (weight.product == Format::bf16) {
     const at::Tensor& w = consumed.tensor();
     return in_chunks(
@@ -261,9 +259,9 @@ at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const 
       [&](const Factor& part, at::Tensor& y) { multiply_to(part.operands.rows, w, y, fast); });
 }
 
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how) {
-  count(context, weight, tokens_of(dy, how));
-  ConsumedWeight consumed(context, weight, schedule::Pass::backward);
+at::Tensor dgrad(const PassState& pass, const Weight& weight, const Factor& dy, const ChunkedProduct& how) {
+  count(pass, weight, tokens_of(dy, how));
+  ConsumedWeight consumed(pass, weight);
   if (weight.product == Format::bf16) {
     const at::Tensor& w = consumed.tensor();
     return in_chunks(
@@ -276,9 +274,9 @@ at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const
       [&](const Factor& part, at::Tensor& dx) { multiply_to(part.operands.rows, w, dx); });
 }
 
-void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {
-  produce_gradient(context, weight, [&](at::Tensor& gradient, bool accumulate) {
-    count(context, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
+void wgrad(const PassState& pass, const Weight& weight, const Factor& dy, const Factor& x) {
+  produce_gradient(pass, weight, [&](at::Tensor& gradient, bool accumulate) {
+    count(pass, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
     if (weight.product == Format::bf16)
       ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
     else

@@ -24,13 +24,13 @@ struct Factor {
 
 // Adds the weight's matrices to the context's delayed scales, if the weight has fp8 products and scaling is delayed.
 // Call this function before the first step, on every rank in the same order.
-void add_scales(Context& context, Weight& weight);
+void add_scales(const Context& context, Weight& weight);
 
 // Returns the factor of a whole matrix. Under sequence parallelism, `own` has this rank's rows of the matrix, and the
 // function gathers the rows of all ranks. Otherwise `own` is the whole matrix. The whole matrix has `tokens` rows.
 // Collective over tp.
-Factor factor_of_tokens(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
-                        std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
+Factor factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& own,
+                        std::int64_t tokens, ops::Sides sides);
 // This rank's own tokens of a factor, quantized to fp8.
 struct TokenCodes {
   at::Tensor own;
@@ -39,21 +39,19 @@ struct TokenCodes {
 };
 // Returns this rank's tokens as fp8 codes if the codes are gathered over tp (ProductOptions::tp_wire). Returns nullopt
 // if the tokens are gathered without quantization. Collective over tp.
-std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, OperandKind kind,
-                                          const at::Tensor& own, schedule::Pass pass);
+std::optional<TokenCodes> codes_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
+                                          const at::Tensor& own);
 // Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The
 // caller calls this function once.
-std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, OperandKind kind,
-                                               const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
-                                               ops::Sides sides);
+std::function<Factor()> start_factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
+                                               const at::Tensor& own, std::int64_t tokens, ops::Sides sides);
 // Returns the factor of this rank's part of a matrix whose columns are sharded over tp. The parts of all ranks have the
 // same scale. Collective over tp.
-Factor factor_of_columns(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& part,
-                         schedule::Pass pass, ops::Sides sides);
+Factor factor_of_columns(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& part,
+                         ops::Sides sides);
 
 // Returns factor_of_columns(swiglu(gate_up)) with OperandKind::input.
-Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
-                        ops::Sides sides);
+Factor factor_of_swiglu(const PassState& pass, const Weight& weight, const at::Tensor& gate_up, ops::Sides sides);
 // The factors that backward makes from dout, the gradient of swiglu(gate_up).
 struct SwigluFactors {
   Factor gradient;  // gradient of gate_up: factor of the backward products of `weight`
@@ -61,14 +59,14 @@ struct SwigluFactors {
 };
 // weight: the weight whose product is gate_up. reader: the weight that is multiplied by swiglu(gate_up); null if
 // SwigluFactors::out is not needed.
-SwigluFactors factors_of_swiglu_backward(Context& context, const Weight& weight, const Weight* reader,
+SwigluFactors factors_of_swiglu_backward(const PassState& pass, const Weight& weight, const Weight* reader,
                                          const at::Tensor& dout, const at::Tensor& gate_up);
 
 // Returns whether forward keeps an operand for wgrad instead of the input. Forward then quantizes the input by rows and
 // by columns in one pass, and keeps the operand by columns. `tokens` describes the input before it is gathered over tp.
 // Returns false if the input is gathered, because an operand of all tokens needs more memory than the input of this
 // rank's own tokens.
-bool keeps_columns(const Context& context, const Weight& weight, Tokens tokens);
+bool keeps_columns(const PassState& pass, const Weight& weight, Tokens tokens);
 // An input's operand by columns that is kept for backward: its values (on a CPU) or its codes and scales, and the amax
 // that the operand has. Some tensors are undefined.
 struct KeptColumns {
@@ -92,11 +90,11 @@ struct ChunkedProduct {
   // Called after the product of a chunk. `result` is the result of all rows. May be null.
   std::function<void(const TokenChunk& chunk, const at::Tensor& result)> after;
 };
-// Returns y = x w^T. Reads the operand of x by rows. Consumes the weight in the context's pass.
-at::Tensor fprop(Context& context, const Weight& weight, const Factor& x, const ChunkedProduct& how = {});
+// Returns y = x w^T. Reads the operand of x by rows. Consumes the weight in the pass.
+at::Tensor fprop(const PassState& pass, const Weight& weight, const Factor& x, const ChunkedProduct& how = {});
 // Returns dx = dy w. Reads the operand of dy by rows.
-at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const ChunkedProduct& how = {});
+at::Tensor dgrad(const PassState& pass, const Weight& weight, const Factor& dy, const ChunkedProduct& how = {});
 // Computes dw = dy^T x. Reads dy and x by columns. Produces the weight's gradient; does nothing for a frozen weight.
-void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x);
+void wgrad(const PassState& pass, const Weight& weight, const Factor& dy, const Factor& x);
 
 }  // namespace tessera::nn

@@ -8,12 +8,11 @@
 
 namespace tessera::nn {
 
-at::Tensor last_logits(Context& context, const VocabOutput& output, const at::Tensor& hidden, std::int64_t tokens,
+at::Tensor last_logits(const PassState& pass, const VocabOutput& output, const at::Tensor& hidden, std::int64_t tokens,
                        std::int64_t vocab_size) {
-  const at::Tensor row = enter_tp(context, hidden, tokens, context.pass).narrow(0, tokens - 1, 1);
-  const Factor input =
-      factor_of_columns(context, output.weight, OperandKind::input, row, context.pass, ops::Sides::rows);
-  const at::Tensor part = fprop(context, output.weight, input);
+  const at::Tensor row = enter_tp(pass, hidden, tokens).narrow(0, tokens - 1, 1);
+  const Factor input = factor_of_columns(pass, output.weight, OperandKind::input, row, ops::Sides::rows);
+  const at::Tensor part = fprop(pass, output.weight, input);
   // Every id is on one rank, so each sum has one term that is not zero.
   const quant::DType type = quant::accumulator_of(ops::to_dtype(part.scalar_type()));
   at::Tensor all = at::zeros({vocab_size}, part.options().dtype(ops::to_scalar_type(type)));
@@ -22,7 +21,7 @@ at::Tensor last_logits(Context& context, const VocabOutput& output, const at::Te
     const std::int64_t size = range.end - range.begin;
     all.narrow(0, range.begin, size).copy_(part.select(0, 0).narrow(0, range.row, size));
   }
-  all_reduce_tp(context, all, comm::ReduceOp::sum, context.pass);
+  all_reduce_tp(pass, all, comm::ReduceOp::sum);
   return all;
 }
 

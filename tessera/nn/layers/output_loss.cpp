@@ -17,20 +17,19 @@ namespace {
 class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> {
  public:
   // Writes the sum of the losses to `sum`. If `scale` is 0, no backward pass follows.
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets, Context* context,
-                            const VocabOutput* output, double scale, at::Tensor* sum) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& targets,
+                            const PassState* pass, const VocabOutput* output, double scale, at::Tensor* sum) {
     at::Tensor logits =
-        gathered_product(*context, output->weight, OperandKind::input, hidden, targets.size(0), ops::Sides::rows)
-            .product;
+        gathered_product(*pass, output->weight, OperandKind::input, hidden, targets.size(0), ops::Sides::rows).product;
     at::Tensor maximum = ops::cross_entropy_maximum(logits);
-    all_reduce_tp(*context, maximum, comm::ReduceOp::max, context->pass);
+    all_reduce_tp(*pass, maximum, comm::ReduceOp::max);
     at::Tensor sums = ops::cross_entropy_sums(logits, maximum, targets, output->part);
-    all_reduce_tp(*context, sums, comm::ReduceOp::sum, context->pass);
+    all_reduce_tp(*pass, sums, comm::ReduceOp::sum);
     const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->part, scale);
     *sum = ops::sum_on_device(losses);
     ctx->save_for_backward({scale != 0 ? logits : at::Tensor(), hidden});
-    stash(ctx, *context, scale != 0, {logits, hidden}, Tokens::all);
-    save_pointer(ctx, "context", context);
+    stash(ctx, *pass, scale != 0, {logits, hidden}, Tokens::all);
+    save_pass(ctx, *pass);
     save_pointer(ctx, "output", output);
     // Reading the value from a GPU would make the host wait.
     const double value = sum->is_cpu() ? scale * sum->item<double>() : std::numeric_limits<double>::quiet_NaN();
@@ -39,27 +38,24 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    auto& context = *saved_pointer<Context>(ctx, "context");
+    const PassState pass = saved_pass(ctx);
     auto& output = *saved_pointer<const VocabOutput>(ctx, "output");
-    fetch(ctx, context);
+    fetch(ctx, pass);
     at::Tensor dlogits = saved[0];
     if (const double factor = gradients[0].item<double>(); factor != 1.0) dlogits = at::mul(dlogits, factor);
-    constexpr auto kPass = schedule::Pass::backward;
-    const std::function<Factor()> hidden = start_factor_of_tokens(context, output.weight, OperandKind::input, saved[1],
-                                                                  dlogits.size(0), kPass, ops::Sides::columns);
-    const Factor gradient =
-        factor_of_columns(context, output.weight, OperandKind::gradient, dlogits, kPass, ops::Sides::both);
-    return {sum_of(context, linear_backward(context, output.weight, gradient, hidden)), {}, {}, {}, {}, {}};
+    const std::function<Factor()> hidden =
+        start_factor_of_tokens(pass, output.weight, OperandKind::input, saved[1], dlogits.size(0), ops::Sides::columns);
+    const Factor gradient = factor_of_columns(pass, output.weight, OperandKind::gradient, dlogits, ops::Sides::both);
+    return {sum_of(pass, linear_backward(pass, output.weight, gradient, hidden)), {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-Loss output_loss(Context& context, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
+Loss output_loss(const PassState& pass, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
                  double scale) {
   Loss loss;
-  loss.objective =
-      OutputLossFunction::apply(hidden, targets, &context, &output, is_kept(hidden) ? scale : 0.0, &loss.sum);
+  loss.objective = OutputLossFunction::apply(hidden, targets, &pass, &output, is_kept(hidden) ? scale : 0.0, &loss.sum);
   return loss;
 }
 

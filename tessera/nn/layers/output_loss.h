@@ -23,7 +23,7 @@ struct Loss {
 };
 // hidden: [own tokens, hidden]. targets: [tokens] int64, -1 masked. scale: 1 / tokens of the whole step. With gradients
 // enabled, the gradient of the logits replaces the logits in memory and is kept for backward.
-Loss output_loss(Context& context, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
+Loss output_loss(const PassState& pass, const VocabOutput& output, const at::Tensor& hidden, const at::Tensor& targets,
                  double scale);
 
 }  // namespace tessera::nn

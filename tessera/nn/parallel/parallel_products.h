@@ -25,16 +25,17 @@ struct GatheredProduct {
   // The factor of all tokens. In a number format, it has the operand by columns if `sides` contains columns.
   Factor factor;
 };
-// Gathers the tokens of a factor and multiplies the factor by the weight. An input is multiplied as x w^T in the
-// context's pass. A gradient is multiplied as dy w in the backward pass. `own` contains this rank's tokens of the
-// factor, as in factor_of_tokens. `sides` must contain the rows. Collective over tp.
-GatheredProduct gathered_product(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
+// Gathers the tokens of a factor and multiplies the factor by the weight. An input is multiplied as x w^T. A gradient
+// is multiplied as dy w. `own` contains this rank's tokens of the factor, as in factor_of_tokens. `sides` must contain
+// the rows. Collective over tp.
+GatheredProduct gathered_product(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& own,
                                  std::int64_t tokens, ops::Sides sides);
 
 // Multiplies a factor of all tokens as gathered_product does, and sums the products of the tp ranks as leave_tp does.
 // Returns the sums of this rank's tokens. Collective over tp.
-SummedParts scattered_product(Context& context, const Weight& weight, OperandKind kind, const Factor& factor);
+SummedParts scattered_product(const PassState& pass, const Weight& weight, OperandKind kind, const Factor& factor);
 // Starts scattered_product and returns before the last sums are complete, so that compute can do other work.
-PendingTensor start_scattered_product(Context& context, const Weight& weight, OperandKind kind, const Factor& factor);
+PendingTensor start_scattered_product(const PassState& pass, const Weight& weight, OperandKind kind,
+                                      const Factor& factor);
 
 }  // namespace tessera::nn

@@ -11,14 +11,15 @@ namespace {
 
 class SumFunction : public torch::autograd::Function<SumFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, at::TensorList parts, Context* context) {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList parts, const PassState* pass) {
     save_parts(ctx, parts);
     const at::Tensor& first = parts[0];
     at::Tensor sum = at::empty(first.sizes(), first.options());
     if (ops::is_dry(first)) ops::report(ops::memory_work("sum of parts", ops::bytes_of(parts) + ops::bytes_of(sum)));
     std::vector<const void*> pointers;
     for (const at::Tensor& part : parts) pointers.push_back(part.const_data_ptr());
-    context->program.add_in_order(sum.mutable_data_ptr(), pointers, ops::to_dtype(first.scalar_type()), first.numel());
+    pass->context.program.add_in_order(sum.mutable_data_ptr(), pointers, ops::to_dtype(first.scalar_type()),
+                                       first.numel());
     return sum;
   }
 
@@ -29,9 +30,9 @@ class SumFunction : public torch::autograd::Function<SumFunction> {
 
 }  // namespace
 
-at::Tensor sum_of(Context& context, const SummedParts& matrix) {
+at::Tensor sum_of(const PassState& pass, const SummedParts& matrix) {
   const at::TensorList parts = matrix.parts();
-  return parts.size() == 1 ? parts[0] : SumFunction::apply(parts, &context);
+  return parts.size() == 1 ? parts[0] : SumFunction::apply(parts, &pass);
 }
 
 }  // namespace tessera::nn

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/nn/context.h"
+#include "tessera/nn/pass_state.h"
 
 namespace tessera::nn {
 
@@ -26,6 +26,6 @@ class SummedParts {
 };
 
 // Returns the sum as one matrix, with autograd. Enqueues a pass over memory if there are several parts.
-at::Tensor sum_of(Context& context, const SummedParts& matrix);
+at::Tensor sum_of(const PassState& pass, const SummedParts& matrix);
 
 }  // namespace tessera::nn

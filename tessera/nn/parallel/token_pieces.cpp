@@ -14,10 +14,10 @@ namespace tessera::nn {
 namespace {
 
 // Returns an uninitialized matrix.
-TransferMatrix transfer_matrix(Context& context, std::int64_t rows, const at::Tensor& like) {
+TransferMatrix transfer_matrix(const PassState& pass, std::int64_t rows, const at::Tensor& like) {
   const std::int64_t cols = like.size(1);
   runtime::TransferMemory memory =
-      context.program.take_transfer(rows * cols * static_cast<std::int64_t>(like.element_size()));
+      pass.context.program.take_transfer(rows * cols * static_cast<std::int64_t>(like.element_size()));
   // The matrix of a dry run has no memory.
   if (memory.data != nullptr || like.is_meta())
     return {.matrix = at::from_blob(
@@ -60,21 +60,21 @@ bool travels_in_pieces(const Context& context) {
   return context.products.tp_overlap && context.sequence_parallel && context.has_tp();
 }
 
-GatherInPieces::GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+GatherInPieces::GatherInPieces(const PassState& pass, const at::Tensor& own, std::int64_t tokens,
                                const TokenReader& reader)
-    : context_(context), own_(own.contiguous()), pieces_(context.program) {
-  TransferMatrix all = transfer_matrix(context, tokens, own);
+    : context_(pass.context), own_(own.contiguous()), pieces_(pass.context.program) {
+  TransferMatrix all = transfer_matrix(pass, tokens, own);
   all_ = std::move(all.matrix);
-  const std::vector<std::int64_t> counts = elements_by_rank(context, tokens, own.size(1));
+  const std::vector<std::int64_t> counts = elements_by_rank(pass.context, tokens, own.size(1));
   // The other places of the tp group have no rank.
-  if (context.tp_size() == 1) rows_of_rank(context, all_, 0).copy_(own_);
-  for (int piece = 1; piece < context.program.nominal_size(); ++piece)
+  if (pass.context.tp_size() == 1) rows_of_rank(pass.context, all_, 0).copy_(own_);
+  for (int piece = 1; piece < pass.context.program.nominal_size(); ++piece)
     pieces_.begin({.kind = runtime::ProgramCollectiveKind::gather_piece,
                    .in = own_.const_data_ptr(),
                    .out = all_.mutable_data_ptr(),
                    .counts = counts,
                    .type = ops::to_dtype(own.scalar_type()),
-                   .pass = pass,
+                   .pass = pass.id,
                    .piece = piece,
                    .weight = reader.weight,
                    .is_for_wgrad = reader.is_wgrad,
@@ -98,36 +98,35 @@ at::Tensor GatherInPieces::take() {
   return std::exchange(all_, at::Tensor());
 }
 
-ScatterInPieces::ScatterInPieces(Context& context, const at::Tensor& part, schedule::Pass pass,
-                                 schedule::ParameterId writer)
-    : context_(context),
-      pass_(pass),
+ScatterInPieces::ScatterInPieces(const PassState& pass, const at::Tensor& part, schedule::ParameterId writer)
+    : pass_(pass),
       writer_(writer),
       part_(part.contiguous()),
-      counts_(elements_by_rank(context, part.size(0), part.size(1))),
-      written_(static_cast<std::size_t>(context.tp_size())),
-      pieces_(context.program) {
-  const std::int64_t own = context.tokens_of(context.tp_rank(), part_.size(0));
-  for (int rank = 0; rank < context.tp_size(); ++rank)
-    parts_.push_back(rank == context.tp_rank() ? TransferMatrix{.matrix = rows_of_rank(context, part_, rank)}
-                                               : transfer_matrix(context, own, part_));
+      counts_(elements_by_rank(pass.context, part.size(0), part.size(1))),
+      written_(static_cast<std::size_t>(pass.context.tp_size())),
+      pieces_(pass.context.program) {
+  const std::int64_t own = pass.context.tokens_of(pass.context.tp_rank(), part_.size(0));
+  for (int rank = 0; rank < pass.context.tp_size(); ++rank)
+    parts_.push_back(rank == pass.context.tp_rank() ? TransferMatrix{.matrix = rows_of_rank(pass.context, part_, rank)}
+                                                    : transfer_matrix(pass, own, part_));
 }
 
 void ScatterInPieces::written(const layout::Range& ranks) {
   for (std::int64_t rank = ranks.begin; rank < ranks.end; ++rank) written_[static_cast<std::size_t>(rank)] = true;
-  const int size = context_.tp_size();
-  while (pieces_.size() + 1 < context_.program.nominal_size()) {
+  const int size = pass_.context.tp_size();
+  while (pieces_.size() + 1 < pass_.context.program.nominal_size()) {
     const int piece = pieces_.size() + 1;
     const bool has_peers = piece < size;
-    if (has_peers && !written_[static_cast<std::size_t>((context_.tp_rank() + piece) % size)]) return;
+    if (has_peers && !written_[static_cast<std::size_t>((pass_.context.tp_rank() + piece) % size)]) return;
     const TransferMatrix received =
-        has_peers ? parts_[static_cast<std::size_t>((context_.tp_rank() - piece + size) % size)] : TransferMatrix{};
+        has_peers ? parts_[static_cast<std::size_t>((pass_.context.tp_rank() - piece + size) % size)]
+                  : TransferMatrix{};
     pieces_.begin({.kind = runtime::ProgramCollectiveKind::scatter_piece,
                    .in = part_.const_data_ptr(),
                    .out = has_peers ? received.matrix.mutable_data_ptr() : nullptr,
                    .counts = counts_,
                    .type = ops::to_dtype(part_.scalar_type()),
-                   .pass = pass_,
+                   .pass = pass_.id,
                    .piece = piece,
                    .weight = writer_,
                    .offset = received.offset});
@@ -135,7 +134,7 @@ void ScatterInPieces::written(const layout::Range& ranks) {
 }
 
 std::vector<at::Tensor> ScatterInPieces::await() {
-  const int expected = context_.program.nominal_size() - 1;
+  const int expected = pass_.context.program.nominal_size() - 1;
   TESSERA_CHECK(pieces_.size() == expected, "a sum over tp has begun {} pieces, expected {}", pieces_.size(), expected);
   pieces_.await(expected);
   std::vector<int> ranks;
@@ -145,12 +144,12 @@ std::vector<at::Tensor> ScatterInPieces::await() {
     parts.push_back(std::move(part.matrix));
   }
   parts_.clear();
-  context_.program.record_sum({.ranks = ranks, .pass = pass_, .weight = writer_});
+  pass_.context.program.record_sum({.ranks = ranks, .pass = pass_.id, .weight = writer_});
   return parts;
 }
 
 at::Tensor ScatterInPieces::take() {
-  return sum_of(context_, SummedParts(await()));
+  return sum_of(pass_, SummedParts(await()));
 }
 
 SummedParts ScatterInPieces::take_parts() {

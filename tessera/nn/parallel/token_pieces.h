@@ -49,8 +49,7 @@ class BegunPieces {
 class GatherInPieces final : public PendingResult {
  public:
   // own: this rank's rows of a matrix with `tokens` rows.
-  GatherInPieces(Context& context, const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
-                 const TokenReader& reader);
+  GatherInPieces(const PassState& pass, const at::Tensor& own, std::int64_t tokens, const TokenReader& reader);
 
   // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
   // read the rows. A chunk that contains only this rank's own rows needs no wait. The last chunk waits for every piece,
@@ -59,7 +58,7 @@ class GatherInPieces final : public PendingResult {
   at::Tensor take() override;
 
  private:
-  Context& context_;
+  const Context& context_;
   at::Tensor own_, all_;
   BegunPieces pieces_;
 };
@@ -70,7 +69,7 @@ class ScatterInPieces final : public PendingResult {
  public:
   // part: this rank's part of the sum for all tokens. The caller may write `part` after this call. writer: as in
   // start_leave_tp.
-  ScatterInPieces(Context& context, const at::Tensor& part, schedule::Pass pass, schedule::ParameterId writer);
+  ScatterInPieces(const PassState& pass, const at::Tensor& part, schedule::ParameterId writer);
 
   // Called when the work that writes the parts of tokens of `ranks` is enqueued on compute. Starts, in order, all
   // pieces whose rows are complete.
@@ -84,8 +83,7 @@ class ScatterInPieces final : public PendingResult {
   // Waits for the pieces, records the sum, and returns the parts in the order of the sum.
   std::vector<at::Tensor> await();
 
-  Context& context_;
-  schedule::Pass pass_;
+  PassState pass_;
   schedule::ParameterId writer_;
   at::Tensor part_;
   std::vector<std::int64_t> counts_;   // by rank: number of elements of its tokens

@@ -10,34 +10,37 @@ namespace tessera::runtime {
 using schedule::EventKind;
 using schedule::ParameterId;
 using schedule::Pass;
+using schedule::PassId;
 
 DryRun::DryRun(const shard::RankLayout& layout, int rank, const shard::ParameterTypes& types,
                const RuntimeOptions& options)
     : own_(std::make_unique<ParameterTable>(layout, rank, types, options)), parameters_(*own_), recorder_(*own_) {}
 
-DryRun::Use& DryRun::use(ParameterId id) {
+DryRun::Use& DryRun::use(ParameterId id, int microbatch) {
   parameters_.spec(id);  // throws if the parameter is not registered
-  uses_.resize(static_cast<std::size_t>(parameters_.size()));
-  return uses_[static_cast<std::size_t>(id)];
+  recorder_.check_open(microbatch);
+  return uses_.at(microbatch)[static_cast<std::size_t>(id)];
 }
 
 void DryRun::begin_step(schedule::StepKind kind, int microbatches) {
   recorder_.begin_step(kind, microbatches);
+  uses_.clear();
   waits_.clear();
   received_.clear();
   flops_ = activations_ = {};
 }
 
-void DryRun::begin_microbatch() {
-  recorder_.begin_microbatch();
-  for (Use& use : uses_) use.produced = false;
+void DryRun::begin_microbatch(int microbatch) {
+  recorder_.begin_microbatch(microbatch);
+  uses_[microbatch].resize(static_cast<std::size_t>(parameters_.size()));
 }
 
-void DryRun::end_microbatch() {
-  for (std::size_t id = 0; id < uses_.size(); ++id)
-    TESSERA_CHECK(uses_[id].users == 0, "end of microbatch {}: '{}' is consumed and not released",
-                  recorder_.microbatch(), parameters_.name(static_cast<ParameterId>(id)));
-  recorder_.end_microbatch();
+void DryRun::end_microbatch(int microbatch) {
+  for (ParameterId id = 0; id < parameters_.size(); ++id)
+    TESSERA_CHECK(use(id, microbatch).users == 0, "end of microbatch {}: '{}' is consumed and not released", microbatch,
+                  parameters_.name(id));
+  recorder_.end_microbatch(microbatch);
+  uses_.erase(microbatch);
 }
 
 void DryRun::record(const schedule::Event& event) {
@@ -53,10 +56,10 @@ void DryRun::record_update(const schedule::Event& event) {
   received_.push_back(0);
 }
 
-WeightView DryRun::consume(ParameterId weight, Pass pass) {
-  const ParameterId id = parameters_.read_in(pass, weight);
+WeightView DryRun::consume(ParameterId weight, PassId pass) {
+  const ParameterId id = parameters_.read_in(pass.pass, weight);
   record(recorder_.weight_event(EventKind::consume, pass, id));
-  ++use(id).users;
+  ++use(id, pass.microbatch).users;
   const shard::ParameterSpec& spec = parameters_.spec(id);
   const shard::ParameterTypes& types = parameters_.types(id);
   WeightView view;
@@ -70,35 +73,36 @@ WeightView DryRun::consume(ParameterId weight, Pass pass) {
   return view;
 }
 
-void DryRun::release(ParameterId weight, Pass pass) {
-  const ParameterId id = parameters_.read_in(pass, weight);
-  TESSERA_CHECK(use(id).users > 0, "'{}' is released more often than consumed", parameters_.name(id));
+void DryRun::release(ParameterId weight, PassId pass) {
+  const ParameterId id = parameters_.read_in(pass.pass, weight);
+  Use& used = use(id, pass.microbatch);
+  TESSERA_CHECK(used.users > 0, "'{}' is released more often than consumed", parameters_.name(id));
   record(recorder_.weight_event(EventKind::release, pass, id));
-  --use(id).users;
+  --used.users;
 }
 
-GradientBuffer DryRun::grad_buffer(ParameterId id) {
+GradientBuffer DryRun::grad_buffer(ParameterId id, int microbatch) {
   TESSERA_CHECK(is_training(), "the gradient of '{}' is requested outside a training step", parameters_.name(id));
-  return {nullptr, parameters_.staging_type(id), use(id).produced};
+  return {nullptr, parameters_.staging_type(id), use(id, microbatch).produced};
 }
 
-void DryRun::produce(ParameterId id) {
-  record(recorder_.weight_event(EventKind::produce, Pass::backward, id));
-  use(id).produced = true;
+void DryRun::produce(ParameterId id, int microbatch) {
+  record(recorder_.weight_event(EventKind::produce, {microbatch, Pass::backward}, id));
+  use(id, microbatch).produced = true;
 }
 
-void DryRun::gather_rows(ParameterId id, const shard::RowIds& /*ids*/, void* /*out*/, Pass pass,
+void DryRun::gather_rows(ParameterId id, const shard::RowIds& /*ids*/, void* /*out*/, PassId pass,
                          const std::optional<base::Fence>& /*written*/) {
   record(recorder_.rows_event(pass, id));
 }
 
-RowGradient DryRun::grad_rows(ParameterId id, const shard::RowIds& /*ids*/) {
+RowGradient DryRun::grad_rows(ParameterId id, const shard::RowIds& /*ids*/, int /*microbatch*/) {
   return {nullptr, parameters_.staging_type(id), nullptr};
 }
 
 void DryRun::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : parameters_.with_backward_weights(weights))
-    record_update(recorder_.weight_event(EventKind::publish, Pass::forward, id));
+    record_update(recorder_.weight_event(EventKind::publish, {}, id));
 }
 
 void DryRun::reduce_amaxes(std::span<float> amaxes) {
@@ -129,11 +133,11 @@ void DryRun::wait(const Issued& issued) {
   waits_[static_cast<std::size_t>(issued.event)] = recorder_.last();
 }
 
-void DryRun::stash(std::int64_t bytes, Pass pass, std::string_view way) {
+void DryRun::stash(std::int64_t bytes, PassId pass, std::string_view way) {
   record(recorder_.activation_event(EventKind::stash, bytes, pass, way));
 }
 
-void DryRun::fetch(std::int64_t bytes, Pass pass, std::string_view way) {
+void DryRun::fetch(std::int64_t bytes, PassId pass, std::string_view way) {
   record(recorder_.activation_event(EventKind::fetch, bytes, pass, way));
 }
 

@@ -2,6 +2,7 @@
 // trace that Runtime records for the step on this rank. Pointers in views and buffers are null.
 #pragma once
 #include <array>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -40,28 +41,28 @@ class DryRun : public Program {
   bool is_training() const override { return recorder_.is_training(); }
 
   void begin_step(schedule::StepKind kind, int microbatches) override;
-  void begin_microbatch() override;
-  void end_microbatch() override;
+  void begin_microbatch(int microbatch) override;
+  void end_microbatch(int microbatch) override;
   void end_step() override { recorder_.end_step(); }
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override;
   void reduce_counts(std::span<std::int64_t> counts) override;
 
-  WeightView consume(schedule::ParameterId weight, schedule::Pass pass) override;
-  void release(schedule::ParameterId weight, schedule::Pass pass) override;
-  GradientBuffer grad_buffer(schedule::ParameterId id) override;
-  void produce(schedule::ParameterId id) override;
-  void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::Pass pass,
+  WeightView consume(schedule::ParameterId weight, schedule::PassId pass) override;
+  void release(schedule::ParameterId weight, schedule::PassId pass) override;
+  GradientBuffer grad_buffer(schedule::ParameterId id, int microbatch) override;
+  void produce(schedule::ParameterId id, int microbatch) override;
+  void gather_rows(schedule::ParameterId id, const shard::RowIds& ids, void* out, schedule::PassId pass,
                    const std::optional<base::Fence>& written) override;
-  RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids) override;
+  RowGradient grad_rows(schedule::ParameterId id, const shard::RowIds& ids, int microbatch) override;
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
   TransferMemory take_transfer(std::int64_t bytes) override { return transfers_->take(bytes); }
   void record_sum(const ScatterSum& sum) override;
   void add_in_order(void* /*out*/, std::span<const void* const> /*parts*/, quant::DType /*type*/,
                     std::int64_t /*count*/) override {}
-  void stash(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
-  void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) override;
+  void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
+  void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
   void count_product(quant::Format format, std::int64_t flops) override {
     flops_[static_cast<std::size_t>(format)] += flops;
   }
@@ -69,9 +70,9 @@ class DryRun : public Program {
  private:
   struct Use {
     int users = 0;          // consume events without a release event
-    bool produced = false;  // whether the gradient was produced in this microbatch
+    bool produced = false;  // whether the gradient was produced
   };
-  Use& use(schedule::ParameterId id);
+  Use& use(schedule::ParameterId id, int microbatch);
   void record(const schedule::Event& event);
   void record_update(const schedule::Event& event);
 
@@ -79,7 +80,7 @@ class DryRun : public Program {
   ParameterTable& parameters_;
   Recorder recorder_;
   std::shared_ptr<TransferArena> transfers_ = std::make_shared<TransferArena>(base::kNoDevice);  // has no memory
-  std::vector<Use> uses_;                                                                        // by parameter
+  std::map<int, std::vector<Use>> uses_;  // by open microbatch, then by parameter
   std::vector<int> waits_;
   std::vector<std::int64_t> received_;
   std::array<std::int64_t, quant::kFormats> flops_{}, activations_{};

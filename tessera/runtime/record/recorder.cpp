@@ -5,7 +5,7 @@
 
 namespace tessera::runtime {
 
-using schedule::EventKind, schedule::Pass, schedule::ParameterId;
+using schedule::EventKind, schedule::Pass, schedule::PassId, schedule::ParameterId;
 
 void Recorder::begin_step(schedule::StepKind kind, int microbatches) {
   check_between_steps("begin_step");
@@ -21,19 +21,15 @@ void Recorder::check_between_steps(const char* call) const {
   TESSERA_CHECK(!in_step_, "{} inside a step", call);
 }
 
-void Recorder::begin_microbatch() {
-  TESSERA_CHECK(in_step_ && !in_microbatch(), "begin_microbatch outside a step or inside a microbatch");
-  TESSERA_CHECK(microbatch() + 1 < microbatches_, "microbatch {} of a step of {}", microbatch() + 2, microbatches_);
-  numbers_.begin_microbatch();
+void Recorder::begin_microbatch(int microbatch) {
+  TESSERA_CHECK(in_step_, "begin_microbatch outside a step");
+  TESSERA_CHECK(microbatch < microbatches_, "microbatch {} of a step of {}", microbatch + 1, microbatches_);
+  numbers_.begin_microbatch(microbatch);
 }
 
-void Recorder::check_in_microbatch() const {
-  TESSERA_CHECK(in_microbatch(), "end_microbatch without begin_microbatch");
-}
-
-void Recorder::end_microbatch() {
-  check_in_microbatch();
-  numbers_.end_microbatch();
+void Recorder::end_microbatch(int microbatch) {
+  check_open(microbatch);
+  numbers_.end_microbatch(microbatch);
 }
 
 void Recorder::check_microbatches_done() const {
@@ -53,11 +49,11 @@ void Recorder::repeat_step(const schedule::Trace& trace) {
   in_step_ = false;
 }
 
-schedule::Event Recorder::weight_event(EventKind kind, Pass pass, ParameterId id) const {
+schedule::Event Recorder::weight_event(EventKind kind, PassId pass, ParameterId id) {
   return numbers_.next(kind, pass, id);
 }
 
-schedule::Event Recorder::rows_event(Pass pass, ParameterId id) const {
+schedule::Event Recorder::rows_event(PassId pass, ParameterId id) {
   schedule::Event event = numbers_.next(EventKind::comm, pass, id);
   event.group = schedule::role_name(mesh::Transfer::rows, parameters_.spec(id).domain);
   event.op = schedule::kRowOp;
@@ -69,12 +65,14 @@ schedule::Event Recorder::collective_event(const ProgramCollective& collective, 
   schedule::Event event = numbers_.other(EventKind::comm, parameters_.program_group(collective.domain), traffic.op,
                                          traffic.given, collective.pass);
   if (is_piece(collective.kind))
-    event.parameter = collective.is_for_wgrad ? collective.weight : consumed_weight(collective.weight, collective.pass);
+    event.parameter =
+        collective.is_for_wgrad ? collective.weight : consumed_weight(collective.weight, collective.pass.pass);
   return event;
 }
 
 schedule::Event Recorder::need_event(const schedule::Event& piece, const Issued& issued) {
-  schedule::Event event = numbers_.other(EventKind::need, piece.group, piece.op, issued.bytes, piece.pass);
+  schedule::Event event =
+      numbers_.other(EventKind::need, piece.group, piece.op, issued.bytes, {piece.microbatch, piece.pass});
   event.parameter = piece.parameter;
   event.offset = issued.offset;
   return event;
@@ -87,7 +85,7 @@ schedule::Event Recorder::sum_event(const ScatterSum& sum) {
   for (int place = group.size; place < group.nominal_size; ++place) ranks.push_back(place);
   schedule::Event event =
       numbers_.other(EventKind::sum, parameters_.program_group(0), schedule::sum_op(ranks), 0, sum.pass);
-  event.parameter = consumed_weight(sum.weight, sum.pass);
+  event.parameter = consumed_weight(sum.weight, sum.pass.pass);
   return event;
 }
 
@@ -95,18 +93,18 @@ ParameterId Recorder::consumed_weight(ParameterId weight, Pass pass) const {
   return weight < 0 ? schedule::kNoParameter : parameters_.read_in(pass, weight);
 }
 
-schedule::Event Recorder::activation_event(EventKind kind, std::int64_t bytes, Pass pass, std::string_view way) {
+schedule::Event Recorder::activation_event(EventKind kind, std::int64_t bytes, PassId pass, std::string_view way) {
   return numbers_.other(kind, {}, std::string(way), bytes, pass);
 }
 
 schedule::Event Recorder::amaxes_event(std::int64_t count) {
   return numbers_.other(EventKind::comm, schedule::kCastGroup, schedule::kAmaxOp,
-                        shard::bytes_of(count, quant::DType::fp32), Pass::forward);
+                        shard::bytes_of(count, quant::DType::fp32), {});
 }
 
 schedule::Event Recorder::counts_event(std::int64_t count) {
   return numbers_.other(EventKind::comm, schedule::kCastGroup, schedule::kCountsOp,
-                        shard::bytes_of(count, quant::DType::i64), Pass::forward);
+                        shard::bytes_of(count, quant::DType::i64), {});
 }
 
 void Recorder::record(const schedule::Event& event) {

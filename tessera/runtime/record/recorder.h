@@ -22,14 +22,15 @@ class Recorder {
 
   // begin_step, end_microbatch and end_step throw Error if they are called out of order.
   void begin_step(schedule::StepKind kind, int microbatches);
-  void begin_microbatch();
-  void end_microbatch();
+  void begin_microbatch(int microbatch);
+  void end_microbatch(int microbatch);
   void end_step();
   // Records all events of a step at once and ends the step. Called if a graph executes the step.
   void repeat_step(const schedule::Trace& trace);
-  // Throw Error if a call is out of order: a call that is allowed only between steps, end_microbatch, or end_step.
+  // Throw Error if a call is out of order: a call that is allowed only between steps, a call of a microbatch that is
+  // not open, or end_step.
   void check_between_steps(const char* call) const;
-  void check_in_microbatch() const;
+  void check_open(int microbatch) const { numbers_.check_open(microbatch); }
   void check_microbatches_done() const;
 
   schedule::StepKind kind() const { return numbers_.kind(); }  // kind of the last step begun
@@ -38,15 +39,15 @@ class Recorder {
   // Returns the number of the last microbatch begun, from 0, or -1 if no microbatch has begun.
   int microbatch() const { return numbers_.microbatch(); }
   bool in_step() const { return in_step_; }
-  bool in_microbatch() const { return numbers_.in_microbatch(); }
+  bool in_microbatch() const { return numbers_.in_microbatch(); }  // whether a microbatch is open
   // Whether optimizer events are recorded. True between the end of a training step and the next step.
   bool records_updates() const { return has_step_ && is_training(); }
 
-  schedule::Event weight_event(schedule::EventKind kind, schedule::Pass pass, schedule::ParameterId id) const;
-  schedule::Event rows_event(schedule::Pass pass, schedule::ParameterId id) const;
+  schedule::Event weight_event(schedule::EventKind kind, schedule::PassId pass, schedule::ParameterId id);
+  schedule::Event rows_event(schedule::PassId pass, schedule::ParameterId id);
   schedule::Event collective_event(const ProgramCollective& collective, const CollectiveTraffic& traffic);
   // `kind` is stash or fetch. `way` has the meaning of Program::stash.
-  schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::Pass pass,
+  schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::PassId pass,
                                    std::string_view way);
   // The event of a wait for a piece, whose collective_event is `piece`.
   schedule::Event need_event(const schedule::Event& piece, const Issued& issued);

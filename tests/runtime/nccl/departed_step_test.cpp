@@ -38,16 +38,16 @@ class DepartedStep : public comm::NcclTest {
 
   // Compute is slow. If an operation reads the gradient too early, the memory does not contain the gradient yet.
   void use(int step, int microbatch, schedule::ParameterId id) {
-    runtime_->program().consume(id, schedule::Pass::backward);
-    runtime_->program().release(id, schedule::Pass::backward);
-    const GradientBuffer buffer = runtime_->program().grad_buffer(id);
+    runtime_->program().consume(id, {microbatch, schedule::Pass::backward});
+    runtime_->program().release(id, {microbatch, schedule::Pass::backward});
+    const GradientBuffer buffer = runtime_->program().grad_buffer(id, microbatch);
     ASSERT_FALSE(buffer.accumulate);
     parallel_->compute->delay(0.2);
     parallel_->compute->run([&] {
       parallel_->kernels().fill(buffer.data, quant::DType::fp32, gradient_of(step, microbatch, rank(), id),
                                 kRows * kCols);
     });
-    runtime_->program().produce(id);
+    runtime_->program().produce(id, microbatch);
   }
 
   // departs: whether the step departs, because its second microbatch uses no weight. In this case the host does not
@@ -55,10 +55,10 @@ class DepartedStep : public comm::NcclTest {
   void train(int step, bool departs) {
     runtime_->program().begin_step(schedule::StepKind::train, 2);
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
-      runtime_->program().begin_microbatch();
+      runtime_->program().begin_microbatch(microbatch);
       for (schedule::ParameterId id = 0; id < runtime_->parameters().size() && (microbatch == 0 || !departs); ++id)
         use(step, microbatch, id);
-      runtime_->program().end_microbatch();
+      runtime_->program().end_microbatch(microbatch);
     }
     runtime_->program().end_step();
     for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) runtime_->program().publish(id);

@@ -57,7 +57,7 @@ class TwoDomains : public comm::NcclTest {
 
   // Compute waits for a random time before it reads the first and the last element of the weight.
   void use(schedule::ParameterId id) {
-    const WeightView view = runtime_->program().consume(id, schedule::Pass::forward);
+    const WeightView view = runtime_->program().consume(id, {0, schedule::Pass::forward});
     parallel_->compute->delay(std::uniform_real_distribution<double>(0, 0.002)(random_));
     const auto* elements = static_cast<const float*>(view.weight().data);
     const std::int64_t last = runtime_->parameters().local_compute(id).size - 1;
@@ -66,15 +66,15 @@ class TwoDomains : public comm::NcclTest {
       parallel_->kernels().copy(elements, seen, sizeof(float));
       parallel_->kernels().copy(elements + last, seen + 1, sizeof(float));
     });
-    runtime_->program().release(id, schedule::Pass::forward);
+    runtime_->program().release(id, {0, schedule::Pass::forward});
   }
 
   void step(int number) {
     runtime_->program().begin_step(schedule::StepKind::train, 1);
-    runtime_->program().begin_microbatch();
+    runtime_->program().begin_microbatch(0);
     for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) use(id);
     for (schedule::ParameterId id = runtime_->parameters().size() - 1; id >= 0; --id) use(id);
-    runtime_->program().end_microbatch();
+    runtime_->program().end_microbatch(0);
     runtime_->program().end_step();
     expect_values(number);
     for (schedule::ParameterId id = 0; id < runtime_->parameters().size(); ++id) publish(number + 1, id);

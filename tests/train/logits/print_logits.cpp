@@ -34,10 +34,10 @@ models::Batch batch_of(const std::vector<std::int64_t>& tokens) {
 // Writes this rank's columns of logits [tokens, vocabulary].
 void write_logits(comm::World& world, const models::ModelConfig& config, const char* checkpoint,
                   const std::vector<std::int64_t>& tokens, std::vector<std::vector<double>>& logits) {
-  nn::Context* context = nullptr;
+  const nn::Context* context = nullptr;
   models::Decoder* decoder = nullptr;
   train::TrainerOptions options;
-  options.step.build = [&](nn::Context& made) {
+  options.step.build = [&](const nn::Context& made) {
     context = &made;
     std::unique_ptr<models::Model> model =
         config.build(made, {.max_positions = static_cast<std::int64_t>(tokens.size())});
@@ -52,12 +52,13 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
   const at::NoGradGuard no_gradients;
   runtime::Runtime& runtime = trainer.runtime();
   runtime.program().begin_step(schedule::StepKind::evaluate, 1);
-  runtime.program().begin_microbatch();
+  runtime.program().begin_microbatch(0);
   const models::Batch batch = batch_of(tokens);
-  const at::Tensor hidden =
-      decoder->hidden(decoder->run(decoder->begin(batch), {0, decoder->blocks()}, batch, nullptr), batch);
+  const nn::PassState pass{.context = *context, .id = {0}};
+  const at::Tensor hidden = decoder->hidden(
+      decoder->run(decoder->begin(batch, pass), {0, decoder->blocks()}, batch, pass, nullptr), batch, pass);
   {
-    const nn::ConsumedWeight weight(*context, decoder->output().weight, schedule::Pass::forward);
+    const nn::ConsumedWeight weight(pass, decoder->output().weight);
     const at::Tensor part = ops::gemm_fprop(hidden, weight.tensor()).contiguous();
     const double* values = part.const_data_ptr<double>();
     const ops::IdRanges& ids = decoder->output().part;
@@ -66,7 +67,7 @@ void write_logits(comm::World& world, const models::ModelConfig& config, const c
         if (const std::int64_t at = ids.row_of(id); at >= 0)
           row[static_cast<std::size_t>(id)] = values[(&row - logits.data()) * part.size(1) + at];
   }
-  runtime.program().end_microbatch();
+  runtime.program().end_microbatch(0);
   runtime.program().end_step();
 }
 
