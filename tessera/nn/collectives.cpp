@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <numeric>
+
 #include "tessera/nn/parallel/token_pieces.h"
 #include "tessera/ops/aten_types.h"
 
@@ -31,31 +33,34 @@ SummedParts PendingTensor::take_parts() {
   return result_ ? result_->take_parts() : take();
 }
 
-namespace {
-
-// Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has
-// all `tokens`.
-PendingTensor start_with_tokens(Context& context, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
-                                const at::Tensor& out, std::int64_t tokens, schedule::Pass pass) {
-  const std::vector<std::int64_t> counts = token_counts(context, tokens, in.size(1));
-  runtime::Issued issued = context.program.issue({.kind = kind,
-                                                  .in = in.const_data_ptr(),
-                                                  .out = out.mutable_data_ptr(),
-                                                  .counts = counts,
-                                                  .type = ops::to_dtype(in.scalar_type()),
-                                                  .pass = pass});
-  return {context, std::move(issued), in, out};
+std::vector<std::int64_t> TokenPart::shape(const layout::Range& ranks) const {
+  const auto first = counts.begin() + ranks.begin, last = counts.begin() + ranks.end;
+  const std::int64_t elements = std::accumulate(first, last, std::int64_t{0});
+  if (own.dim() == 1) return {elements};
+  return {elements / own.size(1), own.size(1)};
 }
 
-}  // namespace
+TokenPart part_of_rows(const Context& context, const at::Tensor& own, std::int64_t tokens) {
+  return {.own = own.contiguous(), .counts = token_counts(context, tokens, own.size(1))};
+}
+
+PendingTensor start_gather(Context& context, const TokenPart& part, schedule::Pass pass, const TokenReader& reader) {
+  if (travels_in_pieces(context)) return PendingTensor(std::make_unique<GatherInPieces>(context, part, pass, reader));
+  const at::Tensor whole = at::empty(part.shape({.begin = 0, .end = context.tp_size()}), part.own.options());
+  runtime::Issued issued = context.program.issue({.kind = runtime::ProgramCollectiveKind::all_gather,
+                                                  .in = part.own.const_data_ptr(),
+                                                  .out = whole.mutable_data_ptr(),
+                                                  .counts = part.counts,
+                                                  .type = ops::to_dtype(part.own.scalar_type()),
+                                                  .format = part.format,
+                                                  .pass = pass});
+  return {context, std::move(issued), part.own, whole};
+}
 
 PendingTensor start_enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,
                              const TokenReader& reader) {
   if (!context.has_tp() || !context.sequence_parallel) return PendingTensor(x);
-  if (travels_in_pieces(context))
-    return PendingTensor(std::make_unique<GatherInPieces>(context, x, tokens, pass, reader));
-  const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  return start_with_tokens(context, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens, pass);
+  return start_gather(context, part_of_rows(context, x, tokens), pass, reader);
 }
 
 namespace {
@@ -88,7 +93,14 @@ PendingTensor start_leave_tp(Context& context, const at::Tensor& part, schedule:
   }
   const std::int64_t tokens = part.size(0), width = part.size(1);
   const at::Tensor own = at::empty({context.tokens_of(context.tp_rank(), tokens), width}, part.options());
-  return start_with_tokens(context, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens, pass);
+  const std::vector<std::int64_t> counts = token_counts(context, tokens, width);
+  runtime::Issued issued = context.program.issue({.kind = runtime::ProgramCollectiveKind::reduce_scatter,
+                                                  .in = whole.const_data_ptr(),
+                                                  .out = own.mutable_data_ptr(),
+                                                  .counts = counts,
+                                                  .type = ops::to_dtype(whole.scalar_type()),
+                                                  .pass = pass});
+  return {context, std::move(issued), whole, own};
 }
 
 at::Tensor enter_tp(Context& context, const at::Tensor& x, std::int64_t tokens, schedule::Pass pass,

@@ -26,7 +26,8 @@ struct ProductOptions {
   std::int64_t history = 16;  // number of earlier steps, at least 1
   quant::AmaxChoice choice = quant::AmaxChoice::greatest;
   int margin = 0;
-  // Number format in which activations and gradients are gathered over tp for a product: bf16, or fp8 for fp8 products.
+  // Activations and gradients that are gathered over tp for a product in this number format travel as codes
+  // (parallel/token_wire.h). bf16: no tokens travel as codes.
   quant::Format tp_wire = quant::Format::bf16;
   // Under sequence parallelism: the largest number of chunks into which the tokens of a product are divided
   // (token_chunks.h).

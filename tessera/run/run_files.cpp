@@ -116,6 +116,8 @@ void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, or
   if (run->mesh.tp == 1) return;
   json["tp_chunks"] = run->tp_chunks;
   json["tp_wire_format"] = telemetry::name_in_run(run->products.tp_wire, run->dtype);
+  if (run->products.tp_wire != quant::Format::bf16)
+    json["tp_wire_fallbacks"] = telemetry::by_reason(summary.tp_wire_fallbacks);
   json["tp_overlap"] = run.overlaps_tp();
   json["tp_pieces"] = summary.tp_pieces;
   json["tp_fallbacks"] = summary.tp_fallbacks;

@@ -100,6 +100,8 @@ class Program {
   virtual void fetch(std::int64_t bytes, schedule::Pass pass, std::string_view way) = 0;
   // Counts the operations of one product with a weight.
   virtual void count_product(quant::Format format, std::int64_t flops) = 0;
+  // Counts a gather that sends bf16 numbers instead of codes. By default, does nothing.
+  virtual void count_tp_wire_fallback(TpWireFallback /*reason*/) {}
   // Counts a product of experts whose operands are padded. By default, does nothing.
   virtual void count_padded_product() {}
 };

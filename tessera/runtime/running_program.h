@@ -70,6 +70,9 @@ class RunningProgram final : public Program {
   void count_product(quant::Format format, std::int64_t flops) override {
     step_.statistics.flops_by_format[static_cast<std::size_t>(format)] += flops;
   }
+  void count_tp_wire_fallback(TpWireFallback reason) override {
+    ++step_.statistics.tp_wire_fallbacks[static_cast<std::size_t>(reason)];
+  }
   void count_padded_product() override { ++step_.statistics.padded_products; }
 
  private:

@@ -79,7 +79,7 @@ enum class Needs : std::uint8_t {
   fp8_products,
   delayed_scaling,      // fp8 products with delayed scaling
   divided_tokens,       // tp ranks that divide the tokens
-  fp8_tokens,           // fp8 products and tp ranks that divide the tokens
+  coded_tokens,         // products in the format of --tp-wire-format, and tp ranks that divide the tokens
   nodes,                // --reduce-order hierarchical
   automatic_recompute,  // --recompute auto
 };

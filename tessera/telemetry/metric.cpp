@@ -158,6 +158,13 @@ std::string_view name_in_run(quant::Format format, quant::DType dtype) {
   return format == quant::Format::bf16 ? name_of(dtype) : name_of(format);
 }
 
+nlohmann::ordered_json by_reason(const runtime::TpWireFallbacks& gathers) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (std::size_t reason = 0; reason < gathers.size(); ++reason)
+    if (gathers[reason] != 0) result[std::string(runtime::kTpWireFallbacks[reason])] = gathers[reason];
+  return result;
+}
+
 nlohmann::ordered_json products_by_kernel(const ByFormat<double>& flops, quant::DType dtype, bool is_gpu) {
   nlohmann::ordered_json products = nlohmann::ordered_json::array();
   for (std::size_t at = 0; at < quant::kFormats; ++at) {

@@ -13,6 +13,7 @@
 
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/runtime/collective.h"
 
 namespace tessera::train {
 struct StepResult;
@@ -125,6 +126,8 @@ nlohmann::ordered_json by_format(const ByFormat<T>& values, quant::DType dtype) 
       result[std::string(name_in_run(static_cast<quant::Format>(format), dtype))] = values[format];
   return result;
 }
+// Returns {"tiles": gathers, ...} for the reasons with a value other than 0.
+nlohmann::ordered_json by_reason(const runtime::TpWireFallbacks& gathers);
 // Returns [{"format": "nvfp4", "kernel": "decoded", "flops": flops}, ...] for the formats of products with weights
 // (quant/formats/product_kernel.h). The names of formats are results of name_in_run.
 nlohmann::ordered_json products_by_kernel(const ByFormat<double>& flops, quant::DType dtype, bool is_gpu);

@@ -97,6 +97,25 @@ class Products(FormatRuns, unittest.TestCase):
         lines = metrics(self.folder / "wire0-codes")
         self.assertEqual(codes["fp8"], sum(line["activations_by_format"]["fp8"] for line in lines))
 
+    def test_codes_in_tiles_do_not_change_the_result(self):
+        """Gathering codes and scales gives the bits of gathering bf16 and quantizing. With tp 3, the 32 tokens of a microbatch divide
+        by nothing. With tp 2, each rank's tokens begin at a tile of nvfp4, and not at a tile of the other formats."""
+        layers, passes = 2, STEPS * 12  # of microbatches
+        for turn, product in enumerate(("nvfp4", "mxfp8", "fp8_block")):
+            codes = ("--tp-wire-format", product)
+            overlap = ("--tp-overlap", ("on", "off")[turn % 2], "--tp-chunks", 2)
+            for tp, more in ((2, overlap), (3, ("--tp-overlap", "on"))):
+                plain = self.products(f"tiles-{product}-{tp}", (tp, 1, 1), product, "bf16", *PARALLEL, *more)
+                name = f"tiles-{product}-{tp}-codes"
+                self.assertEqual(plain, self.products(name, (tp, 1, 1), product, "bf16", *PARALLEL, *more, *codes))
+                fallbacks = {} if (product, tp) == ("nvfp4", 2) else {"tiles": 4 * layers * passes}
+                self.assertEqual(fallbacks, self.summary(name)["tp_wire_fallbacks"], name)
+                sent = self.summary(name)["activation_bytes"]
+                self.assertLess(sent[product], self.summary(f"tiles-{product}-{tp}")["activation_bytes"]["bf16"] - sent["bf16"])
+        self.same("nvfp4", "nvfp4", [(2, 1, 1), *PARALLEL], [(2, 2, 1), *PARALLEL, "--tp-wire-format", "nvfp4", *POISON])
+        mixed = ("--gemm-rules", "layers.1.*=mxfp8", *PARALLEL)
+        self.same("nvfp4", "bf16", [(2, 1, 1), *mixed], [(2, 1, 1), *mixed, "--tp-wire-format", "mxfp8"])
+
     def summary(self, name):
         return json.loads((self.folder / name / "summary.json").read_text())
 
@@ -168,8 +187,14 @@ class Products(FormatRuns, unittest.TestCase):
             said = run(*words, "--model", self.model, "--gemm-kernels", "native")
             self.assertEqual((2, 1), (said.returncode, said.stderr.count("\n")), said.stderr)
             self.assertIn("unknown flag --gemm-kernels", said.stderr)
-        self.refused(*gemm, "--tp-wire-format", "nvfp4", wire="bf16", expect=["--tp-wire-format", "nvfp4", "fp8"])
-        self.refused(*gemm, "--tp-wire-format", "fp8", wire="bf16", expect=["--tp-wire-format", "--tp above 1"])
+        for product in FORMATS:
+            other = "mxfp8" if product == "fp8" else "fp8"
+            self.refused("--gemm-format", other, "--tp-wire-format", product, *PARALLEL, wire="bf16", mesh=(2, 1, 1),
+                         expect=[f"--tp-wire-format: got {product}, but no product has it"])
+            for mesh, more in (((1, 2, 1), ()), ((2, 1, 1), ("--sequence-parallel", "off"))):
+                self.refused("--gemm-format", product, "--tp-wire-format", product, *more, wire="bf16", mesh=mesh,
+                             expect=[f"--tp-wire-format: got {product}", "--tp above 1 and --sequence-parallel on"])
+        self.refused("--tp-wire-format", "int8", wire="bf16", expect=["--tp-wire-format", "int8", "nvfp4"])
 
 
 if __name__ == "__main__":

@@ -218,6 +218,9 @@ TEST(Resume, DropsSettingsWithoutMeaning) {
   EXPECT_EQ(resolved(wire, {}).products.tp_wire, quant::Format::fp8);
   EXPECT_EQ(resolved(wire, {"--gtp", "2"}).products.tp_wire, quant::Format::bf16);
   EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).products.tp_wire, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--gemm-format", "nvfp4"}).products.tp_wire, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--gemm-format", "nvfp4", "--tp-wire-format", "nvfp4"}).products.tp_wire,
+            quant::Format::nvfp4);
   const std::vector<std::string> chunks{"--sequence-parallel", "on", "--tp-chunks", "2"};
   EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
   EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");

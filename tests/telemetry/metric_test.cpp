@@ -201,5 +201,10 @@ TEST(MetricSummary, HasLastValuesMediansAndTotals) {
   EXPECT_EQ(medians_of(unset).step, 3);
 }
 
+TEST(Fallbacks, AreListedByReason) {
+  EXPECT_EQ(by_reason({}).dump(), "{}");
+  EXPECT_EQ(by_reason({0, 2, 1}).dump(), R"({"both_sides":2,"transform":1})");
+}
+
 }  // namespace
 }  // namespace tessera::telemetry

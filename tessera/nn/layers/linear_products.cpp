@@ -76,9 +76,14 @@ std::optional<ops::Quantization> known_quantization(Context& context, const Weig
   return quantization(context, weight, kind, sides, context.scales->scale(scale_number(weight, kind)));
 }
 
-bool travels_quantized(const Context& context, const Weight& weight) {
-  return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
-         context.has_tp();
+std::optional<runtime::TpWireFallback> fallback_of(const Context& context, const Weight& weight, OperandKind kind,
+                                                   quant::Extent matrix, ops::Sides sides) {
+  const Encoding encoding = encoding_of(context, weight, kind);
+  return wire_fallback(
+      {.encoding = encoding,
+       .matrix = matrix,
+       .sides = sides,
+       .begins_at_tiles = has_one_scale(encoding) || begins_at_tiles(context, matrix.rows, encoding.tile.cols)});
 }
 
 }  // namespace
@@ -92,25 +97,55 @@ void add_scales(Context& context, Weight& weight) {
 }
 
 std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, OperandKind kind,
-                                          const at::Tensor& own, schedule::Pass pass) {
-  if (!travels_quantized(context, weight)) return std::nullopt;
-  const Encoding encoding = encoding_of(context, weight, kind);
-  const ops::WholeScale scale = scale_of(context, weight, kind, own, /*shared=*/true, pass);
-  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, kind)),
-                    .encoding = encoding,
-                    .scale = scale};
+                                          const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                                          ops::Sides sides) {
+  if (!has_coded_wire(context, weight)) return std::nullopt;
+  if (fallback_of(context, weight, kind, {.rows = tokens, .cols = own.size(1)}, sides)) return std::nullopt;
+  TokenCodes codes{.own = {},
+                   .tokens = {},
+                   .cols = own.size(1),
+                   .encoding = encoding_of(context, weight, kind),
+                   .whole = scale_of(context, weight, kind, own, /*shared=*/true, pass),
+                   .format = weight.product};
+  codes.own = operand_codes(own, quantization(context, weight, kind, sides, codes.whole));
+  for (int rank = 0; rank < context.tp_size(); ++rank) codes.tokens.push_back(context.tokens_of(rank, tokens));
+  return codes;
 }
+
+namespace {
+
+// Starts the gathers of the codes. Returns a function that waits for them and returns the factor.
+std::function<Factor()> start_coded_factor(Context& context, const Weight& weight, const TokenCodes& codes,
+                                           schedule::Pass pass, ops::Sides sides) {
+  std::shared_ptr<PendingTensor> rows, columns;
+  if (codes.own.rows.defined())
+    rows = std::make_shared<PendingTensor>(
+        start_gather(context, codes.rows(), pass, {.weight = weight.id, .is_wgrad = sides == ops::Sides::columns}));
+  if (codes.own.columns.defined())
+    columns = std::make_shared<PendingTensor>(
+        start_gather(context, codes.columns(), pass, {.weight = weight.id, .is_wgrad = true}));
+  return [codes, rows, columns, sides]() -> Factor {
+    const at::Tensor by_rows = rows ? rows->take() : at::Tensor(), by_columns = columns ? columns->take() : by_rows;
+    Factor factor;
+    if (sides != ops::Sides::columns)
+      factor.operands.rows = codes.operand(by_rows, codes.all_ranks(), ops::Sides::rows);
+    if (sides != ops::Sides::rows)
+      factor.operands.columns = codes.operand(by_columns, codes.all_ranks(), ops::Sides::columns);
+    return factor;
+  };
+}
+
+}  // namespace
 
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, OperandKind kind,
                                                const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
                                                ops::Sides sides) {
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, kind, own, tokens, pass, sides))
+    return start_coded_factor(context, weight, *codes, pass, sides);
+  if (has_coded_wire(context, weight))
+    context.program.count_tp_wire_fallback(
+        fallback_of(context, weight, kind, {.rows = tokens, .cols = own.size(1)}, sides).value());
   const TokenReader reader{.weight = weight.id, .is_wgrad = sides == ops::Sides::columns};
-  if (const std::optional<TokenCodes> codes = codes_of_tokens(context, weight, kind, own, pass)) {
-    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, codes->own, tokens, pass, reader));
-    return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
-      return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
-    };
-  }
   auto arriving = std::make_shared<PendingTensor>(start_enter_tp(context, own, tokens, pass, reader));
   return [arriving, &context, &weight, kind, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/nn/parallel/token_chunks.h"
+#include "tessera/nn/parallel/token_wire.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/gemm/operand.h"
 
@@ -31,16 +32,12 @@ void add_scales(Context& context, Weight& weight);
 // Collective over tp.
 Factor factor_of_tokens(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& own,
                         std::int64_t tokens, schedule::Pass pass, ops::Sides sides);
-// This rank's own tokens of a factor, quantized to fp8.
-struct TokenCodes {
-  at::Tensor own;
-  quant::Encoding encoding;
-  ops::WholeScale scale;
-};
-// Returns this rank's tokens as fp8 codes if the codes are gathered over tp (ProductOptions::tp_wire). Returns nullopt
-// if the tokens are gathered without quantization. Collective over tp.
+// Returns this rank's tokens of a factor as codes if the codes are gathered over tp (token_wire.h). Returns nullopt if
+// the tokens are gathered without quantization. The whole matrix has `tokens` rows, and the products need `sides`.
+// Collective over tp if codes are returned.
 std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight, OperandKind kind,
-                                          const at::Tensor& own, schedule::Pass pass);
+                                          const at::Tensor& own, std::int64_t tokens, schedule::Pass pass,
+                                          ops::Sides sides);
 // Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The
 // caller calls this function once.
 std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& weight, OperandKind kind,

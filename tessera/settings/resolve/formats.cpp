@@ -70,13 +70,17 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
     if (is_without_meaning(config, setting))
       throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting.name));
   }
-  if (config.products.tp_wire == quant::Format::bf16) return;
-  if (config.products.tp_wire != quant::Format::fp8)
-    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.products.tp_wire));
-  if (!has_fp8 || !splits_tokens(config))
-    throw InputError(
-        "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
-        "--sequence-parallel on");
+}
+
+void check_tp_wire(const TrainConfig& config, const shard::FormatTable& table) {
+  const quant::Format format = config.products.tp_wire;
+  if (format == quant::Format::bf16) return;
+  if (table.products.elements[static_cast<std::size_t>(format)] == 0)
+    throw InputError("--tp-wire-format: got {}, but no product has it: expected bf16, or it with --gemm-format {}",
+                     name_of(format), name_of(format));
+  if (!splits_tokens(config))
+    throw InputError("--tp-wire-format: got {}, expected it with --tp above 1 and --sequence-parallel on",
+                     name_of(format));
 }
 
 // Throws InputError if a flag chooses a number format that no weight of the model has.
@@ -136,7 +140,9 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   shard::check_rules(formats.wire_rules.value, names, "--wire-rules");
   shard::check_rules(formats.wire_rules_backward.value, names, "--wire-rules-backward");
   shard::check_rules(formats.product_rules.value, names, "--gemm-rules");
-  check_formats_have_weights(config, shard::format_table(specs, policies));
+  const shard::FormatTable table = shard::format_table(specs, policies);
+  check_formats_have_weights(config, table);
+  check_tp_wire(config, table);
 }
 
 }  // namespace tessera::settings
