@@ -161,7 +161,8 @@ class GpuFlags(unittest.TestCase):
         layers = SIZES["whole"]["num_hidden_layers"]
         for product in ("fp8_block", "mxfp8", "nvfp4"):
             codes = ("--tp-wire-format", product)
-            plain = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", product, *SPLIT), micro_batch=4)
+            columns = ("--nvfp4-hadamard", "off") if product == "nvfp4" else ()  # transformed columns travel in bf16
+            plain = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", product, *columns, *SPLIT), micro_batch=4)
             pieces = plain.plus(*codes, *OVERLAP, "--tp-chunks", 2)
             self.check_same([plain.plus(*WHOLE), plain.plus(*WHOLE, *codes), plain.plus(*WHOLE, *codes, *GRAPH)],
                             [plain.plus(*OVERLAP, "--tp-chunks", 2), pieces, pieces.plus(*GRAPH, *POISON)])
@@ -170,7 +171,7 @@ class GpuFlags(unittest.TestCase):
             self.check_same([odd, odd.plus(*codes)])
             both = 0 if product == "nvfp4" else 2 * layers * STEPS * 3  # gradients of row layers, in 3 microbatches a step
             for run, fallbacks in ((pieces, {"both_sides": both} if both else {}),
-                                   (odd.plus(*codes), {"tiles": 4 * layers * STEPS * 12})):
+                                   (odd.plus(*codes), {"transform" if columns else "tiles": 4 * layers * STEPS * 12})):
                 summary = self.summary(run)
                 self.assertEqual(fallbacks, summary["tp_wire_fallbacks"], run.name())
                 self.assertLess(0, summary["activation_bytes"][product])
@@ -279,6 +280,17 @@ class GpuFlags(unittest.TestCase):
                  (*CURRENT, "--fp8-recipe", "e4m3"))]
         self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
         self.check_like_cpus(*runs)
+        self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
+
+    def test_nvfp4_recipe(self):
+        """Each part of the recipe gives the same bits over gtp, with poison, in chunks and with a graph, and is close to CPUs."""
+        parts = (("--nvfp4-hadamard", "on", "--nvfp4-rounding", "stochastic"), ("--nvfp4-hadamard", "off"),
+                 ("--nvfp4-rounding", "nearest"), ("--nvfp4-hadamard", "off", "--nvfp4-rounding", "nearest"))
+        runs = [Run((1, 1, 1), (*NVFP4, *part), model="odd") for part in parts]
+        self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
+        chunks = Run((2, 1, 1), (*NVFP4, *parts[0], *SPLIT, "--tp-chunks", 2))
+        self.check_same([chunks.plus(*WHOLE), chunks.plus(*OVERLAP, *GRAPH, *POISON, mesh=(2, 2, 1))])
+        self.check_like_cpus(*runs, chunks.plus(*WHOLE))
         self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
 
     def test_format_rules(self):

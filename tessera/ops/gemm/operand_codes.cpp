@@ -100,21 +100,21 @@ struct CodedRows {
 };
 
 void write_on_host(const CodedRows& to) {
-  const auto write = [&](const RankBytes& rank, const at::Tensor& bytes) {
+  const auto write = [&](const RankBytes& rank, const at::Tensor& bytes, const at::Tensor& amax) {
     if (!bytes.defined()) return;
     quantize_operand({.values = data_of<quant::bfloat16>(to.source),
                       .matrix = rank.matrix,
                       .encoding = rank.tiles,
-                      .whole = number(to.as.whole.amax)},
+                      .whole = number(amax),
+                      .rounding = to.as.rounding},
                      rank.at(data_of<std::uint8_t>(bytes)));
   };
-  write(to.rows, to.codes.rows);
-  write(to.columns, to.codes.columns);
+  write(to.rows, to.codes.rows, to.as.whole.rows.amax);
+  write(to.columns, to.codes.columns, to.as.whole.columns.amax);
 }
 
 void write_decoded(const CodedRows& to) {
-  const at::Tensor& amax = to.as.whole.amax;
-  const auto side = [&](const RankBytes& rank, const at::Tensor& bytes) -> quant::OperandSide {
+  const auto side = [&](const RankBytes& rank, const at::Tensor& bytes, const at::Tensor& amax) -> quant::OperandSide {
     if (!bytes.defined()) return {};
     return {.whole = amax.defined() ? amax.const_data_ptr<float>() : nullptr,
             .stored = rank.at(data_of<std::uint8_t>(bytes))};
@@ -122,8 +122,9 @@ void write_decoded(const CodedRows& to) {
   const quant::OperandCast cast{.source = data_of<quant::bfloat16>(to.source),
                                 .matrix = extent_of(to.source),
                                 .encoding = to.as.encoding,
-                                .rows = side(to.rows, to.codes.rows),
-                                .columns = side(to.columns, to.codes.columns)};
+                                .rows = side(to.rows, to.codes.rows, to.as.whole.rows.amax),
+                                .columns = side(to.columns, to.codes.columns, to.as.whole.columns.amax),
+                                .rounding = to.as.rounding};
   quant::require_cuda("codes of operands").cast_operand(cast, stream_of(to.source));
 }
 
@@ -211,9 +212,11 @@ std::int64_t bytes_of_codes(const Encoding& encoding, Extent rows, Sides side) {
 }
 
 OperandCodes operand_codes(const at::Tensor& rows, const Quantization& as) {
-  if (has_one_scale(as.encoding)) return {.rows = fp8_codes(rows, as.encoding, as.whole, as.amax).flatten()};
+  if (has_one_scale(as.encoding)) return {.rows = fp8_codes(rows, as.encoding, as.whole.rows, as.amax).flatten()};
   TESSERA_CHECK(as.encoding.tile.rows == 1, "codes of operands: a tile covers {} rows, expected 1",
                 as.encoding.tile.rows);
+  TESSERA_CHECK(!as.transform || as.sides == Sides::rows,
+                "codes of operands: expected columns that are not transformed");
   const at::Tensor source = dense_like(rows, rows.sizes(), at::kBFloat16, "operand_codes rows");
   CodedRows to(source, as);
   if (is_dry(source))

@@ -23,8 +23,8 @@ std::int64_t bytes_of_codes(const quant::Encoding& encoding, quant::Extent rows,
 struct OperandCodes {
   at::Tensor rows, columns;
 };
-// Quantizes some rows of a bf16 matrix like `quantize`. as.whole is the scale of the whole matrix. Throws Error for
-// square tiles.
+// Quantizes some rows of a bf16 matrix like `quantize`. as.whole is the scale of the whole matrix, and as.rounding is
+// that of these rows. Throws Error for square tiles and for columns that are transformed.
 OperandCodes operand_codes(const at::Tensor& rows, const Quantization& as);
 
 // The codes of a whole matrix: the adjacent bytes of all ranks, in the order of their rows.

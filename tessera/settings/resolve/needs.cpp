@@ -16,6 +16,8 @@ bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
       return !has_fp8;
     case Needs::delayed_scaling:
       return !has_fp8 || config.products.scaling != nn::Fp8Scaling::delayed;
+    case Needs::nvfp4_products:
+      return !has_format(products, quant::Format::nvfp4);
     case Needs::divided_tokens:
       return !splits_tokens(config);
     case Needs::coded_tokens:
