@@ -141,22 +141,27 @@ TEST(Nvfp4Recipe, RepeatedStepsHaveTheSameBits) {
 }
 
 // At a rate of 0 the weights stay the same, so that only random numbers can change the gradients.
-TEST(Nvfp4Recipe, TheNumberOfAStepDeterminesItsRandomNumbers) {
+TEST(Nvfp4Recipe, StepAndTokensDetermineTheRandomNumbers) {
   RunOptions options = nvfp4_run({1, 1, 1}, Format::nvfp4);
   options.steps = 1;
   for (const auto rounding : {nn::GradientRounding::stochastic, nn::GradientRounding::nearest}) {
     options.product_options.rounding = rounding;
     std::vector<double> norms;
     options.before_step = [&](Trainer& trainer, int) {
-      for (const std::int64_t number : {7, 8, 7}) {
-        const StepInput input{
-            .tokens = options.seq_len, .batch = [&](int) { return testing::sample(options, 0); }, .step = number};
+      for (const auto& [number, first] : {std::pair<std::int64_t, std::int64_t>{7, 0}, {8, 0}, {7, 0}, {7, 18}}) {
+        const auto batch = [&, first = first](int) {
+          models::Batch result = testing::sample(options, 0);
+          result.first_token = first;
+          return result;
+        };
+        const StepInput input{.tokens = options.seq_len, .batch = batch, .step = number};
         norms.push_back(trainer.train_step(input, /*lr=*/0).grad_norm);
       }
     };
     run(options);
     EXPECT_EQ(norms.at(0), norms.at(2));
-    EXPECT_EQ(norms.at(0) == norms.at(1), rounding == nn::GradientRounding::nearest);
+    for (const std::size_t other : {1, 3})
+      EXPECT_EQ(norms.at(0) == norms.at(other), rounding == nn::GradientRounding::nearest) << other;
   }
 }
 
