@@ -76,7 +76,8 @@ at::Tensor grouped_fprop(Context& context, const Weight& weight, const at::Tenso
   const ops::RowQuantization as =
       row_quantization(context, weight, OperandKind::input, x, selection, ops::RowMatrices::blocks, context.pass);
   ConsumedWeight consumed(context, weight, context.pass);
-  return grouped_fprop(x, as, consumed.stack(ops::Sides::rows, selection), selection);
+  return grouped_fprop(x, as, stack_of(context, weight, consumed, ops::Sides::rows, selection, context.pass),
+                       selection);
 }
 
 at::Tensor grouped_dgrad(Context& context, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows) {
@@ -90,7 +91,7 @@ at::Tensor grouped_dgrad(Context& context, const Weight& weight, const at::Tenso
   const ops::RowQuantization as =
       row_quantization(context, weight, OperandKind::gradient, dy, selection, ops::RowMatrices::blocks, kPass);
   ConsumedWeight consumed(context, weight, kPass);
-  return grouped_dgrad(dy, as, consumed.stack(ops::Sides::columns, selection), selection);
+  return grouped_dgrad(dy, as, stack_of(context, weight, consumed, ops::Sides::columns, selection, kPass), selection);
 }
 
 void grouped_wgrad(Context& context, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
@@ -103,7 +104,8 @@ void grouped_wgrad(Context& context, const Weight& weight, const at::Tensor& dy,
                             schedule::Pass::backward);
   };
   // The amaxes are reduced before the gradient's buffer is taken, because the program expects the produce event next.
-  const ops::RowQuantization of_dy = quantization(OperandKind::gradient, dy), of_x = quantization(OperandKind::input, x);
+  const ops::RowQuantization of_dy = quantization(OperandKind::gradient, dy),
+                             of_x = quantization(OperandKind::input, x);
   produce_gradient(context, weight, [&](at::Tensor& result, bool accumulate) {
     count(context, weight, rows);
     if (weight.product == quant::Format::bf16)

@@ -52,9 +52,23 @@ at::Tensor greatest_of_parts(Context& context, const Weight& weight, const ops::
   return own;
 }
 
+ops::DecodedStack stack_of(Context& context, const Weight& weight, const ConsumedWeight& consumed, ops::Sides side,
+                           const ops::Selection& selection, schedule::Pass pass) {
+  if (const auto decoded = consumed.decoded_stack(selection.local)) return *decoded;
+  const quant::Encoding encoding =
+      side == ops::Sides::rows ? quant::weight_encoding(weight.product) : quant::columnwise_encoding(weight.product);
+  ops::WholeScale scale;
+  if (ops::needs_whole(encoding)) {
+    at::Tensor amaxes = ops::amaxes_of_stack(consumed.tensor(), selection.local);
+    const StackCut cut = cut_of(context, weight);
+    if (cut.rows || cut.cols) amaxes = greatest_of_parts(context, weight, selection, amaxes, {.pass = pass});
+    scale = ops::whole_scales(encoding, amaxes);
+  }
+  return decode_stack(consumed.tensor(), selection.local, encoding, scale);
+}
+
 ops::RowQuantization row_quantization(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& rows,
-                                      const ops::Selection& selection, ops::RowMatrices matrices,
-                                      schedule::Pass pass) {
+                                      const ops::Selection& selection, ops::RowMatrices matrices, schedule::Pass pass) {
   ops::RowQuantization result{.encoding = encoding_of(context, weight, kind),
                               .amax = place_of_amax(context, weight, kind)};
   if (!ops::needs_whole(result.encoding)) return result;

@@ -1,7 +1,6 @@
 #include "tessera/nn/weight.h"
 
 #include "tessera/nn/collectives.h"
-#include "tessera/nn/grouped_scales.h"
 #include "tessera/ops/aten_types.h"
 
 namespace tessera::nn {
@@ -42,19 +41,9 @@ ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   return ops::weight_operand(tensor_, weight_.product, side, ops::whole_scale(encoding, amax));
 }
 
-ops::DecodedStack ConsumedWeight::stack(ops::Sides side, const ops::Selection& selection) const {
-  if (decoded_.defined())
-    return {.values = decoded_, .encoding = encoding_, .whole = whole(selection.local)};
-  const quant::Encoding encoding = side == ops::Sides::rows ? quant::weight_encoding(weight_.product)
-                                                            : quant::columnwise_encoding(weight_.product);
-  ops::WholeScale scale;
-  if (ops::needs_whole(encoding)) {
-    at::Tensor amaxes = ops::amaxes_of_stack(tensor_, selection.local);
-    const StackCut cut = cut_of(context_, weight_);
-    if (cut.rows || cut.cols) amaxes = greatest_of_parts(context_, weight_, selection, amaxes, {.pass = pass_});
-    scale = ops::whole_scales(encoding, amaxes);
-  }
-  return decode_stack(tensor_, selection.local, encoding, scale);
+std::optional<ops::DecodedStack> ConsumedWeight::decoded_stack(std::int64_t matrices) const {
+  if (!decoded_.defined()) return std::nullopt;
+  return ops::DecodedStack{.values = decoded_, .encoding = encoding_, .whole = whole(matrices)};
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {

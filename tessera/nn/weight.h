@@ -37,12 +37,13 @@ class ConsumedWeight {
   // Returns the weight in the format of its products, by rows or by columns. The operand is valid until the destructor
   // runs. The call may be collective over tp, to reduce the amax of the logical weight.
   ops::Operand operand(ops::Sides side) const;
-  // Returns the matrices of a stack for products in a number format, by rows or by columns. The stack is valid until the
-  // destructor runs. The call may be collective over the compute ranks of the parameter's domain.
-  ops::DecodedStack stack(ops::Sides side, const ops::Selection& selection) const;
+  // Returns the decoded matrices of a stack, which are valid until the destructor runs. Returns nullopt if the products
+  // quantize the weight's values.
+  std::optional<ops::DecodedStack> decoded_stack(std::int64_t matrices) const;
 
  private:
-  // The numbers of the logical matrices that alpha of a decoded product depends on; undefined if there are none.
+  // The numbers of the logical matrices that alpha of a decoded product depends on; undefined if the encoding is without
+  // such numbers.
   at::Tensor whole(std::int64_t matrices) const;
 
   Context& context_;

@@ -22,8 +22,8 @@ struct WeightView {
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
   // True: the weight was unpacked to decoded values of `encoding`. `whole` then points to the numbers of the logical
-  // matrices that alpha of a product depends on (quant::product_alpha), one for each matrix of the compute part; null if
-  // the encoding has no such number.
+  // matrices that alpha of a product depends on (quant::product_alpha), one for each matrix of the compute part; null
+  // if alpha does not depend on the weight.
   bool is_decoded = false;
   const float* whole = nullptr;
   const Plane& weight() const { return planes.front(); }

@@ -1,5 +1,5 @@
-// Tests products of a stack in number formats, bit for bit, over ranks that compute with parts of each matrix. The expected
-// results are products of ops/ with the scales of the logical matrices.
+// Tests products of a stack in number formats, bit for bit, over ranks that compute with parts of each matrix. The
+// expected results are products of ops/ with the scales of the logical matrices.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -52,7 +52,7 @@ layout::Range part_of(const StackCase& how, int rank) {
   return rank == 0 ? layout::Range{0, 2} : layout::Range{2, size};
 }
 
-// The choices of 10 tokens in two blocks. The last matrix has no rows, and the third has none in the first block.
+// The choices of 10 tokens in two blocks. The last matrix has no rows, and the third has rows only in the second block.
 ops::Selection selection_of() {
   const std::int32_t chosen[] = {0, 1, 0, 0, 1, /**/ 2, 0, 2, 1, 2};
   at::Tensor choices = at::zeros({10, 1}, at::kInt);
@@ -163,9 +163,9 @@ class FormatStack {
     grouped_wgrad(context_, weight_, own_dy, own_x, rows);
     runtime_.program().end_microbatch();
     runtime_.program().end_step();
-    result.dw = ops::view_of(runtime_.parameter(weight_.id).main_grad.data(), {weight_.rows, weight_.cols},
-                             quant::DType::fp32)
-                    .clone();
+    result.dw =
+        ops::view_of(runtime_.parameter(weight_.id).main_grad.data(), {weight_.rows, weight_.cols}, quant::DType::fp32)
+            .clone();
     return result;
   }
 

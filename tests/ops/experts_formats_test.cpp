@@ -1,5 +1,5 @@
-// Tests products of experts in number formats on a CPU and on a GPU: alpha times the fp64 sum of decoded values within a
-// derived bound, operands with the bytes of the definition, and results that do not depend on other experts.
+// Tests products of experts in number formats on a CPU and on a GPU: alpha times the fp64 sum of decoded values within
+// a derived bound, operands with the bytes of the definition, and results that do not depend on other experts.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -8,36 +8,21 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/grouped_casts.h"
 #include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/gemm/operand.h"
-#include "tessera/ops/tensor.h"
 #include "tessera/quant/formats/decoded.h"
+#include "tests/ops/decoded_matrices.h"
 #include "tests/ops/experts_values.h"
 
 namespace tessera::ops::test::formats {
 namespace {
 
-using quant::Encoding, quant::Format, quant::Fp8Recipe;
+using quant::Encoding, quant::Format;
 
 constexpr double kUnit = 0x1p-24;  // one rounding to fp32
-
-struct Kinds {
-  Format format;
-  Fp8Recipe recipe = Fp8Recipe::hybrid;
-
-  Encoding input() const { return input_encoding(format); }
-  Encoding gradient() const { return gradient_encoding(format, recipe); }
-};
-constexpr Kinds kKinds[] = {{Format::fp8}, {Format::fp8, Fp8Recipe::e4m3}, {Format::fp8_block}, {Format::mxfp8},
-                            {Format::nvfp4}};
-std::ostream& operator<<(std::ostream& out, const Kinds& kind) {
-  return out << name_of(kind.format) << (kind.recipe == Fp8Recipe::hybrid ? "" : " e4m3");
-}
 
 struct Widths {
   std::int64_t out, in;
@@ -57,32 +42,6 @@ at::Tensor graded_stack(std::int64_t matrices, const Widths& widths, std::uint64
   for (std::int64_t i = 0; i < matrices; ++i)
     values.narrow(0, i * widths.out, widths.out).mul_(std::ldexp(1.0, static_cast<int>(i % 5) - 2));
   return values.to(at::kBFloat16);
-}
-
-// ---- the definition, for one matrix on the CPU
-
-struct Decoded {
-  at::Tensor values;  // fp64
-  at::Tensor bytes;   // the values in bf16
-  Encoding encoding;
-  float number = 1;  // number of product_alpha
-};
-Decoded definition(const at::Tensor& matrix, const Encoding& encoding, const std::optional<float>& multiplier = {}) {
-  const WholeScale whole = needs_whole(encoding) ? whole_scale(encoding, amax_of(matrix)) : WholeScale();
-  float scale = 0, number = 1;
-  if (has_one_scale(encoding)) {
-    scale = multiplier.value_or(whole.multiplier.item<float>());
-    number = multiplier ? 1 / *multiplier : whole.inverse.item<float>();
-  } else if (encoding.scale == quant::Scale::e4m3) {
-    scale = number = whole.amax.item<float>();
-  }
-  const at::Tensor source = matrix.contiguous(), values = at::empty(source.sizes(), at::kBFloat16);
-  decode_operand({.values = static_cast<const quant::bfloat16*>(source.const_data_ptr()),
-                  .matrix = {source.size(0), source.size(1)},
-                  .encoding = encoding,
-                  .whole = scale},
-                 static_cast<quant::bfloat16*>(values.mutable_data_ptr()));
-  return {.values = values.to(at::kDouble), .bytes = values, .encoding = encoding, .number = number};
 }
 
 struct Products {
@@ -123,8 +82,8 @@ class ExpertsInFormats : public testing::TestWithParam<at::DeviceType> {
     return result;
   }
 
-  // Expects alpha times left right^T. A CPU adds n exact products in fp32, with n - 1 roundings of partial sums; alpha is
-  // rounded once and multiplied with one more rounding. A GPU multiplies alpha into one factor, which is rounded to
+  // Expects alpha times left right^T. A CPU adds n exact products in fp32, with n - 1 roundings of partial sums; alpha
+  // is rounded once and multiplied with one more rounding. A GPU multiplies alpha into one factor, which is rounded to
   // bf16; a result of this product below the normal numbers has an error of 2^-134.
   void expect_product(const at::Tensor& got, const Decoded& left, const Decoded& right) const {
     const double alpha = product_alpha(left.encoding, left.number, right.encoding, right.number);
@@ -247,17 +206,13 @@ TEST_P(ExpertsInFormats, RowsOfABlockDoNotDependOnOtherBlocks) {
   }
 }
 
-// Sets some elements to values that are not finite, and to subnormal and small values.
-void spoil(at::Tensor& matrix) {
-  const float values[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 0x1p-133F,
-                          1e-30F, -0.0F};
-  const std::int64_t rows = matrix.size(0), cols = matrix.size(1);
-  for (std::int64_t i = 0; i < 5; ++i) matrix.select(0, i * 37 % rows).select(0, i * 53 % cols).fill_(values[i]);
-}
-
 std::vector<Encoding> all_encodings(const Kinds& kind) {
-  return {kind.input(), kind.gradient(), quant::by_columns(kind.input()), quant::by_columns(kind.gradient()),
-          weight_encoding(kind.format), columnwise_encoding(kind.format)};
+  return {kind.input(),
+          kind.gradient(),
+          quant::by_columns(kind.input()),
+          quant::by_columns(kind.gradient()),
+          weight_encoding(kind.format),
+          columnwise_encoding(kind.format)};
 }
 
 TEST_P(ExpertsInFormats, StacksHaveTheBytesOfTheDefinition) {
@@ -372,7 +327,8 @@ TEST_P(ExpertsInFormats, GradientsOfExpertsWithoutRowsAreZeroOrKept) {
   const LocalExperts local{.first = 0, .count = 4, .all = 4};
   const Selection selection = select(choices_tensor({2, 2, 0}, 1), local, 1);
   for (const Kinds& kind : kKinds) {
-    const at::Tensor x = here(random_tensor({3, 5}, 1, at::kBFloat16)), dy = here(random_tensor({3, 3}, 2, at::kBFloat16));
+    const at::Tensor x = here(random_tensor({3, 5}, 1, at::kBFloat16)),
+                     dy = here(random_tensor({3, 3}, 2, at::kBFloat16));
     const RowQuantization x_as = quantization(x, kind.input(), selection, RowMatrices::experts),
                           dy_as = quantization(dy, kind.gradient(), selection, RowMatrices::experts);
     const at::Tensor before = here(random_tensor({12, 5}, 3, at::kBFloat16));
@@ -388,107 +344,6 @@ TEST_P(ExpertsInFormats, GradientsOfExpertsWithoutRowsAreZeroOrKept) {
     EXPECT_TRUE(same_bits(sum, before.to(at::kFloat).add_(alone)));
     EXPECT_TRUE(same_bits(dw, alone.to(at::kBFloat16)));
   }
-}
-
-// ---- GPU
-
-class CastsOnCuda : public ExpertsInFormats {};
-INSTANTIATE_TEST_SUITE_P(Gpu, CastsOnCuda, testing::Values(at::kCUDA), [](const auto&) { return "Cuda"; });
-
-TEST_P(CastsOnCuda, EndsOfBlocksAreThoseOfTheHost) {
-  for (const ExpertsCase& it : experts_cases()) {
-    SCOPED_TRACE(it);
-    const at::Tensor choices = random_choices(it.tokens(), it.k, it.local.all, 3);
-    const Selection host = select_rows(choices, it.local, it.blocks);
-    const at::Tensor ends = select(choices, it.local, it.blocks).block_ends.cpu();
-    ASSERT_EQ(ends.numel(), it.local.count * it.blocks);
-    for (std::int64_t i = 0; i < ends.numel(); ++i)
-      EXPECT_EQ(ends[i].item<int>(), host.rows_of(i / it.blocks, i % it.blocks).second) << i;
-  }
-}
-
-// Blocks of many tokens, whose ends are inside chunks of the kernel. With limited room, the ends are limited too.
-TEST_P(CastsOnCuda, EndsOfLargeBlocksAreThoseOfTheHost) {
-  const LocalExperts local{.first = 1, .count = 5, .all = 7};
-  const at::Tensor choices = random_choices(3 * 701, 2, 7, 4);
-  const Selection host = select_rows(choices, local, 3);
-  for (const double factor : {0.0, 0.6}) {
-    const Selection selection = select_rows(here(choices), local, 3, {.factor = factor});
-    const at::Tensor ends = selection.block_ends.cpu();
-    for (std::int64_t i = 0; i < ends.numel(); ++i)
-      EXPECT_EQ(ends[i].item<std::int64_t>(), std::min(host.rows_of(i / 3, i % 3).second, selection.room)) << i;
-  }
-}
-
-// The decoded rows are multiplied by alpha and rounded. By columns, matrices begin at multiples of 16 rows.
-TEST_P(CastsOnCuda, RowsHaveTheBytesOfTheDefinition) {
-  const std::int64_t last_rows[] = {5, 5, 21, 37, 180, 480};
-  const at::Tensor ends = here(choices_tensor({5, 5, 21, 37, 180, 480}, 1).view({6}));
-  constexpr std::int64_t kRoom = 500;
-  const at::Tensor scratch = here(at::zeros({2, 6}, at::kInt));
-  for (const Kinds& kind : kKinds)
-    for (const bool is_spread : {false, true})
-      for (const std::int64_t cols : {1, 34, 35, 1040})
-        for (Encoding encoding : {kind.input(), kind.gradient()}) {
-          SCOPED_TRACE(testing::Message() << kind << ", " << cols << " columns, spread " << is_spread);
-          if (is_spread) encoding = quant::by_columns(encoding);
-          at::Tensor rows = random_tensor({kRoom, cols}, 1, at::kBFloat16);
-          at::Tensor spoiled = rows.narrow(0, 21, 16);
-          spoil(spoiled);
-          rows.narrow(0, 480, 20).fill_(std::nan(""));
-          const at::Tensor source = here(rows), target = here(at::full({kRoom + 16 * 6, cols}, 7, at::kBFloat16));
-          const StackedRows from{.values = static_cast<const quant::bfloat16*>(source.const_data_ptr()),
-                                 .room = kRoom,
-                                 .cols = cols,
-                                 .matrices = 6,
-                                 .ends = ends.const_data_ptr<std::int32_t>()};
-          const base::CudaStream stream = stream_of(source);
-          auto* memory = scratch.mutable_data_ptr<std::int32_t>();
-          const StripPlaces places{.strip_ends = memory, .result_ends = memory + 6};
-          at::Tensor amaxes = here(at::zeros({6}, at::kFloat));
-          cuda::find_places(from, 16, places, stream);
-          cuda::take_grouped_amaxes({.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>()},
-                                    stream);
-          cuda::find_places(from, strip_rows(encoding), places, stream);
-          const WholeScale whole = whole_scales(encoding, amaxes);
-          const at::Tensor numbers = numbers_of(encoding, whole),
-                           scales = has_one_scale(encoding) ? whole.multiplier : whole.amax,
-                           partners = here(at::full({2}, 0.37, at::kFloat));
-          const Encoding partner = weight_encoding(Format::fp8);
-          const auto pointer = [](const at::Tensor& it) {
-            return MatrixNumbers{.values = it.defined() ? it.const_data_ptr<float>() : nullptr};
-          };
-          cuda::cast_grouped({.source = from,
-                              .encoding = encoding,
-                              .places = places,
-                              .scales = pointer(scales),
-                              .multiplies = true,
-                              .own = pointer(numbers),
-                              .partner = pointer(partners),
-                              .partner_encoding = partner,
-                              .per_partner = 3,
-                              .target = static_cast<quant::bfloat16*>(target.mutable_data_ptr()),
-                              .is_spread = is_spread},
-                             stream);
-          const at::Tensor got = target.cpu();
-          std::int64_t begin = 0, to = 0;
-          for (std::int64_t i = 0; i < 6; ++i) {
-            const std::int64_t end = last_rows[i], size = end - begin;
-            if (size > 0) {
-              const Decoded expected = definition(rows.narrow(0, begin, size), encoding);
-              const float alpha = product_alpha(encoding, expected.number, partner, 0.37F);
-              at::Tensor values = expected.values.to(at::kFloat).mul(alpha).to(at::kBFloat16);
-              values.view(at::kShort).masked_fill_(values.isnan(), 0x7FFF);
-              EXPECT_TRUE(same_bits(got.narrow(0, is_spread ? to : begin, size), values)) << "matrix " << i;
-            }
-            const std::int64_t spread = (size + 15) / 16 * 16;
-            if (is_spread)
-              EXPECT_EQ(got.narrow(0, to + size, spread - size).count_nonzero().item<std::int64_t>(), 0);
-            begin = end;
-            to += spread;
-          }
-          EXPECT_TRUE((got.narrow(0, is_spread ? to : begin, 20) == 7).all().item<bool>()) << "rows after the last";
-        }
 }
 
 // ---- dry runs and errors

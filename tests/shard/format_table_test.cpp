@@ -75,11 +75,11 @@ TEST(FormatTables, CountTheElementsOfEachFormat) {
 TEST(FormatTables, StateWhyAWeightHasNoFormat) {
   const FormatPolicy wire = policy_of(Format::nvfp4, {{"*.1.up.*", Format::bf16}});
   const FormatTable table = table_of(specs_of(), {.wire = wire, .wire_backward = wire, .products = {}});
-  EXPECT_THAT(table.wire.without, ElementsAre(without(NoFormat::by_default, 1024, {"output.weight"}),
-                                              without(NoFormat::rule, 512, {"*.1.up.*"}),
-                                              without(NoFormat::table, 1024, {"embedding.weight"}),
-                                              without(NoFormat::router, 64, {"layers.*.router.weight"}),
-                                              without(NoFormat::vector, 16, {"norm"})));
+  EXPECT_THAT(
+      table.wire.without,
+      ElementsAre(without(NoFormat::by_default, 1024, {"output.weight"}), without(NoFormat::rule, 512, {"*.1.up.*"}),
+                  without(NoFormat::table, 1024, {"embedding.weight"}),
+                  without(NoFormat::router, 64, {"layers.*.router.weight"}), without(NoFormat::vector, 16, {"norm"})));
   EXPECT_EQ(name_of(NoFormat::by_default), "default");
   EXPECT_EQ(name_of(NoFormat::table), "table read by index");
   EXPECT_EQ(name_of(NoFormat::vector), "vector");

@@ -167,7 +167,8 @@ TEST(MetricRows, StateHowTheValuesOfTheRanksAreCombined) {
     return step;
   };
   const std::set<std::string_view> means{"exposed_comm_ms", "exposed_tp_ms", "exposed_weights_ms"},
-      sums{"gathered_bytes", "reduced_bytes", "gathered_by_format", "flops_by_format", "decoded_flops", "activations_by_format"};
+      sums{"gathered_bytes",  "reduced_bytes", "gathered_by_format",
+           "flops_by_format", "decoded_flops", "activations_by_format"};
   comm::run_local(3, {}, [&](comm::World& world) {
     const auto all = world.make_group("all", {{0, 1, 2}});
     const double own = world.rank() + 1;

@@ -31,8 +31,8 @@ struct MatrixNumbers {
   bool is_one = false;
 };
 
-// Arguments to quantize and decode stacked matrices, as decode_operand of quant/formats/decoded.h does for each of them.
-// The rows and columns of tiles are those of the encoding; tiles begin again at each matrix.
+// Arguments to quantize and decode stacked matrices, as decode_operand of quant/formats/decoded.h does for each of
+// them. The rows and columns of tiles are those of the encoding; tiles begin again at each matrix.
 struct GroupedCast {
   StackedRows source;
   quant::Encoding encoding;
@@ -53,7 +53,7 @@ struct GroupedCast {
 
 struct GroupedAmaxes {
   StackedRows source;
-  StripPlaces places;  // for strips of 16 rows
+  StripPlaces places;       // for strips of 16 rows
   float* amaxes = nullptr;  // [matrices]; the kernel only raises them
 };
 

@@ -97,8 +97,8 @@ __device__ void store(bfloat16* to, std::uint32_t word, std::int64_t rest, bool 
   if (rest > 1) to[1].bits = static_cast<std::uint16_t>(word >> 16);
 }
 
-// Returns the magnitude of a bf16 number as bits, which have the order of magnitudes. A NaN is greater than infinity, or
-// 0 if it is ignored.
+// Returns the magnitude of a bf16 number as bits, which have the order of magnitudes. A NaN is greater than infinity,
+// or 0 if it is ignored.
 template <bool kIgnoresNans>
 __device__ std::uint32_t magnitude(std::uint32_t bits) {
   bits &= kMagnitude;
@@ -136,8 +136,7 @@ class Tiles {
     raise_amaxes(columns);
     __syncthreads();
     if (threadIdx.x < static_cast<unsigned>(across_ * (is_row_ ? kRows : 1))) {
-      const quant::TileScale scale =
-          quant::operand_scale(encoding, __uint_as_float(amaxes_[threadIdx.x] << 16), whole);
+      const quant::TileScale scale = quant::operand_scale(encoding, __uint_as_float(amaxes_[threadIdx.x] << 16), whole);
       factors_[threadIdx.x] = {scale.multiplier, quant::decoded_factor(encoding, scale.stored)};
     }
     __syncthreads();
@@ -213,10 +212,10 @@ __global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ 
   const Strip strip = strip_of_block<kRows>(cast.source, cast.places, cast.is_spread);
   if (strip.to_rows <= 0) return;
   const float whole = number_at(cast.scales, strip.matrix);
-  const float alpha = cast.multiplies ? quant::product_alpha(cast.encoding, number_at(cast.own, strip.matrix),
-                                                             cast.partner_encoding,
-                                                             number_at(cast.partner, strip.matrix / cast.per_partner))
-                                      : 1.0F;
+  const float alpha =
+      cast.multiplies ? quant::product_alpha(cast.encoding, number_at(cast.own, strip.matrix), cast.partner_encoding,
+                                             number_at(cast.partner, strip.matrix / cast.per_partner))
+                      : 1.0F;
   float greatest = 0;
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     const std::int64_t first = (std::int64_t{blockIdx.y} * kChunks + chunk) * kChunkCols;
@@ -310,8 +309,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Returns the grid of a launch with strips of `rows` rows. The number of strips is an upper bound.
 dim3 grid_of(const StackedRows& source, std::int64_t rows) {
-  const std::int64_t strips = source.ends == nullptr ? source.matrices * ceil_div(source.height, rows)
-                                                     : source.room / rows + source.matrices;
+  const std::int64_t strips =
+      source.ends == nullptr ? source.matrices * ceil_div(source.height, rows) : source.room / rows + source.matrices;
   return {quant::cuda::checked_blocks(strips), quant::cuda::checked_blocks(ceil_div(source.cols, kChunks * kChunkCols)),
           1};
 }
@@ -322,8 +321,8 @@ bool has_pairs(const StackedRows& source, const bfloat16* target) {
 
 template <Element kElement, Scale kScale, bool kIsWhole, int kRows>
 void launch(const GroupedCast& cast, base::CudaStream stream) {
-  cast_strips<kElement, kScale, kIsWhole, kRows><<<grid_of(cast.source, kRows), kThreads, 0, stream>>>(
-      cast, has_pairs(cast.source, cast.target));
+  cast_strips<kElement, kScale, kIsWhole, kRows>
+      <<<grid_of(cast.source, kRows), kThreads, 0, stream>>>(cast, has_pairs(cast.source, cast.target));
 }
 
 void launch_tiles(const GroupedCast& cast, base::CudaStream stream) {

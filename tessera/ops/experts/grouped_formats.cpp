@@ -50,11 +50,9 @@ void check_whole(const Encoding& encoding, const WholeScale& whole, std::int64_t
 // CPU: returns the decoded values of one matrix in fp32.
 at::Tensor host_decoded(const at::Tensor& matrix, const Encoding& encoding, float scale) {
   const at::Tensor values = make(matrix.sizes(), at::kBFloat16);
-  decode_operand({.values = data_of<quant::bfloat16>(matrix),
-                  .matrix = extent_of(matrix),
-                  .encoding = encoding,
-                  .whole = scale},
-                 data_of<quant::bfloat16>(values));
+  decode_operand(
+      {.values = data_of<quant::bfloat16>(matrix), .matrix = extent_of(matrix), .encoding = encoding, .whole = scale},
+      data_of<quant::bfloat16>(values));
   return values.to(at::kFloat);
 }
 
@@ -76,8 +74,7 @@ void each_host_product(const at::Tensor& rows, const RowQuantization& as, const 
       const auto [begin, end] = selection.rows_of(expert, block);
       if (begin == end) continue;
       const std::int64_t matrix = expert * selection.blocks + block;
-      const at::Tensor left =
-          host_decoded(rows.narrow(0, begin, end - begin), as.encoding, number_at(scales, matrix));
+      const at::Tensor left = host_decoded(rows.narrow(0, begin, end - begin), as.encoding, number_at(scales, matrix));
       const float alpha =
           product_alpha(as.encoding, number_at(numbers, matrix), w.encoding, number_at(w.whole, expert));
       result.narrow(0, begin, end - begin)
@@ -219,8 +216,7 @@ at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, Ro
     const std::int64_t begin = selection.rows_of(i * blocks / selection.blocks, i * blocks % selection.blocks).first;
     const std::int64_t last = (i + 1) * blocks - 1;
     const std::int64_t end = selection.rows_of(last / selection.blocks, last % selection.blocks).second;
-    if (begin < end)
-      amaxes.narrow(0, i, 1).copy_(amax_of(source.narrow(0, begin, end - begin)));
+    if (begin < end) amaxes.narrow(0, i, 1).copy_(amax_of(source.narrow(0, begin, end - begin)));
   }
   return amaxes;
 }
@@ -380,9 +376,8 @@ void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& sel
   TESSERA_CHECK(dw.defined() && dw.dim() == 2 && (selection.local == 0 || dw.size(0) % selection.local == 0),
                 "grouped_wgrad dw: expected a matrix of {} experts", selection.local);
   if (!gradients.is_cpu()) {
-    const Partner partner{.numbers = numbers_of(x.as.encoding, x.as.whole),
-                          .encoding = x.as.encoding,
-                          .matrices = selection.local};
+    const Partner partner{
+        .numbers = numbers_of(x.as.encoding, x.as.whole), .encoding = x.as.encoding, .matrices = selection.local};
     const DecodedRows left = device_decoded(gradients, dy.as, RowMatrices::experts, &partner, selection);
     const DecodedRows right = device_decoded(inputs, x.as, RowMatrices::experts, nullptr, selection);
     return grouped_wgrad(left.values, right.values, left.selection, dw, accumulate);

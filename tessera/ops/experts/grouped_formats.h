@@ -71,8 +71,8 @@ struct RowFactor {
   const at::Tensor& rows;
   const RowQuantization& as;
 };
-// Computes dw [local * out, in]. The tensors of `whole` have one number for each expert. Types and `accumulate` have the
-// meaning of grouped_wgrad in grouped.h. The gradient of an expert without rows is zero.
+// Computes dw [local * out, in]. The tensors of `whole` have one number for each expert. Types and `accumulate` have
+// the meaning of grouped_wgrad in grouped.h. The gradient of an expert without rows is zero.
 void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& selection, at::Tensor& dw,
                    bool accumulate);
 

@@ -200,9 +200,9 @@ void select_rows(const SelectRowsArguments& a, base::CudaStream stream) {
   const std::size_t bytes = static_cast<std::size_t>(a.local * kWords) * sizeof(std::uint32_t);
   if (chunks == 0) {
     base::check_cuda(cudaMemsetAsync(a.ends, 0, static_cast<std::size_t>(a.local) * sizeof *a.ends, stream), "select");
-    base::check_cuda(cudaMemsetAsync(a.block_ends, 0,
-                                     static_cast<std::size_t>(a.local * a.blocks) * sizeof *a.block_ends, stream),
-                     "select");
+    base::check_cuda(
+        cudaMemsetAsync(a.block_ends, 0, static_cast<std::size_t>(a.local * a.blocks) * sizeof *a.block_ends, stream),
+        "select");
     return;
   }
   const auto blocks = static_cast<unsigned>(chunks);
