@@ -38,7 +38,8 @@ class ExpertFormats(unittest.TestCase):
 
     def flags(self, name, mesh, wire, *more, dtype="bf16"):
         model = [] if "--model" in more else ["--model", self.model]
-        return ["train", *model, "--data", self.data, "--global-batch", 12, "--seq-len", 16, "--seed", 7, "--dtype", dtype,
+        length = [] if "--seq-len" in more else ["--seq-len", 16]
+        return ["train", *model, "--data", self.data, "--global-batch", 12, *length, "--seed", 7, "--dtype", dtype,
                 "--wire-format", wire, *mesh_flags(mesh), "--out", self.folder / name, *more]
 
     def train(self, name, mesh, wire, *more, steps=STEPS, backend="local"):
@@ -95,6 +96,47 @@ class ExpertFormats(unittest.TestCase):
                                    ("mxfp8", (1, 3, 2, 1, 1, 3)), ("fp8_block", (1, 3, 2, 1, 3, 1))):
             self.train(f"measured-{wire}", mesh, wire, *flags, "--gather-budget", "min", "--reduce-budget", "min")
             self.check_planned(f"measured-{wire}")
+
+    def test_storage_and_transport_change_no_bit_of_products(self):
+        """Products in number formats have the same bits over gtp, egtp, ZeRO-1, budgets, delays, recomputation and wire formats. The
+        blocks of a group of owners have one scale for each expert and block. With a sequence of 1 token, most experts have no rows."""
+        one, short = (1, 6, 1, 1, 1, 1), ("--seq-len", 1)
+        for number, (product, first, mesh, *more) in enumerate((
+                ("nvfp4", one, (1, 6, 1, 1, 1, 2)), ("mxfp8", (1, 6, 1, 1, 2, 1), (1, 6, 1, 1, 2, 3)),
+                ("fp8_block", (1, 3, 1, 1, 3, 1), (1, 6, 1, 1, 3, 2)), ("fp8", (2, 1, 1, 2, 1, 1), (2, 3, 1, 2, 1, 3)),
+                ("fp8", one, (1, 6, 1, 1, 1, 6), "--fp8-scaling", "current"), ("nvfp4", (2, 2, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2), *short),
+                ("fp8", (2, 2, 1, 2, 2, 1), (2, 2, 1, 2, 2, 1), "--fp8-scaling", "current", "--fp8-recipe", "e4m3"))):
+            flags = ("--gemm-format", product, *more)
+            expected = self.train(f"products-{number}", first, product, *flags)
+            others = [((mesh, product), (*POISON, "--recompute", "selective")), ((first, "bf16"), ("--debug-delays", 5, "--recompute", "full"))]
+            for other, ((cut, wire), own) in enumerate(others):
+                found = self.train(f"products-{number}-{other}", cut, wire, *flags, *own)
+                self.assertEqual(expected, found, (product, cut, wire))
+            in_bf16 = self.train(f"products-{number}-plain", first, product, *flags, "--gemm-rules", f"{EXPERTS}=bf16", steps=2)
+            self.assertNotEqual(expected["steps"][:2], in_bf16["steps"], product)
+
+    def test_plans_of_products_equal_measurements(self):
+        """Events, bytes and flops; with etp, the messages of amaxes are part of the plan."""
+        for number, (product, mesh, *more) in enumerate((("nvfp4", (2, 2, 1, 2, 1, 2)), ("fp8", (2, 2, 1, 2, 2, 1), "--fp8-scaling", "current"),
+                                                         ("fp8", (2, 2, 1, 2, 1, 1)), ("mxfp8", (1, 4, 1, 1, 2, 2)))):
+            name = f"planned-{number}"
+            self.train(name, mesh, "bf16", "--gemm-format", product, *more, "--gather-budget", "min", "--reduce-budget", "min")
+            summary = self.summary(name)
+            kernels = {each["format"]: (each["kernel"], each["flops"]) for each in summary["products_by_kernel"]}
+            self.assertEqual(("decoded", summary["flops"][product]), kernels[product])
+            rows = json.loads(tessera("plan", "--measured", self.folder / name, "--json"))["measured"]["rows"]
+            compared = [row["name"] for row in rows if row["name"] in
+                        ("gathered_bytes", "reduced_bytes", "activation_bytes", "flops", "gather_arena_bytes", "reduce_arena_bytes")
+                        and self.assertEqual(row["predicted"], row["measured"], (product, row["name"])) is None]
+            self.assertIn("gathered_bytes", compared)
+
+    def test_products_continue_on_another_mesh(self):
+        """The history of delayed scaling belongs to a weight and its role, so it does not depend on the mesh of experts."""
+        for product, *more in (("fp8", "--fp8-history", 3), ("nvfp4",)):
+            flags = ("--gemm-format", product, *more)
+            whole = self.train(f"whole-{product}", (1, 4, 1, 1, 2, 1), product, *flags)
+            self.train(f"half-{product}", (1, 4, 1, 1, 2, 1), product, *flags, "--schedule-steps", STEPS, steps=2)
+            self.assertEqual(whole["steps"][2:], self.resumed(f"rest-{product}", f"half-{product}", 2, (1, 4, 1, 1, 2, 2), product)["steps"])
 
     def test_bytes_have_the_size_of_the_format(self):
         moved = {}
@@ -159,7 +201,7 @@ class ExpertFormats(unittest.TestCase):
         plain = (1, 2, 1, 1, 1, 2)
         for mesh, flags, words in ((plain, ("--wire-rules", "layers.0.router.*=fp8"), ["layers.0.router.weight", "no number format"]),
                                    (plain, ("--wire-rules", "layers.0.expert.*=fp8"), ["--wire-rules", "layers.*.experts.down.weight"]),
-                                   (plain, ("--gemm-rules", "layers.0.experts.*=fp8"), ["layers.0.experts", "multiplied in bf16"]),
+                                   (plain, ("--gemm-rules", "layers.0.experts.*=fp8", "--gemm-kernels", "native"), ["--gemm-kernels", "fp8"]),
                                    ((4, 1, 1, 4, 1, 1), ("--wire-rules", "layers.0.experts.down.weight=nvfp4"),
                                     ["layers.0.experts.down.weight", "even", "got 11"])):
             result = run(*self.flags("refused", mesh, "bf16", "--steps", 1, *flags))

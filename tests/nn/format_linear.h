@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/layout/dense.h"
 #include "tessera/nn/layers/linear.h"
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/mesh_degrees.h"

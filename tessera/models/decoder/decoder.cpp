@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -78,16 +79,21 @@ Decoder::Decoder(const DecoderConfig& config, nn::Context& context, const ModelO
   context.program.parameters().add_backward_weights();
 }
 
-// Checks only one layer, because all sparse layers have the same shapes.
+// Checks each kind of product once. All sparse layers have the same shapes, but may have different number formats.
 void Decoder::check_products_of_experts() const {
   const at::Device device = ops::to_device(context_.program.device());
   if (!device.is_cuda() || context_.program.parameters().types().model != quant::DType::bf16) return;
+  std::set<ops::ExpertProducts> kinds;
   for (const nn::Block& block : blocks_) {
     if (!block.experts) continue;
     for (const nn::Weight* weight : {&block.experts->gate_up, &block.experts->down})
-      if (weight->rows > 0) ops::check_companions(weight->rows / block.experts->local.count, weight->cols, device);
-    return;
+      if (weight->rows > 0)
+        kinds.insert({.out = weight->rows / block.experts->local.count,
+                      .in = weight->cols,
+                      .format = weight->product,
+                      .recipe = context_.products.recipe});
   }
+  for (const ops::ExpertProducts& kind : kinds) ops::check_companions(kind, device);
 }
 
 nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {

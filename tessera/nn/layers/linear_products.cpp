@@ -13,7 +13,6 @@
 #include "tessera/quant/formats/hadamard.h"
 
 namespace tessera::nn {
-namespace {
 
 using quant::Encoding, quant::Format;
 
@@ -22,21 +21,28 @@ Encoding encoding_of(const Context& context, const Weight& weight, OperandKind k
                                     : gradient_encoding(weight.product, context.products.recipe);
 }
 
+namespace {
 int scale_number(const Weight& weight, OperandKind kind) {
   return kind == OperandKind::input ? weight.input_scale : weight.gradient_scale;
 }
+}  // namespace
 
 bool is_delayed(const Context& context, const Weight& weight, OperandKind kind) {
   return context.scales != nullptr && scale_number(weight, kind) >= 0;
 }
 
-// Returns the address to which a product writes the amax of the matrix. In training, the scales of later steps are
-// computed from this amax.
+std::optional<ops::WholeScale> known_scale(Context& context, const Weight& weight, OperandKind kind) {
+  if (!is_delayed(context, weight, kind) || !context.scales->are_known()) return std::nullopt;
+  return context.scales->scale(scale_number(weight, kind));
+}
+
 float* place_of_amax(Context& context, const Weight& weight, OperandKind kind) {
   if (!is_delayed(context, weight, kind)) return nullptr;
   const int number = scale_number(weight, kind);
   return context.program.is_training() ? context.scales->amax(number) : context.scales->evaluated_amax(number);
 }
+
+namespace {
 
 // Reduces the amax over tp. is_event: whether the reduction is recorded as an event of the step. Delayed scaling, which
 // needs the reduction only in its first steps, records no event.
@@ -55,10 +61,9 @@ ops::WholeScales scales_of(Context& context, const Weight& weight, OperandKind k
                            ops::Sides sides, schedule::Pass pass) {
   const Encoding encoding = encoding_of(context, weight, kind);
   if (!ops::needs_whole(encoding)) return {};
-  const bool delayed = is_delayed(context, weight, kind);
-  if (delayed && context.scales->are_known()) return context.scales->scale(scale_number(weight, kind));
+  if (const auto known = known_scale(context, weight, kind)) return *known;
   at::Tensor amaxes = ops::amaxes_of(source.matrix, sides, transforms_wgrad(context, weight));
-  if (source.is_part) take_greatest(context, amaxes, pass, !delayed);
+  if (source.is_part) take_greatest(context, amaxes, pass, !is_delayed(context, weight, kind));
   return ops::whole_scales(encoding, amaxes);
 }
 
@@ -85,8 +90,8 @@ Factor quantized(Context& context, const Weight& weight, OperandKind kind, const
 // Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
 std::optional<ops::Quantization> known_quantization(Context& context, const Weight& weight, OperandKind kind,
                                                     ops::Sides sides) {
-  if (!is_delayed(context, weight, kind) || !context.scales->are_known()) return std::nullopt;
-  return quantization(context, weight, kind, sides, context.scales->scale(scale_number(weight, kind)));
+  const auto scale = known_scale(context, weight, kind);
+  return scale ? std::optional(quantization(context, weight, kind, sides, *scale)) : std::nullopt;
 }
 
 std::optional<runtime::TpWireFallback> fallback_of(const Context& context, const Weight& weight, OperandKind kind,
@@ -256,7 +261,9 @@ namespace {
 
 // Counts the product's multiplications and additions.
 void count(Context& context, const Weight& weight, std::int64_t tokens) {
-  context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
+  const bool is_gpu = context.program.device().kind == base::DeviceKind::cuda;
+  context.program.count_product(weight.product, quant::kernel_of(weight.product, is_gpu),
+                                2 * tokens * weight.rows * weight.cols);
 }
 
 Factor rows_of(const Factor& factor, const layout::Range& tokens) {

@@ -27,6 +27,15 @@ struct Factor {
 // Call this function before the first step, on every rank in the same order.
 void add_scales(Context& context, Weight& weight);
 
+// How a layer quantizes a matrix of this kind.
+quant::Encoding encoding_of(const Context& context, const Weight& weight, OperandKind kind);
+bool is_delayed(const Context& context, const Weight& weight, OperandKind kind);  // whether it has a delayed scale
+// Returns the matrix's delayed scale; nullopt if it has none, or if the amaxes of an earlier step are not known.
+std::optional<ops::WholeScale> known_scale(Context& context, const Weight& weight, OperandKind kind);
+// Returns the address to which a product writes the amax of a matrix with a delayed scale, otherwise null. In training,
+// the scales of later steps are computed from this amax.
+float* place_of_amax(Context& context, const Weight& weight, OperandKind kind);
+
 // Returns the factor of a whole matrix. Under sequence parallelism, `own` has this rank's rows of the matrix, and the
 // function gathers the rows of all ranks. Otherwise `own` is the whole matrix. The whole matrix has `tokens` rows.
 // Collective over tp.

@@ -20,6 +20,7 @@ struct StepStatistics {
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   // Flops of this rank's products with weights, by the number format of the product.
   std::array<std::int64_t, quant::kFormats> flops_by_format{};
+  std::array<std::int64_t, quant::kFormats> decoded_flops{};  // the part of flops_by_format of decoded products
   // Seconds that compute waited for communication. NaN on a GPU if the step was recorded or its waits were not
   // measured.
   double exposed_seconds = 0;

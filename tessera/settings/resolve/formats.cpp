@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string_view>
 
 #include "tessera/base/error.h"
@@ -57,6 +58,16 @@ void check_kernels(const TrainConfig& config, const shard::FormatPolicy& policy)
           "--gemm-kernels: got native with products in {}, which --backend {} multiplies as decoded values; expected "
           "auto, or products in {}",
           name_of(format), name_of(config.backend), is_gpu ? "bf16, fp8 or fp8_block" : "bf16");
+}
+// The same for the products of experts, which every backend multiplies as decoded values.
+void check_kernels_of_stacks(const TrainConfig& config, std::span<const shard::ParameterSpec> specs) {
+  if (config.formats.kernels != GemmKernels::native) return;
+  for (const shard::ParameterSpec& spec : specs)
+    if (spec.dims.size() == 3 && quant::kernel_of_stacks(spec.product) == quant::ProductKernel::decoded)
+      throw InputError(
+          "--gemm-kernels: got native with products in {} of '{}', which are multiplied as decoded values; expected "
+          "auto, or --gemm-rules with bf16 for experts",
+          name_of(spec.product), spec.name);
 }
 
 // Throws InputError if a setting of nvfp4 products has a value without such products.
@@ -151,6 +162,7 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   check_dtype(config.dtype, policies.products, "--gemm-format", "--gemm-rules");
   check_products(config, policies.products);
   const std::vector<shard::ParameterSpec> specs = specs_with(policies, config, model);
+  check_kernels_of_stacks(config, specs);
   std::vector<std::string> names;
   for (const shard::ParameterSpec& spec : specs)
     if (spec.dims.size() >= 2 && spec.takes_formats) names.push_back(spec.name);
