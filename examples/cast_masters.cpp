@@ -9,7 +9,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/quant/formats/swizzle.h"
-#include "tessera/shard/formats/cast_masters.h"
+#include "tessera/shard/formats/quantized_gather.h"
 
 namespace {
 

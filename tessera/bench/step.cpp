@@ -301,6 +301,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
        {"tp_chunks", bench.run->tp_chunks},
        {"tp_pieces", report.last.tp_pieces},
        {"tp_fallbacks", report.last.tp_fallbacks},
+       {"tp_wire_fallbacks", telemetry::by_reason(report.last.tp_wire_fallbacks)},
        {"tp_transport", report.tp_transport},
        {"cuda_graph", bench.run->cuda_graph},
        {"limit_ms", limit_ms},

@@ -158,9 +158,9 @@ void TimedProgram::fetch(std::int64_t bytes, PassId pass, std::string_view way) 
   DryRun::fetch(bytes, pass, way);
 }
 
-void TimedProgram::count_product(quant::Format format, std::int64_t flops) {
-  program_.count_product(format, flops);
-  DryRun::count_product(format, flops);
+void TimedProgram::count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) {
+  program_.count_product(format, kernel, flops);
+  DryRun::count_product(format, kernel, flops);
 }
 
 }  // namespace tessera::bench

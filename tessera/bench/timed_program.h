@@ -38,7 +38,7 @@ class TimedProgram final : public runtime::DryRun {
   void record_sum(const runtime::ScatterSum& sum) override;
   void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
-  void count_product(quant::Format format, std::int64_t flops) override;
+  void count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) override;
 
  private:
   void compute();

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <numeric>
+
 #include "tessera/nn/parallel/token_pieces.h"
 #include "tessera/ops/aten_types.h"
 
@@ -31,30 +33,34 @@ SummedParts PendingTensor::take_parts() {
   return result_ ? result_->take_parts() : take();
 }
 
-namespace {
-
-// Starts a collective between the parts of the tokens and all tokens. `in` and `out` are contiguous; one of them has
-// all `tokens`.
-PendingTensor start_with_tokens(const PassState& pass, runtime::ProgramCollectiveKind kind, const at::Tensor& in,
-                                const at::Tensor& out, std::int64_t tokens) {
-  const std::vector<std::int64_t> counts = token_counts(pass.context, tokens, in.size(1));
-  runtime::Issued issued = pass.context.program.issue({.kind = kind,
-                                                       .in = in.const_data_ptr(),
-                                                       .out = out.mutable_data_ptr(),
-                                                       .counts = counts,
-                                                       .type = ops::to_dtype(in.scalar_type()),
-                                                       .pass = pass.id});
-  return {pass.context.program, std::move(issued), in, out};
+std::vector<std::int64_t> TokenPart::shape(const layout::Range& ranks) const {
+  const auto first = counts.begin() + ranks.begin, last = counts.begin() + ranks.end;
+  const std::int64_t elements = std::accumulate(first, last, std::int64_t{0});
+  if (own.dim() == 1) return {elements};
+  return {elements / own.size(1), own.size(1)};
 }
 
-}  // namespace
+TokenPart part_of_rows(const Context& context, const at::Tensor& own, std::int64_t tokens) {
+  return {.own = own.contiguous(), .counts = token_counts(context, tokens, own.size(1))};
+}
+
+PendingTensor start_gather(const PassState& pass, const TokenPart& part, const TokenReader& reader) {
+  if (travels_in_pieces(pass.context)) return PendingTensor(std::make_unique<GatherInPieces>(pass, part, reader));
+  const at::Tensor whole = at::empty(part.shape({.begin = 0, .end = pass.context.tp_size()}), part.own.options());
+  runtime::Issued issued = pass.context.program.issue({.kind = runtime::ProgramCollectiveKind::all_gather,
+                                                       .in = part.own.const_data_ptr(),
+                                                       .out = whole.mutable_data_ptr(),
+                                                       .counts = part.counts,
+                                                       .type = ops::to_dtype(part.own.scalar_type()),
+                                                       .format = part.format,
+                                                       .pass = pass.id});
+  return {pass.context.program, std::move(issued), part.own, whole};
+}
 
 PendingTensor start_enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens,
                              const TokenReader& reader) {
   if (!pass.context.has_tp() || !pass.context.sequence_parallel) return PendingTensor(x);
-  if (travels_in_pieces(pass.context)) return PendingTensor(std::make_unique<GatherInPieces>(pass, x, tokens, reader));
-  const at::Tensor whole = at::empty({tokens, x.size(1)}, x.options());
-  return start_with_tokens(pass, runtime::ProgramCollectiveKind::all_gather, x.contiguous(), whole, tokens);
+  return start_gather(pass, part_of_rows(pass.context, x, tokens), reader);
 }
 
 namespace {
@@ -85,7 +91,14 @@ PendingTensor start_leave_tp(const PassState& pass, const at::Tensor& part, sche
   }
   const std::int64_t tokens = part.size(0), width = part.size(1);
   const at::Tensor own = at::empty({pass.context.tokens_of(pass.context.tp_rank(), tokens), width}, part.options());
-  return start_with_tokens(pass, runtime::ProgramCollectiveKind::reduce_scatter, whole, own, tokens);
+  const std::vector<std::int64_t> counts = token_counts(pass.context, tokens, width);
+  runtime::Issued issued = pass.context.program.issue({.kind = runtime::ProgramCollectiveKind::reduce_scatter,
+                                                       .in = whole.const_data_ptr(),
+                                                       .out = own.mutable_data_ptr(),
+                                                       .counts = counts,
+                                                       .type = ops::to_dtype(whole.scalar_type()),
+                                                       .pass = pass.id});
+  return {pass.context.program, std::move(issued), whole, own};
 }
 
 at::Tensor enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens, const TokenReader& reader) {

@@ -67,6 +67,20 @@ struct TokenReader {
       false;  // whether the product computes the weight's gradient; otherwise the product consumes the weight
 };
 
+// This rank's part of a gather over tp.
+struct TokenPart {
+  at::Tensor own;                    // contiguous: a matrix [own tokens, width], or a list of numbers
+  std::vector<std::int64_t> counts;  // by tp rank: number of elements of its part
+  quant::Format format = quant::Format::bf16;
+
+  // Returns the shape of the parts of all ranks in [ranks.begin, ranks.end).
+  std::vector<std::int64_t> shape(const layout::Range& ranks) const;
+};
+// Returns this rank's rows of a matrix with `tokens` rows as a part of the gather.
+TokenPart part_of_rows(const Context& context, const at::Tensor& own, std::int64_t tokens);
+// Starts the gather of the parts in rank order.
+PendingTensor start_gather(const PassState& pass, const TokenPart& part, const TokenReader& reader);
+
 PendingTensor start_enter_tp(const PassState& pass, const at::Tensor& x, std::int64_t tokens,
                              const TokenReader& reader = {});
 // The caller must not use `part` afterwards: without sequence parallelism, the sum overwrites a contiguous `part`.

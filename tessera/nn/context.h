@@ -21,7 +21,7 @@ struct Context {
   ProductOptions products;                  // options of the matrix products of layers
   DelayedScales* scales = nullptr;          // null: each matrix uses its own amax
   TokenSplit split = {};                    // distribution of tokens over the tp ranks, under sequence parallelism
-  DropoutOptions dropout = {};              // probabilities of dropout, and its seed
+  DropoutOptions dropout = {};              // probabilities of dropout
   const ExpertRoom* expert_room = nullptr;  // null: the memory has room for the rows of any choices
 
   // Returns whether activations have collectives over tp.

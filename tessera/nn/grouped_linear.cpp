@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/grouped_scales.h"
 #include "tessera/nn/stash.h"
 #include "tessera/ops/experts/grouped.h"
 
@@ -18,7 +19,8 @@ void count(const PassState& pass, const Weight& weight, const GroupedRows& rows)
   const shard::ParameterSpec& spec = pass.context.program.parameters().spec(weight.id);
   TESSERA_CHECK(spec.dims.size() == 3, "parameter '{}' has {} dims, expected 3 dims: a stack of matrices", spec.name,
                 spec.dims.size());
-  pass.context.program.count_product(weight.product, 2 * rows.own_rows * spec.dims[1] * spec.dims[2]);
+  pass.context.program.count_product(weight.product, quant::kernel_of_stacks(weight.product),
+                                     2 * rows.own_rows * spec.dims[1] * spec.dims[2]);
   const std::int64_t local = rows.selection.local;
   if (pass.context.program.device().kind != base::DeviceKind::cuda || local == 0) return;
   if (ops::pads_operands(pass.context.program.parameters().types(weight.id).model, weight.rows / local, weight.cols))
@@ -66,21 +68,47 @@ std::int64_t own_rows_of(const Context& context, const Weight& weight, const ops
 
 at::Tensor grouped_fprop(const PassState& pass, const Weight& weight, const at::Tensor& x, const GroupedRows& rows) {
   count(pass, weight, rows);
+  const ops::Selection& selection = rows.selection;
+  if (weight.product == quant::Format::bf16) {
+    ConsumedWeight consumed(pass, weight);
+    return ops::grouped_fprop(x, consumed.tensor(), selection);
+  }
+  const ops::RowQuantization as =
+      row_quantization(pass, weight, OperandKind::input, x, selection, ops::RowMatrices::blocks);
   ConsumedWeight consumed(pass, weight);
-  return ops::grouped_fprop(x, consumed.tensor(), rows.selection);
+  return grouped_fprop(x, as, stack_of(pass, weight, consumed, ops::Sides::rows, selection), selection);
 }
 
 at::Tensor grouped_dgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows) {
   count(pass, weight, rows);
+  const ops::Selection& selection = rows.selection;
+  if (weight.product == quant::Format::bf16) {
+    ConsumedWeight consumed(pass, weight);
+    return ops::grouped_dgrad(dy, consumed.tensor(), selection);
+  }
+  const ops::RowQuantization as =
+      row_quantization(pass, weight, OperandKind::gradient, dy, selection, ops::RowMatrices::blocks);
   ConsumedWeight consumed(pass, weight);
-  return ops::grouped_dgrad(dy, consumed.tensor(), rows.selection);
+  return grouped_dgrad(dy, as, stack_of(pass, weight, consumed, ops::Sides::columns, selection), selection);
 }
 
 void grouped_wgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
                    const GroupedRows& rows) {
+  if (!is_trainable(pass.context, weight)) return;
+  const ops::Selection& selection = rows.selection;
+  const auto quantization = [&](OperandKind kind, const at::Tensor& matrix) {
+    if (weight.product == quant::Format::bf16) return ops::RowQuantization();
+    return row_quantization(pass, weight, kind, matrix, selection, ops::RowMatrices::experts);
+  };
+  // The amaxes are reduced before the gradient's buffer is taken, because the program expects the produce event next.
+  const ops::RowQuantization of_dy = quantization(OperandKind::gradient, dy),
+                             of_x = quantization(OperandKind::input, x);
   produce_gradient(pass, weight, [&](at::Tensor& result, bool accumulate) {
     count(pass, weight, rows);
-    ops::grouped_wgrad(dy, x, rows.selection, result, accumulate);
+    if (weight.product == quant::Format::bf16)
+      ops::grouped_wgrad(dy, x, selection, result, accumulate);
+    else
+      grouped_wgrad({.rows = dy, .as = of_dy}, {.rows = x, .as = of_x}, selection, result, accumulate);
   });
 }
 

@@ -2,6 +2,7 @@
 // for backward. Several microbatches may therefore be open at once.
 #pragma once
 #include "tessera/nn/context.h"
+#include "tessera/nn/random_state.h"
 
 namespace tessera::nn {
 
@@ -10,7 +11,7 @@ struct PassState {
   const Context& context;
   schedule::PassId id;
   Recompute policy = Recompute::none;  // policy of the block that is running
-  DropoutState dropout = {};
+  RandomState random = {};             // random numbers of the microbatch
 
   // Return the state of another pass of the microbatch, or of a block with another policy.
   PassState in(schedule::Pass pass) const {

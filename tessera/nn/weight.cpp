@@ -21,20 +21,28 @@ ConsumedWeight::ConsumedWeight(const PassState& pass, const Weight& weight) : pa
   if (encoded_) return;
   (view.is_decoded ? decoded_ : tensor_) =
       shaped(pass.context, const_cast<void*>(view.weight().data), view.weight().type, weight);
-  if (view.is_decoded && ops::needs_whole(encoding_))
-    amax_ = ops::view_of(const_cast<float*>(view.tensor_amax), {1}, quant::DType::fp32,
-                         ops::to_device(pass.context.program.device()));
+  whole_ = const_cast<float*>(view.whole);
+}
+
+at::Tensor ConsumedWeight::whole(std::int64_t matrices) const {
+  if (!ops::needs_whole(encoding_)) return {};
+  return ops::view_of(whole_, {matrices}, quant::DType::fp32, ops::to_device(pass_.context.program.device()));
 }
 
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   const at::Device device = ops::to_device(pass_.context.program.device());
-  if (decoded_.defined()) return ops::decoded_weight(decoded_, encoding_, side, amax_);
+  if (decoded_.defined()) return ops::decoded_weight(decoded_, encoding_, side, whole(1));
   if (encoded_) return ops::borrowed_weight(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
   at::Tensor amax = ops::amax_of(tensor_);
   all_reduce_tp(pass_, amax, comm::ReduceOp::max);
   return ops::weight_operand(tensor_, weight_.product, side, ops::whole_scale(encoding, amax));
+}
+
+std::optional<ops::DecodedStack> ConsumedWeight::decoded_stack(std::int64_t matrices) const {
+  if (!decoded_.defined()) return std::nullopt;
+  return ops::DecodedStack{.values = decoded_, .encoding = encoding_, .whole = whole(matrices)};
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {

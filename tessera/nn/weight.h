@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tessera/nn/pass_state.h"
+#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/gemm/operand.h"
 
 namespace tessera::nn {
@@ -36,15 +37,23 @@ class ConsumedWeight {
   // Returns the weight in the format of its products, by rows or by columns. The operand is valid until the destructor
   // runs. The call may be collective over tp, to reduce the amax of the logical weight.
   ops::Operand operand(ops::Sides side) const;
+  // Returns the decoded matrices of a stack, which are valid until the destructor runs. Returns nullopt if the products
+  // quantize the weight's values.
+  std::optional<ops::DecodedStack> decoded_stack(std::int64_t matrices) const;
 
  private:
+  // The numbers of the logical matrices that alpha of a decoded product depends on; undefined if the encoding is
+  // without such numbers.
+  at::Tensor whole(std::int64_t matrices) const;
+
   PassState pass_;
   const Weight& weight_;
   std::optional<quant::Quantized> encoded_;
   quant::Encoding encoding_;                     // encoding of encoded_ and decoded_
   int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   at::Tensor tensor_;
-  at::Tensor decoded_, amax_;  // the weight's decoded values, and the amax of the logical weight
+  at::Tensor decoded_;      // the weight's decoded values
+  float* whole_ = nullptr;  // runtime::WeightView::whole
 };
 
 // Calls write(gradient, accumulate), where `gradient` is the staging of the weight's gradient. Then produces the

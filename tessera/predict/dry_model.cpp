@@ -37,7 +37,7 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
 
 void DryModel::microbatch(int number, bool trains) {
   const at::AutoGradMode gradients(trains);
-  const nn::PassState pass{.context = context_, .id = {number}, .dropout = {.step = trains ? &step_ : nullptr}};
+  const nn::PassState pass{.context = context_, .id = {number}, .random = {.step = trains ? &step_ : nullptr}};
   program_.begin_microbatch(number);
   const nn::Loss loss = model_->forward(dry_batch(sequences_, seq_len_), pass, trains ? 1.0 : 0.0);
   if (trains) loss.objective.backward();

@@ -13,21 +13,21 @@ CollectiveTraffic traffic_of(const ProgramCollective& collective, const shard::C
   const auto part_of = [&](int rank) {
     return shard::bytes_of(collective.counts[static_cast<std::size_t>(rank)], collective.type);
   };
-  // A gather of bytes carries fp8 codes.
-  const quant::Format format = collective.type == quant::DType::u8 ? quant::Format::fp8 : quant::Format::bf16;
   const bool has_peers = collective.piece < group.size;  // false: a piece of places without a rank
   const auto [to, from] = has_peers ? piece_peers(collective.piece, group.rank, group.size) : PiecePeers{};
   switch (collective.kind) {
     case ProgramCollectiveKind::all_gather:
-      return {
-          .op = "all_gather", .given = part_of(group.rank), .received = all - part_of(group.rank), .format = format};
+      return {.op = "all_gather",
+              .given = part_of(group.rank),
+              .received = all - part_of(group.rank),
+              .format = collective.format};
     case ProgramCollectiveKind::gather_piece:
       return {.op = schedule::piece_op(collective.is_for_wgrad ? schedule::kWgradGather : schedule::kGather,
                                        collective.piece),
               .given = has_peers ? part_of(group.rank) : 0,
               .received = has_peers ? part_of(from) : 0,
               .stored = all,
-              .format = format};
+              .format = collective.format};
     case ProgramCollectiveKind::scatter_piece:
       return {.op = schedule::piece_op(schedule::kScatter, collective.piece),
               .given = has_peers ? part_of(to) : 0,

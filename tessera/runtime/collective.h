@@ -1,9 +1,11 @@
 // A collective of the program: the arguments that a layer passes, the handle of a collective in flight, and its
 // traffic.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tessera/base/lanes/fence.h"
 #include "tessera/quant/dtype.h"
@@ -24,6 +26,15 @@ enum class ProgramCollectiveKind : std::uint8_t {
   scatter_piece,  // sends the sender's contribution to the receiver's part
 };
 
+// Why a gather for a product sends bf16 numbers, although --tp-wire-format names the format of the product.
+enum class TpWireFallback : std::uint8_t {
+  tiles,       // some rank's tokens do not begin at a tile of the operand by columns
+  both_sides,  // the codes of the operands by rows and by columns together have more bytes
+  transform,   // the columns are transformed before they are quantized
+};
+inline constexpr std::array<std::string_view, 3> kTpWireFallbacks{"tiles", "both_sides", "transform"};
+using TpWireFallbacks = std::array<std::int64_t, kTpWireFallbacks.size()>;  // by reason: number of gathers
+
 // The arguments of a collective over the compute ranks of a domain. Each of these ranks issues the collective.
 struct ProgramCollective {
   ProgramCollectiveKind kind = ProgramCollectiveKind::all_reduce_sum;
@@ -34,6 +45,8 @@ struct ProgramCollective {
   // By rank: the number of elements of its part. For an all_reduce: one entry, the number of elements of the buffer.
   std::span<const std::int64_t> counts;
   quant::DType type = quant::DType::fp32;
+  // Number format of the activations. For codes and scales, `type` is u8. bf16: numbers in the model's type.
+  quant::Format format = quant::Format::bf16;
   schedule::PassId pass;
   int domain = 0;           // 0: the domain of dense weights, which is also the domain of activations and samples
   bool is_recorded = true;  // false: the collective is not an event of the step, because later steps skip it

@@ -27,6 +27,7 @@
 #include <span>
 #include <string_view>
 
+#include "tessera/quant/formats/product_kernel.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/runtime/parameter_table.h"
 #include "tessera/runtime/transfers/transfer_arena.h"
@@ -101,8 +102,10 @@ class Program {
   // tokens are kept, otherwise "keep".
   virtual void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) = 0;
   virtual void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) = 0;
-  // Counts the operations of one product with a weight.
-  virtual void count_product(quant::Format format, std::int64_t flops) = 0;
+  // Counts the operations of one product with a weight, and how the device computes the product.
+  virtual void count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) = 0;
+  // Counts a gather that sends bf16 numbers instead of codes. By default, does nothing.
+  virtual void count_tp_wire_fallback(TpWireFallback /*reason*/) {}
   // Counts a product of experts whose operands are padded. By default, does nothing.
   virtual void count_padded_product() {}
 };

@@ -165,7 +165,7 @@ WeightView RunningProgram::consume(ParameterId weight, PassId pass) {
     view.planes[0] = {entry.view(), parameter.types.model};
     view.is_decoded = unpacked_to(parameter.spec) == shard::Unpacked::decoded;
     view.encoding = *parameter.spec.encoding;
-    view.tensor_amax = encoded_matrix(parameter, nullptr, nullptr).tensor_amax;
+    view.whole = reinterpret_cast<const float*>(parameter.tensor_scale.data());
     return view;
   }
   for (std::size_t p = 0; p < parameter.planes.size(); ++p) {

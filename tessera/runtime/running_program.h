@@ -68,8 +68,13 @@ class RunningProgram final : public Program {
   void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) override;
   void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
-  void count_product(quant::Format format, std::int64_t flops) override {
-    step_.statistics.flops_by_format[static_cast<std::size_t>(format)] += flops;
+  void count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) override {
+    const auto number = static_cast<std::size_t>(format);
+    step_.statistics.flops_by_format[number] += flops;
+    if (kernel == quant::ProductKernel::decoded) step_.statistics.decoded_flops[number] += flops;
+  }
+  void count_tp_wire_fallback(TpWireFallback reason) override {
+    ++step_.statistics.tp_wire_fallbacks[static_cast<std::size_t>(reason)];
   }
   void count_padded_product() override { ++step_.statistics.padded_products; }
 

@@ -21,10 +21,11 @@ struct WeightView {
   // The quantized matrix and its encoding. Set if the weight's products read the encoding directly.
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
-  // True: the weight was unpacked to decoded values of `encoding`. `tensor_amax` then is the amax of the logical
-  // weight, one number in the memory of the weight; null if the encoding does not need it.
+  // True: the weight was unpacked to decoded values of `encoding`. `whole` then points to the numbers of the logical
+  // matrices that alpha of a product depends on (quant::product_alpha), one for each matrix of the compute part; null
+  // if alpha does not depend on the weight.
   bool is_decoded = false;
-  const float* tensor_amax = nullptr;
+  const float* whole = nullptr;
   const Plane& weight() const { return planes.front(); }
 };
 

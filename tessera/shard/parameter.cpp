@@ -13,7 +13,8 @@ Unpacked unpacked_to(const ParameterSpec& spec) {
   const quant::Encoding as_multiplied =
       spec.is_backward_weight ? quant::columnwise_encoding(spec.product) : quant::weight_encoding(spec.product);
   if (*spec.encoding != as_multiplied) return Unpacked::values;
-  return quant::is_decoded(spec.product) ? Unpacked::decoded : Unpacked::nothing;
+  const bool is_stack = spec.dims.size() == 3;
+  return is_stack || quant::is_decoded(spec.product) ? Unpacked::decoded : Unpacked::nothing;
 }
 
 bool is_quantized_at_use(const ParameterSpec& spec) {

@@ -101,7 +101,9 @@ inline std::int64_t matrices_of(const ParameterSpec& spec) {
 // The content of the unpacked stage of a weight in a number format, which has the type of the model:
 //   nothing  layers read the planes
 //   values   the values of the weight, rounded to bf16
-//   decoded  the decoded values of its codes (quant/formats/decoded.h), for products of these values
+//   decoded  the decoded values of its codes (quant/formats/decoded.h), for products of these values. Products of a
+//   stack
+//            are decoded in every format
 enum class Unpacked : std::uint8_t { nothing, values, decoded };
 Unpacked unpacked_to(const ParameterSpec& spec);
 // Returns whether layers read the weight, which is stored in a number format, unpacked.

@@ -40,9 +40,10 @@ std::optional<double> exposed_weights_ms(const runtime::StepStatistics& statisti
   return exchanges_activations(statistics) ? std::optional(seconds * 1e3) : std::nullopt;
 }
 
+template <auto source>
 ByFormat<double> flops(const runtime::StepStatistics& statistics) {
   ByFormat<double> flops{};
-  std::ranges::copy(statistics.flops_by_format, flops.begin());
+  std::ranges::copy(statistics.*source, flops.begin());
   return flops;
 }
 
@@ -101,8 +102,10 @@ std::span<const Metric> metric_rows() {
     Metric{.key = "suppressed", .member = &M::suppressed},
     from<&M::gathered_by_format, &Statistics::gathered_by_format>(
         {.key = "gathered_by_format", .over_ranks = sum, .line_if = gathers_formats, .summary = other_total}),
-    from<&M::flops_by_format, flops>(
+    from<&M::flops_by_format, flops<&Statistics::flops_by_format>>(
         {.key = "flops_by_format", .over_ranks = sum, .line_if = multiplies_formats, .summary = other_total}),
+    from<&M::decoded_flops, flops<&Statistics::decoded_flops>>(
+        {.key = "decoded_flops", .over_ranks = sum, .line = never, .summary = other_total}),
     from<&M::activations_by_format, &Statistics::activations_by_format>(
         {.key = "activations_by_format", .over_ranks = sum, .summary = other_total}),
   };
@@ -158,14 +161,25 @@ std::string_view name_in_run(quant::Format format, quant::DType dtype) {
   return format == quant::Format::bf16 ? name_of(dtype) : name_of(format);
 }
 
-nlohmann::ordered_json products_by_kernel(const ByFormat<double>& flops, quant::DType dtype, bool is_gpu) {
+nlohmann::ordered_json by_reason(const runtime::TpWireFallbacks& gathers) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (std::size_t reason = 0; reason < gathers.size(); ++reason)
+    if (gathers[reason] != 0) result[std::string(runtime::kTpWireFallbacks[reason])] = gathers[reason];
+  return result;
+}
+
+nlohmann::ordered_json products_by_kernel(const StepMetrics& totals, quant::DType dtype) {
   nlohmann::ordered_json products = nlohmann::ordered_json::array();
-  for (std::size_t at = 0; at < quant::kFormats; ++at) {
-    if (flops[at] == 0) continue;
-    const auto format = static_cast<quant::Format>(at);
-    products.push_back({{"format", name_in_run(format, dtype)},
-                        {"kernel", name_of(quant::kernel_of(format, is_gpu))},
-                        {"flops", flops[at]}});
+  const auto add = [&](std::size_t format, quant::ProductKernel kernel, double flops) {
+    if (flops == 0) return;
+    products.push_back({{"format", name_in_run(static_cast<quant::Format>(format), dtype)},
+                        {"kernel", name_of(kernel)},
+                        {"flops", flops}});
+  };
+  for (std::size_t format = 0; format < quant::kFormats; ++format) {
+    const double decoded = totals.decoded_flops[format];
+    add(format, quant::ProductKernel::native, totals.flops_by_format[format] - decoded);
+    add(format, quant::ProductKernel::decoded, decoded);
   }
   return products;
 }

@@ -13,6 +13,7 @@
 
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/runtime/collective.h"
 
 namespace tessera::train {
 struct StepResult;
@@ -42,6 +43,7 @@ struct StepMetrics {
   // gathered_bytes by number format. Weights without a number format count as bf16.
   ByFormat<std::int64_t> gathered_by_format{};
   ByFormat<double> flops_by_format{};  // flops of products with weights, sum over all ranks
+  ByFormat<double> decoded_flops{};    // the part of flops_by_format of decoded products
   // Bytes that the program's collectives over tp received, sum over all ranks. Activations without a number format
   // count as bf16.
   ByFormat<std::int64_t> activations_by_format{};
@@ -125,8 +127,11 @@ nlohmann::ordered_json by_format(const ByFormat<T>& values, quant::DType dtype) 
       result[std::string(name_in_run(static_cast<quant::Format>(format), dtype))] = values[format];
   return result;
 }
+// Returns {"tiles": gathers, ...} for the reasons with a value other than 0.
+nlohmann::ordered_json by_reason(const runtime::TpWireFallbacks& gathers);
 // Returns [{"format": "nvfp4", "kernel": "decoded", "flops": flops}, ...] for the formats of products with weights
-// (quant/formats/product_kernel.h). The names of formats are results of name_in_run.
-nlohmann::ordered_json products_by_kernel(const ByFormat<double>& flops, quant::DType dtype, bool is_gpu);
+// (quant/formats/product_kernel.h). A format has an entry for each kernel. The names of formats are results of
+// name_in_run.
+nlohmann::ordered_json products_by_kernel(const StepMetrics& totals, quant::DType dtype);
 
 }  // namespace tessera::telemetry

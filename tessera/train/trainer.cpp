@@ -49,12 +49,12 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
   const auto host_buffer = [&](std::size_t bytes) {
     return parallel_.is_asynchronous() ? base::Buffer::pinned(bytes) : base::Buffer(bytes);
   };
-  for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
-  if (options.step.expert_room > 0) make_expert_room();
-  if (options_.step.dropout.drops()) {
-    for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
-    number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  for (Pending& pending : steps_) {
+    pending.clip = host_buffer(sizeof(ops::Clip));
+    pending.number = host_buffer(sizeof(std::int64_t));
   }
+  number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  if (options.step.expert_room > 0) make_expert_room();
 }
 
 void Trainer::make_expert_room() {
@@ -114,8 +114,8 @@ const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pe
 
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
-  nn::PassState pass{.context = context_, .id = {}};
-  if (options_.step.dropout.drops()) pass.dropout.step = number_.as<std::int64_t>().data();
+  nn::PassState pass{
+      .context = context_, .id = {}, .random = {.seed = options_.step.seed, .step = number_.as<std::int64_t>().data()}};
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     pass.id.microbatch = microbatch;
     runtime_.program().begin_microbatch(microbatch);
@@ -129,7 +129,6 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
 }
 
 void Trainer::set_number(std::int64_t step, Pending& pending) {
-  if (!options_.step.dropout.drops()) return;
   // The previous copy from this buffer has finished, because the step that used it has finished.
   pending.number.as<std::int64_t>()[0] = step;
   parallel_.kernels().copy(pending.number.data(), number_.data(), sizeof(std::int64_t));

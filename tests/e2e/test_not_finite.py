@@ -16,6 +16,8 @@ from summary import run_cases
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 131, "hidden_size": 16, "intermediate_size": 48,
          "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
          "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "initializer_range": 0.02, "hidden_act": "silu", "tie_word_embeddings": False}
+EXPERTS = MODEL | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2,
+                   "router_aux_loss_coef": 0.02}
 FULL = os.environ.get("TESSERA_E2E") == "full"
 STEPS = 3
 INFINITY, NAN = 0x7F80, 0x7FC0  # bf16
@@ -51,19 +53,19 @@ class NotFinite(unittest.TestCase):
     def flags(cls):
         return ["--data", cls.data, "--global-batch", 12, "--seq-len", 32, "--dtype", "bf16"]
 
-    def imported(self, name, code):
+    def imported(self, name, code, start="start"):
         """Returns a checkpoint of the model in which one element is replaced."""
         if (name, code) not in self.checkpoint:
             folder = self.folder / f"hf-{len(self.checkpoint)}"
-            tessera("convert", self.folder / "start" / "checkpoints" / "step-00000000", folder, "--dtype", "bf16")
+            tessera("convert", self.folder / start / "checkpoints" / "step-00000000", folder, "--dtype", "bf16")
             set_element(folder / "model.safetensors", f"model.layers.0.{name}.weight", code)
             self.checkpoint[name, code] = folder.with_suffix(".checkpoint")
             tessera("convert", folder, self.checkpoint[name, code], "--dtype", "bf16")
         return self.checkpoint[name, code]
 
-    def check(self, backend, checkpoint, gtp, flags):
-        out = self.folder / "_".join([backend, checkpoint.stem, str(gtp), *flags])
-        arguments = ["--model", self.model, *self.flags(), "--resume", checkpoint, "--gtp", gtp, "--steps", STEPS, "--out", out, *flags]
+    def check(self, backend, checkpoint, gtp, flags, model=None):
+        out = self.folder / "_".join([backend, checkpoint.stem, str(gtp), *map(str, flags)])
+        arguments = ["--model", model or self.model, *self.flags(), "--resume", checkpoint, "--gtp", gtp, "--steps", STEPS, "--out", out, *flags]
         if backend == "local":
             tessera("train", "--backend", backend, *arguments)
         else:
@@ -90,6 +92,23 @@ class NotFinite(unittest.TestCase):
         for turn, flags in enumerate(FORMATS):
             spoiled = ("mlp.down_proj", INFINITY) if turn % 2 else ("self_attn.q_proj", NAN)
             self.check("local", self.imported(*spoiled), (1, 3)[turn // 2 % 2], flags)
+
+    def check_experts(self, backend):
+        """A matrix of one expert has an element that is not finite. The mesh is (gtp, ep)."""
+        model = self.folder / "experts.json"
+        model.write_text(json.dumps(EXPERTS))
+        tessera("train", "--model", model, *self.flags(), "--steps", 0, "--out", self.folder / f"experts-{backend}")
+        for turn, flags in enumerate((["nvfp4"], ["mxfp8"], ["fp8_block"], ["fp8"], ["fp8", "--fp8-scaling", "current"])):
+            name, code = (("experts.1.w2", INFINITY), ("experts.3.w1", NAN))[turn % 2]
+            checkpoint = self.imported(f"block_sparse_moe.{name}", code, f"experts-{backend}")
+            wire = ["--wire-format", flags[0]] if turn % 2 else []
+            for gtp, ep in ((1, 1), (2, 2)) if backend == "local" else ((1, 1),):
+                self.check(backend, checkpoint, gtp, ["--ep", ep, "--gemm-format", *flags, *wire], model)
+
+    def test_steps_with_experts_that_are_not_finite_are_skipped(self):
+        self.check_experts("local")
+        if gpu_ranks.GPUS > 0:
+            self.check_experts("nccl")
 
     @unittest.skipIf(gpu_ranks.GPUS == 0, "no GPU that the program can use")
     def test_every_step_is_skipped_on_gpus(self):

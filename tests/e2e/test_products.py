@@ -5,7 +5,8 @@ import json
 import unittest
 
 from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
-from program import metrics, run, tessera
+from program import MPIRUN, bits, metrics, run, tessera
+from refusals import read_manifest, write_manifest
 from summary import run_cases
 
 # (product format, wire format). A product reads the gathered weight directly or decoded, or quantizes it again after unpacking.
@@ -13,6 +14,7 @@ PAIRS = (("fp8", "fp8"), ("fp8", "nvfp4"), ("fp8_block", "fp8_block"), ("fp8_blo
          ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("nvfp4", "mxfp8"))
 PARALLEL = ("--sequence-parallel", "on")
 CURRENT = ("--fp8-scaling", "current")
+PLAIN = ("--nvfp4-hadamard", "off", "--nvfp4-rounding", "nearest")
 
 
 class Products(FormatRuns, unittest.TestCase):
@@ -54,13 +56,45 @@ class Products(FormatRuns, unittest.TestCase):
     def test_decoded_weights_equal_quantized_bf16_weights(self):
         """Products read the codes of a gathered nvfp4 weight. The bits equal those of a bf16 weight that each product quantizes."""
         for mesh in ((1, 3, 1), (2, 2, 1), (1, 2, 2)) if FULL else ((2, 2, 1),):
-            plain = self.products(f"whole-nvfp4-{mesh}", mesh, "nvfp4", "bf16", *(PARALLEL if mesh[0] > 1 else ()))
-            codes = self.products(f"codes-nvfp4-{mesh}", mesh, "nvfp4", "nvfp4", *(PARALLEL if mesh[0] > 1 else ()), *POISON)
+            split = PARALLEL if mesh[0] > 1 else ()
+            plain = self.products(f"whole-nvfp4-{mesh}", mesh, "nvfp4", "bf16", *split, steps=20)
+            codes = self.products(f"codes-nvfp4-{mesh}", mesh, "nvfp4", "nvfp4", *split, *POISON, steps=20)
             self.assertEqual(plain, codes, mesh)
         whole, codes = (self.summary(f"{name}-nvfp4-(2, 2, 1)") for name in ("whole", "codes"))
         self.assertEqual({"nvfp4": whole["weights_by_format"]["products"]["nvfp4"]}, whole["weights_quantized_at_use"])
         self.assertEqual({}, codes["weights_quantized_at_use"])
         self.assertEqual(0, codes["demand_gathers"])
+
+    def test_the_recipe_of_nvfp4(self):
+        """Each part of the recipe changes the gradients, and neither part changes the forward pass of the first step. Processes and
+        threads have the same random numbers."""
+        runs = {more: self.products("recipe" + "".join(more), (2, 1, 1), "nvfp4", "nvfp4", *PARALLEL, *more)["steps"]
+                for more in ((), PLAIN[:2], PLAIN[2:], PLAIN)}
+        self.assertEqual((1, 4), tuple(len({steps[0][value] for steps in runs.values()}) for value in (1, 2)), runs)
+        if MPIRUN:
+            processes = self.train("recipe-mpi", (2, 1, 1), "nvfp4", "--gemm-format", "nvfp4", *PARALLEL, backend="mpi")
+            self.assertEqual(runs[()], processes["steps"])
+        for name, expected in (("recipe", (True, "stochastic")), ("recipe" + "".join(PLAIN), (False, "nearest"))):
+            config = json.loads((self.folder / name / "config.json").read_text())["config"]
+            for found in (config, self.summary(name)):
+                self.assertEqual(expected, (found["nvfp4_hadamard"], found["nvfp4_rounding"]))
+        self.products("no-recipe", (1, 1, 1), "bf16", "bf16")
+        self.assertNotIn("nvfp4_rounding", self.summary("no-recipe"))
+
+    def test_an_earlier_run_continues_without_the_recipe(self):
+        """Runs of earlier versions stored neither part of the recipe and had neither."""
+        flags = ("--gemm-format", "nvfp4", *PLAIN)
+        whole = self.train("plain-whole", (1, 1, 1), "nvfp4", *flags)
+        self.train("plain-part", (1, 1, 1), "nvfp4", "--schedule-steps", STEPS, *flags, steps=2)
+        step = self.folder / "plain-part" / "checkpoints" / "step-00000002"
+        manifest = read_manifest(step)
+        for key in ("nvfp4_hadamard", "nvfp4_rounding"):
+            del manifest["state"]["config"][key]
+        write_manifest(manifest, step)
+        out = self.folder / "plain-rest"
+        said = tessera("train", "--resume", step, "--steps", STEPS, "--out", out)
+        self.assertEqual(1, said.count("--nvfp4-hadamard off, --nvfp4-rounding nearest"), said)
+        self.assertEqual(whole["tensors"], bits(out)["tensors"])
 
     def test_recomputation_does_not_change_the_result(self):
         for turn, (product, wire) in enumerate((("fp8", "fp8"), ("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("nvfp4", "bf16"))):
@@ -97,12 +131,33 @@ class Products(FormatRuns, unittest.TestCase):
         lines = metrics(self.folder / "wire0-codes")
         self.assertEqual(codes["fp8"], sum(line["activations_by_format"]["fp8"] for line in lines))
 
+    def test_codes_in_tiles_do_not_change_the_result(self):
+        """Gathering codes and scales gives the bits of gathering bf16 and quantizing. With tp 3, the 32 tokens of a microbatch divide
+        by nothing. With tp 2, each rank's tokens begin at a tile of nvfp4, and not at a tile of the other formats. The transform of
+        nvfp4 leaves only codes by rows."""
+        plain_columns = ("--nvfp4-hadamard", "off")
+        gathers = 4 * 2 * STEPS * 12  # of columns: 4 a layer and microbatch
+        for turn, (product, tp, more, reason) in enumerate(
+                (("nvfp4", 2, plain_columns, None), ("nvfp4", 3, plain_columns, "tiles"), ("nvfp4", 3, (), "transform"),
+                 ("mxfp8", 2, (), "tiles"), ("mxfp8", 3, (), "tiles"), ("fp8_block", 2, (), "tiles"), ("fp8_block", 3, (), "tiles"))):
+            codes = ("--tp-wire-format", product)
+            flags = (*PARALLEL, *more, "--tp-overlap", ("on", "off")[turn % 2], "--tp-chunks", 2)
+            plain = self.products(f"tiles-{turn}", (tp, 1, 1), product, "bf16", *flags)
+            self.assertEqual(plain, self.products(f"tiles-{turn}-codes", (tp, 1, 1), product, "bf16", *flags, *codes))
+            summary = self.summary(f"tiles-{turn}-codes")
+            self.assertEqual({reason: gathers} if reason else {}, summary["tp_wire_fallbacks"], turn)
+            sent = summary["activation_bytes"]
+            self.assertLess(sent[product], self.summary(f"tiles-{turn}")["activation_bytes"]["bf16"] - sent["bf16"])
+        self.same("nvfp4", "nvfp4", [(2, 1, 1), *PARALLEL], [(2, 2, 1), *PARALLEL, "--tp-wire-format", "nvfp4", *POISON])
+        mixed = ("--gemm-rules", "layers.1.*=mxfp8", *PARALLEL)
+        self.same("nvfp4", "bf16", [(2, 1, 1), *mixed], [(2, 1, 1), *mixed, "--tp-wire-format", "mxfp8"])
+
     def summary(self, name):
         return json.loads((self.folder / name / "summary.json").read_text())
 
     def test_a_resumed_run_has_the_bits_of_the_whole_run(self):
         stateless = (("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ())) if FULL else ()
-        for product, wire, more in (("fp8", "fp8", ()), ("mxfp8", "mxfp8", ()), *stateless):
+        for product, wire, more in (("fp8", "fp8", ()), ("mxfp8", "mxfp8", ()), ("nvfp4", "nvfp4", ()), *stateless):
             self.check_resumed(f"{product}-{len(more)}", wire, "--gemm-format", product, *more)
 
     def resumed(self, name, *more):
@@ -157,6 +212,10 @@ class Products(FormatRuns, unittest.TestCase):
         self.refused("--gemm-format", "fp8_block", "--fp8-scaling", "current", wire="bf16",
                      expect=["--fp8-scaling", "--gemm-format fp8"])
         self.refused(*gemm, "--fp8-history", 0, wire="bf16", expect=["--fp8-history", "1"])
+        for more in (PLAIN[:2], PLAIN[2:], ("--nvfp4-hadamard", "on"), ("--nvfp4-rounding", "stochastic")):
+            for formats in ((), gemm, ("--gemm-format", "mxfp8")):
+                self.refused(*formats, *more, wire="nvfp4", expect=[f"{more[0]}: got ", "expected it with --gemm-format nvfp4"])
+        self.refused("--gemm-format", "nvfp4", "--nvfp4-rounding", "up", wire="bf16", expect=["--nvfp4-rounding", "stochastic, nearest"])
         for product in FORMATS:
             self.refused("--gemm-format", product, dtype="fp32", wire="bf16", expect=["--gemm-format", product, "--dtype bf16"])
             self.refused("--gemm-format", product, "--gemm-kernels", "native", wire="bf16",
@@ -168,8 +227,14 @@ class Products(FormatRuns, unittest.TestCase):
             said = run(*words, "--model", self.model, "--gemm-kernels", "native")
             self.assertEqual((2, 1), (said.returncode, said.stderr.count("\n")), said.stderr)
             self.assertIn("unknown flag --gemm-kernels", said.stderr)
-        self.refused(*gemm, "--tp-wire-format", "nvfp4", wire="bf16", expect=["--tp-wire-format", "nvfp4", "fp8"])
-        self.refused(*gemm, "--tp-wire-format", "fp8", wire="bf16", expect=["--tp-wire-format", "--tp above 1"])
+        for product in FORMATS:
+            other = "mxfp8" if product == "fp8" else "fp8"
+            self.refused("--gemm-format", other, "--tp-wire-format", product, *PARALLEL, wire="bf16", mesh=(2, 1, 1),
+                         expect=[f"--tp-wire-format: got {product}, but no product has it"])
+            for mesh, more in (((1, 2, 1), ()), ((2, 1, 1), ("--sequence-parallel", "off"))):
+                self.refused("--gemm-format", product, "--tp-wire-format", product, *more, wire="bf16", mesh=mesh,
+                             expect=[f"--tp-wire-format: got {product}", "--tp above 1 and --sequence-parallel on"])
+        self.refused("--tp-wire-format", "int8", wire="bf16", expect=["--tp-wire-format", "int8", "nvfp4"])
 
 
 if __name__ == "__main__":

@@ -128,12 +128,36 @@ class GpuExperts(unittest.TestCase):
                 "--steps", 2, "--profile", profile)
         return collections.Counter(event["name"] for event in json.loads(profile.read_text())["traceEvents"] if event.get("cat") == "kernel")
 
-    def test_launches_do_not_depend_on_the_number_of_experts(self):
-        """Casts, unpacking and updates of 128 experts need as many kernels as those of 8."""
+    def test_launches_do_not_grow_with_the_number_of_experts(self):
+        """Casts, unpacking and updates of 128 experts need at most as many kernels as those of 8. Larger weights have fewer buckets."""
         for wire in ("nvfp4", "fp8"):
             few, many = self.kernels(8, wire), self.kernels(128, wire)
             self.assertGreater(few.total(), 0)
-            self.assertEqual(few.total(), many.total(), {name: (few[name], many[name]) for name in few | many if few[name] != many[name]})
+            self.assertLessEqual(many.total(), few.total(), {name: (few[name], many[name]) for name in few | many if few[name] != many[name]})
+
+    def test_products_of_experts_in_number_formats(self):
+        """Storage, transport, graphs, poison and the wire change no bit. Losses are close to those of CPUs with the same formats, where
+        the products are defined, and the kernels are those that the summary names."""
+        sparse = "layers.*.experts.*"
+        for product, model, first, others in (
+                ("nvfp4", self.whole, (1, 2, 1, 1, 1, 1), ((1, 2, 1, 1, 1, 2),)),
+                ("mxfp8", ODD, (1, 4, 1, 1, 2, 1), ((1, 4, 1, 1, 2, 2),)),
+                ("fp8_block", QWEN, (1, 3, 1, 1, 3, 1), ()),
+                ("fp8", self.whole, (2, 1, 1, 2, 1, 1), ((2, 2, 1, 2, 1, 2),)),
+                ("fp8", ODD, (1, 2, 1, 1, 2, 1), ((1, 4, 1, 1, 2, 2),))):
+            name = f"products-{product}-{first[0]}{first[4]}"
+            scaling = ("--fp8-scaling", "current", "--fp8-recipe", "e4m3") if product == "fp8" and first[0] == 1 else ()
+            formats = ("--gemm-format", product, "--wire-format", product, *scaling)
+            plain = ("--gemm-format", product, "--wire-rules", f"{sparse}=bf16", "--wire-format", product, *scaling)
+            self.check(name, [(first, formats), (first, (*formats, *GRAPH, *POISON)), *((mesh, formats) for mesh in others), (first, plain)],
+                       model)
+            kernels = {(each["format"], each["kernel"]) for each in self.summary(f"{name}-0")["products_by_kernel"]}
+            self.assertIn((product, "decoded"), kernels)
+            self.assertEqual(product in ("fp8", "fp8_block"), (product, "native") in kernels, kernels)
+            tessera("train", *self.flags(f"{name}-cpu", first, model, STEPS, *formats), "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"{name}-0"), metrics(self.folder / f"{name}-cpu"), strict=True):
+                for key, bound in LIKE["bf16"].items():
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=4 * bound * theirs[key], msg=(name, ours["step"], key))
 
     def test_one_hardware_queue(self):
         """With one hardware queue, work may wait for all work that its host has enqueued before. The orders of all ranks agree, so

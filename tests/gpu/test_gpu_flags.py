@@ -155,6 +155,37 @@ class GpuFlags(unittest.TestCase):
         self.check_same([codes, codes.plus(*POISON, mesh=(2, 2, 1))])
         self.check_like_cpus(codes)
 
+    def check_tokens_sent_as_codes(self, product, *flags, both_sides=0):
+        """Checks that gathering codes and scales gives the bits of gathering bf16 and quantizing afterwards. With 4 samples, each rank's
+        tokens begin at a tile of every format. With 3 ranks and 1 sample, they begin in a tile, and columns are gathered in bf16.
+        both_sides: gathers of a layer and microbatch that need both codes, which have more bytes than bf16."""
+        layers, codes = SIZES["whole"]["num_hidden_layers"], ("--tp-wire-format", product)
+        plain = Run((2, 1, 1), ("--gemm-format", product, "--wire-format", product, *SPLIT, *flags), micro_batch=4)
+        pieces = plain.plus(*codes, *OVERLAP, "--tp-chunks", 2)
+        self.check_same([plain.plus(*WHOLE), plain.plus(*WHOLE, *codes), plain.plus(*WHOLE, *codes, *GRAPH)],
+                        [plain.plus(*OVERLAP, "--tp-chunks", 2), pieces, pieces.plus(*GRAPH, *POISON)])
+        self.check_like_cpus(pieces)
+        odd = Run((3, 1, 1), ("--gemm-format", product, *SPLIT, *flags), model="odd", micro_batch=1)
+        self.check_same([odd, odd.plus(*codes)])
+        both = both_sides * layers * STEPS * 3  # 3 microbatches a step
+        for run, fallbacks in ((pieces, {"both_sides": both} if both else {}), (odd.plus(*codes), {"tiles": 4 * layers * STEPS * 12})):
+            summary = self.summary(run)
+            self.assertEqual(fallbacks, summary["tp_wire_fallbacks"], run.name())
+            self.assertLess(0, summary["activation_bytes"][product])
+
+    def test_tokens_sent_as_codes_of_fp8_block(self):
+        self.check_tokens_sent_as_codes("fp8_block", both_sides=2)  # gradients of row layers
+
+    def test_tokens_sent_as_codes_of_mxfp8(self):
+        self.check_tokens_sent_as_codes("mxfp8", both_sides=2)
+
+    def test_tokens_sent_as_codes_of_nvfp4(self):
+        """Transformed columns do not travel as codes."""
+        self.check_tokens_sent_as_codes("nvfp4", "--nvfp4-hadamard", "off")
+        transformed = Run((2, 1, 1), (*NVFP4, *SPLIT), micro_batch=4)
+        self.check_same([transformed, transformed.plus("--tp-wire-format", "nvfp4")])
+        self.assertEqual(["transform"], list(self.summary(transformed.plus("--tp-wire-format", "nvfp4"))["tp_wire_fallbacks"]))
+
     def check_products_over_tp(self, *formats):
         """Tests products, with and without sequence parallelism. `formats`: (format of products, format of the wire)."""
         for product, wire in formats:
@@ -259,6 +290,17 @@ class GpuFlags(unittest.TestCase):
                  (*CURRENT, "--fp8-recipe", "e4m3"))]
         self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
         self.check_like_cpus(*runs)
+        self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
+
+    def test_nvfp4_recipe(self):
+        """Each part of the recipe gives the same bits over gtp, with poison, in chunks and with a graph, and is close to CPUs."""
+        parts = (("--nvfp4-hadamard", "on", "--nvfp4-rounding", "stochastic"), ("--nvfp4-hadamard", "off"),
+                 ("--nvfp4-rounding", "nearest"), ("--nvfp4-hadamard", "off", "--nvfp4-rounding", "nearest"))
+        runs = [Run((1, 1, 1), (*NVFP4, *part), model="odd") for part in parts]
+        self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
+        chunks = Run((2, 1, 1), (*NVFP4, *parts[0], *SPLIT, "--tp-chunks", 2))
+        self.check_same([chunks.plus(*WHOLE), chunks.plus(*OVERLAP, *GRAPH, *POISON, mesh=(2, 2, 1))])
+        self.check_like_cpus(*runs, chunks.plus(*WHOLE))
         self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
 
     def test_format_rules(self):

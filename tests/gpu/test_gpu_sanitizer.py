@@ -142,6 +142,17 @@ class Sanitizer(unittest.TestCase):
                            environment=WITHOUT_CACHE)
                 self.assertEqual(2, len(metrics(out)))
 
+    def test_products_of_experts_in_formats_stay_within_bounds(self):
+        folder = scratch("sanitizer-experts")
+        flags = ["--model", "mixtral-tiny-odd", "--data", write_tokens(folder / "tokens", 131), "--global-batch", 2, "--seq-len", 64,
+                 "--backend", "nccl", "--dtype", "bf16", "--steps", 2]
+        for product, *more in (("fp8", "--fp8-scaling", "current"), ("fp8", "--wire-format", "fp8"), ("fp8_block",), ("nvfp4",),
+                               ("mxfp8", "--wire-format", "mxfp8")):
+            with self.subTest(product=product):
+                out = folder / f"{product}-{len(more)}{more[0] if more else ''}"
+                self.check(MEMCHECK, *command("train", *flags, "--gemm-format", product, *more, "--out", out), environment=WITHOUT_CACHE)
+                self.assertEqual(2, len(metrics(out)))
+
     def test_tokens_split_over_tp_stay_within_bounds(self):
         """Tests bf16, and activations sent as fp8 codes for each recipe and scaling. Without libtorch's cache, memcheck detects
         accesses to freed tensors."""

@@ -20,7 +20,7 @@ namespace tessera::models {
 namespace {
 
 constexpr std::int64_t kOpenLength = 6;
-const nn::DropoutOptions kOpenDropout{.hidden = 0.3, .embedding = 0.2, .seed = 5};
+const nn::DropoutOptions kOpenDropout{.hidden = 0.3, .embedding = 0.2};
 
 DecoderConfig open_model() {
   DecoderConfig config;
@@ -94,7 +94,7 @@ void run_open_step(runtime::DryRun& program, const nn::Context& context, const s
   const auto forward = [&](int microbatch) {
     const auto index = static_cast<std::size_t>(microbatch);
     program.begin_microbatch(microbatch);
-    const nn::PassState pass{.context = context, .id = {microbatch}, .dropout = {.step = &step}};
+    const nn::PassState pass{.context = context, .id = {microbatch}, .random = {.seed = 5, .step = &step}};
     objectives.at(index) = model.forward(batches.at(index), pass, 0.1).objective;
   };
   const auto backward = [&](int microbatch) {

@@ -17,11 +17,12 @@ namespace {
 
 constexpr std::int64_t kDroppedWidth = 6, kDroppedInner = 5, kDroppedStep = 3,
                        kDroppedFirst = 40;  // kDroppedFirst: logical token of the microbatch
-const DropoutOptions kDropped{.hidden = 0.3, .embedding = 0.6, .seed = 11};
+const DropoutOptions kDropped{.hidden = 0.3, .embedding = 0.6};
+constexpr std::uint64_t kDropoutSeed = 11;
 
 // The logical factors of a site, from the definition in ops/dropout.h.
 at::Tensor logical_factors(std::uint32_t site, std::int64_t tokens, std::int64_t columns) {
-  const std::uint64_t key = kDropped.seed ^ 0x64726F706F757431u;
+  const std::uint64_t key = kDropoutSeed ^ 0x64726F706F757431u;
   const double least = std::floor((site == 0 ? kDropped.embedding : kDropped.hidden) * 0x1p32);
   at::Tensor factors = at::empty({tokens, columns}, at::kDouble);
   for (std::int64_t token = 0; token < tokens; ++token)
@@ -39,7 +40,8 @@ at::Tensor logical_factors(std::uint32_t site, std::int64_t tokens, std::int64_t
 // Sets the state of a microbatch as the trainer and the model do.
 void begin_dropout(PassState& pass, std::int64_t tokens) {
   static constexpr std::int64_t step = kDroppedStep;
-  pass.dropout = {.step = &step, .first_token = kDroppedFirst + pass.context.own_tokens(tokens).begin};
+  pass.random = {
+      .seed = kDropoutSeed, .step = &step, .first_own_token = kDroppedFirst + pass.context.own_tokens(tokens).begin};
 }
 
 Norm dropping(Norm norm, std::uint32_t site) {

@@ -347,7 +347,10 @@ TEST_F(OnCudaExperts, BitsOfAnExpertDoNotDependOnOtherExperts) {
 
 TEST_F(OnCudaExperts, CompanionsAreCheckedForShapesOfModels) {
   for (const auto& [out, in] : {std::pair{2L * 768, 2048L}, {2048L, 768L}, {58L, 61L}, {61L, 29L}})
-    EXPECT_NO_THROW(check_companions(out, in, at::Device(at::kCUDA, 0))) << out << " x " << in;
+    for (const quant::Format format : {quant::Format::bf16, quant::Format::fp8, quant::Format::fp8_block,
+                                       quant::Format::mxfp8, quant::Format::nvfp4})
+      EXPECT_NO_THROW(check_companions({.out = out, .in = in, .format = format}, at::Device(at::kCUDA, 0)))
+          << name_of(format) << " " << out << " x " << in;
 }
 
 }  // namespace

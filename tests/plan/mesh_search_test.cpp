@@ -211,6 +211,19 @@ TEST(MeshSearch, ExpertsAreShardedOverTheWholeReplica) {
               HasSubstr("--search: no mesh of --ranks 4 is possible, for example tp 1 x gtp 1 x dp 4: experts: "));
 }
 
+// An expert has 10 columns. At etp 2 a rank has 5, which 4-bit elements do not allow.
+TEST(MeshSearch, ExpertDegreesThatAFormatDoesNotAllowAreLeftOut) {
+  std::map<std::string, std::string> settings{
+      {"ranks", "2"}, {"global_batch", "2"}, {"tp", "2"}, {"dtype", "bf16"}, {"wire_format", "nvfp4"}};
+  const auto meshes = meshes_of(search_of(settings, sparse_model()), 1);
+  ASSERT_EQ(meshes.size(), 1u);
+  EXPECT_EQ(meshes.front().run->mesh.etp, 1);
+  EXPECT_EQ(meshes.front().run->mesh.ep, 2);
+  settings["etp"] = "2";
+  EXPECT_THAT(base::refusal([&] { meshes_of(search_of(settings, sparse_model()), 1); }),
+              HasSubstr("4-bit formats need an even number of columns on each compute rank, got 5"));
+}
+
 TEST(MeshSearch, JsonHasTheFiguresOfEachMesh) {
   const Search search = search_of({{"ranks", "2"}, {"global_batch", "2"}});
   const StepPlanRequest& request = search.request;

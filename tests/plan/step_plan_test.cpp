@@ -411,6 +411,7 @@ TEST(PlanAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
                  {"wire_format", "mxfp8"},
                  {"wire_rules", "layers.1.*=fp8,layers.0.mlp.*=bf16"}},
         Settings{{"dtype", "bf16"}, {"dp", "2"}, {"wire_format", "fp8"}},
+        Settings{{"dtype", "bf16"}, {"tp", "2"}, {"gemm_format", "nvfp4"}, {"tp_wire_format", "nvfp4"}},
         Settings{{"dtype", "bf16"}, {"gtp", "2"}, {"tp", "2"}, {"wire_format", "mxfp8"}, {"gemm_format", "mxfp8"}},
         Settings{{"dtype", "bf16"},
                  {"tp", "2"},

@@ -212,6 +212,25 @@ TEST(DryStepProducts, WithDelayedScalesAndCodesOverTpEqualTheRecordedSteps) {
                    .kind = kind});
 }
 
+// The 14 tokens of a microbatch fill whole tiles on no rank. With other shares, each rank's tokens begin at a tile.
+TEST(DryStepProducts, WithCodesInTilesOverTpEqualTheRecordedSteps) {
+  for (const quant::Format format : {quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
+    for (const nn::TokenSplit& split : {nn::TokenSplit{}, nn::TokenSplit{.weights = {0, 0, 1}}})
+      for (const bool overlap : {false, true})
+        compare({.config = odd_model(false),
+                 .tp = 3,
+                 .gtp = 2,
+                 .microbatches = 2,
+                 .dtype = quant::DType::bf16,
+                 .product = format,
+                 .tp_wire = format,
+                 .chunks = 2,
+                 .overlap = overlap,
+                 .recompute = overlap ? nn::Recompute::selective : nn::Recompute::none,
+                 .sequence_parallel = true,
+                 .split = split});
+}
+
 TEST(DryStepPieces, EqualTheRecordedSteps) {
   for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full})
     for (const auto& [product, tp_wire] : {std::pair{quant::Format::bf16, quant::Format::bf16},

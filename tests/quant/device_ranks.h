@@ -76,7 +76,7 @@ class DeviceRank {
     const DeviceWeight<T>& weight = weights_[w];
     const Slice& slice = slices_[w][number];
     DeviceParts<T>& parts = *parts_[w];
-    const std::int64_t in_byte = weight.encoding.element == Element::e2m1 ? 2 : 1;
+    const std::int64_t in_byte = elements_in_byte(weight.encoding.element);
     const std::size_t scale_bytes = size_of(scale_type(weight.encoding.scale));
     const Slice tiles = tiles_of(w, slice);
     return {.source = {.data = parts.master.data() + slice.begin,

@@ -117,7 +117,7 @@ TEST(DecodedWeights, AreUnpackedForProducts) {
       const WeightView view = runtime.program().consume(decoded, {0, pass});
       EXPECT_TRUE(view.is_decoded && !view.encoded);
       EXPECT_EQ(view.encoding, quant::weight_encoding(Format::nvfp4));
-      EXPECT_EQ(*view.tensor_amax, 2688 * 8);
+      EXPECT_EQ(*view.whole, 2688 * 8);
       EXPECT_EQ(view.weight().type, quant::DType::bf16);
       const auto* numbers = static_cast<const quant::bfloat16*>(view.weight().data);
       EXPECT_EQ(static_cast<float>(numbers[40 * 32 - 2]), 2);

@@ -16,6 +16,7 @@
 namespace tessera::settings {
 namespace {
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -131,7 +132,9 @@ json other_values() {
           {"wire_format_backward", "mxfp8"},
           {"wire_rules_backward", "b=fp8"},
           {"gemm_format", "fp8"},
-          {"gemm_rules", "c=fp8"},
+          {"gemm_rules", "c=nvfp4"},
+          {"nvfp4_hadamard", false},
+          {"nvfp4_rounding", "nearest"},
           {"fp8_scaling", "delayed"},  // the settings of delayed scaling depend on it: "current" is tested below
           {"fp8_recipe", "e4m3"},
           {"fp8_history", 7},
@@ -201,6 +204,37 @@ TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   EXPECT_EQ(merge_stored(parse({}), current, "c").config.products.scaling, nn::Fp8Scaling::current);
 }
 
+// Runs of earlier versions did not store the recipe of nvfp4 products. They had neither a transform nor random numbers.
+TEST(Resume, ContinuesNvfp4ProductsOfEarlierRunsWithoutTheRecipe) {
+  json before = stored({"--gemm-format", "nvfp4"});
+  before.erase("nvfp4_hadamard");
+  before.erase("nvfp4_rounding");
+  const auto formats_of = [](const MergedConfig& merged) { return merged.config.formats; };
+  const MergedConfig kept = merge_stored(parse({"--out", "o"}), before, "c");
+  EXPECT_EQ(formats_of(kept).nvfp4_hadamard, false);
+  EXPECT_EQ(formats_of(kept).nvfp4_rounding, nn::GradientRounding::nearest);
+  EXPECT_THAT(kept.changes, IsEmpty());
+  EXPECT_THAT(kept.note, AllOf(HasSubstr("--nvfp4-hadamard off"), HasSubstr("--nvfp4-rounding nearest")));
+  const MergedConfig changed = merge_stored(parse({"--out", "o", "--nvfp4-hadamard", "on"}), before, "c");
+  EXPECT_EQ(formats_of(changed).nvfp4_hadamard, true);
+  EXPECT_EQ(formats_of(changed).nvfp4_rounding, nn::GradientRounding::nearest);
+  EXPECT_THAT(changed.changes, ElementsAre("--nvfp4-hadamard: false -> true"));
+  EXPECT_THAT(changed.note, AllOf(Not(HasSubstr("--nvfp4-hadamard")), HasSubstr("--nvfp4-rounding nearest")));
+
+  // A later run stores the recipe. A run without nvfp4 products has no recipe.
+  before["nvfp4_hadamard"] = true;
+  before["nvfp4_rounding"] = "nearest";
+  const MergedConfig later = merge_stored(parse({"--out", "o"}), before, "c");
+  EXPECT_EQ(formats_of(later).nvfp4_hadamard, true);
+  EXPECT_EQ(later.note, "");
+  const MergedConfig without = merge_stored(parse({"--out", "o", "--gemm-format", "bf16"}), before, "c");
+  EXPECT_EQ(formats_of(without).nvfp4_hadamard, std::nullopt);
+  EXPECT_EQ(formats_of(without).nvfp4_rounding, std::nullopt);
+  const MergedConfig begins = merge_stored(parse({"--out", "o", "--gemm-format", "nvfp4"}), stored(), "c");
+  EXPECT_EQ(formats_of(begins).nvfp4_hadamard, std::nullopt);  // resolved to the default
+  EXPECT_EQ(begins.note, "");
+}
+
 // If a flag removes a setting, the settings that depend on it return to their defaults.
 TEST(Resume, DropsSettingsWithoutMeaning) {
   const auto resolved = [](const std::vector<std::string>& before, std::vector<std::string> flags) {
@@ -218,6 +252,9 @@ TEST(Resume, DropsSettingsWithoutMeaning) {
   EXPECT_EQ(resolved(wire, {}).products.tp_wire, quant::Format::fp8);
   EXPECT_EQ(resolved(wire, {"--gtp", "2"}).products.tp_wire, quant::Format::bf16);
   EXPECT_EQ(resolved(wire, {"--sequence-parallel", "off"}).products.tp_wire, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--gemm-format", "nvfp4"}).products.tp_wire, quant::Format::bf16);
+  EXPECT_EQ(resolved(wire, {"--gemm-format", "nvfp4", "--tp-wire-format", "nvfp4"}).products.tp_wire,
+            quant::Format::nvfp4);
   const std::vector<std::string> chunks{"--sequence-parallel", "on", "--tp-chunks", "2"};
   EXPECT_EQ(resolved(chunks, {}).tp_chunks, "2");
   EXPECT_EQ(resolved(chunks, {"--sequence-parallel", "off"}).tp_chunks, "auto");

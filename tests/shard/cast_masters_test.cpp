@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/lanes/cuda_lane.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/shard/formats/quantized_gather.h"
 #include "tests/comm/placed.h"
 #include "tests/quant/matrices.h"
 

@@ -30,10 +30,13 @@ std::vector<ParameterSpec> specs_of() {
   ParameterSpec router = matrix_of("layers.1.router.weight", 4, 16);
   router.is_wide = true;
   router.takes_formats = false;
-  ParameterSpec experts = experts_of("layers.1.experts.weight", 4, 16, 16);
-  experts.takes_formats = false;
-  return {table, matrix_of("layers.0.up.weight", 32, 16), matrix_of("layers.1.up.weight", 32, 16), router, experts,
-          norm,  matrix_of("output.weight", 64, 16)};
+  return {table,
+          matrix_of("layers.0.up.weight", 32, 16),
+          matrix_of("layers.1.up.weight", 32, 16),
+          router,
+          experts_of("layers.1.experts.weight", 4, 16, 16),
+          norm,
+          matrix_of("output.weight", 64, 16)};
 }
 
 FormatPolicy policy_of(Format format, std::vector<FormatRule> rules = {}) {
@@ -57,7 +60,7 @@ std::int64_t elements_of(const FormatShares& shares, Format format) {
 TEST(FormatTables, CountTheElementsOfEachFormat) {
   const FormatPolicy wire = policy_of(Format::nvfp4, {{"layers.0.*", Format::mxfp8}});
   const FormatTable table = table_of(specs_of(), {.wire = wire, .wire_backward = wire, .products = {}});
-  EXPECT_EQ(elements_of(table.wire, Format::nvfp4), 512);
+  EXPECT_EQ(elements_of(table.wire, Format::nvfp4), 512 + 1024);
   EXPECT_EQ(elements_of(table.wire, Format::mxfp8), 512);
   EXPECT_EQ(table.wire, table.wire_backward);
   for (const FormatShares& shares : {table.wire, table.wire_backward, table.products}) {
@@ -72,14 +75,11 @@ TEST(FormatTables, CountTheElementsOfEachFormat) {
 TEST(FormatTables, StateWhyAWeightHasNoFormat) {
   const FormatPolicy wire = policy_of(Format::nvfp4, {{"*.1.up.*", Format::bf16}});
   const FormatTable table = table_of(specs_of(), {.wire = wire, .wire_backward = wire, .products = {}});
-  EXPECT_THAT(table.wire.without, ElementsAre(without(NoFormat::by_default, 1024, {"output.weight"}),
-                                              without(NoFormat::rule, 512, {"*.1.up.*"}),
-                                              without(NoFormat::table, 1024, {"embedding.weight"}),
-                                              without(NoFormat::router, 64, {"layers.*.router.weight"}),
-                                              without(NoFormat::experts, 1024, {"layers.*.experts.weight"}),
-                                              without(NoFormat::vector, 16, {"norm"})));
-  EXPECT_DOUBLE_EQ(table.wire.share_of(NoFormat::experts), 1024.0 / 4176);
-  EXPECT_EQ(table_of({matrix_of("a", 2, 2)}, {}).wire.share_of(NoFormat::experts), 0);
+  EXPECT_THAT(
+      table.wire.without,
+      ElementsAre(without(NoFormat::by_default, 1024, {"output.weight"}), without(NoFormat::rule, 512, {"*.1.up.*"}),
+                  without(NoFormat::table, 1024, {"embedding.weight"}),
+                  without(NoFormat::router, 64, {"layers.*.router.weight"}), without(NoFormat::vector, 16, {"norm"})));
   EXPECT_EQ(name_of(NoFormat::by_default), "default");
   EXPECT_EQ(name_of(NoFormat::table), "table read by index");
   EXPECT_EQ(name_of(NoFormat::vector), "vector");
@@ -90,19 +90,30 @@ TEST(FormatTables, CountBackwardWeightsAndProductsSeparately) {
       table_of(specs_of(), {.wire = policy_of(Format::nvfp4),
                             .wire_backward = policy_of(Format::nvfp4, {{"layers.0.*", Format::bf16}}),
                             .products = policy_of(Format::bf16, {{"layers.1.up.*", Format::fp8}})});
-  EXPECT_EQ(elements_of(table.wire, Format::nvfp4), 1024);
-  EXPECT_EQ(elements_of(table.wire_backward, Format::nvfp4), 512);
+  EXPECT_EQ(elements_of(table.wire, Format::nvfp4), 1024 + 1024);
+  EXPECT_EQ(elements_of(table.wire_backward, Format::nvfp4), 512 + 1024);
   EXPECT_EQ(elements_of(table.products, Format::fp8), 512);
-  EXPECT_EQ(table.products.without.front(), without(NoFormat::by_default, 512 + 1024, {"*"}));
+  EXPECT_EQ(table.products.without.front(), without(NoFormat::by_default, 512 + 1024 + 1024, {"*"}));
   EXPECT_NE(table.wire, table.wire_backward);
   EXPECT_THAT(table.quantized_at_use, ElementsAre(0, 512, 0, 0, 0));
 }
 
-// Stacks of experts that take formats on the wire have products in the run's type.
-TEST(FormatTables, NameExpertsWhoseProductsStayInTheRunsType) {
-  std::vector<ParameterSpec> specs{matrix_of("a", 32, 16), experts_of("layers.3.experts.weight", 2, 32, 16)};
-  const FormatTable table = table_of(specs, {.products = {.format = Format::fp8}});
-  EXPECT_THAT(table.products.without, ElementsAre(without(NoFormat::experts, 1024, {"layers.*.experts.weight"})));
+// Products of stacks never read the planes of a weight, so a stack in the format of its products is unpacked.
+TEST(FormatTables, CountStacksInTheirFormat) {
+  const std::vector<ParameterSpec> specs{matrix_of("a", 32, 16), experts_of("layers.3.experts.weight", 2, 32, 16)};
+  for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
+    const FormatPolicy policy{.format = format};
+    const FormatTable products = table_of(specs, {.products = policy});
+    EXPECT_EQ(elements_of(products.products, format), 1024 + 512);
+    EXPECT_TRUE(products.products.without.empty());
+    EXPECT_EQ(products.quantized_at_use[static_cast<std::size_t>(format)], 1024 + 512);
+    ParameterSpec stack = specs.back();
+    set_formats(stack, {.wire = policy, .wire_backward = policy, .products = policy}, kHalf);
+    EXPECT_EQ(unpacked_to(stack), Unpacked::decoded);
+    EXPECT_FALSE(is_quantized_at_use(stack));
+    EXPECT_EQ(stack.backward.has_value(), format == Format::mxfp8);
+    if (stack.backward) EXPECT_EQ(unpacked_to(backward_weight(stack)), Unpacked::decoded);
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ StepMetrics with_all_keys() {
   step.step_ms = 4, step.exposed_comm_ms = 5, step.exposed_tp_ms = 1, step.exposed_weights_ms = 4;
   step.gathered_bytes = 30, step.reduced_bytes = 7, step.mfu = 0.5, step.valid_loss = 2;
   step.gathered_by_format = {10, 20}, step.flops_by_format = {1, 2}, step.activations_by_format = {5};
+  step.decoded_flops = {0, 2};
   step.aux_loss = 0.125, step.z_loss = 0.25, step.expert_load = 1.5, step.expert_dropped = 3;
   step.expert_counts = {{1, 2}, {3, 0}};
   step.slowest_rank = 1, step.slowest_rank_wait_ms = 0.5;
@@ -70,6 +71,7 @@ TEST(MetricRows, TakeTheirValuesFromTheResultOfAStep) {
   runtime::StepStatistics& statistics = result.statistics;
   statistics.gathered_bytes = 4, statistics.reduced_bytes = 5;
   statistics.gathered_by_format = {6}, statistics.flops_by_format = {7}, statistics.activations_by_format = {8};
+  statistics.decoded_flops = {9};
   statistics.exposed_seconds = 0.011, statistics.exposed_tp_seconds = 0.001;
   StepMetrics step;
   take(result, step);
@@ -77,6 +79,7 @@ TEST(MetricRows, TakeTheirValuesFromTheResultOfAStep) {
   EXPECT_EQ(std::tuple(step.gathered_bytes, step.reduced_bytes), std::tuple(4, 5));
   EXPECT_EQ(step.gathered_by_format[0], 6);
   EXPECT_EQ(step.flops_by_format[0], 7);
+  EXPECT_EQ(step.decoded_flops[0], 9);
   EXPECT_EQ(step.activations_by_format[0], 8);
   EXPECT_DOUBLE_EQ(step.exposed_comm_ms, 11);
   EXPECT_DOUBLE_EQ(step.exposed_tp_ms.value(), 1);
@@ -104,12 +107,13 @@ TEST(MetricRows, LeaveOutFlopsOfOneFormatOnly) {
 }
 
 TEST(ProductsByKernel, NameTheProductsThatAreEmulated) {
-  const ByFormat<double> flops{1, 2, 0, 4, 8};
-  EXPECT_EQ(products_by_kernel(flops, quant::DType::bf16, /*is_gpu=*/true).dump(),
-            R"([{"format":"bf16","kernel":"native","flops":1.0},{"format":"fp8","kernel":"native","flops":2.0},)"
-            R"({"format":"mxfp8","kernel":"decoded","flops":4.0},{"format":"nvfp4","kernel":"decoded","flops":8.0}])");
-  EXPECT_EQ(products_by_kernel({1, 2}, quant::DType::bf16, /*is_gpu=*/false).dump(),
-            R"([{"format":"bf16","kernel":"native","flops":1.0},{"format":"fp8","kernel":"decoded","flops":2.0}])");
+  StepMetrics totals;
+  totals.flops_by_format = {1, 2, 0, 4, 8};
+  totals.decoded_flops = {0, 0.5, 0, 4, 8};
+  EXPECT_EQ(products_by_kernel(totals, quant::DType::bf16).dump(),
+            R"([{"format":"bf16","kernel":"native","flops":1.0},{"format":"fp8","kernel":"native","flops":1.5},)"
+            R"({"format":"fp8","kernel":"decoded","flops":0.5},{"format":"mxfp8","kernel":"decoded","flops":4.0},)"
+            R"({"format":"nvfp4","kernel":"decoded","flops":8.0}])");
 }
 
 // Rank r receives 100 * (r + 1) bytes. Only rank 1 exchanges activations.
@@ -163,7 +167,8 @@ TEST(MetricRows, StateHowTheValuesOfTheRanksAreCombined) {
     return step;
   };
   const std::set<std::string_view> means{"exposed_comm_ms", "exposed_tp_ms", "exposed_weights_ms"},
-      sums{"gathered_bytes", "reduced_bytes", "gathered_by_format", "flops_by_format", "activations_by_format"};
+      sums{"gathered_bytes",  "reduced_bytes", "gathered_by_format",
+           "flops_by_format", "decoded_flops", "activations_by_format"};
   comm::run_local(3, {}, [&](comm::World& world) {
     const auto all = world.make_group("all", {{0, 1, 2}});
     const double own = world.rank() + 1;
@@ -199,6 +204,11 @@ TEST(MetricSummary, HasLastValuesMediansAndTotals) {
   EXPECT_TRUE(std::isnan(medians_of(unset).exposed_comm_ms));
   EXPECT_FALSE(medians_of(unset).exposed_tp_ms);
   EXPECT_EQ(medians_of(unset).step, 3);
+}
+
+TEST(Fallbacks, AreListedByReason) {
+  EXPECT_EQ(by_reason({}).dump(), "{}");
+  EXPECT_EQ(by_reason({0, 2, 1}).dump(), R"({"both_sides":2,"transform":1})");
 }
 
 }  // namespace

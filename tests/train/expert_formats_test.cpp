@@ -132,18 +132,18 @@ TEST(ExpertFormats, ReachTheExperts) {
 }
 
 // One element of the first or of the last expert is not finite. The other experts of the same weight are finite. Every
-// step is skipped on every rank, and the run continues after the element is finite again.
+// step is skipped on every rank, also if another rank owns or stores the expert, and the run continues after the
+// element is finite again. Each expert has both values, and each value is on both meshes.
 TEST(ExpertFormats, AValueThatIsNotFiniteSkipsSteps) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-  int number = 0;
   for (const Format wire : kFormats)
     for (const std::string name : {"layers.0.experts.gate_up.weight", "layers.1.experts.down.weight"})
       for (const bool is_last : {false, true}) {
-        const float value = number++ % 2 == 0 ? kInf : kNaN;
+        const bool is_down = name.ends_with("down.weight"), is_odd = static_cast<int>(wire) % 2 != 0;
+        const float value = is_down == is_last ? kInf : kNaN;
         SCOPED_TRACE(fmt::format("{} {} {} of the {} expert", name_of(wire), name, value, is_last ? "last" : "first"));
-        RunOptions options = options_of({1, 4, 1, 1, 1, 4}, wire);
-        const std::int64_t rows =
-            name.find("gate_up") != std::string::npos ? 2 * options.model.experts->width : options.model.hidden_size;
+        RunOptions options = options_of(is_down == is_odd ? Mesh{1, 4, 1, 1, 1, 4} : Mesh{1, 4, 1, 1, 2, 2}, wire);
+        const std::int64_t rows = is_down ? options.model.hidden_size : 2 * options.model.experts->width;
         const std::int64_t changed = is_last ? options.model.experts->count * rows - 1 : 0;
         options.before_step = [&](Trainer& trainer, int step) {
           if (step != 0 && step != 2) return;

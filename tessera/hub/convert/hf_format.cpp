@@ -33,7 +33,7 @@ std::vector<std::byte> repeat_rows(const std::vector<std::byte>& scales, quant::
 std::vector<checkpoint::SafetensorsTensor> format_tensors(quant::Format format, const std::string& hf_name,
                                                           quant::Extent matrix) {
   const quant::Encoding encoding = quant::weight_encoding(format);
-  if (encoding.element == quant::Element::e2m1 && matrix.cols % 2 != 0)
+  if (matrix.cols % quant::elements_in_byte(encoding.element) != 0)
     throw InputError("tensor '{}': {} needs an even number of columns, got {}", hf_name, name_of(format), matrix.cols);
   const quant::Extent tiles = scale_extent(encoding, matrix);
   const std::vector<std::int64_t> dims{matrix.rows, matrix.cols};

@@ -142,7 +142,7 @@ nlohmann::json quantization_errors(const checkpoint::CheckpointReader& reader, c
   nlohmann::json result = nlohmann::json::object();
   for (const quant::Format format : formats) {
     nlohmann::json& entry = result[std::string(name_of(format))];
-    if (quant::weight_encoding(format).element == quant::Element::e2m1 && matrix.cols % 2 != 0)
+    if (matrix.cols % quant::elements_in_byte(quant::weight_encoding(format).element) != 0)
       entry = {{"error", fmt::format("{} needs an even number of columns, got {}", name_of(format), matrix.cols)}};
     else
       entry = error_of_stack(values, matrix, format);

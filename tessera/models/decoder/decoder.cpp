@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -78,16 +79,21 @@ Decoder::Decoder(const DecoderConfig& config, const nn::Context& context, const 
   context.program.parameters().add_backward_weights();
 }
 
-// Checks only one layer, because all sparse layers have the same shapes.
+// Checks each kind of product once. All sparse layers have the same shapes, but may have different number formats.
 void Decoder::check_products_of_experts() const {
   const at::Device device = ops::to_device(context_.program.device());
   if (!device.is_cuda() || context_.program.parameters().types().model != quant::DType::bf16) return;
+  std::set<ops::ExpertProducts> kinds;
   for (const nn::Block& block : blocks_) {
     if (!block.experts) continue;
     for (const nn::Weight* weight : {&block.experts->gate_up, &block.experts->down})
-      if (weight->rows > 0) ops::check_companions(weight->rows / block.experts->local.count, weight->cols, device);
-    return;
+      if (weight->rows > 0)
+        kinds.insert({.out = weight->rows / block.experts->local.count,
+                      .in = weight->cols,
+                      .format = weight->product,
+                      .recipe = context_.products.recipe});
   }
+  for (const ops::ExpertProducts& kind : kinds) ops::check_companions(kind, device);
 }
 
 nn::Block Decoder::make_block(const DecoderBlockIds& ids, const HeadPart& heads) {
@@ -173,7 +179,9 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
 }
 
 nn::PassState Decoder::pass_of(const Batch& batch, nn::PassState pass) const {
-  pass.dropout.first_token = batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
+  pass.random.first_token = batch.first_token;
+  pass.random.first_own_token =
+      batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
   return pass;
 }
 
@@ -209,7 +217,7 @@ at::Tensor Decoder::hidden(Flow flow, const Batch& batch, const nn::PassState& p
 nn::Loss Decoder::loss(Flow flow, const Batch& batch, const nn::PassState& pass, double scale) {
   const std::vector<nn::RouterTerms> terms = std::exchange(flow.terms, {});
   const at::Tensor last = hidden(std::move(flow), batch, pass);  // from here on, the stream's memory may be reused
-  nn::Loss loss = output_loss(pass, output_, last, batch.targets, scale);
+  nn::Loss loss = output_loss(pass_of(batch, pass), output_, last, batch.targets, scale);
   if (terms.empty()) return loss;
   const nn::RouterLoss router = router_loss(terms, router_loss_, batch.targets.ge(0), scale);
   loss.objective = at::add(loss.objective, router.objective);

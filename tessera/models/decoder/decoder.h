@@ -35,7 +35,7 @@ class Decoder final : public Model {
   const nn::VocabOutput& output() const { return output_; }
 
  private:
-  // Returns the pass with the position of this rank's first token, which dropout reads.
+  // Returns the pass with the positions of the batch's tokens, on which random numbers depend.
   nn::PassState pass_of(const Batch& batch, nn::PassState pass) const;
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   // On a GPU in bf16, checks that the products of an expert have bits that do not depend on other experts. Throws Error

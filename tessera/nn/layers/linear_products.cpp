@@ -6,12 +6,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
+#include "tessera/nn/nvfp4_recipe.h"
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/swiglu/swiglu_operand.h"
+#include "tessera/quant/formats/hadamard.h"
 
 namespace tessera::nn {
-namespace {
 
 using quant::Encoding, quant::Format;
 
@@ -20,22 +21,29 @@ Encoding encoding_of(const Context& context, const Weight& weight, OperandKind k
                                     : gradient_encoding(weight.product, context.products.recipe);
 }
 
+namespace {
 int scale_number(const Weight& weight, OperandKind kind) {
   return kind == OperandKind::input ? weight.input_scale : weight.gradient_scale;
 }
+}  // namespace
 
 bool is_delayed(const Context& context, const Weight& weight, OperandKind kind) {
   return context.scales != nullptr && scale_number(weight, kind) >= 0;
 }
 
-// Returns the address to which a product writes the amax of the matrix. In training, the scales of later steps are
-// computed from this amax.
+std::optional<ops::WholeScale> known_scale(const PassState& pass, const Weight& weight, OperandKind kind) {
+  if (!is_delayed(pass.context, weight, kind) || !pass.context.scales->are_known()) return std::nullopt;
+  return pass.context.scales->scale(scale_number(weight, kind));
+}
+
 float* place_of_amax(const PassState& pass, const Weight& weight, OperandKind kind) {
   if (!is_delayed(pass.context, weight, kind)) return nullptr;
   const int number = scale_number(weight, kind);
   return pass.context.program.is_training() ? pass.context.scales->amax(number)
                                             : pass.context.scales->evaluated_amax(number);
 }
+
+namespace {
 
 // Reduces the amax over tp. is_event: whether the reduction is recorded as an event of the step. Delayed scaling, which
 // needs the reduction only in its first steps, records no event.
@@ -44,42 +52,58 @@ void take_greatest(const PassState& pass, at::Tensor& amax, bool is_event) {
   reduce_unrecorded(pass, amax, comm::ReduceOp::max);
 }
 
-// shared: whether the tp ranks hold different parts of the matrix.
-ops::WholeScale scale_of(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& matrix,
-                         bool shared) {
+// A matrix of a layer before it is quantized.
+struct Unquantized {
+  const at::Tensor& matrix;
+  bool is_part = false;  // whether the tp ranks hold different parts of the logical matrix
+};
+
+ops::WholeScales scales_of(const PassState& pass, const Weight& weight, OperandKind kind, const Unquantized& source,
+                           ops::Sides sides) {
   const Encoding encoding = encoding_of(pass.context, weight, kind);
   if (!ops::needs_whole(encoding)) return {};
-  const bool delayed = is_delayed(pass.context, weight, kind);
-  if (delayed && pass.context.scales->are_known()) return pass.context.scales->scale(scale_number(weight, kind));
-  at::Tensor amax = ops::amax_of(matrix);
-  if (shared) take_greatest(pass, amax, !delayed);
-  return ops::whole_scale(encoding, amax);
+  if (const auto known = known_scale(pass, weight, kind)) return *known;
+  at::Tensor amaxes = ops::amaxes_of(source.matrix, sides, transforms_wgrad(pass.context, weight));
+  if (source.is_part) take_greatest(pass, amaxes, !is_delayed(pass.context, weight, kind));
+  return ops::whole_scales(encoding, amaxes);
 }
 
 ops::Quantization quantization(const PassState& pass, const Weight& weight, OperandKind kind, ops::Sides sides,
-                               const ops::WholeScale& scale) {
+                               const ops::WholeScales& scales) {
   return {.encoding = encoding_of(pass.context, weight, kind),
           .sides = sides,
-          .whole = scale,
-          .amax = place_of_amax(pass, weight, kind)};
+          .whole = scales,
+          .amax = place_of_amax(pass, weight, kind),
+          .transform = transforms_wgrad(pass.context, weight)};
 }
 
-Factor quantized(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& matrix, bool shared,
+Factor quantized(const PassState& pass, const Weight& weight, OperandKind kind, const Unquantized& source,
                  ops::Sides sides) {
-  const ops::WholeScale scale = scale_of(pass, weight, kind, matrix, shared);
-  return {.matrix = {}, .operands = quantize(matrix, quantization(pass, weight, kind, sides, scale))};
+  const ops::WholeScales scales = scales_of(pass, weight, kind, source, sides);
+  ops::Quantization as = quantization(pass, weight, kind, sides, scales);
+  if (kind == OperandKind::gradient)
+    as.rounding = gradient_rounding(pass, weight,
+                                    {.part = static_cast<std::uint32_t>(source.is_part ? pass.context.tp_rank() : 0),
+                                     .first_token = pass.random.first_token});
+  return {.matrix = {}, .operands = quantize(source.matrix, as)};
 }
 
 // Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
 std::optional<ops::Quantization> known_quantization(const PassState& pass, const Weight& weight, OperandKind kind,
                                                     ops::Sides sides) {
-  if (!is_delayed(pass.context, weight, kind) || !pass.context.scales->are_known()) return std::nullopt;
-  return quantization(pass, weight, kind, sides, pass.context.scales->scale(scale_number(weight, kind)));
+  const auto scale = known_scale(pass, weight, kind);
+  return scale ? std::optional(quantization(pass, weight, kind, sides, *scale)) : std::nullopt;
 }
 
-bool travels_quantized(const Context& context, const Weight& weight) {
-  return context.products.tp_wire == Format::fp8 && weight.product == Format::fp8 && context.sequence_parallel &&
-         context.has_tp();
+std::optional<runtime::TpWireFallback> fallback_of(const Context& context, const Weight& weight, OperandKind kind,
+                                                   quant::Extent matrix, ops::Sides sides) {
+  const Encoding encoding = encoding_of(context, weight, kind);
+  return wire_fallback(
+      {.encoding = encoding,
+       .matrix = matrix,
+       .sides = sides,
+       .begins_at_tiles = has_one_scale(encoding) || begins_at_tiles(context, matrix.rows, encoding.tile.cols),
+       .transforms_columns = transforms_wgrad(context, weight)});
 }
 
 }  // namespace
@@ -93,29 +117,64 @@ void add_scales(const Context& context, Weight& weight) {
 }
 
 std::optional<TokenCodes> codes_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
-                                          const at::Tensor& own) {
-  if (!travels_quantized(pass.context, weight)) return std::nullopt;
-  const Encoding encoding = encoding_of(pass.context, weight, kind);
-  const ops::WholeScale scale = scale_of(pass, weight, kind, own, /*shared=*/true);
-  return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(pass, weight, kind)),
-                    .encoding = encoding,
-                    .scale = scale};
+                                          const at::Tensor& own, std::int64_t tokens, ops::Sides sides) {
+  if (!has_coded_wire(pass.context, weight)) return std::nullopt;
+  if (fallback_of(pass.context, weight, kind, {.rows = tokens, .cols = own.size(1)}, sides)) return std::nullopt;
+  const ops::WholeScales scales = scales_of(pass, weight, kind, {.matrix = own, .is_part = true}, sides);
+  TokenCodes codes{.own = {},
+                   .tokens = {},
+                   .cols = own.size(1),
+                   .encoding = encoding_of(pass.context, weight, kind),
+                   .whole = sides == ops::Sides::columns ? scales.columns : scales.rows,
+                   .format = weight.product};
+  ops::Quantization as = quantization(pass, weight, kind, sides, scales);
+  // This rank's tokens have all columns, so the bits of their rounding are those of the whole matrix.
+  if (kind == OperandKind::gradient)
+    as.rounding = gradient_rounding(pass, weight, {.part = 0, .first_token = pass.random.first_own_token});
+  codes.own = operand_codes(own, as);
+  for (int rank = 0; rank < pass.context.tp_size(); ++rank)
+    codes.tokens.push_back(pass.context.tokens_of(rank, tokens));
+  return codes;
 }
+
+namespace {
+
+// Starts the gathers of the codes. Returns a function that waits for them and returns the factor.
+std::function<Factor()> start_coded_factor(const PassState& pass, const Weight& weight, const TokenCodes& codes,
+                                           ops::Sides sides) {
+  std::shared_ptr<PendingTensor> rows, columns;
+  if (codes.own.rows.defined())
+    rows = std::make_shared<PendingTensor>(
+        start_gather(pass, codes.rows(), {.weight = weight.id, .is_wgrad = sides == ops::Sides::columns}));
+  if (codes.own.columns.defined())
+    columns =
+        std::make_shared<PendingTensor>(start_gather(pass, codes.columns(), {.weight = weight.id, .is_wgrad = true}));
+  return [codes, rows, columns, sides]() -> Factor {
+    const at::Tensor by_rows = rows ? rows->take() : at::Tensor(), by_columns = columns ? columns->take() : by_rows;
+    Factor factor;
+    if (sides != ops::Sides::columns)
+      factor.operands.rows = codes.operand(by_rows, codes.all_ranks(), ops::Sides::rows);
+    if (sides != ops::Sides::rows)
+      factor.operands.columns = codes.operand(by_columns, codes.all_ranks(), ops::Sides::columns);
+    return factor;
+  };
+}
+
+}  // namespace
 
 std::function<Factor()> start_factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
                                                const at::Tensor& own, std::int64_t tokens, ops::Sides sides) {
+  if (const std::optional<TokenCodes> codes = codes_of_tokens(pass, weight, kind, own, tokens, sides))
+    return start_coded_factor(pass, weight, *codes, sides);
+  if (has_coded_wire(pass.context, weight))
+    pass.context.program.count_tp_wire_fallback(
+        fallback_of(pass.context, weight, kind, {.rows = tokens, .cols = own.size(1)}, sides).value());
   const TokenReader reader{.weight = weight.id, .is_wgrad = sides == ops::Sides::columns};
-  if (const std::optional<TokenCodes> codes = codes_of_tokens(pass, weight, kind, own)) {
-    auto arriving = std::make_shared<PendingTensor>(start_enter_tp(pass, codes->own, tokens, reader));
-    return [arriving, encoding = codes->encoding, scale = codes->scale, sides]() -> Factor {
-      return {.matrix = {}, .operands = operands_of_codes(arriving->take(), encoding, sides, scale)};
-    };
-  }
   auto arriving = std::make_shared<PendingTensor>(start_enter_tp(pass, own, tokens, reader));
   return [arriving, pass, &weight, kind, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
-    return quantized(pass, weight, kind, whole, /*shared=*/false, sides);
+    return quantized(pass, weight, kind, {.matrix = whole}, sides);
   };
 }
 
@@ -127,7 +186,7 @@ Factor factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind
 Factor factor_of_columns(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& part,
                          ops::Sides sides) {
   if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
-  return quantized(pass, weight, kind, part, /*shared=*/true, sides);
+  return quantized(pass, weight, kind, {.matrix = part, .is_part = true}, sides);
 }
 
 Factor factor_of_swiglu(const PassState& pass, const Weight& weight, const at::Tensor& gate_up, ops::Sides sides) {
@@ -179,7 +238,9 @@ std::int64_t bytes_of_columns(const Factor& input) {
 }
 
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens) {
-  ops::Operand operand{.extent = {.rows = weight.cols, .cols = tokens},
+  quant::Extent matrix{.rows = tokens, .cols = weight.cols};
+  if (transforms_wgrad(context, weight)) matrix = transformed_extent(matrix);
+  ops::Operand operand{.extent = {.rows = matrix.cols, .cols = matrix.rows},
                        .encoding = encoding_of(context, weight, OperandKind::input)};
   (columns.data.is_cpu() ? operand.values : operand.codes) = columns.data;
   operand.scales = columns.scales;
@@ -188,14 +249,19 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
 }
 
 std::int64_t tokens_of(const Factor& factor) {
-  return factor.matrix.defined() ? factor.matrix.size(0) : factor.operands.rows.extent.rows;
+  if (factor.matrix.defined()) return factor.matrix.size(0);
+  // Transformed columns have more tokens than the factor.
+  const ops::Operands& operands = factor.operands;
+  return operands.rows.defined() ? operands.rows.extent.rows : operands.columns.extent.cols;
 }
 
 namespace {
 
 // Counts the product's multiplications and additions.
 void count(const PassState& pass, const Weight& weight, std::int64_t tokens) {
-  pass.context.program.count_product(weight.product, 2 * tokens * weight.rows * weight.cols);
+  const bool is_gpu = pass.context.program.device().kind == base::DeviceKind::cuda;
+  pass.context.program.count_product(weight.product, quant::kernel_of(weight.product, is_gpu),
+                                     2 * tokens * weight.rows * weight.cols);
 }
 
 Factor rows_of(const Factor& factor, const layout::Range& tokens) {
@@ -276,7 +342,7 @@ at::Tensor dgrad(const PassState& pass, const Weight& weight, const Factor& dy, 
 
 void wgrad(const PassState& pass, const Weight& weight, const Factor& dy, const Factor& x) {
   produce_gradient(pass, weight, [&](at::Tensor& gradient, bool accumulate) {
-    count(pass, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
+    count(pass, weight, tokens_of(dy));
     if (weight.product == Format::bf16)
       ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
     else

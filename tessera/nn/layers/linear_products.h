@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/nn/parallel/token_chunks.h"
+#include "tessera/nn/parallel/token_wire.h"
 #include "tessera/nn/weight.h"
 #include "tessera/ops/gemm/operand.h"
 
@@ -26,21 +27,25 @@ struct Factor {
 // Call this function before the first step, on every rank in the same order.
 void add_scales(const Context& context, Weight& weight);
 
+// How a layer quantizes a matrix of this kind.
+quant::Encoding encoding_of(const Context& context, const Weight& weight, OperandKind kind);
+bool is_delayed(const Context& context, const Weight& weight, OperandKind kind);  // whether it has a delayed scale
+// Returns the matrix's delayed scale; nullopt if it has none, or if the amaxes of an earlier step are not known.
+std::optional<ops::WholeScale> known_scale(const PassState& pass, const Weight& weight, OperandKind kind);
+// Returns the address to which a product writes the amax of a matrix with a delayed scale, otherwise null. In training,
+// the scales of later steps are computed from this amax.
+float* place_of_amax(const PassState& pass, const Weight& weight, OperandKind kind);
+
 // Returns the factor of a whole matrix. Under sequence parallelism, `own` has this rank's rows of the matrix, and the
 // function gathers the rows of all ranks. Otherwise `own` is the whole matrix. The whole matrix has `tokens` rows.
 // Collective over tp.
 Factor factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& own,
                         std::int64_t tokens, ops::Sides sides);
-// This rank's own tokens of a factor, quantized to fp8.
-struct TokenCodes {
-  at::Tensor own;
-  quant::Encoding encoding;
-  ops::WholeScale scale;
-};
-// Returns this rank's tokens as fp8 codes if the codes are gathered over tp (ProductOptions::tp_wire). Returns nullopt
-// if the tokens are gathered without quantization. Collective over tp.
+// Returns this rank's tokens of a factor as codes if the codes are gathered over tp (token_wire.h). Returns nullopt if
+// the tokens are gathered without quantization. The whole matrix has `tokens` rows, and the products need `sides`.
+// Collective over tp if codes are returned.
 std::optional<TokenCodes> codes_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,
-                                          const at::Tensor& own);
+                                          const at::Tensor& own, std::int64_t tokens, ops::Sides sides);
 // Starts the gather of factor_of_tokens. Returns a function that waits for the gather and returns the factor. The
 // caller calls this function once.
 std::function<Factor()> start_factor_of_tokens(const PassState& pass, const Weight& weight, OperandKind kind,

@@ -36,7 +36,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
 
 ops::RmsNorm norm_forward(const PassState& pass, const Norm& norm, at::TensorList x, const at::Tensor& residual) {
   ConsumedWeight weight(pass, norm.weight);
-  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps, dropout_of(pass.dropout, norm.dropout));
+  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps, dropout_of(pass.random, norm.dropout));
 }
 
 at::Tensor recompute_norm(const PassState& pass, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
@@ -47,7 +47,7 @@ at::Tensor recompute_norm(const PassState& pass, const Norm& norm, const at::Ten
 ops::RmsNormGradients norm_backward(const PassState& pass, const Norm& norm, at::TensorList dy, const at::Tensor& dsum,
                                     const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(pass, norm.weight);
-  const ops::Dropout dropout = dropout_of(pass.dropout, norm.dropout);
+  const ops::Dropout dropout = dropout_of(pass.random, norm.dropout);
   if (!is_trainable(pass.context, norm.weight)) {
     // The operator always computes the gradient of the weight.
     at::Tensor unused = at::empty({norm.weight.cols}, rstd.options());

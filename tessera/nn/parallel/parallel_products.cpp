@@ -4,18 +4,13 @@
 #include <utility>
 
 #include "tessera/nn/parallel/token_pieces.h"
+#include "tessera/nn/parallel/token_wire.h"
 
 namespace tessera::nn {
 namespace {
 
 std::vector<TokenChunk> chunks_of(const Context& context, const Weight& weight, OperandKind kind, std::int64_t tokens) {
   return product_chunks(context, tokens, kind == OperandKind::input ? weight.rows : weight.cols);
-}
-
-// Returns whether rows of a gathered factor can be multiplied before the other rows have arrived.
-bool arrives_by_rows(const Context& context, const Weight& weight) {
-  return weight.product == quant::Format::bf16 ||
-         (weight.product == quant::Format::fp8 && context.products.tp_wire == quant::Format::fp8);
 }
 
 at::Tensor product(const PassState& pass, const Weight& weight, OperandKind kind, const Factor& factor,
@@ -32,28 +27,45 @@ std::vector<TokenChunk> product_chunks(const Context& context, std::int64_t toke
   return token_chunks(by_rank, columns, context.products.tp_chunks);
 }
 
+namespace {
+
+// Multiplies the chunks of a gathered factor while other chunks arrive. The tokens are bf16 numbers if `codes` is null.
+GatheredProduct product_in_pieces(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& own,
+                                  std::int64_t tokens, const TokenCodes* codes, ops::Sides sides) {
+  GatherInPieces gather(pass, codes ? codes->rows() : part_of_rows(pass.context, own, tokens), {.weight = weight.id});
+  std::optional<GatherInPieces> columns;
+  if (codes && codes->own.columns.defined())
+    columns.emplace(pass, codes->columns(), TokenReader{.weight = weight.id, .is_wgrad = true});
+  ChunkedProduct how{.chunks = in_order_of_arrival(chunks_of(pass.context, weight, kind, tokens),
+                                                   pass.context.tp_rank(), pass.context.tp_size())};
+  how.rows = [&](const TokenChunk& chunk) -> Factor {
+    const at::Tensor parts = gather.parts(chunk, chunk == how.chunks.back());
+    if (!codes) return {.matrix = parts, .operands = {}};
+    return {.matrix = {}, .operands = {.rows = codes->operand(parts, chunk.ranks, ops::Sides::rows), .columns = {}}};
+  };
+  GatheredProduct result{.product = product(pass, weight, kind, /*factor=*/{}, how), .factor = {}};
+  const at::Tensor all = gather.take();
+  if (!codes)
+    result.factor.matrix = all;
+  else if (sides != ops::Sides::rows)
+    result.factor.operands.columns =
+        codes->operand(columns ? columns->take() : all, codes->all_ranks(), ops::Sides::columns);
+  return result;
+}
+
+}  // namespace
+
 GatheredProduct gathered_product(const PassState& pass, const Weight& weight, OperandKind kind, const at::Tensor& own,
                                  std::int64_t tokens, ops::Sides sides) {
-  ChunkedProduct how{.chunks = chunks_of(pass.context, weight, kind, tokens)};
-  if (!travels_in_pieces(pass.context) || !arrives_by_rows(pass.context, weight)) {
-    Factor factor = factor_of_tokens(pass, weight, kind, own, tokens, sides);
-    at::Tensor result = product(pass, weight, kind, factor, how);
-    return {.product = std::move(result), .factor = std::move(factor)};
+  if (travels_in_pieces(pass.context)) {
+    const std::optional<TokenCodes> codes = codes_of_tokens(pass, weight, kind, own, tokens, sides);
+    if (codes || weight.product == quant::Format::bf16)
+      return product_in_pieces(pass, weight, kind, own, tokens, codes ? &*codes : nullptr, sides);
   }
-  const std::optional<TokenCodes> codes = codes_of_tokens(pass, weight, kind, own);
-  const auto factor_of = [&](const at::Tensor& rows, ops::Sides wanted) -> Factor {
-    if (!codes) return {.matrix = rows, .operands = {}};
-    return {.matrix = {}, .operands = operands_of_codes(rows, codes->encoding, wanted, codes->scale)};
-  };
-  GatherInPieces gather(pass, codes ? codes->own : own, tokens, {.weight = weight.id});
-  how.chunks = in_order_of_arrival(std::move(how.chunks), pass.context.tp_rank(), pass.context.tp_size());
-  how.rows = [&](const TokenChunk& chunk) {
-    return factor_of(gather.rows(chunk, chunk == how.chunks.back()), ops::Sides::rows);
-  };
-  at::Tensor result = product(pass, weight, kind, /*factor=*/{}, how);
-  const at::Tensor all = gather.take();
-  if (codes && sides == ops::Sides::rows) return {.product = std::move(result), .factor = {}};
-  return {.product = std::move(result), .factor = factor_of(all, ops::Sides::columns)};
+  const ChunkedProduct how{.chunks = chunks_of(pass.context, weight, kind, tokens)};
+  Factor factor = factor_of_tokens(pass, weight, kind, own, tokens, sides);
+  at::Tensor result = product(pass, weight, kind, factor, how);
+  return {.product = std::move(result), .factor = std::move(factor)};
 }
 
 PendingTensor start_scattered_product(const PassState& pass, const Weight& weight, OperandKind kind,

@@ -4,6 +4,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -13,20 +15,20 @@
 namespace tessera::nn {
 namespace {
 
-// Returns an uninitialized matrix.
-TransferMatrix transfer_matrix(const PassState& pass, std::int64_t rows, const at::Tensor& like) {
-  const std::int64_t cols = like.size(1);
+// Returns an uninitialized matrix or list of numbers.
+TransferMatrix transfer_matrix(const PassState& pass, at::IntArrayRef shape, const at::Tensor& like) {
+  const std::int64_t elements = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies());
   runtime::TransferMemory memory =
-      pass.context.program.take_transfer(rows * cols * static_cast<std::int64_t>(like.element_size()));
+      pass.context.program.take_transfer(elements * static_cast<std::int64_t>(like.element_size()));
   // The matrix of a dry run has no memory.
   if (memory.data != nullptr || like.is_meta())
     return {.matrix = at::from_blob(
-                memory.data, {rows, cols}, [hold = std::move(memory.hold)](void*) {}, like.options(), like.device()),
+                memory.data, shape, [hold = std::move(memory.hold)](void*) {}, like.options(), like.device()),
             .offset = memory.offset};
   // The arena has no memory for the range. The range counts for the arena's peak until the matrix is freed.
-  const at::Tensor other = at::empty({rows, cols}, like.options());
+  const at::Tensor other = at::empty(shape, like.options());
   return {.matrix = at::from_blob(
-              other.mutable_data_ptr(), {rows, cols}, [other, hold = std::move(memory.hold)](void*) {}, like.options()),
+              other.mutable_data_ptr(), shape, [other, hold = std::move(memory.hold)](void*) {}, like.options()),
           .offset = memory.offset};
 }
 
@@ -60,20 +62,18 @@ bool travels_in_pieces(const Context& context) {
   return context.products.tp_overlap && context.sequence_parallel && context.has_tp();
 }
 
-GatherInPieces::GatherInPieces(const PassState& pass, const at::Tensor& own, std::int64_t tokens,
-                               const TokenReader& reader)
-    : context_(pass.context), own_(own.contiguous()), pieces_(pass.context.program) {
-  TransferMatrix all = transfer_matrix(pass, tokens, own);
+GatherInPieces::GatherInPieces(const PassState& pass, TokenPart part, const TokenReader& reader)
+    : context_(pass.context), part_(std::move(part)), pieces_(pass.context.program) {
+  TransferMatrix all = transfer_matrix(pass, part_.shape({.begin = 0, .end = pass.context.tp_size()}), part_.own);
   all_ = std::move(all.matrix);
-  const std::vector<std::int64_t> counts = elements_by_rank(pass.context, tokens, own.size(1));
-  // The other places of the tp group have no rank.
-  if (pass.context.tp_size() == 1) rows_of_rank(pass.context, all_, 0).copy_(own_);
+  if (pass.context.tp_size() == 1) all_.copy_(part_.own);  // the other places of the tp group have no rank
   for (int piece = 1; piece < pass.context.program.nominal_size(); ++piece)
     pieces_.begin({.kind = runtime::ProgramCollectiveKind::gather_piece,
-                   .in = own_.const_data_ptr(),
+                   .in = part_.own.const_data_ptr(),
                    .out = all_.mutable_data_ptr(),
-                   .counts = counts,
-                   .type = ops::to_dtype(own.scalar_type()),
+                   .counts = part_.counts,
+                   .type = ops::to_dtype(part_.own.scalar_type()),
+                   .format = part_.format,
                    .pass = pass.id,
                    .piece = piece,
                    .weight = reader.weight,
@@ -81,20 +81,21 @@ GatherInPieces::GatherInPieces(const PassState& pass, const at::Tensor& own, std
                    .offset = all.offset});
 }
 
-at::Tensor GatherInPieces::rows(const TokenChunk& chunk, bool is_last) {
+at::Tensor GatherInPieces::parts(const TokenChunk& chunk, bool is_last) {
   if (is_last) pieces_.await(pieces_.size());
   const int size = context_.tp_size(), rank = context_.tp_rank();
-  if (chunk.tokens == context_.split.part(all_.size(0), rank, size)) return own_;
-  int last = 1;  // the first piece also copies this rank's own rows
+  const std::vector<std::int64_t> shape = part_.shape(chunk.ranks);
+  if (rank >= chunk.ranks.begin && rank < chunk.ranks.end && part_.own.sizes() == shape) return part_.own;
+  int last = 1;  // the first piece also copies this rank's own part
   for (std::int64_t source = chunk.ranks.begin; source < chunk.ranks.end; ++source)
     last = std::max(last, static_cast<int>((rank - source + size) % size));
   pieces_.await(std::min(last, pieces_.size()));
-  return all_.narrow(0, chunk.tokens.begin, chunk.tokens.size());
+  return all_.narrow(0, part_.shape({.begin = 0, .end = chunk.ranks.begin})[0], shape[0]);
 }
 
 at::Tensor GatherInPieces::take() {
   pieces_.await(pieces_.size());
-  own_ = at::Tensor();
+  part_.own = at::Tensor();
   return std::exchange(all_, at::Tensor());
 }
 
@@ -108,7 +109,7 @@ ScatterInPieces::ScatterInPieces(const PassState& pass, const at::Tensor& part, 
   const std::int64_t own = pass.context.tokens_of(pass.context.tp_rank(), part_.size(0));
   for (int rank = 0; rank < pass.context.tp_size(); ++rank)
     parts_.push_back(rank == pass.context.tp_rank() ? TransferMatrix{.matrix = rows_of_rank(pass.context, part_, rank)}
-                                                    : transfer_matrix(pass, own, part_));
+                                                    : transfer_matrix(pass, {own, part_.size(1)}, part_));
 }
 
 void ScatterInPieces::written(const layout::Range& ranks) {

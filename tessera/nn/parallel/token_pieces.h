@@ -45,21 +45,21 @@ class BegunPieces {
   int awaited_ = 0;  // number of pieces for which compute already waits
 };
 
-// The gather of enter_tp in pieces. The constructor starts all pieces.
+// The gather of start_gather in pieces. The constructor starts all pieces.
 class GatherInPieces final : public PendingResult {
  public:
-  // own: this rank's rows of a matrix with `tokens` rows.
-  GatherInPieces(const PassState& pass, const at::Tensor& own, std::int64_t tokens, const TokenReader& reader);
+  GatherInPieces(const PassState& pass, TokenPart part, const TokenReader& reader);
 
-  // Returns the rows of a chunk. Makes compute wait for the pieces that contain these rows, so only work on compute may
-  // read the rows. A chunk that contains only this rank's own rows needs no wait. The last chunk waits for every piece,
-  // so that all ranks need the pieces between the same events.
-  at::Tensor rows(const TokenChunk& chunk, bool is_last);
+  // Returns the parts of the ranks of a chunk. Makes compute wait for the pieces that contain these parts, so only work
+  // on compute may read the parts. A chunk that contains only this rank's own part needs no wait. The last chunk waits
+  // for every piece, so that all ranks need the pieces between the same events.
+  at::Tensor parts(const TokenChunk& chunk, bool is_last);
   at::Tensor take() override;
 
  private:
   const Context& context_;
-  at::Tensor own_, all_;
+  TokenPart part_;
+  at::Tensor all_;
   BegunPieces pieces_;
 };
 

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/ops/experts/grouped.h"
+#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -21,9 +22,35 @@ struct OwnOperands {
 };
 using Products = std::array<at::Tensor, 3>;  // fprop, dgrad and wgrad of OwnOperands
 
+RowQuantization own_quantization(const at::Tensor& rows, const quant::Encoding& encoding, const Selection& selection) {
+  return {.encoding = encoding,
+          .whole = scales_of_matrices(encoding, amaxes_of_rows(rows, selection, RowMatrices::experts))};
+}
+DecodedStack decoded(const at::Tensor& w, const Selection& selection, const quant::Encoding& encoding) {
+  return decode_stack(w, selection.local, encoding, scales_of_matrices(encoding, amaxes_of_stack(w, selection.local)));
+}
+
+// The products of all rows. The gradient of the weights overwrites `w`.
+Products products_of(const ExpertProducts& kind, const at::Tensor& x, const at::Tensor& dy, at::Tensor& w,
+                     const Selection& rows) {
+  Products products;
+  if (kind.format == quant::Format::bf16) {
+    products = {grouped_fprop(x, w, rows), grouped_dgrad(dy, w, rows), w};
+    grouped_wgrad(dy, x, rows, w, false);
+    return products;
+  }
+  const RowQuantization x_as = own_quantization(x, input_encoding(kind.format), rows),
+                        dy_as = own_quantization(dy, gradient_encoding(kind.format, kind.recipe), rows);
+  products = {grouped_fprop(x, x_as, decoded(w, rows, weight_encoding(kind.format)), rows),
+              grouped_dgrad(dy, dy_as, decoded(w, rows, columnwise_encoding(kind.format)), rows), w};
+  grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = x, .as = x_as}, rows, w, false);
+  return products;
+}
+
 // Computes the products of `own` in a selection with two experts. `own` belongs to expert `place`, and the other expert
 // has `others` rows. The selection also has `unused` allocated rows without choices.
-Products own_products(const OwnOperands& own, std::int64_t place, std::int64_t others, std::int64_t unused) {
+Products own_products(const ExpertProducts& kind, const OwnOperands& own, std::int64_t place, std::int64_t others,
+                      std::int64_t unused) {
   const std::int64_t out = own.w.size(0), in = own.w.size(1), first = place == 0 ? 0 : others;
   at::Tensor choices = at::zeros({kOwnRows + others + unused, 1}, at::TensorOptions(own.x.device()).dtype(at::kInt));
   choices.narrow(0, 0, kOwnRows).fill_(place);
@@ -35,28 +62,26 @@ Products own_products(const OwnOperands& own, std::int64_t place, std::int64_t o
   x.narrow(0, first, kOwnRows).copy_(own.x);
   dy.narrow(0, first, kOwnRows).copy_(own.dy);
   w.narrow(0, place * out, out).copy_(own.w);
-  Products products{grouped_fprop(x, w, rows).narrow(0, first, kOwnRows),
-                    grouped_dgrad(dy, w, rows).narrow(0, first, kOwnRows), at::Tensor()};
-  grouped_wgrad(dy, x, rows, w, false);
-  products[2] = w.narrow(0, place * out, out);
-  return products;
+  const Products all = products_of(kind, x, dy, w, rows);
+  return {all[0].narrow(0, first, kOwnRows), all[1].narrow(0, first, kOwnRows), all[2].narrow(0, place * out, out)};
 }
 
 }  // namespace
 
-void check_companions(std::int64_t out, std::int64_t in, at::Device device) {
+void check_companions(const ExpertProducts& products, at::Device device) {
+  const std::int64_t out = products.out, in = products.in;
   const CachedMemoryScope memory(base::cuda_device(device.index()));
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kBFloat16);
   const OwnOperands own{at::randn({kOwnRows, in}, options), at::randn({kOwnRows, out}, options),
                         at::randn({out, in}, options)};
-  const Products few = own_products(own, 0, 3, 0), many = own_products(own, 1, 700, 1000);
+  const Products few = own_products(products, own, 0, 3, 0), many = own_products(products, own, 1, 700, 1000);
   constexpr std::array kNames{"fprop", "dgrad", "wgrad"};
   for (std::size_t i = 0; i < few.size(); ++i)
     if (!at::equal(few[i], many[i]))
       throw Error(
-          "experts: the bits of {} [{} x {}] depend on the rows of other experts: this version of libtorch's grouped "
-          "products gives results that depend on the mesh",
-          kNames[i], out, in);
+          "experts: the bits of {} [{} x {}] in {} depend on the rows of other experts: this version of libtorch's "
+          "grouped products gives results that depend on the mesh",
+          kNames[i], out, in, name_of(products.format));
 }
 
 }  // namespace tessera::ops

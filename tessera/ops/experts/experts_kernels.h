@@ -88,6 +88,8 @@ struct SelectRowsArguments {
   // row.
   std::int32_t* rows_in_order = nullptr;
   std::int32_t* ends = nullptr;  // [local]: the end of the rows of each expert
+  std::int64_t blocks = 1;
+  std::int32_t* block_ends = nullptr;  // [local * blocks]: the ends in each block; `ends` if there is one block
 };
 
 struct MoveRowsArguments {

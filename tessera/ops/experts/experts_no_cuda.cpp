@@ -1,5 +1,6 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/experts_kernels.h"
+#include "tessera/ops/experts/grouped_casts.h"
 #include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/router/bias_update.h"
 
@@ -74,6 +75,18 @@ void grouped_dgrad(const at::Tensor&, const at::Tensor&, const Selection&, at::T
   refuse_experts();
 }
 void grouped_wgrad(const at::Tensor&, const at::Tensor&, const Selection&, at::Tensor&) {
+  refuse_experts();
+}
+void find_places(const StackedRows&, std::int64_t, const StripPlaces&, base::CudaStream) {
+  refuse_experts();
+}
+void take_grouped_amaxes(const GroupedAmaxes&, base::CudaStream) {
+  refuse_experts();
+}
+void cast_grouped(const GroupedCast&, base::CudaStream) {
+  refuse_experts();
+}
+void scales_of_amaxes(const quant::Encoding&, const float*, std::int64_t, float*, float*, base::CudaStream) {
   refuse_experts();
 }
 

@@ -71,6 +71,23 @@ __global__ void __launch_bounds__(kScanThreads) first_rows(const SelectRowsArgum
   if (a.needed != nullptr) *a.needed = fmax(*a.needed, static_cast<double>(next) / static_cast<double>(a.expected));
 }
 
+// Writes the ends of one expert's rows in each block. A thread block processes one expert. The first row of each chunk
+// is known, and the rows between the chunk and the end of the block are counted.
+__global__ void __launch_bounds__(kChunk) find_block_ends(const SelectRowsArguments a, std::int64_t chunks) {
+  const std::int64_t expert = blockIdx.x, length = a.tokens / a.blocks;
+  std::int32_t* ends = a.block_ends + expert * a.blocks;
+  for (std::int64_t block = 0; block + 1 < a.blocks; ++block) {
+    const std::int64_t end = (block + 1) * length, chunk = end / kChunk, token = chunk * kChunk + threadIdx.x;
+    bool chooses = false;
+    if (token < end)
+      for (int slot = 0; slot < a.k; ++slot) chooses |= a.choices[token * a.k + slot] - a.first == expert;
+    const std::int64_t counted = __syncthreads_count(chooses);
+    const std::int64_t row = a.counts[expert * chunks + chunk] + counted;
+    if (threadIdx.x == 0) ends[block] = static_cast<std::int32_t>(min(row, a.room));
+  }
+  if (threadIdx.x == 0) ends[a.blocks - 1] = a.ends[expert];
+}
+
 __global__ void __launch_bounds__(kChunk) number_rows(const SelectRowsArguments a) {
   extern __shared__ std::uint32_t memory[];
   auto* bits = reinterpret_cast<std::uint32_t(*)[kWords]>(memory);
@@ -183,12 +200,16 @@ void select_rows(const SelectRowsArguments& a, base::CudaStream stream) {
   const std::size_t bytes = static_cast<std::size_t>(a.local * kWords) * sizeof(std::uint32_t);
   if (chunks == 0) {
     base::check_cuda(cudaMemsetAsync(a.ends, 0, static_cast<std::size_t>(a.local) * sizeof *a.ends, stream), "select");
+    base::check_cuda(
+        cudaMemsetAsync(a.block_ends, 0, static_cast<std::size_t>(a.local * a.blocks) * sizeof *a.block_ends, stream),
+        "select");
     return;
   }
   const auto blocks = static_cast<unsigned>(chunks);
   if (a.local > 0) {
     count_choices<<<blocks, kChunk, bytes, stream>>>(a);
     first_rows<<<1, kScanThreads, 0, stream>>>(a, chunks);
+    if (a.blocks > 1) find_block_ends<<<static_cast<unsigned>(a.local), kChunk, 0, stream>>>(a, chunks);
   }
   number_rows<<<blocks, kChunk, bytes, stream>>>(a);
   check_launch("select_rows");

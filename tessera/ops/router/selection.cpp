@@ -37,6 +37,8 @@ void select_on_device(const at::Tensor& choices, const LocalExperts& local, cons
   selection.rows_by_slot = make(choices.sizes(), at::kInt, device);
   selection.rows_in_order = make(choices.sizes(), at::kInt, device);
   selection.ends = make({local.count}, at::kInt, device);
+  selection.block_ends =
+      selection.blocks == 1 ? selection.ends : make({local.count * selection.blocks}, at::kInt, device);
   at::Tensor scratch = make({cuda::select_rows_scratch(choices.size(0), local.count)}, at::kInt, device);
   cuda::select_rows({.tokens = choices.size(0),
                      .k = choices.size(1),
@@ -50,7 +52,9 @@ void select_on_device(const at::Tensor& choices, const LocalExperts& local, cons
                      .counts = scratch.mutable_data_ptr<std::int32_t>(),
                      .rows_by_slot = selection.rows_by_slot.mutable_data_ptr<std::int32_t>(),
                      .rows_in_order = selection.rows_in_order.mutable_data_ptr<std::int32_t>(),
-                     .ends = selection.ends.mutable_data_ptr<std::int32_t>()},
+                     .ends = selection.ends.mutable_data_ptr<std::int32_t>(),
+                     .blocks = selection.blocks,
+                     .block_ends = selection.block_ends.mutable_data_ptr<std::int32_t>()},
                     stream_of(choices));
 }
 
@@ -87,7 +91,8 @@ Selection select_rows(const at::Tensor& experts, const LocalExperts& local, std:
   TESSERA_CHECK(blocks >= 1 && tokens % blocks == 0, "{} tokens in {} blocks, expected blocks of equal length", tokens,
                 blocks);
   const bool is_limited = on_cuda(choices) || is_dry(choices);
-  Selection selection{.local = local.count,
+  Selection selection{.first = local.first,
+                      .local = local.count,
                       .blocks = blocks,
                       .group_tokens = tokens,
                       .k = k,

@@ -23,6 +23,8 @@ struct Selection {
   at::Tensor rows_by_slot;   // [group_tokens, k]: the row of each choice; -1: the choice has no row
   at::Tensor rows_in_order;  // [group_tokens, k]: the rows of each token by ascending expert; -1 after the last row
   at::Tensor ends;           // [local]: the end of the rows of each expert
+  at::Tensor block_ends;     // [local * blocks]: the end of the rows of each expert in each block
+  std::int64_t first = 0;    // the first local expert
   std::int64_t local = 0, blocks = 1;
   std::int64_t group_tokens = 0;  // tokens of all blocks
   std::int64_t k = 1;             // choices of a token

@@ -47,22 +47,28 @@ StepPlanRequest on_mesh(StepPlanRequest request, const settings::TrainConfig& as
 }
 
 // Returns the degrees with the expert degrees whose layer is predicted to be the shortest. Without experts, returns the
-// degrees.
+// degrees. Leaves out etp degrees that the run's settings refuse, such as a 4-bit format with odd columns.
 nn::MeshDegrees with_experts(const StepPlanRequest& request, const settings::TrainConfig& asked,
                              nn::MeshDegrees degrees) {
   const std::int64_t experts = request.run.model()->sizes().num_experts;
   if (experts == 0) return degrees;
   std::optional<ExpertLayout> best;
+  std::optional<InputError> refusal;  // of the first etp that is refused
   for (const std::int64_t etp : divisors(degrees.tp)) {
     const std::int64_t ep = degrees.tp / etp;  // fits with egtp 1; expert_layouts tries every ep and egtp
     if (!has_degree(asked, "etp", asked.mesh.etp, etp) || ep > experts) continue;
     degrees.experts = {.etp = static_cast<int>(etp), .ep = static_cast<int>(ep)};
-    for (const ExpertLayout& layout : expert_layouts(on_mesh(request, asked, degrees)))
-      if (has_degree(asked, "ep", asked.mesh.ep, layout.ep) &&
-          has_degree(asked, "egtp", asked.mesh.egtp, layout.egtp) &&
-          (!best || layout.total_seconds() < best->total_seconds()))
-        best = layout;
+    try {
+      for (const ExpertLayout& layout : expert_layouts(on_mesh(request, asked, degrees)))
+        if (has_degree(asked, "ep", asked.mesh.ep, layout.ep) &&
+            has_degree(asked, "egtp", asked.mesh.egtp, layout.egtp) &&
+            (!best || layout.total_seconds() < best->total_seconds()))
+          best = layout;
+    } catch (const InputError& error) {
+      if (!refusal) refusal = error;
+    }
   }
+  if (!best && refusal) throw *refusal;
   if (!best)
     throw InputError("experts: no etp x ep x egtp shards the experts of {} over tp {} x gtp {}", asked.model,
                      degrees.tp, degrees.gtp);

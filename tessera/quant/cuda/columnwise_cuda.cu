@@ -140,7 +140,7 @@ Codes codes_of(const Transposition& weight) {
   if (padded.rows < transposed.rows || padded.cols < transposed.cols)
     base::fail("create_columnwise: expected a padded extent of at least the transposed matrix, got a smaller one");
   const bool nibbles = weight.encoding.element == Element::e2m1;
-  const std::int64_t in_byte = nibbles ? 2 : 1, load = nibbles ? 8 : 16;
+  const int in_byte = elements_in_byte(weight.encoding.element), load = nibbles ? 8 : 16;
   Codes codes{.source = weight.source.data,
               .target = weight.target.data,
               .matrices = weight.matrices,

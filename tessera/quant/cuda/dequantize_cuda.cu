@@ -78,7 +78,7 @@ __device__ void store_rounded(bfloat16* to, const float (&values)[kVector]) {
 
 template <Element kElement, bool kByColumn, Scale kScale>
 __device__ void unpack_whole(const Item& item, const Part& part, const Scales<kScale>& scales) {
-  constexpr int kElementsInByte = kElement == Element::e2m1 ? 2 : 1;
+  constexpr int kElementsInByte = elements_in_byte(kElement);
   const Tiling& tiling = item.tiling;
   const std::int64_t stride = item.matrix.cols, at = part.index(item, part.place.row, part.place.col);
   const bool by_row = tiling.walk == Walk::row;
@@ -179,7 +179,7 @@ std::int64_t blocks_of(Extent matrix) {
 
 Item item_of(const Dequantization& weight) {
   check_extent(weight.encoding, weight.matrix);
-  const std::uintptr_t code_bytes = weight.encoding.element == Element::e2m1 ? kVector / 2 : kVector;
+  const std::uintptr_t code_bytes = kVector / elements_in_byte(weight.encoding.element);
   return {.codes = weight.source.data,
           .scales = weight.source.scales,
           .tensor_amax = weight.source.tensor_amax,

@@ -43,6 +43,10 @@ struct TileScale {
   std::uint32_t stored = 0;
 };
 
+TESSERA_HOST_DEVICE constexpr int elements_in_byte(Element element) {
+  return element == Element::e2m1 ? 2 : 1;
+}
+
 TESSERA_HOST_DEVICE constexpr float greatest_of(Element element) {
   switch (element) {
     case Element::e4m3:

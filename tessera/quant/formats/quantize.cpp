@@ -98,9 +98,9 @@ DType scale_type(Scale scale) {
 }
 
 std::int64_t data_bytes(Element element, std::int64_t elements) {
-  if (element != Element::e2m1) return elements;
-  if (elements % 2 != 0) throw Error("data_bytes: expected an even number of 4-bit elements, got {}", elements);
-  return elements / 2;
+  if (elements % elements_in_byte(element) != 0)
+    throw Error("data_bytes: expected an even number of 4-bit elements, got {}", elements);
+  return elements / elements_in_byte(element);
 }
 
 Quantized matrix_of(const Quantized& stack, std::int64_t number, Extent matrix, const Encoding& encoding) {
@@ -112,7 +112,7 @@ Quantized matrix_of(const Quantized& stack, std::int64_t number, Extent matrix, 
 }
 
 void check_extent(const Encoding& encoding, Extent matrix) {
-  if (encoding.element == Element::e2m1 && matrix.cols % 2 != 0)
+  if (matrix.cols % elements_in_byte(encoding.element) != 0)
     throw Error("quantize: expected an even number of columns for 4-bit elements, got a matrix of {} x {}", matrix.rows,
                 matrix.cols);
 }

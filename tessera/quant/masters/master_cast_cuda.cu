@@ -236,7 +236,7 @@ __device__ float cast_scattered(const Part<T>& part, int r, const Tiling& tiling
 template <Element kElement, bool kByColumn, typename T>
 __device__ float cast_whole(const Tiling& tiling, const Part<T>& part, const float* multipliers, std::uint8_t* data,
                             bool at_once) {
-  constexpr int kElementsInByte = kElement == Element::e2m1 ? 2 : 1;
+  constexpr int kElementsInByte = elements_in_byte(kElement);
   const bool by_row = tiling.walk == Walk::row;
   const std::int64_t across = tiling.across, stride = part.cols;
   const float* multiplier = multipliers + tiling.tile_of(part.row, part.col);
@@ -277,7 +277,7 @@ __device__ float cast_whole(const Tiling& tiling, const Part<T>& part, const flo
 
 template <Element kElement, typename T>
 __device__ float cast_part(const MasterItem& item, const Part<T>& part, const float* __restrict__ multipliers) {
-  std::uint8_t* data = item.slice.data - part.begin / (kElement == Element::e2m1 ? 2 : 1);
+  std::uint8_t* data = item.slice.data - part.begin / elements_in_byte(kElement);
   if (item.whole_loads && part.is_whole() && item.tiling.walk != Walk::any) {
     if (item.tiling.walk == Walk::column)
       return cast_whole<kElement, true>(item.tiling, part, multipliers, data, item.whole_stores);

@@ -26,11 +26,10 @@ bool has_whole_loads(const MasterSlice& slice) {
 }
 
 bool has_whole_stores(const MasterSlice& slice) {
-  const std::int64_t elements_in_byte = slice.encoding.element == Element::e2m1 ? 2 : 1;
+  const std::int64_t in_byte = elements_in_byte(slice.encoding.element);
   const auto first =
-      reinterpret_cast<std::uintptr_t>(slice.data) - static_cast<std::uintptr_t>(slice.slice.begin / elements_in_byte);
-  return slice.matrix.cols % kVector == 0 &&
-         vectors_begin_at(first, slice.matrix.cols / elements_in_byte, kVector / elements_in_byte);
+      reinterpret_cast<std::uintptr_t>(slice.data) - static_cast<std::uintptr_t>(slice.slice.begin / in_byte);
+  return slice.matrix.cols % kVector == 0 && vectors_begin_at(first, slice.matrix.cols / in_byte, kVector / in_byte);
 }
 
 // Returns the smallest range that contains both ranges. Empty ranges are ignored.

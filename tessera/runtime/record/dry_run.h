@@ -63,7 +63,7 @@ class DryRun : public Program {
                     std::int64_t /*count*/) override {}
   void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
   void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
-  void count_product(quant::Format format, std::int64_t flops) override {
+  void count_product(quant::Format format, quant::ProductKernel /*kernel*/, std::int64_t flops) override {
     flops_[static_cast<std::size_t>(format)] += flops;
   }
 

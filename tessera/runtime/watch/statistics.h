@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/quant/formats/format.h"
+#include "tessera/runtime/collective.h"
 
 namespace tessera::runtime {
 
@@ -19,6 +20,7 @@ struct StepStatistics {
   std::array<std::int64_t, quant::kFormats> activations_by_format{};
   // Flops of this rank's products with weights, by the number format of the product.
   std::array<std::int64_t, quant::kFormats> flops_by_format{};
+  std::array<std::int64_t, quant::kFormats> decoded_flops{};  // the part of flops_by_format of decoded products
   // Seconds that compute waited for communication. NaN on a GPU if the step was recorded or its waits were not
   // measured.
   double exposed_seconds = 0;
@@ -33,8 +35,9 @@ struct StepStatistics {
   // tp_pieces: pieces of activations that this rank received over tp. tp_fallbacks: pieces of a scheduled step that
   // were received outside the transfer arena. They cannot be pushed.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;
-  std::int64_t padded_products = 0;  // products of experts whose operands this rank padded (ops/experts/grouped.h)
-  int unproduced = 0;                // number of trainable parameters whose gradient was not produced in the step
+  TpWireFallbacks tp_wire_fallbacks{};  // gathers that sent bf16 numbers instead of codes
+  std::int64_t padded_products = 0;     // products of experts whose operands this rank padded (ops/experts/grouped.h)
+  int unproduced = 0;                   // number of trainable parameters whose gradient was not produced in the step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {
     gathered_bytes += bytes;

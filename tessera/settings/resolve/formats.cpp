@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/quant/formats/product_kernel.h"
 #include "tessera/settings/resolve/batch.h"
 #include "tessera/settings/resolve/needs.h"
@@ -57,9 +59,29 @@ void check_kernels(const TrainConfig& config, const shard::FormatPolicy& policy)
           "auto, or products in {}",
           name_of(format), name_of(config.backend), is_gpu ? "bf16, fp8 or fp8_block" : "bf16");
 }
+// The same for the products of experts, which every backend multiplies as decoded values.
+void check_kernels_of_stacks(const TrainConfig& config, std::span<const shard::ParameterSpec> specs) {
+  if (config.formats.kernels != GemmKernels::native) return;
+  for (const shard::ParameterSpec& spec : specs)
+    if (spec.dims.size() == 3 && quant::kernel_of_stacks(spec.product) == quant::ProductKernel::decoded)
+      throw InputError(
+          "--gemm-kernels: got native with products in {} of '{}', which are multiplied as decoded values; expected "
+          "auto, or --gemm-rules with bf16 for experts",
+          name_of(spec.product), spec.name);
+}
+
+// Throws InputError if a setting of nvfp4 products has a value without such products.
+void check_recipe(const TrainConfig& config) {
+  for (const Setting& setting : settings())
+    if (setting.needs == Needs::nvfp4_products && is_without_meaning(config, setting) &&
+        !value_of(config, setting).is_null())
+      throw InputError("{}: got {}, expected it with --gemm-format nvfp4 or --gemm-rules with nvfp4",
+                       flag_of(setting.name), base::shown(value_of(config, setting)));
+}
 
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   check_kernels(config, policy);
+  check_recipe(config);
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
   // The stored settings of a run contain all settings. Therefore only a value that differs from the default counts as
   // given.
@@ -70,13 +92,17 @@ void check_products(const TrainConfig& config, const shard::FormatPolicy& policy
     if (is_without_meaning(config, setting))
       throw InputError("{}: expected it with --fp8-scaling delayed", flag_of(setting.name));
   }
-  if (config.products.tp_wire == quant::Format::bf16) return;
-  if (config.products.tp_wire != quant::Format::fp8)
-    throw InputError("--tp-wire-format: got {}, expected bf16 or fp8", name_of(config.products.tp_wire));
-  if (!has_fp8 || !splits_tokens(config))
-    throw InputError(
-        "--tp-wire-format: got fp8, expected it with --gemm-format fp8, --tp above 1 and "
-        "--sequence-parallel on");
+}
+
+void check_tp_wire(const TrainConfig& config, const shard::FormatTable& table) {
+  const quant::Format format = config.products.tp_wire;
+  if (format == quant::Format::bf16) return;
+  if (table.products.elements[static_cast<std::size_t>(format)] == 0)
+    throw InputError("--tp-wire-format: got {}, but no product has it: expected bf16, or it with --gemm-format {}",
+                     name_of(format), name_of(format));
+  if (!splits_tokens(config))
+    throw InputError("--tp-wire-format: got {}, expected it with --tp above 1 and --sequence-parallel on",
+                     name_of(format));
 }
 
 // Throws InputError if a flag chooses a number format that no weight of the model has.
@@ -100,6 +126,13 @@ shard::FormatPolicies policies_of(const FormatSettings& formats) {
   shard::FormatPolicy backward = formats.wire_backward ? policy_of(*formats.wire_backward, {}) : wire;
   std::ranges::copy(formats.wire_rules_backward.value, std::back_inserter(backward.rules));
   return {.wire = wire, .wire_backward = backward, .products = policy_of(formats.products, formats.product_rules)};
+}
+
+void complete_recipe(FormatSettings& formats) {
+  if (!has_format(policies_of(formats).products, quant::Format::nvfp4)) return;
+  const nn::ProductOptions defaults;
+  if (!formats.nvfp4_hadamard) formats.nvfp4_hadamard = defaults.hadamard;
+  if (!formats.nvfp4_rounding) formats.nvfp4_rounding = defaults.rounding;
 }
 
 bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
@@ -129,6 +162,7 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   check_dtype(config.dtype, policies.products, "--gemm-format", "--gemm-rules");
   check_products(config, policies.products);
   const std::vector<shard::ParameterSpec> specs = specs_with(policies, config, model);
+  check_kernels_of_stacks(config, specs);
   std::vector<std::string> names;
   for (const shard::ParameterSpec& spec : specs)
     if (spec.dims.size() >= 2 && spec.takes_formats) names.push_back(spec.name);
@@ -136,7 +170,9 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   shard::check_rules(formats.wire_rules.value, names, "--wire-rules");
   shard::check_rules(formats.wire_rules_backward.value, names, "--wire-rules-backward");
   shard::check_rules(formats.product_rules.value, names, "--gemm-rules");
-  check_formats_have_weights(config, shard::format_table(specs, policies));
+  const shard::FormatTable table = shard::format_table(specs, policies);
+  check_formats_have_weights(config, table);
+  check_tp_wire(config, table);
 }
 
 }  // namespace tessera::settings

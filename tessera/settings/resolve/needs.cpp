@@ -7,7 +7,8 @@
 namespace tessera::settings {
 
 bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
-  const bool has_fp8 = has_format(policies_of(config.formats).products, quant::Format::fp8);
+  const shard::FormatPolicy products = policies_of(config.formats).products;
+  const bool has_fp8 = has_format(products, quant::Format::fp8);
   switch (setting.needs) {
     case Needs::nothing:
       return false;
@@ -15,10 +16,12 @@ bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
       return !has_fp8;
     case Needs::delayed_scaling:
       return !has_fp8 || config.products.scaling != nn::Fp8Scaling::delayed;
+    case Needs::nvfp4_products:
+      return !has_format(products, quant::Format::nvfp4);
     case Needs::divided_tokens:
       return !splits_tokens(config);
-    case Needs::fp8_tokens:
-      return !has_fp8 || !splits_tokens(config);
+    case Needs::coded_tokens:
+      return !has_format(products, config.products.tp_wire) || !splits_tokens(config);
     case Needs::nodes:
       return config.reduce_order != ReduceOrder::hierarchical;
     case Needs::automatic_recompute:

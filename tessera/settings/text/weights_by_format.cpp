@@ -47,11 +47,6 @@ std::vector<std::string> format_lines(const shard::FormatTable& table, quant::DT
     lines.push_back(line_of("backward wire", table.wire_backward, dtype));
   }
   lines.push_back(line_of("products", table.products, dtype));
-  const double experts = table.products.share_of(shard::NoFormat::experts);
-  if (has_formats(table.products) && experts > 0)
-    lines.push_back(fmt::format(
-        "warning: --gemm-format does not apply to experts: the products of {:.1f} % of the parameters stay in {}",
-        100 * experts, name_of(dtype)));
   return lines;
 }
 

@@ -12,7 +12,7 @@ namespace tessera::settings {
 // Returns a line for each use of the weights, with the share of each format and the weights without a number format:
 //   wire: 3.1 % bf16, 96.9 % nvfp4 of the parameters; bf16: output.weight (default), norm.weight (vector)
 // The backward wire has no line if its formats are those of the wire. If no weight has a number format, there is one
-// line. Adds a warning if products of experts do not have the format that was asked for. `dtype` is the run's type.
+// line. `dtype` is the run's type.
 std::vector<std::string> format_lines(const shard::FormatTable& table, quant::DType dtype);
 
 // Returns {"wire": {FORMAT: elements, ...}, "wire_backward": {...}, "products": {...}}. Weights without a number format

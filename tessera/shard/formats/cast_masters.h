@@ -4,7 +4,7 @@
 // A slice is a range of a weight's elements in row-major order. A slice may begin and end inside a row, a tile or a
 // byte, and may be empty. Slices of several ranks may overlap; slices of replicas are equal. Together the slices
 // contain every element. A weight may have no elements. All weights are cast together, with a fixed number of launches
-// and one message. One exchange then gathers the data of all weights.
+// and one message. quantized_gather.h then gathers the data of all weights with one exchange.
 //
 //   DistributedCast cast(master_slices(weights, shards, Format::nvfp4), device, lane);   once
 //   QuantizedGather gather(weights, shards, group, Format::nvfp4);
@@ -22,10 +22,8 @@
 #include <vector>
 
 #include "tessera/base/lanes/lane.h"
-#include "tessera/base/memory/buffer.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/quant/formats/format.h"
-#include "tessera/quant/masters/copy_halves.h"
 #include "tessera/quant/masters/master_cast.h"
 #include "tessera/shard/parameter.h"
 
@@ -139,51 +137,5 @@ class DistributedCast {
 std::unique_ptr<DistributedCast> cast_master_weights(std::span<const QuantizedWeight> weights,
                                                      std::span<const MasterShard> shards, comm::Communicator& group,
                                                      quant::Format format, base::Lane& lane);
-
-// The gather of cast weights, which is made once and run after each cast. A run is one exchange for any number of
-// weights. Data travels directly between the arrays of the ranks. A rank receives only elements outside its own slice,
-// and replicas share the sending. If a byte has elements of different ranks, the byte is sent by each of them, and each
-// receiver merges the halves. On a GPU a run does not wait and does not allocate, and addresses do not change, so a
-// graph can contain the work. Calls must come from one thread at a time.
-class QuantizedGather {
- public:
-  // Collective over the group: one all_gather sends the slices to all ranks, and the constructor waits for it. Every
-  // rank passes the same weights in the same order. The group and the arrays of the weights must outlive the object.
-  // Throws Error on every rank if the slices do not contain every element of a weight, or if a slice is not within its
-  // matrix. Also throws Error for different numbers of weights and shards, and for a null array of a weight with
-  // elements.
-  QuantizedGather(std::span<const QuantizedWeight> weights, std::span<const MasterShard> shards,
-                  comm::Communicator& group, quant::Format format);
-  // Waits for the group's lane, because a gather in flight uses this object's memory.
-  ~QuantizedGather();
-  QuantizedGather(const QuantizedGather&) = delete;
-  QuantizedGather& operator=(const QuantizedGather&) = delete;
-
-  // Gathers the data, so that the arrays of every rank contain the whole weights. Collective over the group. The
-  // exchange runs on the group's lane after the earlier work of `lane`, and `lane` then waits for it. Errors are
-  // reported like those of the group's other operations.
-  void run(base::Lane& lane);
-
- private:
-  // Bytes of which one half belongs to another rank. Each byte arrives in `received` and is then merged into its
-  // target.
-  struct SharedBytes {
-    quant::Half half = quant::Half::even;
-    std::vector<std::uint8_t*> targets = {};
-    base::Buffer received = {};
-  };
-
-  comm::Communicator& group_;
-  std::vector<comm::Send> sends_;
-  std::vector<comm::Receive> receives_;
-  std::vector<SharedBytes> shared_;  // one entry for each half
-};
-
-// Gathers weights once, after cast_master_weights with the same arguments. Collective over the group. Returns the
-// gather, which can run again. The caller must keep the returned object until the lane's work is done. Throws the
-// errors of QuantizedGather.
-std::unique_ptr<QuantizedGather> gather_quantized(std::span<const QuantizedWeight> weights,
-                                                  std::span<const MasterShard> shards, comm::Communicator& group,
-                                                  quant::Format format, base::Lane& lane);
 
 }  // namespace tessera::shard

@@ -20,8 +20,8 @@ const quant::Encoding& encoding_of(const ShardedParameter& parameter) {
 }  // namespace
 
 std::vector<PlaneSpec> encoded_planes(const quant::Encoding& encoding) {
-  const std::int64_t elements_in_byte = encoding.element == quant::Element::e2m1 ? 2 : 1;
-  std::vector<PlaneSpec> planes{{.name = "data", .type = quant::DType::u8, .tile = {.cols = elements_in_byte}}};
+  std::vector<PlaneSpec> planes{
+      {.name = "data", .type = quant::DType::u8, .tile = {.cols = quant::elements_in_byte(encoding.element)}}};
   if (!is_whole(encoding.tile))
     planes.push_back({.name = "scales",
                       .type = quant::scale_type(encoding.scale),
@@ -63,10 +63,9 @@ void check_encoding(const ParameterSpec& spec, const ParameterTypes& types) {
           "parameter '{}': parts of compute ranks overlap and begin or end inside a tile of {} x {}; choose a number "
           "format with other tiles",
           spec.name, plane.tile.rows, plane.tile.cols);
-  if (spec.encoding->element != quant::Element::e2m1) return;
   for (const layout::LocalLayout& local : spec.compute.ranks)
     for (const layout::Piece& piece : local.pieces)
-      if (piece.box.cols % 2 != 0)
+      if (piece.box.cols % quant::elements_in_byte(spec.encoding->element) != 0)
         throw InputError("parameter '{}': 4-bit formats need an even number of columns on each compute rank, got {}",
                          spec.name, piece.box.cols);
 }

@@ -101,12 +101,6 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
   if (!spec.takes_formats) return refuse_rule(spec, rule_of(policy, spec.name));
   if (spec.dims.size() < 2) return;
   const FormatRule* rule = rule_of(policy, spec.name);
-  if (spec.dims.size() == 3) {
-    if (rule != nullptr && rule->format != quant::Format::bf16)
-      throw InputError("rule {}={}: '{}' is multiplied in bf16 in this version, expected a rule that does not match it",
-                       base::excerpt(rule->pattern), name_of(rule->format), spec.name);
-    return;
-  }
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16) return;
   if (spec.reads.per_microbatch > 0) {

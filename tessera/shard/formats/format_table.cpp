@@ -13,11 +13,9 @@ Format format_of(const std::optional<quant::Encoding>& encoding) {
   return encoding ? quant::format_of(*encoding) : Format::bf16;
 }
 
-NoFormat reason_of(const ParameterSpec& spec, const FormatPolicy& policy, const FormatRule* rule) {
+NoFormat reason_of(const ParameterSpec& spec, const FormatRule* rule) {
   if (spec.is_wide) return NoFormat::router;
   if (spec.dims.size() < 2) return NoFormat::vector;
-  const bool is_chosen = (rule != nullptr ? rule->format : policy.format) != Format::bf16;
-  if (!spec.takes_formats || (spec.dims.size() > 2 && is_chosen)) return NoFormat::experts;
   if (rule != nullptr && !rule->is_default) return NoFormat::rule;
   return spec.reads.per_microbatch > 0 ? NoFormat::table : NoFormat::by_default;
 }
@@ -31,7 +29,7 @@ void add(FormatShares& shares, const ParameterSpec& spec, const FormatPolicy& po
   shares.elements[static_cast<std::size_t>(format)] += elements;
   if (format != Format::bf16) return;
   const FormatRule* rule = rule_of(policy, spec.name);
-  const NoFormat reason = reason_of(spec, policy, rule);
+  const NoFormat reason = reason_of(spec, rule);
   auto weights = std::ranges::lower_bound(shares.without, reason, {}, &WithoutFormat::reason);
   if (weights == shares.without.end() || weights->reason != reason)
     weights = shares.without.insert(weights, {.reason = reason, .elements = 0, .patterns = {}});
@@ -46,18 +44,12 @@ void add(FormatShares& shares, const ParameterSpec& spec, const FormatPolicy& po
 }  // namespace
 
 std::string_view name_of(NoFormat reason) {
-  constexpr std::array<std::string_view, 6> kNames{"default", "rule",    "table read by index",
-                                                   "router",  "experts", "vector"};
+  constexpr std::array<std::string_view, 5> kNames{"default", "rule", "table read by index", "router", "vector"};
   return kNames.at(static_cast<std::size_t>(reason));
 }
 
 std::int64_t FormatShares::total() const {
   return std::accumulate(elements.begin(), elements.end(), std::int64_t{0});
-}
-
-double FormatShares::share_of(NoFormat reason) const {
-  const auto weights = std::ranges::find(without, reason, &WithoutFormat::reason);
-  return weights == without.end() ? 0 : static_cast<double>(weights->elements) / static_cast<double>(total());
 }
 
 void set_formats(ParameterSpec& spec, const FormatPolicies& policies, const ParameterTypes& types) {

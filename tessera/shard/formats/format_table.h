@@ -19,10 +19,9 @@ enum class NoFormat : std::uint8_t {
   rule,        // a rule of the user
   table,       // the rows of the table are read by index
   router,
-  experts,  // matrices of experts do not take the format
   vector,
 };
-std::string_view name_of(NoFormat reason);  // "default", "rule", "table read by index", "router", "experts", "vector"
+std::string_view name_of(NoFormat reason);  // "default", "rule", "table read by index", "router", "vector"
 
 // Weights without a number format for one reason.
 struct WithoutFormat {
@@ -42,8 +41,6 @@ struct FormatShares {
 
   bool operator==(const FormatShares&) const = default;
   std::int64_t total() const;  // number of elements of all weights
-  // Returns the share of the weights without a format for this reason, from 0 to 1.
-  double share_of(NoFormat reason) const;
 };
 
 // The uses: weights as they are stored and sent for forward passes, as backward passes read them, and in products.

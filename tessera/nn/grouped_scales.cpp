@@ -1,0 +1,90 @@
+#include "tessera/nn/grouped_scales.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "tessera/nn/collectives.h"
+#include "tessera/ops/aten_types.h"
+#include "tessera/ops/gemm/operand.h"
+
+namespace tessera::nn {
+namespace {
+
+// Returns whether a rank has some rows of a matrix, but not all of them. The pieces of a part are in ascending order.
+bool cuts_rows(const layout::LocalLayout& part, std::int64_t height) {
+  std::int64_t rows = 0, matrices = 0, next = 0;  // next: the first matrix that is not counted
+  for (const layout::Piece& piece : part.pieces) {
+    const std::int64_t end = (piece.box.row + piece.box.rows - 1) / height + 1;
+    matrices += end - std::max(next, piece.box.row / height);
+    next = end;
+    rows += piece.box.rows;
+  }
+  return rows != matrices * height;
+}
+
+}  // namespace
+
+StackCut cut_of(const Context& context, const Weight& weight) {
+  const shard::ParameterSpec& spec = context.program.parameters().spec(weight.id);
+  StackCut cut;
+  for (const layout::LocalLayout& part : spec.compute.ranks) {
+    if (part.size == 0) continue;
+    cut.cols |= part.pieces.front().box.cols < spec.dims[2];
+    cut.rows |= cuts_rows(part, spec.dims[1]);
+  }
+  return cut;
+}
+
+at::Tensor greatest_of_parts(const PassState& pass, const Weight& weight, const ops::Selection& selection,
+                             const at::Tensor& amaxes, const AmaxReduction& how) {
+  const shard::ParameterSpec& spec = pass.context.program.parameters().spec(weight.id);
+  at::Tensor all = at::zeros({spec.dims[0] * how.each}, amaxes.options());
+  at::Tensor own = all.narrow(0, selection.first * how.each, selection.local * how.each);
+  own.copy_(amaxes);
+  const std::int64_t count = all.numel();
+  runtime::Issued issued = pass.context.program.issue({.kind = runtime::ProgramCollectiveKind::all_reduce_max,
+                                                       .out = all.mutable_data_ptr(),
+                                                       .counts = {&count, 1},
+                                                       .type = quant::DType::fp32,
+                                                       .pass = pass.id,
+                                                       .domain = spec.domain,
+                                                       .is_recorded = how.is_event});
+  PendingTensor(pass.context.program, std::move(issued), {}, all).take();
+  return own;
+}
+
+ops::DecodedStack stack_of(const PassState& pass, const Weight& weight, const ConsumedWeight& consumed, ops::Sides side,
+                           const ops::Selection& selection) {
+  if (const auto decoded = consumed.decoded_stack(selection.local)) return *decoded;
+  const quant::Encoding encoding =
+      side == ops::Sides::rows ? quant::weight_encoding(weight.product) : quant::columnwise_encoding(weight.product);
+  ops::WholeScale scale;
+  if (ops::needs_whole(encoding)) {
+    at::Tensor amaxes = ops::amaxes_of_stack(consumed.tensor(), selection.local);
+    const StackCut cut = cut_of(pass.context, weight);
+    if (cut.rows || cut.cols) amaxes = greatest_of_parts(pass, weight, selection, amaxes, {});
+    scale = ops::scales_of_matrices(encoding, amaxes);
+  }
+  return decode_stack(consumed.tensor(), selection.local, encoding, scale);
+}
+
+ops::RowQuantization row_quantization(const PassState& pass, const Weight& weight, OperandKind kind,
+                                      const at::Tensor& rows, const ops::Selection& selection,
+                                      ops::RowMatrices matrices) {
+  ops::RowQuantization result{.encoding = encoding_of(pass.context, weight, kind),
+                              .amax = place_of_amax(pass, weight, kind)};
+  if (!ops::needs_whole(result.encoding)) return result;
+  if (const auto known = known_scale(pass, weight, kind)) {
+    result.whole = *known;
+    return result;
+  }
+  at::Tensor amaxes = ops::amaxes_of_rows(rows, selection, matrices);
+  const StackCut cut = cut_of(pass.context, weight);
+  if (kind == OperandKind::input ? cut.cols : cut.rows)
+    amaxes = greatest_of_parts(pass, weight, selection, amaxes,
+                               {.each = matrices == ops::RowMatrices::blocks ? selection.blocks : 1,
+                                .is_event = !is_delayed(pass.context, weight, kind)});
+  result.whole = ops::scales_of_matrices(result.encoding, amaxes);
+  return result;
+}
+
+}  // namespace tessera::nn

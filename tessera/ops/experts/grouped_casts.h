@@ -1,0 +1,76 @@
+// Arguments of the CUDA kernels that quantize and decode matrices of experts. All pointers are memory of one device.
+// Internal to ops.
+#pragma once
+#include <cstdint>
+
+#include "tessera/base/cuda_stream.h"
+#include "tessera/quant/bfloat16.h"
+#include "tessera/quant/formats/encoding.h"
+
+namespace tessera::ops {
+
+// Matrices that are stacked by rows in one bf16 matrix [room, cols]. Matrix i ends at row ends[i] and begins where the
+// matrix before it ends. Rows after the last matrix are never read. If `ends` is null, each matrix has `height` rows.
+struct StackedRows {
+  const quant::bfloat16* values = nullptr;
+  std::int64_t room = 0, cols = 0;
+  std::int64_t matrices = 0;
+  const std::int32_t* ends = nullptr;
+  std::int64_t height = 0;
+};
+
+// The positions of matrices with `ends`. A strip has rows of one matrix.
+struct StripPlaces {
+  std::int32_t* strip_ends = nullptr;   // [matrices]: the number of strips of this matrix and the matrices before it
+  std::int32_t* result_ends = nullptr;  // [matrices]: the ends in a result whose matrices begin at multiples of 16 rows
+};
+
+// The numbers of the whole matrices, one for each matrix; one for all if `is_one` is true.
+struct MatrixNumbers {
+  const float* values = nullptr;
+  bool is_one = false;
+};
+
+// Arguments to quantize and decode stacked matrices, as decode_operand of quant/formats/decoded.h does for each of
+// them. The rows and columns of tiles are those of the encoding; tiles begin again at each matrix.
+struct GroupedCast {
+  StackedRows source;
+  quant::Encoding encoding;
+  StripPlaces places;    // for strips of strip_rows(encoding); not read if source.ends is null
+  MatrixNumbers scales;  // OperandSource::whole
+  // If `multiplies` is true, decoded values are multiplied by alpha of a product with matrix i / per_partner of another
+  // stack. The product is rounded to fp32 and then to bf16.
+  bool multiplies = false;
+  MatrixNumbers own, partner;  // the numbers of product_alpha
+  quant::Encoding partner_encoding;
+  std::int64_t per_partner = 1;
+  quant::bfloat16* target = nullptr;  // [rows, cols]
+  // True: the matrices of the result begin at multiples of 16 rows, with zeros between. Otherwise they begin where they
+  // begin in the source.
+  bool is_spread = false;
+  float* amax = nullptr;  // raised to the greatest magnitude of all matrices; null: not computed
+};
+
+struct GroupedAmaxes {
+  StackedRows source;
+  StripPlaces places;       // for strips of 16 rows
+  float* amaxes = nullptr;  // [matrices]; the kernel only raises them
+};
+
+// Returns the number of rows of a strip: the rows of a tile, at least 16.
+constexpr std::int64_t strip_rows(const quant::Encoding& encoding) {
+  return encoding.tile.rows < 16 ? 16 : encoding.tile.rows;
+}
+
+namespace cuda {
+
+// Writes the places of strips with `strip` rows.
+void find_places(const StackedRows& source, std::int64_t strip, const StripPlaces& places, base::CudaStream stream);
+void take_grouped_amaxes(const GroupedAmaxes& amaxes, base::CudaStream stream);
+void cast_grouped(const GroupedCast& cast, base::CudaStream stream);
+// Computes operand_scale of each amax. Writes the multipliers and the stored scales.
+void scales_of_amaxes(const quant::Encoding& encoding, const float* amaxes, std::int64_t count, float* multipliers,
+                      float* inverses, base::CudaStream stream);
+
+}  // namespace cuda
+}  // namespace tessera::ops

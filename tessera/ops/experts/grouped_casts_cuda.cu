@@ -1,0 +1,380 @@
+// Quantizes and decodes matrices of experts. The host does not know how many rows a matrix has.
+//
+// A thread block processes a strip: adjacent rows of one matrix, at least the rows of a tile. It processes kChunks
+// chunks of the strip's columns, one after the other. A thread holds some rows of two adjacent columns of a chunk.
+#include <string>
+#include <type_traits>
+
+#include "tessera/ops/experts/grouped_casts.h"
+#include "tessera/ops/packs.cuh"
+#include "tessera/quant/cuda/vectors.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+using quant::bfloat16, quant::Element, quant::Encoding, quant::Scale;
+
+constexpr int kThreads = 256, kChunkCols = 128, kPairs = kChunkCols / 2, kRowsAtOnce = kThreads / kPairs, kChunks = 4;
+constexpr int kTiles = 128;  // the largest number of tiles in a chunk of a strip
+constexpr int kScanThreads = 1024;
+constexpr std::int64_t kSpread = 16;  // matrices of a spread result begin at multiples of this number of rows
+constexpr std::uint32_t kMagnitude = 0x7FFF, kInfinity = 0x7F80, kSign = 0x8000, kNan = 0x7FFF;  // bits of bf16
+
+__device__ float number_at(const MatrixNumbers& numbers, std::int64_t matrix) {
+  return numbers.values == nullptr ? 1.0F : numbers.values[numbers.is_one ? 0 : matrix];
+}
+
+// The strip of a thread block.
+struct Strip {
+  std::int64_t matrix = 0, row = 0, to = 0;  // the matrix, and the first rows in the source and in the result
+  int rows = 0, to_rows = 0;                 // rows of the source and of the result; to_rows is 0 if there is no strip
+};
+
+// Returns the number of matrices whose strips end before this block's strip. All threads get the same number.
+__device__ std::int64_t matrix_of_block(const std::int32_t* strip_ends, std::int64_t matrices) {
+  int before = 0;
+  for (std::int64_t i = threadIdx.x % kWarp; i < matrices; i += kWarp)
+    before += strip_ends[i] <= static_cast<std::int64_t>(blockIdx.x) ? 1 : 0;
+  return __reduce_add_sync(0xFFFFFFFFU, before);
+}
+
+template <int kRows>
+__device__ Strip strip_of_block(const StackedRows& source, const StripPlaces& places, bool is_spread) {
+  Strip strip;
+  if (source.ends == nullptr) {
+    const std::int64_t each = ceil_div(source.height, kRows), first = blockIdx.x % each * kRows;
+    strip.matrix = blockIdx.x / each;
+    strip.row = strip.to = strip.matrix * source.height + first;
+    strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.height - first));
+    return strip;
+  }
+  strip.matrix = matrix_of_block(places.strip_ends, source.matrices);
+  if (strip.matrix == source.matrices) return strip;
+  const auto begin_of = [&](const std::int32_t* ends) {
+    return strip.matrix == 0 ? std::int64_t{0} : std::int64_t{ends[strip.matrix - 1]};
+  };
+  const std::int64_t first = (blockIdx.x - begin_of(places.strip_ends)) * kRows;
+  strip.row = strip.to = begin_of(source.ends) + first;
+  strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.ends[strip.matrix] - strip.row));
+  if (is_spread) {
+    strip.to = begin_of(places.result_ends) + first;
+    strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, places.result_ends[strip.matrix] - strip.to));
+  }
+  return strip;
+}
+
+// Two adjacent columns of a thread, and the rows of a strip that the thread holds.
+template <int kRows>
+struct Columns {
+  static constexpr int kOwn = kRows / kRowsAtOnce;
+  std::uint32_t words[kOwn];  // two bf16 numbers each; 0 outside of the matrix
+
+  __device__ static int row(int i) { return static_cast<int>(threadIdx.x) / kPairs + i * kRowsAtOnce; }
+  __device__ static int pair() { return static_cast<int>(threadIdx.x) % kPairs; }
+
+  __device__ void load(const StackedRows& source, const Strip& strip, std::int64_t col, bool pairs) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      words[i] = 0;
+      if (row(i) >= strip.rows || col >= source.cols) continue;
+      const bfloat16* from = source.values + (strip.row + row(i)) * source.cols + col;
+      if (pairs) {
+        words[i] = __ldg(reinterpret_cast<const std::uint32_t*>(from));
+      } else {
+        words[i] = from[0].bits;
+        if (col + 1 < source.cols) words[i] |= static_cast<std::uint32_t>(from[1].bits) << 16;
+      }
+    }
+  }
+};
+
+__device__ void store(bfloat16* to, std::uint32_t word, std::int64_t rest, bool pairs) {
+  if (pairs) {
+    *reinterpret_cast<std::uint32_t*>(to) = word;
+    return;
+  }
+  to[0].bits = static_cast<std::uint16_t>(word);
+  if (rest > 1) to[1].bits = static_cast<std::uint16_t>(word >> 16);
+}
+
+// Returns the magnitude of a bf16 number as bits, which have the order of magnitudes. A NaN is greater than infinity,
+// or 0 if it is ignored.
+template <bool kIgnoresNans>
+__device__ std::uint32_t magnitude(std::uint32_t bits) {
+  bits &= kMagnitude;
+  return kIgnoresNans && bits > kInfinity ? 0 : bits;
+}
+
+template <int kRows>
+__device__ float greatest_of(const Columns<kRows>& columns) {
+  std::uint32_t greatest = 0;
+#pragma unroll
+  for (const std::uint32_t word : columns.words)
+    greatest = max(greatest, max(magnitude<true>(word), magnitude<true>(word >> 16)));
+  return __uint_as_float(greatest << 16);
+}
+
+struct TileFactors {
+  float multiplier, factor;
+};
+
+// The tiles of a chunk of a strip, in shared memory.
+template <Scale kScale, int kRows>
+class Tiles {
+ public:
+  __device__ Tiles(const Encoding& encoding, std::uint32_t* amaxes, TileFactors* factors)
+      : amaxes_(amaxes),
+        factors_(factors),
+        is_row_(encoding.tile.rows == 1),
+        width_(static_cast<int>(encoding.tile.cols)),
+        across_(kChunkCols / width_) {}
+
+  // Computes the scales of all tiles from the values of all threads.
+  __device__ void find(const Columns<kRows>& columns, const Encoding& encoding, float whole) {
+    if (threadIdx.x < kTiles) amaxes_[threadIdx.x] = 0;
+    __syncthreads();
+    raise_amaxes(columns);
+    __syncthreads();
+    if (threadIdx.x < static_cast<unsigned>(across_ * (is_row_ ? kRows : 1))) {
+      const quant::TileScale scale = quant::operand_scale(encoding, __uint_as_float(amaxes_[threadIdx.x] << 16), whole);
+      factors_[threadIdx.x] = {scale.multiplier, quant::decoded_factor(encoding, scale.stored)};
+    }
+    __syncthreads();
+  }
+  // Returns the factors of the thread's column `side` (0 or 1) in its row `i`.
+  __device__ TileFactors of(int i, int side) const {
+    return factors_[(is_row_ ? Columns<kRows>::row(i) * across_ : 0) + tile(side)];
+  }
+
+ private:
+  static constexpr bool kIgnoresNans = kScale == Scale::fp32;
+
+  __device__ int tile(int side) const { return (2 * Columns<kRows>::pair() + side) / width_; }
+
+  // Raises the amax of a tile whose columns several lanes hold.
+  __device__ void raise_shared(int tile, std::uint32_t greatest) const {
+    const int lanes = min(width_ / 2, kWarp);
+    for (int distance = 1; distance < lanes; distance *= 2)
+      greatest = max(greatest, __shfl_xor_sync(0xFFFFFFFFU, greatest, distance));
+    if (threadIdx.x % static_cast<unsigned>(lanes) == 0) atomicMax(amaxes_ + tile, greatest);
+  }
+  __device__ void raise_amaxes(const Columns<kRows>& columns) const {
+    std::uint32_t low = 0, high = 0;
+#pragma unroll
+    for (int i = 0; i < Columns<kRows>::kOwn; ++i) {
+      const std::uint32_t first = magnitude<kIgnoresNans>(columns.words[i]),
+                          second = magnitude<kIgnoresNans>(columns.words[i] >> 16);
+      if (is_row_) raise_shared(Columns<kRows>::row(i) * across_ + tile(0), max(first, second));
+      low = max(low, first);
+      high = max(high, second);
+    }
+    if (is_row_) return;
+    if (width_ > 1) return raise_shared(tile(0), max(low, high));
+    atomicMax(amaxes_ + tile(0), low);
+    atomicMax(amaxes_ + tile(1), high);
+  }
+
+  std::uint32_t* amaxes_;
+  TileFactors* factors_;
+  const bool is_row_;
+  const int width_, across_;
+};
+
+// The one tile of a matrix with one scale.
+class WholeTile {
+ public:
+  __device__ WholeTile(const Encoding& /*encoding*/, std::uint32_t* /*amaxes*/, TileFactors* /*factors*/) {}
+  template <int kRows>
+  __device__ void find(const Columns<kRows>& /*columns*/, const Encoding& /*encoding*/, float whole) {
+    multiplier_ = whole;
+  }
+  __device__ TileFactors of(int /*i*/, int /*side*/) const { return {multiplier_, 1}; }
+
+ private:
+  float multiplier_ = 1;
+};
+
+// Returns the bits of a decoded number times alpha.
+template <Element kElement>
+__device__ std::uint32_t decoded_bits(std::uint32_t bits, const TileFactors& tile, bool multiplies, float alpha) {
+  const float value = __uint_as_float((bits & kMagnitude) << 16);
+  float decoded = quant::round_magnitude<kElement>(value * tile.multiplier) * tile.factor;
+  if (multiplies) decoded *= alpha;
+  if (value != value || decoded != decoded) return kNan;
+  return (quant::round_pair(decoded, 0) & 0xFFFF) | (bits & kSign);
+}
+
+template <Element kElement, Scale kScale, bool kIsWhole, int kRows>
+__global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ GroupedCast cast, bool pairs) {
+  __shared__ std::uint32_t amaxes[kTiles];
+  __shared__ TileFactors factors[kTiles];
+  __shared__ float scratch[kThreads / kWarp];
+  const Strip strip = strip_of_block<kRows>(cast.source, cast.places, cast.is_spread);
+  if (strip.to_rows <= 0) return;
+  const float whole = number_at(cast.scales, strip.matrix);
+  const float alpha =
+      cast.multiplies ? quant::product_alpha(cast.encoding, number_at(cast.own, strip.matrix), cast.partner_encoding,
+                                             number_at(cast.partner, strip.matrix / cast.per_partner))
+                      : 1.0F;
+  float greatest = 0;
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const std::int64_t first = (std::int64_t{blockIdx.y} * kChunks + chunk) * kChunkCols;
+    if (first >= cast.source.cols) break;
+    const std::int64_t col = first + 2 * Columns<kRows>::pair(), rest = cast.source.cols - col;
+    Columns<kRows> columns;
+    columns.load(cast.source, strip, col, pairs);
+    if (cast.amax != nullptr) greatest = fmaxf(greatest, greatest_of(columns));
+    std::conditional_t<kIsWhole, WholeTile, Tiles<kScale, kRows>> tiles(cast.encoding, amaxes, factors);
+    tiles.find(columns, cast.encoding, whole);
+#pragma unroll
+    for (int i = 0; i < Columns<kRows>::kOwn; ++i) {
+      const int row = Columns<kRows>::row(i);
+      if (row >= strip.to_rows || rest <= 0) continue;
+      std::uint32_t word = 0;
+      if (row < strip.rows) {
+        word = decoded_bits<kElement>(columns.words[i], tiles.of(i, 0), cast.multiplies, alpha) |
+               decoded_bits<kElement>(columns.words[i] >> 16, tiles.of(i, 1), cast.multiplies, alpha) << 16;
+      }
+      store(cast.target + (strip.to + row) * cast.source.cols + col, word, rest, pairs);
+    }
+  }
+  if (cast.amax == nullptr) return;
+  greatest = quant::cuda::block_greatest(greatest, scratch);
+  if (threadIdx.x == 0) quant::cuda::raise(cast.amax, greatest);
+}
+
+constexpr int kAmaxRows = 16;
+
+__global__ void __launch_bounds__(kThreads) take_strips(const __grid_constant__ GroupedAmaxes task, bool pairs) {
+  __shared__ float scratch[kThreads / kWarp];
+  const Strip strip = strip_of_block<kAmaxRows>(task.source, task.places, /*is_spread=*/false);
+  if (strip.rows <= 0) return;
+  float greatest = 0;
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const std::int64_t first = (std::int64_t{blockIdx.y} * kChunks + chunk) * kChunkCols;
+    Columns<kAmaxRows> columns;
+    columns.load(task.source, strip, first + 2 * Columns<kAmaxRows>::pair(), pairs);
+    greatest = fmaxf(greatest, greatest_of(columns));
+  }
+  greatest = quant::cuda::block_greatest(greatest, scratch);
+  if (threadIdx.x == 0) quant::cuda::raise(task.amaxes + strip.matrix, greatest);
+}
+
+// Adds two numbers of each thread to those of the threads before it.
+__device__ int2 sums_before(int2 own, int2* sums) {
+  sums[threadIdx.x] = own;
+  __syncthreads();
+  for (unsigned distance = 1; distance < blockDim.x; distance *= 2) {
+    const int2 before = threadIdx.x >= distance ? sums[threadIdx.x - distance] : int2{0, 0};
+    __syncthreads();
+    sums[threadIdx.x].x += before.x;
+    sums[threadIdx.x].y += before.y;
+    __syncthreads();
+  }
+  return {sums[threadIdx.x].x - own.x, sums[threadIdx.x].y - own.y};
+}
+
+// Launched as one thread block. Each thread processes adjacent matrices.
+__global__ void __launch_bounds__(kScanThreads)
+    scan_places(const std::int32_t* ends, std::int64_t matrices, int strip, StripPlaces places) {
+  __shared__ int2 sums[kScanThreads];
+  const std::int64_t each = ceil_div(matrices, kScanThreads);
+  const std::int64_t begin = min(matrices, threadIdx.x * each), end = min(matrices, begin + each);
+  const auto sizes_of = [&](std::int64_t i) -> int2 {
+    const int rows = ends[i] - (i == 0 ? 0 : ends[i - 1]);
+    return {(rows + strip - 1) / strip, static_cast<int>((rows + kSpread - 1) / kSpread * kSpread)};
+  };
+  int2 own{0, 0};
+  for (std::int64_t i = begin; i < end; ++i) {
+    const int2 sizes = sizes_of(i);
+    own.x += sizes.x, own.y += sizes.y;
+  }
+  int2 next = sums_before(own, sums);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const int2 sizes = sizes_of(i);
+    next.x += sizes.x, next.y += sizes.y;
+    places.strip_ends[i] = next.x;
+    places.result_ends[i] = next.y;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    make_scales(const Encoding encoding, const float* amaxes, std::int64_t count, float* multipliers, float* inverses) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const quant::TileScale scale = quant::operand_scale(encoding, amaxes[i], 0);
+  multipliers[i] = scale.multiplier;
+  inverses[i] = __uint_as_float(scale.stored);
+}
+
+// Returns the grid of a launch with strips of `rows` rows. The number of strips is an upper bound.
+dim3 grid_of(const StackedRows& source, std::int64_t rows) {
+  const std::int64_t strips =
+      source.ends == nullptr ? source.matrices * ceil_div(source.height, rows) : source.room / rows + source.matrices;
+  return {quant::cuda::checked_blocks(strips), quant::cuda::checked_blocks(ceil_div(source.cols, kChunks * kChunkCols)),
+          1};
+}
+
+bool has_pairs(const StackedRows& source, const bfloat16* target) {
+  return source.cols % 2 == 0 && quant::cuda::is_aligned(source.values, 4) && quant::cuda::is_aligned(target, 4);
+}
+
+template <Element kElement, Scale kScale, bool kIsWhole, int kRows>
+void launch(const GroupedCast& cast, base::CudaStream stream) {
+  cast_strips<kElement, kScale, kIsWhole, kRows>
+      <<<grid_of(cast.source, kRows), kThreads, 0, stream>>>(cast, has_pairs(cast.source, cast.target));
+}
+
+void launch_tiles(const GroupedCast& cast, base::CudaStream stream) {
+  const Encoding& encoding = cast.encoding;
+  const std::int64_t rows = encoding.tile.rows, cols = encoding.tile.cols;
+  const bool has_element = encoding.element == (encoding.scale == Scale::e4m3 ? Element::e2m1 : Element::e4m3);
+  const std::int64_t side = encoding.scale == Scale::e4m3 ? 16 : encoding.scale == Scale::e8m0 ? 32 : 128;
+  const bool has_tile = (rows == 1 || rows == side) && (cols == 1 || cols == side) && (rows == side || cols == side);
+  if (!has_element || !has_tile || (rows == side && cols == side && side == 32))
+    base::fail("cast_grouped: no kernel for tiles of " + std::to_string(rows) + " x " + std::to_string(cols));
+  if (encoding.scale == Scale::e4m3) return launch<Element::e2m1, Scale::e4m3, false, 16>(cast, stream);
+  if (encoding.scale == Scale::e8m0)
+    return rows == 1 ? launch<Element::e4m3, Scale::e8m0, false, 16>(cast, stream)
+                     : launch<Element::e4m3, Scale::e8m0, false, 32>(cast, stream);
+  return rows == 1 ? launch<Element::e4m3, Scale::fp32, false, 16>(cast, stream)
+                   : launch<Element::e4m3, Scale::fp32, false, 128>(cast, stream);
+}
+
+bool is_empty(const StackedRows& source) {
+  return source.matrices == 0 || source.cols == 0 || source.room == 0;
+}
+
+}  // namespace
+
+void find_places(const StackedRows& source, std::int64_t strip, const StripPlaces& places, base::CudaStream stream) {
+  if (source.matrices == 0) return;
+  scan_places<<<1, kScanThreads, 0, stream>>>(source.ends, source.matrices, static_cast<int>(strip), places);
+  check_launch("find_places");
+}
+
+void take_grouped_amaxes(const GroupedAmaxes& task, base::CudaStream stream) {
+  if (is_empty(task.source)) return;
+  take_strips<<<grid_of(task.source, kAmaxRows), kThreads, 0, stream>>>(task, has_pairs(task.source, nullptr));
+  check_launch("take_grouped_amaxes");
+}
+
+void cast_grouped(const GroupedCast& cast, base::CudaStream stream) {
+  if (is_empty(cast.source)) return;
+  if (!has_one_scale(cast.encoding))
+    launch_tiles(cast, stream);
+  else if (cast.encoding.element == Element::e5m2)
+    launch<Element::e5m2, Scale::fp32, true, 16>(cast, stream);
+  else
+    launch<Element::e4m3, Scale::fp32, true, 16>(cast, stream);
+  check_launch("cast_grouped");
+}
+
+void scales_of_amaxes(const Encoding& encoding, const float* amaxes, std::int64_t count, float* multipliers,
+                      float* inverses, base::CudaStream stream) {
+  if (count == 0) return;
+  make_scales<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(encoding, amaxes, count, multipliers, inverses);
+  check_launch("scales_of_amaxes");
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,43 @@
+// Matrices that are quantized and decoded as quant/formats/decoded.h defines, for the tests of products in number
+// formats.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+#include <ostream>
+
+#include "tessera/quant/formats/format.h"
+
+namespace tessera::ops::test::formats {
+
+// A number format of products, and the element types of fp8.
+struct Kinds {
+  quant::Format format;
+  quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
+
+  quant::Encoding input() const { return input_encoding(format); }
+  quant::Encoding gradient() const { return gradient_encoding(format, recipe); }
+};
+inline constexpr std::array<Kinds, 5> kKinds{{{quant::Format::fp8},
+                                              {quant::Format::fp8, quant::Fp8Recipe::e4m3},
+                                              {quant::Format::fp8_block},
+                                              {quant::Format::mxfp8},
+                                              {quant::Format::nvfp4}}};
+std::ostream& operator<<(std::ostream& out, const Kinds& kind);
+
+struct Decoded {
+  at::Tensor values;  // fp64
+  at::Tensor bytes;   // the values in bf16
+  quant::Encoding encoding;
+  float number = 1;  // number of quant::product_alpha
+};
+// Decodes one bf16 matrix on the CPU. The multiplier of an encoding with one fp32 scale is that of the matrix's amax if
+// it is not given.
+Decoded definition(const at::Tensor& matrix, const quant::Encoding& encoding,
+                   const std::optional<float>& multiplier = {});
+
+// Sets some elements to values that are not finite, and to subnormal and small values.
+void spoil(at::Tensor& matrix);
+
+}  // namespace tessera::ops::test::formats
