@@ -42,8 +42,8 @@ class ConsumedWeight {
   std::optional<ops::DecodedStack> decoded_stack(std::int64_t matrices) const;
 
  private:
-  // The numbers of the logical matrices that alpha of a decoded product depends on; undefined if the encoding is without
-  // such numbers.
+  // The numbers of the logical matrices that alpha of a decoded product depends on; undefined if the encoding is
+  // without such numbers.
   at::Tensor whole(std::int64_t matrices) const;
 
   Context& context_;
